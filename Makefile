@@ -1,4 +1,4 @@
-# What people type. PYTHON=... chooses the interpreter, ARGS=... goes on to the command.
+# Commands for development. PYTHON=... selects the interpreter, ARGS=... is passed to the command.
 
 PYTHON ?= python3.11
 VENV := .venv
@@ -7,32 +7,39 @@ AUDIT := .venv-audit
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 WRITTEN := pyproject.toml constraints.txt
 
-.PHONY: help demo test system-packages soak containers check audit format setup protos constraints clean
+.PHONY: help demo test test-long engines system-packages soak containers check audit format setup protos constraints clean
 
-help: ## this list
+help: ## list the commands
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
 
 demo: $(VENV)/.installed-train ## train a tiny model and watch it learn: make demo ARGS=--headless
 	$(BIN)/astraflow demo $(ARGS)
 
-test: $(VENV)/.installed-dev ## all tests, on two cores: make test ARGS="-k recipe"
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+test: $(VENV)/.installed-dev ## run all tests, on two cores with three processes, since many tests wait: make test ARGS="-k recipe"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 3 --dist worksteal $(ARGS)
 
-system-packages: ## install the Debian packages without which tests are skipped; with sudo where this is not root
+test-long: $(VENV)/.installed-dev ## run what is too long for each change: random faults, comparisons of runs, more examples
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 2 --hypothesis-profile long -m "long or stateful" $(ARGS)
+
+engines: $(VENV)/.installed-dev ## install SGLang and vLLM where they are missing, and test with real servers
+	$(BIN)/astraflow engines install --all --yes
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m engines $(ARGS)
+
+system-packages: ## install the Debian packages that tests need, with sudo unless root
 	@packages="$$($(PYTHON) -m tests.tools packages)" || exit 1; \
-	if [ -z "$$packages" ]; then echo "all of them are installed"; exit 0; fi; \
-	command -v apt-get >/dev/null || { echo "cannot install $$packages: there is no apt-get; install what they bring" >&2; exit 1; }; \
+	if [ -z "$$packages" ]; then echo "all packages are installed"; exit 0; fi; \
+	command -v apt-get >/dev/null || { echo "cannot install $$packages: apt-get is missing; install equivalent packages" >&2; exit 1; }; \
 	sudo=; [ "$$(id -u)" = 0 ] || sudo=sudo; \
 	$$sudo apt-get update -qq && \
 	$$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$packages >/dev/null
 
-soak: $(VENV)/.installed-dev ## kill, stop and cut off a run at random, and check it: make soak ARGS="--minutes 20 --seed 7"
+soak: $(VENV)/.installed-dev ## run the soak test with random faults: make soak ARGS="--minutes 20 --seed 7"
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.soak $(ARGS)
 
-containers: $(VENV)/.installed-dev ## docker-compose.yml in a Docker Engine of its own, with kills: needs root on Debian
+containers: $(VENV)/.installed-dev ## test docker-compose.yml in a separate Docker Engine, with faults: needs root on Debian
 	$(BIN)/python -m tests.containers $(ARGS)
 
-check: $(VENV)/.installed-dev ## everything that is found without running anything
+check: $(VENV)/.installed-dev ## run all static checks
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -41,30 +48,30 @@ check: $(VENV)/.installed-dev ## everything that is found without running anythi
 	$(BIN)/djlint --lint --quiet web/templates
 	$(BIN)/bandit --quiet --recursive --severity-level high astraflow web maintainer recipes
 
-audit: $(AUDIT)/.made ## known weaknesses in what constraints.txt pins: asks PyPI's advisories, so it needs the internet
+audit: $(AUDIT)/.made ## check constraints.txt for known vulnerabilities; needs internet access to PyPI
 	$(AUDIT)/bin/pip-audit --strict --no-deps --disable-pip --requirement constraints.txt
 
-format: $(VENV)/.installed-dev ## as ruff likes it
+format: $(VENV)/.installed-dev ## format the code and apply fixes of ruff
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-setup: $(VENV)/.installed-dev ## .venv with everything to work on the project
+setup: $(VENV)/.installed-dev ## create .venv with all development dependencies and install the pre-commit hooks
 	$(BIN)/pre-commit install
 
 protos: $(VENV)/.installed-dev ## generate astraflow/wire/pb from astraflow/wire/protos
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m astraflow.wire.generate
 
-constraints: $(VENV)/.installed-dev ## write down the releases that .venv has now
+constraints: $(VENV)/.installed-dev ## write the releases installed in .venv to constraints.txt
 	{ grep '^#' constraints.txt; $(BIN)/python -m pip freeze --exclude-editable | sed 's/+cpu$$//'; } > constraints.new
 	mv constraints.new constraints.txt
 
-clean: ## remove .venv and what tools left behind
+clean: ## remove .venv, builds and tool caches
 	rm -rf $(VENV) $(AUDIT) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# The demo needs no tools for developers; both install once, and again when what they install has changed.
+# The demo needs no development tools. Both targets install again when pyproject.toml or constraints.txt changed.
 $(VENV)/.installed-train: $(VENV)/.made $(WRITTEN)
-	$(INSTALL) -e '.[train]'
+	$(INSTALL) -e '.[train,engines]'
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.made $(WRITTEN)
@@ -72,11 +79,11 @@ $(VENV)/.installed-dev: $(VENV)/.made $(WRITTEN)
 	@touch $@ $(VENV)/.installed-train
 
 $(VENV)/.made:
-	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is not here: install Python 3.11, or name another: make PYTHON=python3.12 ..."; exit 1; }
+	@command -v $(PYTHON) >/dev/null || { echo "cannot create $(VENV): $(PYTHON) is missing; install Python 3.11, or select another: make PYTHON=python3.12 ..."; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	@touch $@
 
-# Apart: what looks for weaknesses is not to decide which releases the project has.
+# Separate environment, so that pip-audit does not affect the releases of the project.
 $(AUDIT)/.made:
 	$(PYTHON) -m venv $(AUDIT)
 	$(AUDIT)/bin/python -m pip install --disable-pip-version-check pip-audit==2.10.1

@@ -1,4 +1,4 @@
-"""One run: the configurations of all roles composed, loaded from TOML."""
+"""Recipe of a run: the configurations of all roles, loaded from TOML."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -8,48 +8,50 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from astraflow.algorithms.base import advantages
+from astraflow.algorithms.base import advantages, token_advantages
+from astraflow.algorithms.checks import check_algorithm
 from astraflow.algorithms.config import AlgorithmConfig
 from astraflow.algorithms.losses import losses
 from astraflow.contract.errors import InvalidInput, UnknownPolicy
-from astraflow.dataflow.admitting.filters import filters
+from astraflow.dataflow.admission.filters import filters
 from astraflow.dataflow.config import DataflowConfig, EvaluationConfig, FlowConfig, StreamConfig
 from astraflow.dataflow.issuing.selectors import selectors
 from astraflow.dataflow.serving.samplers import samplers
-from astraflow.dataflow.stopping import StopConfig
+from astraflow.dataflow.stop_condition import StopConfig
 from astraflow.datasets import datasets
 from astraflow.models import models
 from astraflow.raas.config import RaasConfig
 from astraflow.raas.engines import engines
 from astraflow.raas.preemption import notices
 from astraflow.rewards import rewards
-from astraflow.runtime.config import Config, Origin, nearest
-from astraflow.runtime.overrides import SetBy
+from astraflow.runtime.config import Config, ValueOrigin, suggest_name
 from astraflow.runtime.plugins import Registry
-from astraflow.runtime.toml import Layer, Values, assignment, origin_in, read_toml, stacked
+from astraflow.runtime.setting_permissions import SettableBy
+from astraflow.runtime.toml import ConfigLayer, Values, layer_origin, merge_layers, parse_override, read_toml
 from astraflow.runtime.tracing import TracingConfig
 from astraflow.trainer.backends import backends
 from astraflow.trainer.config import TrainerConfig
 from astraflow.weights.config import WeightsConfig
-from astraflow.weights.keeping import keeps
+from astraflow.weights.storage import storages
 from astraflow.workflows import workflows
+from astraflow.workflows.answers import AnswerOptions
 
 PACKAGED = Path(__file__).resolve().parent.parent / "recipes"
-"""The recipes that come with AstraFlow: `reverse` is `reverse/recipe.toml` in there, `reverse/sort` its `sort.toml`."""
+"""Packaged recipes: `reverse` is `reverse/recipe.toml` in this folder, `reverse/sort` is `reverse/sort.toml`."""
 
 Spec = dict[str, Any]
-"""A plug-in: `kind` and that kind's options."""
+"""Specification of a plugin: `kind` and the options of that kind."""
 
 
 class PolicyConfig(StreamConfig):
-    """A model being trained: what it is, what its batches are made of, how it learns from them."""
+    """A model in training: its architecture, its batches and its algorithm."""
 
     model: Spec
-    """Given as it is to the trainer and the nodes."""
+    """Passed unchanged to the trainer and the nodes."""
     algorithm: AlgorithmConfig = AlgorithmConfig()
     """Advantage and loss."""
     backend: Spec
-    """What runs the optimizer step."""
+    """Backend that runs the optimizer step."""
 
 
 class NodesConfig(RaasConfig):
@@ -57,118 +59,125 @@ class NodesConfig(RaasConfig):
 
     count: int = Field(default=2, ge=0)
     engine: Spec
-    """Of these nodes, and of those that join later unless they are told otherwise."""
+    """Engine of these nodes, and of nodes that join later and configure no engine."""
 
 
 class Recipe(Config):
-    """A run, described. Policies and flows are maps: a single one is a map of one."""
+    """Description of a run. Policies and flows are maps, also when there is only one."""
 
-    name: Annotated[str, SetBy.RECIPE]
-    summary: Annotated[str, SetBy.RECIPE] = ""
+    name: Annotated[str, SettableBy.RECIPE]
+    summary: Annotated[str, SettableBy.RECIPE] = ""
     """One sentence for the list of recipes."""
     seed: int = 0
     stop: StopConfig = StopConfig()
     policies: dict[str, PolicyConfig] = Field(min_length=1)
     flows: dict[str, FlowConfig] = Field(min_length=1)
     evaluations: dict[str, EvaluationConfig] = Field(default_factory=dict)
-    """How good versions are, found out beside training; a name is a flow's or an evaluation's."""
+    """Measure versions during training; an evaluation and a flow cannot have the same name."""
     nodes: NodesConfig
     weights: WeightsConfig = WeightsConfig()
     tracing: TracingConfig = TracingConfig()
-    """Spans of a group's way, for OpenTelemetry."""
+    """OpenTelemetry spans of a group's processing."""
     trainer: Values = Field(default_factory=dict)
-    """What every trainer is told besides its policy: how long to wait, how many checkpoints to keep."""
+    """Further options of every trainer, such as timeouts and the number of checkpoints."""
     fleet: Values = Field(default_factory=dict)
-    """What the fleet service is told that starts the nodes of `run --fleet`; it checks that itself (docs/fleet.md)."""
+    """Options of the fleet service that starts the nodes of `run --fleet`; it validates them itself (docs/fleet.md)."""
     maintainer: Values = Field(default_factory=dict)
-    """What the maintainer of `run --fleet --maintainer` is told; it checks that itself (docs/maintainer.md)."""
+    """Options of the maintainer of `run --fleet --maintainer`; it validates them itself (docs/maintainer.md)."""
     dataflow: Values = Field(default_factory=dict)
-    """What dataflow is told besides flows, evaluations and policies: leases, beats, history."""
+    """Further options of dataflow, such as leases, heartbeats and history."""
 
 
 class Check(Enum):
-    """Which plug-ins' kinds and options are checked when a recipe is loaded; for that their modules are imported."""
+    """Plugins whose kinds and options are checked when a recipe is loaded; the check imports their modules."""
 
     NONE = "none"
-    """Whoever builds them checks them."""
+    """No plugins; they are checked when they are built."""
     LIGHT = "light"
-    """Those that import at once; the others are checked by the processes that build them, first thing."""
+    """Plugins that import quickly; the processes that build the others check them at start."""
     ALL = "all"
 
 
-def load_recipe(place: str, overrides: Sequence[str] = (), *, check: Check = Check.ALL) -> Recipe:
-    """The recipe called `place`, or in the file `place`, with `key=value` overrides.
+def load_recipe(name_or_path: str, overrides: Sequence[str] = (), *, check: Check = Check.ALL) -> Recipe:
+    """Loads a recipe with `key=value` overrides.
 
-    Raises: InvalidInput with one line for each mistake, each naming the file it is in.
+    Raises: InvalidInput with one line for each mistake, each with the file it is in.
     """
-    layers = [*_layers(find_recipe(place)), *(Layer("--set", assignment(text)) for text in overrides)]
-    origin = origin_in(layers)
-    recipe = Recipe.parse(stacked(layers), where="", origin=origin)
+    layers = [*_layers(find_recipe(name_or_path)), *(ConfigLayer("--set", parse_override(text)) for text in overrides)]
+    origin = layer_origin(layers)
+    recipe = Recipe.parse(merge_layers(layers), where="", origin=origin)
     _check_names(recipe, origin)
     _check_roles(recipe, origin)
+    _check_node_policies(recipe, origin)
     if check is not Check.NONE:
         _check_plugins(recipe, origin, with_heavy=check is Check.ALL)
     return recipe
 
 
-def find_recipe(place: str) -> Path:
-    """The file that `place` means: a path to a file or folder, or the name of a packaged recipe.
+def find_recipe(name_or_path: str) -> Path:
+    """Returns the file of a recipe: a path to a file or folder, or the name of a packaged recipe.
 
-    Raises: InvalidInput that names the nearest known recipe.
+    Raises: InvalidInput with the closest known recipe.
     """
-    path = Path(place).expanduser()
+    path = Path(name_or_path).expanduser()
     if path.is_dir() and (path / "recipe.toml").is_file():
         return path / "recipe.toml"
     if path.is_file():
         return path
-    for packaged in (PACKAGED / place / "recipe.toml", PACKAGED / f"{place}.toml"):
+    for packaged in (PACKAGED / name_or_path / "recipe.toml", PACKAGED / f"{name_or_path}.toml"):
         if packaged.is_file():
             return packaged
     if path.suffix in (".toml", ".json"):
-        raise InvalidInput(f"there is no recipe file {place}: check the path")
-    raise InvalidInput(f"no recipe is called {place!r}; {nearest(place, packaged_recipes())} (see: astraflow recipes)")
+        raise InvalidInput(
+            f"cannot load recipe {name_or_path!r}: no such file; check the path", code="recipe.file_not_found"
+        )
+    raise InvalidInput(
+        f"cannot load recipe {name_or_path!r}: no packaged recipe has this name; "
+        f"{suggest_name(name_or_path, packaged_recipes())} (see: astraflow recipes)",
+        code="recipe.unknown",
+    )
 
 
 def packaged_recipes() -> list[str]:
-    """Names of the recipes that come with AstraFlow, as `find_recipe` takes them."""
+    """Returns the names of the packaged recipes, as `find_recipe` takes them."""
     names = (file.relative_to(PACKAGED).with_suffix("") for file in PACKAGED.glob("*/*.toml"))
     return sorted(str(name.parent if name.name == "recipe" else name) for name in names)
 
 
 def summary_of(file: Path) -> str:
-    """What a recipe file says about itself in one sentence. Raises: InvalidInput."""
-    return str(stacked(_layers(file)).get("summary", ""))
+    """Returns the summary in a recipe file. Raises: InvalidInput."""
+    return str(merge_layers(_layers(file)).get("summary", ""))
 
 
 def files_of(file: Path) -> list[Path]:
-    """The file and those that it extends, resolved. Raises: InvalidInput."""
+    """Returns the file and the files that it extends, resolved. Raises: InvalidInput."""
     return [Path(layer.name) for layer in _layers(file)]
 
 
 def snapshot(recipe: Recipe) -> str:
-    """The recipe as JSON, complete: `load_recipe` reads it back from a file that ends in `.json`."""
-    of_this_process = {"name", "hardware"} - recipe.nodes.model_fields_set
-    return json.dumps(recipe.model_dump(mode="json", exclude={"nodes": of_this_process}), indent=2)
+    """Returns the complete recipe as JSON; `load_recipe` reads it back from a file that ends in `.json`."""
+    process_defaults = {"name", "hardware"} - recipe.nodes.model_fields_set
+    return json.dumps(recipe.model_dump(mode="json", exclude={"nodes": process_defaults}), indent=2)
 
 
 def dataflow_config(recipe: Recipe, *, run: str) -> DataflowConfig:
-    """What the dataflow service of the run called `run` is told."""
+    """Returns the configuration of the dataflow service of the run called `run`."""
     return DataflowConfig.parse({**recipe.dataflow, **_dataflow_values(recipe), "run": run}, where="dataflow")
 
 
 def weights_config(recipe: Recipe) -> WeightsConfig:
-    """What the weight store is told."""
+    """Returns the configuration of the weight store."""
     return recipe.weights
 
 
 def trainer_config(recipe: Recipe, policy: str) -> TrainerConfig:
-    """What the trainer of `policy` is told. Raises: UnknownPolicy."""
+    """Returns the configuration of the trainer of `policy`. Raises: UnknownPolicy."""
     return TrainerConfig.parse({**recipe.trainer, **_trainer_values(recipe, policy)}, where="trainer")
 
 
 def node_config(recipe: Recipe, *, name: str) -> RaasConfig:
-    """What the node called `name` is told; its engine it learns from dataflow, as every node does."""
-    options = recipe.nodes.model_dump(exclude={"count", "engine", "name"})
+    """Returns the configuration of the node called `name`, without the engines, which dataflow sends to every node."""
+    options = recipe.nodes.model_dump(exclude={"count", "engine", "engines", "name"})
     return RaasConfig.parse({**options, "name": name}, where="nodes")
 
 
@@ -184,13 +193,18 @@ def _dataflow_values(recipe: Recipe) -> Values:
         },
         "models": {name: policy.model for name, policy in policies},
         "engine": recipe.nodes.engine,
+        "engines": recipe.nodes.engines,
         "stop": recipe.stop,
     }
 
 
 def _trainer_values(recipe: Recipe, policy: str) -> Values:
     if policy not in recipe.policies:
-        raise UnknownPolicy(f"recipe {recipe.name} has no policy {policy!r}; {nearest(policy, list(recipe.policies))}")
+        raise UnknownPolicy(
+            f"cannot configure a trainer: recipe {recipe.name!r} has no policy {policy!r}; "
+            f"{suggest_name(policy, list(recipe.policies))}",
+            code="recipe.unknown_policy",
+        )
     config = recipe.policies[policy]
     return {
         "policy": policy,
@@ -201,24 +215,30 @@ def _trainer_values(recipe: Recipe, policy: str) -> Values:
     }
 
 
-def _layers(file: Path, above: tuple[Path, ...] = ()) -> list[Layer]:
-    """The file and what it extends, the most basic first."""
+def _layers(file: Path, extending: tuple[Path, ...] = ()) -> list[ConfigLayer]:
+    """Returns the layers of the file and of the files it extends, the most basic first."""
     file = file.resolve()
-    if file in above:
-        chain = " extends ".join(str(path) for path in (*above, file))
-        raise InvalidInput(f"recipes extend each other in a circle: {chain}")
+    if file in extending:
+        chain = " extends ".join(str(path) for path in (*extending, file))
+        raise InvalidInput(
+            f"cannot load recipe {str(file)!r}: recipes extend each other in a circle: {chain}; remove one `extends`",
+            code="recipe.circular_extends",
+        )
     values = _read(file)
     base = values.pop("extends", None)
     if base is None:
-        return [Layer(str(file), values)]
+        return [ConfigLayer(str(file), values)]
     if not isinstance(base, str):
-        raise InvalidInput(f"{file}: extends: must be the name of a recipe or a path from this file (found {base!r})")
-    beside = file.parent / base
+        raise InvalidInput(
+            f"{file}: extends: must be the name of a recipe or a path relative to this file (got {base!r})",
+            code="recipe.invalid_extends",
+        )
+    sibling = file.parent / base
     try:
-        base_file = beside if beside.is_file() else find_recipe(base)
+        base_file = sibling if sibling.is_file() else find_recipe(base)
     except InvalidInput as problem:
-        raise InvalidInput(f"{file}: extends: {problem}") from None
-    return [*_layers(base_file, (*above, file)), Layer(str(file), values)]
+        raise InvalidInput(f"{file}: extends: {problem}", code=problem.code) from None
+    return [*_layers(base_file, (*extending, file)), ConfigLayer(str(file), values)]
 
 
 def _read(file: Path) -> Values:
@@ -227,72 +247,129 @@ def _read(file: Path) -> Values:
     try:
         values = json.loads(file.read_text())
     except (OSError, ValueError) as problem:
-        raise InvalidInput(f"{file} is not a recipe's snapshot: {problem}") from None
+        raise InvalidInput(
+            f"cannot read {str(file)!r} as the snapshot of a recipe: {problem}; check the file",
+            code="recipe.invalid_snapshot",
+        ) from None
     if not isinstance(values, dict):
-        raise InvalidInput(f"{file} is not a recipe's snapshot: it holds no table")
+        raise InvalidInput(
+            f"cannot read {str(file)!r} as the snapshot of a recipe: it contains no object; check the file",
+            code="recipe.invalid_snapshot",
+        )
     return values
 
 
-def _check_names(recipe: Recipe, origin: Origin) -> None:
-    """Tasks are named for their flow or evaluation."""
+def _check_names(recipe: Recipe, origin: ValueOrigin) -> None:
+    """Checks that no evaluation has the name of a flow, since task ids begin with this name."""
     for name in recipe.evaluations.keys() & recipe.flows.keys():
         where = f"{origin(('evaluations', name))}: evaluations.{name}"
-        raise InvalidInput(f"{where}: a flow has this name; choose another")
+        raise InvalidInput(f"{where}: a flow has this name; choose another", code="recipe.duplicate_name")
 
 
-def _check_roles(recipe: Recipe, origin: Origin) -> None:
-    """The tables that are handed to a role must make sense to it."""
+def _check_roles(recipe: Recipe, origin: ValueOrigin) -> None:
+    """Checks the tables that are passed to a role against its configuration."""
     _check_role("dataflow", recipe.dataflow, DataflowConfig, _dataflow_values(recipe), origin)
     for policy in recipe.policies:
         _check_role("trainer", recipe.trainer, TrainerConfig, _trainer_values(recipe, policy), origin)
 
 
-def _check_role(table: str, given: Values, config: type[Config], derived: Values, origin: Origin) -> None:
-    for key in given.keys() & derived.keys():
+def _check_role(table: str, declared: Values, config: type[Config], derived: Values, origin: ValueOrigin) -> None:
+    for key in declared.keys() & derived.keys():
         where = f"{origin((table, key))}: {table}.{key}"
-        raise InvalidInput(f"{where}: follows from the rest of the recipe; leave it out")
-    config.parse({**derived, **given}, where=table, origin=lambda path: origin((table, *path)))
+        raise InvalidInput(
+            f"{where}: is derived from the rest of the recipe; leave it out", code="recipe.derived_setting"
+        )
+    config.parse({**derived, **declared}, where=table, origin=lambda path: origin((table, *path)))
 
 
-def _check_plugins(recipe: Recipe, origin: Origin, *, with_heavy: bool) -> None:
+def _check_plugins(recipe: Recipe, origin: ValueOrigin, *, with_heavy: bool) -> None:
     for path, registry, spec in plugin_specs(recipe):
         if registry.is_heavy(str(spec.get("kind"))) and not with_heavy:
             continue
         try:
             registry.check(spec)
         except InvalidInput as problem:
-            raise InvalidInput(f"{origin(path)}: {'.'.join(path)}: {problem}") from None
+            raise InvalidInput(f"{origin(path)}: {'.'.join(path)}: {problem}", code=problem.code) from None
     for name, flow in recipe.flows.items():
-        _check_policies(workflows.build(flow.workflow).policies, recipe, ("flows", name, "workflow"), origin)
+        path = ("flows", name, "workflow")
+        _check_policies(workflows.build(flow.workflow).policies, recipe, path, origin)
+        _check_sampling(workflows.check(flow.workflow), path, origin)
     for name, evaluation in recipe.evaluations.items():
         path = ("evaluations", name, "workflow")
         _check_policies(workflows.build(evaluation.workflow).policies, recipe, path, origin)
+    if with_heavy:
+        _check_algorithms(recipe, origin)
 
 
-def _check_policies(wanted: Sequence[str], recipe: Recipe, path: tuple[str, ...], origin: Origin) -> None:
-    for policy in wanted:
+def _check_algorithms(recipe: Recipe, origin: ValueOrigin) -> None:
+    """Checks that the parts of each algorithm fit together, and that its flows sample at its temperature."""
+    for name, policy in recipe.policies.items():
+        path = ("policies", name, "algorithm")
+        try:
+            check_algorithm(policy.algorithm, _temperatures(recipe, name))
+        except InvalidInput as problem:
+            raise InvalidInput(f"{origin(path)}: {'.'.join(path)}: {problem}", code=problem.code) from None
+
+
+def _temperatures(recipe: Recipe, policy: str) -> dict[str, float]:
+    """Returns the sampling temperature of each flow that trains the policy."""
+    options = {
+        name: workflows.check(flow.workflow)
+        for name, flow in recipe.flows.items()
+        if policy in workflows.build(flow.workflow).policies
+    }
+    return {name: found.temperature for name, found in options.items() if isinstance(found, AnswerOptions)}
+
+
+def _check_sampling(options: Config, path: tuple[str, ...], origin: ValueOrigin) -> None:
+    """Checks that a training flow samples from the full distribution, over which the trainer recomputes logprobs."""
+    if not isinstance(options, AnswerOptions) or options.allow_truncated_sampling or not options.truncating_options:
+        return
+    names = ", ".join(options.truncating_options)
+    raise InvalidInput(
+        f"{origin((*path, options.truncating_options[0]))}: {'.'.join(path)}: cannot train on samples of a truncated "
+        f"distribution: {names}; the trainer recomputes logprobs over all tokens. Leave {names} to evaluations, or set "
+        "allow_truncated_sampling = true",
+        code="recipe.truncated_sampling",
+    )
+
+
+def _check_node_policies(recipe: Recipe, origin: ValueOrigin) -> None:
+    """Checks that the tables of the nodes name policies of the recipe."""
+    for key, names in (("engines", tuple(recipe.nodes.engines)), ("policies", recipe.nodes.policies)):
+        _check_policies(names, recipe, ("nodes", key), origin)
+
+
+def _check_policies(required: Sequence[str], recipe: Recipe, path: tuple[str, ...], origin: ValueOrigin) -> None:
+    for policy in required:
         if policy not in recipe.policies:
             raise InvalidInput(
-                f"{origin(path)}: {'.'.join(path)}: talks to the policy {policy!r}, which the recipe does not have; "
-                f"{nearest(policy, list(recipe.policies))}"
+                f"{origin(path)}: {'.'.join(path)}: unknown policy {policy!r}; "
+                f"{suggest_name(policy, list(recipe.policies))}",
+                code="recipe.unknown_environment_policy",
             )
 
 
 def plugin_lists(recipe: Recipe) -> Iterator[tuple[tuple[str, ...], Registry[Any], Sequence[Spec]]]:
-    """Every list of plug-ins of a recipe, whose order counts: where it stands, who knows its kinds, its specs."""
+    """Yields every ordered list of plugins in a recipe: its path, the registry of its kinds, and its specs."""
     for name, policy in recipe.policies.items():
         yield ("policies", name, "algorithm", "advantages"), advantages, policy.algorithm.advantages
+        yield ("policies", name, "algorithm", "token_advantages"), token_advantages, policy.algorithm.token_advantages
     for name, flow in recipe.flows.items():
         yield ("flows", name, "filters"), filters, flow.filters
 
 
 def plugin_specs(recipe: Recipe) -> Iterator[tuple[tuple[str, ...], Registry[Any], Spec]]:
-    """Every plug-in of a recipe: where it is asked for, who knows it, and its spec."""
+    """Yields every plugin of a recipe: its path, its registry, and its spec."""
     for name, policy in recipe.policies.items():
         yield ("policies", name, "model"), models, policy.model
         yield ("policies", name, "sampler"), samplers, policy.sampler
         yield ("policies", name, "backend"), backends, policy.backend
         yield ("policies", name, "algorithm", "loss"), losses, policy.algorithm.loss
+        if policy.algorithm.critic is not None:
+            yield ("policies", name, "algorithm", "critic", "loss"), losses, policy.algorithm.critic.loss
+        if policy.algorithm.teacher is not None:
+            yield ("policies", name, "algorithm", "teacher"), models, policy.algorithm.teacher
     for name, flow in recipe.flows.items():
         yield ("flows", name, "dataset"), datasets, flow.dataset
         yield ("flows", name, "workflow"), workflows, flow.workflow
@@ -303,8 +380,10 @@ def plugin_specs(recipe: Recipe) -> Iterator[tuple[tuple[str, ...], Registry[Any
         yield ("evaluations", name, "workflow"), workflows, evaluation.workflow
         yield ("evaluations", name, "reward"), rewards, evaluation.reward
     yield ("nodes", "engine"), engines, recipe.nodes.engine
+    for name, engine in recipe.nodes.engines.items():
+        yield ("nodes", "engines", name), engines, engine
     yield ("nodes", "preemption"), notices, recipe.nodes.preemption
-    yield ("weights", "keep_in"), keeps, recipe.weights.keep_in
+    yield ("weights", "storage"), storages, recipe.weights.storage
     for path, registry, specs in plugin_lists(recipe):
         for index, spec in enumerate(specs):
             yield (*path, str(index)), registry, spec

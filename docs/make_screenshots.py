@@ -1,11 +1,11 @@
 """Takes the pictures of docs/pages.md: every page of a run, in a real browser.
 
     python docs/make_screenshots.py docs/images                     # starts a run of its own, and ends it
-    python docs/make_screenshots.py docs/images --of LINK           # of a run that is going on
+    python docs/make_screenshots.py docs/images --of LINK           # of an existing run
     python docs/make_screenshots.py /tmp/look --only pool --only run --size 1920x1080 --theme dark
 
-LINK is what `astraflow login-link` prints; it is used up. An own run is docs/screenshots.toml: some minutes
-pass until its charts have something to show. Needs playwright and a Chromium.
+LINK is the output of `astraflow login-link`; it is used up. An own run uses docs/screenshots.toml: some minutes
+pass until its charts have data. Needs playwright and a Chromium.
 """
 
 import argparse
@@ -26,10 +26,10 @@ CHROMIUM = Path("/usr/bin/chromium")
 WIDE = (1280, 800)
 NARROW = (360, 740)
 PATIENCE_MS = 60_000
-"""A busy machine is no failure."""
+"""A busy machine must not cause a failure."""
 
 Act = Callable[[Page], None]
-"""What is done on a page before its picture is taken."""
+"""Action on a page before its picture is taken."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,7 @@ class Shot:
 
     name: str
     path: str
-    """`{run}`, `{pool}`, `{node}` and `{trajectory}` stand for the ones that are there."""
+    """`{run}`, `{pool}`, `{node}` and `{trajectory}` stand for the existing ones."""
     act: Act | None = None
     theme: str = "light"
     size: tuple[int, int] = WIDE
@@ -48,35 +48,35 @@ class Shot:
 
 
 def click(selector: str) -> Act:
-    """The last of those on the page: of pins, the newest."""
+    """Clicks the last match on the page: for annotations, the newest."""
     return lambda page: page.locator(selector).last.click(timeout=PATIENCE_MS)
 
 
 def press(key: str) -> Act:
-    """A key, as somebody at the keyboard would."""
+    """Presses a key."""
     return lambda page: page.keyboard.press(key)
 
 
 def show(selector: str) -> Act:
-    """Scroll there."""
+    """Scrolls to an element."""
     return lambda page: page.locator(selector).evaluate("element => element.scrollIntoView()")
 
 
 def find_nodes(page: Page) -> None:
-    """The palette with something typed into it."""
+    """Opens the palette and types into it."""
     page.keyboard.press("Control+k")
     page.locator("#palette-list [role=option]").first.wait_for()
     page.keyboard.type("node")
 
 
 def open_first(page: Page) -> None:
-    """The first row of a table, in its dialog."""
+    """Opens the first row of a table in its dialog."""
     page.locator("tbody a.row-link").first.click()
     page.locator("dialog[open] h1").wait_for(timeout=PATIENCE_MS)
 
 
 def plan_a_size(page: Page) -> None:
-    """Up to the dialog that says what it would do."""
+    """Opens the dialog with the preview of a plan."""
     page.locator("input[name=target]").fill("6")
     page.locator("form[action$='/plans'] input[name=reason]").fill("the trainer waits")
     page.get_by_role("button", name="Preview").click()
@@ -84,7 +84,7 @@ def plan_a_size(page: Page) -> None:
 
 
 def ask_what_if(page: Page) -> None:
-    """Play the rule under other bounds."""
+    """Evaluates the rule with other bounds."""
     page.locator("input[name=max_nodes]").fill("3")
     page.get_by_role("button", name="What if?").click()
     page.locator("#what-if").wait_for(timeout=PATIENCE_MS)
@@ -97,7 +97,7 @@ SHOTS = (
     Shot(name="overview-whole", path="/", height=-1),
     Shot(name="overview-dark", path="/", theme="dark"),
     Shot(name="overview-narrow", path="/", size=NARROW),
-    Shot(name="overview-decision", path="/", act=click("a.pin.decision")),
+    Shot(name="overview-decision", path="/", act=click("a.annotation.decision")),
     Shot(name="runs", path="/runs", size=(1280, 520)),
     Shot(name="run", path="/runs/{run}", height=-1),
     Shot(name="trajectories", path="/runs/{run}/trajectories"),
@@ -126,13 +126,13 @@ SHOTS = (
 )
 
 AFTER = Shot(name="stale", path="/", size=(1280, 560))
-"""Taken last, with dataflow stopped."""
+"""Last picture, with dataflow stopped."""
 EMPTY = Shot(name="empty", path="/runs", size=(1280, 560))
-"""Of a page that has seen no run."""
+"""Picture of a page without runs."""
 
 
 def main() -> int:
-    """Take every picture, say where they are."""
+    """Takes every picture and prints the paths."""
     chosen = _arguments()
     chosen.folder.mkdir(parents=True, exist_ok=True)
     shots = [shot for shot in (*SHOTS, AFTER, EMPTY) if not chosen.only or shot.name in chosen.only]
@@ -183,7 +183,7 @@ def _pictures(browser: Browser, shots: list[Shot], link: str, run: OwnRun | None
     page = browser.new_context(storage_state=state).new_page()
     page.set_default_timeout(PATIENCE_MS)
     if run is not None and any("{compared}" in shot.path for shot in shots):
-        _launch_two(page, address)  # at the beginning: what they take of the machine is not to be in the pictures
+        _launch_two(page, address)  # at the start: their load must not appear in the pictures
     if run is not None:
         run.settle()
     places = _places(page, address)
@@ -196,7 +196,7 @@ def _pictures(browser: Browser, shots: list[Shot], link: str, run: OwnRun | None
         return
     if AFTER in shots:
         with run.stopped("dataflow"):
-            time.sleep(20)  # pages call a report stale that is five seconds old; this one is plainly so
+            time.sleep(20)  # pages mark a report as stale after five seconds; this one is clearly older
             yield _take(browser, AFTER, address + AFTER.path, state, folder)
     if EMPTY in shots:
         with empty_page() as empty:
@@ -214,7 +214,7 @@ def _logged_in(browser: Browser, link: str) -> tuple[str, StorageState]:
 
 
 def _launch_two(page: Page, address: str) -> None:
-    """Two short runs to compare, which differ in one setting, and are over when this returns."""
+    """Runs two short runs that differ in one setting, to compare them; returns after their end."""
     for staleness in ("2", "4"):
         page.goto(address + "/runs/new?recipe=smoke")
         page.locator("input[name='set.policies.solver.max_staleness']").fill(staleness)
@@ -224,7 +224,7 @@ def _launch_two(page: Page, address: str) -> None:
 
 
 def _places(page: Page, address: str) -> dict[str, str]:
-    """What addresses are about: the newest run, the first pool, node and trajectory; empty where there is none."""
+    """Returns the newest run, the first pool, node and trajectory for addresses; empty where there is none."""
 
     def last_part(path: str, selector: str) -> str:
         page.goto(address + path)
@@ -256,7 +256,7 @@ def _take(browser: Browser, shot: Shot, url: str, state: StorageState, folder: P
     page = context.new_page()
     page.set_default_timeout(PATIENCE_MS)
     page.goto(url)
-    page.wait_for_timeout(2500)  # a few seconds of the live feed, as a visitor sees it
+    page.wait_for_timeout(2500)  # a few seconds of live updates, as a visitor sees them
     if shot.act:
         shot.act(page)
         page.wait_for_timeout(800)
@@ -283,7 +283,7 @@ PIXELS = """async (picture) => {
   for (let at = 0; at < pixels.length; at += 32768) text += String.fromCharCode(...pixels.subarray(at, at + 32768));
   return { width: image.width, rgba: btoa(text) };
 }"""
-"""The browser unpacks its own picture."""
+"""The browser decodes its own picture."""
 
 if __name__ == "__main__":
     sys.exit(main())

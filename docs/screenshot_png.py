@@ -1,4 +1,4 @@
-"""Pictures of pages as PNGs of 256 colours: a third of the bytes, and letters stay sharp."""
+"""Pictures of pages as PNGs of 256 colours: a third of the bytes, with sharp letters."""
 
 import struct
 import zlib
@@ -7,13 +7,13 @@ import numpy as np
 
 COLOURS = 256
 EXACT = 64
-"""So many are kept as they are: a page has few colours, and its shades of white are close."""
+"""Number of most used colours that stay unchanged: a page has few colours, and its shades of white are close."""
 STEP = 8
-"""Colours that differ by less in every channel count as one."""
+"""Colours with a smaller difference in every channel count as one."""
 
 
 def as_png(rgba: bytes, *, width: int) -> bytes:
-    """rgba: [height, width, 4] bytes; what is transparent is not."""
+    """Encodes pixels. rgba: [height, width, 4] bytes; transparency is ignored."""
     pixels = np.frombuffer(rgba, np.uint8).reshape(-1, width, 4)[:, :, :3]
     palette, places = _reduced(pixels.reshape(-1, 3))
     rows = places.reshape(-1, width)
@@ -24,9 +24,9 @@ def as_png(rgba: bytes, *, width: int) -> bytes:
 
 
 def _reduced(pixels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """[pixels, 3] -> the colours that are kept [colours, 3], and which of them each pixel gets [pixels].
+    """[pixels, 3] -> the selected colours [colours, 3], and the index of each pixel's colour [pixels].
 
-    Kept are the most used, and of the others those that can be told apart; what is not kept gets the nearest.
+    Selects the most used colours, and distinguishable ones of the others; any other colour gets the nearest.
     """
     packed = pixels.astype(np.uint32) @ np.array([1 << 16, 1 << 8, 1], np.uint32)
     found, kinds, counts = np.unique(packed, return_inverse=True, return_counts=True)

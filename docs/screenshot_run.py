@@ -1,4 +1,4 @@
-"""The run that is in the pictures: started here, given something to show, and ended."""
+"""The run in the pictures: started here, given data to show, and ended."""
 
 import json
 import os
@@ -19,21 +19,21 @@ END_S = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnRun:
-    """A run that goes on."""
+    """A running run."""
 
     link: str
     """The one-time login link of its page."""
     directory: Path
     settled_at: float
-    """By the monotonic clock: from then on there is something to see."""
+    """Monotonic seconds from which the pages have data to show."""
 
     def settle(self) -> None:
-        """Wait until then."""
+        """Waits until the run has settled."""
         time.sleep(max(0.0, self.settled_at - time.monotonic()))
 
     @contextmanager
     def stopped(self, program: str) -> Iterator[None]:
-        """Its program does nothing meanwhile."""
+        """Stops a program while the block runs."""
         pid = json.loads((self.directory / "processes.json").read_text())[program]
         os.kill(pid, signal.SIGSTOP)
         try:
@@ -44,7 +44,7 @@ class OwnRun:
 
 @contextmanager
 def own_run(settle_s: float, *, say: Callable[[str], None]) -> Iterator[OwnRun]:
-    """The run of `docs/screenshots.toml`, settled after so long. Raises: RuntimeError when it does not start."""
+    """Starts the run of `docs/screenshots.toml`, which settles after `settle_s`. Raises: RuntimeError."""
     with tempfile.TemporaryDirectory(prefix="astraflow-pictures-") as home:
         directory = Path(home) / "runs" / "three-regions"
         arguments = ("run", str(RECIPE), "--fleet", "--maintainer", "scripted", "--no-browser")
@@ -55,7 +55,7 @@ def own_run(settle_s: float, *, say: Callable[[str], None]) -> Iterator[OwnRun]:
 
 @contextmanager
 def empty_page() -> Iterator[str]:
-    """Link of a page that has seen no run."""
+    """Yields the link of a page without runs."""
     with (
         tempfile.TemporaryDirectory(prefix="astraflow-pictures-") as home,
         _started(home, Path(home) / "web", "serve", "web", "--directory", str(Path(home) / "web")) as link,
@@ -65,7 +65,7 @@ def empty_page() -> Iterator[str]:
 
 @contextmanager
 def _started(home: str, page: Path, *arguments: str) -> Iterator[str]:
-    """Runs the command until the block ends, then stops it as Ctrl-C would; gives the link in the page's folder."""
+    """Runs the command until the block ends, then sends Ctrl-C; yields the link in the page's folder."""
     said = Path(home) / "said"
     with said.open("w") as out:
         process = subprocess.Popen(  # noqa: S603 (this checkout's own command)

@@ -1,1 +1,1 @@
-"""Whoever decides on the size of pools, and the one service that acts on it."""
+"""Maintainer: the agent that proposes pool sizes, and the fleet service that applies them."""

@@ -1,4 +1,4 @@
-"""`python -m maintainer`: run it, wake it once, show what a model is told, judge a transcript again, or speak MCP."""
+"""`python -m maintainer`: runs the maintainer, wakes it once, prints the prompt, replays a transcript, serves MCP."""
 
 import argparse
 import asyncio
@@ -18,226 +18,248 @@ from maintainer.config import MaintainerConfig
 from maintainer.evals.arguments import add_arguments
 from maintainer.oncall import command, settings
 from maintainer.prompt import PROMPT_HASH, SPECS, SYSTEM, TOOLS_HASH
-from maintainer.replay import replayed
-from maintainer.service import built, serve
+from maintainer.replay import replay_transcript
+from maintainer.service import open_maintainer, serve
 
 TOKEN = "ASTRAFLOW_TOKEN"  # noqa: S105 (the variable's name, not a secret)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Do what was asked; returns the exit code."""
-    chosen = _parser().parse_args(arguments)
+    """Runs the chosen command; returns the exit code."""
+    options = _parser().parse_args(arguments)
     try:
-        match chosen.command:
+        match options.command:
             case "replay":
-                return _replay(chosen.file)
+                return _replay(options.file)
             case "prompt":
-                return _prompt(chosen)
+                return _prompt(options)
             case "once":
-                return _once(chosen)
+                return _once(options)
             case "mcp":
-                return _mcp(chosen)
+                return _mcp(options)
             case "claude":
-                print({"settings": settings, "command": command}[chosen.what](), end="")  # noqa: T201 (its output)
+                print({"settings": settings, "command": command}[options.what](), end="")  # noqa: T201 (the command's output)
                 return 0
             case "eval":
-                return _evaluate(chosen)
+                return _evaluate(options)
             case _:
-                return _run(chosen)
+                return _run(options)
     except AstraFlowError as problem:
         print_error(problem)
         return exit_code(problem)
 
 
 def read_config(path: Path | None) -> MaintainerConfig:
-    """The configuration in a TOML file, or in the JSON that a run wrote; defaults without. Raises: InvalidInput."""
+    """Reads the configuration from a TOML file or the JSON that a run wrote; defaults if None. Raises: InvalidInput."""
     if path is None:
         return MaintainerConfig()
     if path.suffix != ".json":
         return MaintainerConfig.parse(read_toml(path), where="")
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        settings_table = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as problem:
-        raise InvalidInput(f"{path} cannot be read: {problem}") from None
-    if not isinstance(found, dict):
-        raise InvalidInput(f"{path} holds no table")
-    return MaintainerConfig.parse(found, where="")
+        raise InvalidInput(
+            f"cannot read the configuration {str(path)!r}: {problem}; check the path and its content",
+            code="maintainer.config_unreadable",
+        ) from None
+    if not isinstance(settings_table, dict):
+        raise InvalidInput(
+            f"cannot read the configuration {str(path)!r}: it holds no table; write a JSON object",
+            code="maintainer.config_unreadable",
+        )
+    return MaintainerConfig.parse(settings_table, where="")
 
 
-def _run(chosen: argparse.Namespace) -> int:
+def _run(options: argparse.Namespace) -> int:
     logs.configure()
     logs.bind(role="maintainer")
-    config, token = read_config(chosen.config), _token()
+    config, token = read_config(options.config), _token()
 
     async def run(stop: asyncio.Event) -> None:
         await serve(
             config,
-            dataflow=chosen.dataflow,
-            fleet=chosen.fleet,
+            dataflow=options.dataflow,
+            fleet=options.fleet,
             token=token,
-            authority=chosen.authority,
-            directory=chosen.directory,
+            authority=options.authority,
+            directory=options.directory,
             stop=stop,
-            on_ready=lambda what: print(f"ready {what}", flush=True),  # noqa: T201 (what its parent waits for)
+            on_ready=lambda model: print(f"ready {model}", flush=True),  # noqa: T201 (the parent process waits for it)
         )
 
     return run_process(run)
 
 
-def _once(chosen: argparse.Namespace) -> int:
-    """One wake, whatever is or is not the matter; prints how it is then."""
+def _once(options: argparse.Namespace) -> int:
+    """Runs one wake regardless of signals; prints the status after it."""
     logs.configure(level="WARNING")
-    config, token = read_config(chosen.config), _token()
+    config, token = read_config(options.config), _token()
 
     async def run(stop: asyncio.Event) -> None:
-        async with built(
+        async with open_maintainer(
             config,
-            dataflow=chosen.dataflow,
-            fleet=chosen.fleet,
+            dataflow=options.dataflow,
+            fleet=options.fleet,
             token=token,
-            authority=chosen.authority,
-            directory=chosen.directory,
+            authority=options.authority,
+            directory=options.directory,
         ) as maintainer:
-            status = await maintainer.once()
-        print(json.dumps(asdict(status), indent=2, default=lambda choice: choice.value))  # noqa: T201 (its output)
+            status = await maintainer.run_one_wake()
+        print(json.dumps(asdict(status), indent=2, default=lambda choice: choice.value))  # noqa: T201 (the command's output)
 
     return run_process(run)
 
 
-def _prompt(chosen: argparse.Namespace) -> int:
-    """All that a model would be told now."""
-    told = {
+def _prompt(options: argparse.Namespace) -> int:
+    """Prints everything that a model would be sent now."""
+    prompt = {
         "prompt_hash": PROMPT_HASH,
         "tools_hash": TOOLS_HASH,
         "system": SYSTEM,
         "tools": [asdict(spec) for spec in SPECS],
     }
-    if not chosen.dataflow or not chosen.fleet:
-        print(json.dumps(told, indent=2))  # noqa: T201 (its output)
+    if not options.dataflow or not options.fleet:
+        print(json.dumps(prompt, indent=2))  # noqa: T201 (the command's output)
         return 0
     logs.configure(level="WARNING")
-    config, token = read_config(chosen.config), _token()
+    config, token = read_config(options.config), _token()
 
     async def run(stop: asyncio.Event) -> None:
-        with TemporaryDirectory() as directory:  # the transcript is the running one's
+        with TemporaryDirectory() as directory:  # the running maintainer holds the lock of its transcript
             await show(Path(directory))
 
     async def show(directory: Path) -> None:
-        async with built(
-            config.model_copy(update={"model": {"kind": "scripted"}}),  # nobody is asked
-            dataflow=chosen.dataflow,
-            fleet=chosen.fleet,
+        async with open_maintainer(
+            config.model_copy(update={"model": {"kind": "scripted"}}),  # no model is called
+            dataflow=options.dataflow,
+            fleet=options.fleet,
             token=token,
-            authority=chosen.authority,
+            authority=options.authority,
             directory=directory,
         ) as maintainer:
-            print(json.dumps({**told, "first_message": await maintainer.first_message()}, indent=2))  # noqa: T201
+            print(json.dumps({**prompt, "first_message": await maintainer.first_message()}, indent=2))  # noqa: T201
 
     return run_process(run)
 
 
 def _replay(file: Path) -> int:
-    found = replayed(file)
-    if found.torn_bytes:
-        print(f"the last line is torn ({found.torn_bytes} bytes): the process was stopped while it wrote")  # noqa: T201
-    for difference in found.differences:
+    replay = replay_transcript(file)
+    if replay.torn_bytes:
+        print(f"the last line is incomplete ({replay.torn_bytes} bytes): the process was stopped while it wrote")  # noqa: T201
+    for difference in replay.differences:
         print(difference.text())  # noqa: T201
-    same = found.verdicts - len(found.differences)
-    print(f"{found.entries} entries, the chain holds; {same} of {found.verdicts} verdicts are the same")  # noqa: T201
-    return EXIT_FAILED if found.differences else 0
+    same = replay.verdicts - len(replay.differences)
+    print(f"{replay.entries} entries, hash chain valid; {same} of {replay.verdicts} verdicts unchanged")  # noqa: T201
+    return EXIT_FAILED if replay.differences else 0
 
 
-def _mcp(chosen: argparse.Namespace) -> int:
-    """Over stdio nothing is printed: standard output is the protocol's."""
+def _mcp(options: argparse.Namespace) -> int:
+    """Serves MCP. Over stdio nothing is printed: standard output carries the protocol."""
     logs.configure(level="WARNING")
     logs.bind(role="mcp")
     try:
-        from maintainer.mcp_http import McpDoor, kept_token
-        from maintainer.mcp_service import built_mcp, serve_mcp
-        from maintainer.mcp_sessions import Modes
+        from maintainer.mcp_http import McpEndpoint, load_or_create_token
+        from maintainer.mcp_service import open_mcp_server, serve_mcp
+        from maintainer.mcp_sessions import ServerModes
     except ImportError as problem:
-        raise InvalidInput(f"MCP needs what is not installed ({problem}): pip install 'astraflow[mcp]'") from None
-    token, door = _token(), None
-    if chosen.http:
-        secret, where = kept_token(chosen.directory)
-        host, _, port = chosen.http.rpartition(":")
+        raise InvalidInput(
+            f"cannot serve MCP: a package is missing ({problem}); run pip install 'astraflow[mcp]'",
+            code="mcp.package_missing",
+        ) from None
+    token, endpoint = _token(), None
+    if options.http:
+        secret, token_source = load_or_create_token(options.directory)
+        host, _, port = options.http.rpartition(":")
         if not host or not port.isdigit():
-            raise InvalidInput(f"{chosen.http[:80]!r} is no HOST:PORT to listen on")
-        door = McpDoor(
+            raise InvalidInput(
+                f"cannot serve MCP over HTTP: {options.http[:80]!r} is not an address; use HOST:PORT",
+                code="mcp.invalid_address",
+            )
+        endpoint = McpEndpoint(
             token=secret,
             host=host.strip("[]"),
             port=int(port),
-            certificate=chosen.tls_certificate,
-            key=chosen.tls_key,
-            behind_proxy=chosen.behind_proxy,
-            names=chosen.advertise,
+            certificate=options.tls_certificate,
+            key=options.tls_key,
+            behind_proxy=options.behind_proxy,
+            names=options.advertise,
         )
-        print(f"token in {where}", file=sys.stderr)  # noqa: T201 (for the person who sets up a client)
+        print(f"token in {token_source}", file=sys.stderr)  # noqa: T201 (for the person who sets up a client)
 
     async def run(stop: asyncio.Event) -> None:
-        async with built_mcp(
-            dataflow=chosen.dataflow,
-            fleet=chosen.fleet,
+        async with open_mcp_server(
+            dataflow=options.dataflow,
+            fleet=options.fleet,
             token=token,
-            authority=chosen.authority,
-            name=chosen.name,
-            directory=chosen.directory,
-            modes=Modes(is_read_only=chosen.read_only, is_sparing=chosen.no_destructive),
-            shows_names=chosen.show_names,
+            authority=options.authority,
+            name=options.name,
+            directory=options.directory,
+            modes=ServerModes(is_read_only=options.read_only, is_non_destructive=options.no_destructive),
+            shows_names=options.show_names,
         ) as server:
             await serve_mcp(
                 server,
-                door=door,
+                endpoint=endpoint,
                 stop=stop,
-                on_ready=lambda url: print(f"ready {url}", flush=True),  # noqa: T201 (what its parent waits for)
+                on_ready=lambda url: print(f"ready {url}", flush=True),  # noqa: T201 (the parent process waits for it)
             )
 
     return run_process(run)
 
 
-def _evaluate(chosen: argparse.Namespace) -> int:
-    """The scripted characters without a configuration or a model; one model with it."""
+def _evaluate(options: argparse.Namespace) -> int:
+    """Evaluates the model of the configuration; the scripted characters without one."""
     from maintainer.evals.command import evaluate
 
     logs.configure(level="CRITICAL")
-    return evaluate(chosen, read_config(chosen.config).model if chosen.config else None)
+    return evaluate(options, read_config(options.config).model if options.config else None)
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m maintainer", description="Looks after the pools of a run.")
+    parser = argparse.ArgumentParser(prog="python -m maintainer", description="Runs the maintainer of a run's pools.")
     commands = parser.add_subparsers(dest="command", required=True)
-    several = {
-        "run": "until it is told to stop",
-        "once": "one wake",
-        "prompt": "what a model is told",
-        "mcp": "its tools for other agents",
+    help_texts = {
+        "run": "run until stopped",
+        "once": "run one wake",
+        "prompt": "print the prompt of a model",
+        "mcp": "serve the tools to other agents over MCP",
     }
-    for name, told in several.items():
-        command = commands.add_parser(name, help=told)
+    for name, help_text in help_texts.items():
+        command = commands.add_parser(name, help=help_text)
         is_needed = name != "prompt"
         if name != "mcp":
-            command.add_argument("--config", type=Path, help="TOML file (docs/maintainer.md); the scripted one without")
+            command.add_argument(
+                "--config", type=Path, help="TOML file (docs/maintainer.md); default: the scripted maintainer"
+            )
         command.add_argument("--dataflow", required=is_needed, metavar="HOST:PORT", help="the run's dataflow service")
         command.add_argument("--fleet", required=is_needed, metavar="HOST:PORT", help="the run's fleet service")
-        command.add_argument("--directory", type=Path, default=Path("maintainer-state"), help="for transcripts")
+        command.add_argument(
+            "--directory", type=Path, default=Path("maintainer-state"), help="directory for transcripts"
+        )
         command.add_argument("--authority", type=Path, metavar="DIR", help="the run's certificate authority")
-    command.add_argument("--http", default="", metavar="HOST:PORT", help="over HTTP; over stdio by default")
-    command.add_argument("--read-only", action="store_true", help="no tool that writes is there")
-    command.add_argument("--no-destructive", action="store_true", help="nothing takes a node away")
-    command.add_argument("--show-names", action="store_true", help="pools, types and regions by their names")
-    command.add_argument("--name", default="mcp", help="of the agent, in the journal")
+    command.add_argument(
+        "--http", default="", metavar="HOST:PORT", help="serve over HTTP at this address; default: stdio"
+    )
+    command.add_argument("--read-only", action="store_true", help="offer only tools that read")
+    command.add_argument("--no-destructive", action="store_true", help="refuse plans that remove nodes")
+    command.add_argument(
+        "--show-names", action="store_true", help="show pools, types and regions by name instead of tokens"
+    )
+    command.add_argument("--name", default="mcp", help="name of the agent in the journal")
     command.add_argument("--tls-certificate", type=Path, help="serve HTTPS with this certificate (PEM)")
     command.add_argument("--tls-key", type=Path, help="the certificate's key (PEM)")
     command.add_argument(
         "--behind-proxy", default="", metavar="URL", help="public https:// address of a proxy in front"
     )
-    command.add_argument("--advertise", action="append", default=[], metavar="NAME", help="another name it is called")
+    command.add_argument(
+        "--advertise", action="append", default=[], metavar="NAME", help="additional host name to accept"
+    )
     claude = commands.add_parser("claude", help="print a file for Claude Code")
     claude.add_argument("what", choices=("settings", "command"))
     evaluate = commands.add_parser("eval", help="score a model, or the scripted characters, against the rule")
-    evaluate.add_argument("--config", type=Path, help="TOML file with a [model]; the scripted characters without")
+    evaluate.add_argument("--config", type=Path, help="TOML file with a [model]; default: the scripted characters")
     add_arguments(evaluate)
-    replay = commands.add_parser("replay", help="judge the plans of a transcript again")
+    replay = commands.add_parser("replay", help="judge the plans of a transcript with today's guard")
     replay.add_argument("file", type=Path)
     return parser
 
@@ -245,7 +267,10 @@ def _parser() -> argparse.ArgumentParser:
 def _token() -> str:
     token = os.environ.get(TOKEN, "")
     if not token:
-        raise InvalidInput(f"the environment variable {TOKEN} is empty: set it to the token of the run")
+        raise InvalidInput(
+            f"cannot authenticate: the environment variable {TOKEN} is empty; set it to the token of the run",
+            code="maintainer.token_missing",
+        )
     return token
 
 

@@ -1,7 +1,7 @@
-"""MCP over HTTP: on loopback, or over TLS, for whoever shows the token, and for no page of a browser.
+"""MCP over HTTP: on loopback or over TLS, with a token, refused for browsers.
 
-Every request is checked, whatever its path and method. A page that had its name point here (DNS rebinding) sends
-another Host; a page of another origin sends its Origin; neither knows the token.
+Every request is checked, whatever its path and method. DNS rebinding sends another Host; a page of another origin sends
+its Origin; neither has the token.
 """
 
 import asyncio
@@ -28,17 +28,17 @@ from astraflow.contract.errors import InvalidInput
 
 TOKEN = "ASTRAFLOW_MCP_TOKEN"  # noqa: S105 (the variable's name, not a secret)
 TOKEN_FILE = "mcp.token"  # noqa: S105 (the file's name, not a secret)
-LEAST_CHARACTERS = 20
-"""Of a token."""
+MIN_TOKEN_CHARACTERS = 20
+"""Minimum length of a token, characters."""
 PATH = "/mcp"
 MAX_BODY_BYTES = 1 << 20
-_EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 (told apart, not bound)
-"""Addresses that a server can listen on and no client can ask for."""
+_WILDCARD_HOSTS = ("0.0.0.0", "::")  # noqa: S104 (compared, not bound)
+"""Addresses that a server can listen on but a client cannot connect to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class McpDoor:
-    """Where a server listens, and who gets in."""
+class McpEndpoint:
+    """Address, credentials and TLS settings of the server."""
 
     token: str = field(repr=False)
     host: str = "127.0.0.1"
@@ -46,48 +46,64 @@ class McpDoor:
     certificate: Path | None = None
     key: Path | None = None
     behind_proxy: str = ""
-    """Public `https://` address of a proxy in front, which speaks TLS."""
+    """Public `https://` URL of a TLS proxy in front of the server."""
     names: Sequence[str] = ()
-    """Others under which it is reached."""
+    """Additional host names of the server."""
 
     def __post_init__(self) -> None:
-        """Raises: InvalidInput for an address beyond this machine without TLS, for files that are no certificate and
-        its key, for a token that can be guessed, or for a server that nobody could name."""
-        if len(self.token) < LEAST_CHARACTERS:
-            raise InvalidInput(f"the token of MCP has {len(self.token)} characters: {LEAST_CHARACTERS} at least")
+        """Raises: InvalidInput for an address beyond this machine without TLS, an invalid certificate or key, a short
+        token, or a wildcard address without a host name."""
+        if len(self.token) < MIN_TOKEN_CHARACTERS:
+            raise InvalidInput(
+                f"cannot use the MCP token: it has {len(self.token)} characters; use at least {MIN_TOKEN_CHARACTERS}",
+                code="mcp.weak_token",
+            )
         if (self.certificate is None) != (self.key is None):
-            raise InvalidInput("TLS needs a certificate and its key together: --tls-certificate and --tls-key")
+            raise InvalidInput(
+                "cannot set up TLS: certificate and key belong together; give both --tls-certificate and --tls-key",
+                code="mcp.invalid_tls",
+            )
         public = urlsplit(self.behind_proxy)
         if self.behind_proxy and (public.scheme != "https" or not public.hostname):
-            raise InvalidInput("--behind-proxy wants the proxy's public address, as in https://mcp.example.org")
+            raise InvalidInput(
+                f"cannot use --behind-proxy {self.behind_proxy!r}: not an https:// URL; give the public URL of the "
+                "proxy, such as https://mcp.example.org",
+                code="mcp.invalid_proxy_url",
+            )
         if self.behind_proxy and self.certificate is not None:
-            raise InvalidInput("give either --behind-proxy, which speaks TLS, or --tls-certificate and --tls-key")
+            raise InvalidInput(
+                "cannot set up TLS: --behind-proxy already provides it; drop --behind-proxy or the certificate and key",
+                code="mcp.invalid_tls",
+            )
         if not (self.certificate or self.behind_proxy or _is_loopback(self.host)):
             raise InvalidInput(
-                f"refusing to speak MCP on {self.host}: its token would travel unencrypted beyond this machine; listen "
-                "on 127.0.0.1, give a certificate and its key (--tls-certificate, --tls-key), or put a TLS proxy in "
-                "front and name its address with --behind-proxy https://NAME"
+                f"cannot serve MCP on {self.host!r}: the token would travel unencrypted beyond this machine; listen on "
+                "127.0.0.1, give --tls-certificate and --tls-key, or use a TLS proxy with --behind-proxy https://NAME",
+                code="mcp.tls_required",
             )
-        if self.host in _EVERYWHERE and not (self.names or self.behind_proxy):
-            raise InvalidInput(f"{self.host} is nobody's name: say with --advertise NAME under which one it is reached")
+        if self.host in _WILDCARD_HOSTS and not (self.names or self.behind_proxy):
+            raise InvalidInput(
+                f"cannot serve MCP on {self.host!r}: clients need a host name; give one with --advertise NAME",
+                code="mcp.host_name_missing",
+            )
         if self.certificate is not None and self.key is not None:
             _check_files(self.certificate, self.key)
 
     def hosts(self, port: int) -> list[str]:
-        """Values of the Host header that mean this server: of a proxy its own, or this server's behind it."""
+        """Accepted values of the Host header: names of this server, and of the proxy in front."""
         loopback = ("127.0.0.1", "localhost", "[::1]") if _is_loopback(self.host) else ()
         named = dict.fromkeys((*loopback, _bracketed(self.host), *(_bracketed(name) for name in self.names)))
         return [*(f"{name}:{port}" for name in named), *self._hosts_of_proxy()]
 
     def url(self, port: int) -> str:
-        """What a client is told to connect to."""
+        """URL for clients."""
         if self.behind_proxy:
             return self.behind_proxy.rstrip("/") + PATH
-        name = self.names[0] if self.host in _EVERYWHERE else self.host
+        name = self.names[0] if self.host in _WILDCARD_HOSTS else self.host
         return f"{'https' if self.certificate else 'http'}://{_bracketed(name)}:{port}{PATH}"
 
     def _hosts_of_proxy(self) -> list[str]:
-        """A port that goes without saying may be said."""
+        """Host values of the proxy; the default port may be present."""
         public = urlsplit(self.behind_proxy)
         if not public.hostname:
             return []
@@ -95,11 +111,11 @@ class McpDoor:
         return [name, f"{name}:443"] if public.port in (None, 443) else [f"{name}:{public.port}"]
 
 
-class Guarded:
-    """An application behind the checks."""
+class TokenMiddleware:
+    """ASGI middleware that checks host, origin and token."""
 
     def __init__(self, app: ASGIApp, *, token: str, hosts: Sequence[str]) -> None:
-        """hosts: allowed values of Host. A request with any Origin is of a browser, and refused."""
+        """hosts: accepted values of Host. Requests with an Origin come from a browser and are refused."""
         self._app = app
         self._expected = f"Bearer {token}".encode()
         self._headers = TransportSecurityMiddleware(security(hosts))
@@ -109,56 +125,65 @@ class Guarded:
             await self._app(scope, receive, send)
             return
         if scope["type"] != "http":
-            raise InvalidInput(f"{scope['type']} is not spoken here")
+            raise InvalidInput(
+                f"cannot serve {scope['type']!r}: only HTTP is supported", code="mcp.unsupported_protocol"
+            )
         request = Request(scope)
         refusal = await self._headers.validate_request(request)
-        if refusal is None and not self._may_enter(request):
+        if refusal is None and not self._is_authorized(request):
             refusal = Response(
-                "a token is needed: Authorization: Bearer ...", status_code=401, headers={"WWW-Authenticate": "Bearer"}
+                "cannot authenticate: no valid token; send Authorization: Bearer TOKEN",
+                status_code=401,
+                headers={"WWW-Authenticate": "Bearer"},
             )
         await (refusal or self._app)(scope, receive, send)
 
-    def _may_enter(self, request: Request) -> bool:
-        shown = request.headers.getlist("authorization")
-        return len(shown) == 1 and hmac.compare_digest(shown[0].encode("latin-1"), self._expected)
+    def _is_authorized(self, request: Request) -> bool:
+        headers = request.headers.getlist("authorization")
+        return len(headers) == 1 and hmac.compare_digest(headers[0].encode("latin-1"), self._expected)
 
 
 def security(hosts: Sequence[str]) -> TransportSecuritySettings:
-    """What the SDK checks as well."""
+    """Settings of the SDK's own checks."""
     return TransportSecuritySettings(allowed_hosts=list(hosts), allowed_origins=[])
 
 
-async def serve_http(server: MCPServer, door: McpDoor, *, stop: asyncio.Event, on_ready: Callable[[str], None]) -> None:
-    """Answer until `stop` is set. on_ready: called with the URL. Raises: InvalidInput for an address it cannot have."""
+async def serve_http(
+    server: MCPServer, endpoint: McpEndpoint, *, stop: asyncio.Event, on_ready: Callable[[str], None]
+) -> None:
+    """Serves until `stop` is set. on_ready: called with the URL. Raises: InvalidInput if it cannot listen."""
     try:
-        listening = socket.create_server(
-            (door.host, door.port), family=socket.AF_INET6 if ":" in door.host else socket.AF_INET
+        listener = socket.create_server(
+            (endpoint.host, endpoint.port), family=socket.AF_INET6 if ":" in endpoint.host else socket.AF_INET
         )
     except OSError as problem:
-        raise InvalidInput(f"{door.host}:{door.port} cannot be listened on: {problem}") from None
-    with listening:
-        port = listening.getsockname()[1]
-        hosts = door.hosts(port)
+        raise InvalidInput(
+            f"cannot listen on {endpoint.host}:{endpoint.port}: {problem}; use another address or port",
+            code="mcp.cannot_listen",
+        ) from None
+    with listener:
+        port = listener.getsockname()[1]
+        hosts = endpoint.hosts(port)
         app = server.streamable_http_app(
             streamable_http_path=PATH, max_request_body_size=MAX_BODY_BYTES, transport_security=security(hosts)
         )
         config = uvicorn.Config(
-            app=Guarded(app, token=door.token, hosts=hosts),
+            app=TokenMiddleware(app, token=endpoint.token, hosts=hosts),
             log_config=None,
             log_level="warning",
             access_log=False,
             server_header=False,
-            ssl_certfile=door.certificate,
-            ssl_keyfile=door.key,
+            ssl_certfile=endpoint.certificate,
+            ssl_keyfile=endpoint.key,
             timeout_graceful_shutdown=2,
             lifespan="on",
         )
-        server_of_http = _Server(config, lambda: on_ready(door.url(port)))
-        await server_of_http.run_until(stop, listening)
+        http_server = _Server(config, lambda: on_ready(endpoint.url(port)))
+        await http_server.run_until(stop, listener)
 
 
 class _Server(uvicorn.Server):
-    """Signals are the process's own affair (runtime.service)."""
+    """Uvicorn server without signal handlers: the process handles signals (runtime.service)."""
 
     def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None]) -> None:
         super().__init__(config)
@@ -172,28 +197,28 @@ class _Server(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         yield
 
-    async def run_until(self, stop: asyncio.Event, listening: socket.socket) -> None:
-        """Answer; when it is told to stop, let answers in flight finish for a moment."""
-        serving = asyncio.create_task(self.serve(sockets=[listening]))
-        stopping = asyncio.create_task(stop.wait())
+    async def run_until(self, stop: asyncio.Event, listener: socket.socket) -> None:
+        """Serves until `stop` is set; lets requests in flight finish within the grace period."""
+        serve_task = asyncio.create_task(self.serve(sockets=[listener]))
+        stop_task = asyncio.create_task(stop.wait())
         try:
-            await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({serve_task, stop_task}, return_when=asyncio.FIRST_COMPLETED)
             self.should_exit = True
-            await serving
+            await serve_task
         finally:
-            stopping.cancel()
-            serving.cancel()
-            await asyncio.gather(serving, stopping, return_exceptions=True)
+            stop_task.cancel()
+            serve_task.cancel()
+            await asyncio.gather(serve_task, stop_task, return_exceptions=True)
 
 
-def kept_token(directory: Path) -> tuple[str, str]:
-    """The token that clients show, and where it is: of the variable, or made at first for its owner to read.
+def load_or_create_token(directory: Path) -> tuple[str, str]:
+    """Token of the clients and its source: the variable, or a file created on first use for its owner.
 
     Raises: InvalidInput.
     """
-    given = os.environ.get(TOKEN, "")
-    if given:
-        return given, f"the variable {TOKEN}"
+    token = os.environ.get(TOKEN, "")
+    if token:
+        return token, f"the variable {TOKEN}"
     path = directory / TOKEN_FILE
     try:
         if not path.exists():
@@ -202,16 +227,23 @@ def kept_token(directory: Path) -> tuple[str, str]:
             path.write_text(secrets.token_urlsafe(32) + "\n", encoding="ascii")
         return path.read_text(encoding="ascii").strip(), str(path)
     except (OSError, UnicodeError) as problem:
-        raise InvalidInput(f"the token file {path} cannot be used: {problem}") from None
+        raise InvalidInput(
+            f"cannot use the token file {str(path)!r}: {problem}; check its content and permissions",
+            code="mcp.token_file_unusable",
+        ) from None
 
 
 def _check_files(certificate: Path, key: Path) -> None:
-    """Raises: InvalidInput, before anything is served."""
+    """Checks that both files load. Raises: InvalidInput."""
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
-    except OSError as problem:  # an SSLError is one, too
-        why = problem.strerror or problem
-        raise InvalidInput(f"{certificate} and {key} are no certificate and its key (PEM): {why}") from None
+    except OSError as problem:  # includes SSLError
+        cause = problem.strerror or problem
+        raise InvalidInput(
+            f"cannot load the TLS certificate {str(certificate)!r} and key {str(key)!r}: {cause}; "
+            "use matching PEM files",
+            code="mcp.invalid_tls",
+        ) from None
 
 
 def _is_loopback(host: str) -> bool:

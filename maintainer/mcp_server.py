@@ -1,7 +1,7 @@
-"""The maintainer's tools over MCP: any agent can be the maintainer, with the same registry, toolbox and guard.
+"""Serves the maintainer's tools over MCP, with the same registry, toolbox and guard.
 
-What a session does has the role of an agent, stands in the journal under its name, and goes as far as the mode that
-people set for the maintainer: whoever approves in a client approves nothing at the fleet service.
+A session has the role of an agent, appears in the journal under its name, and is limited by the mode that people set
+for the maintainer: an approval in the client approves nothing at the fleet service.
 """
 
 from typing import Any
@@ -19,81 +19,84 @@ from starlette.requests import Request
 
 from maintainer.mcp_sessions import Peer, Session, Sessions
 from maintainer.oncall import DESCRIPTION, NAME, ONCALL, PROMPT, TITLE
-from maintainer.toolbox.answers import ToolResult
+from maintainer.toolbox.results import ToolResult
 from maintainer.tools import outputs
 from maintainer.tools.base import Tool
 
-NOBODYS = "-"
-"""Stands for clients over HTTP that have no session; the SDK makes no such id."""
+NO_SESSION = "-"
+"""Session id of HTTP clients without sessions; the SDK never creates this id."""
 
 INSTRUCTIONS = (
-    "Looks after the rollout nodes of a reinforcement learning run: read first (fleet_report), plan (fleet_plan does "
-    "nothing by itself), apply what was allowed, once. The guard of the fleet service judges every plan; its word is "
-    "final. What is refused is not pre-approved: do not retry, and look for no way around it."
+    "Tools for the pools of rollout nodes of a reinforcement learning run. Read first (fleet_report), then plan "
+    "(fleet_plan changes nothing), then apply a plan that was not refused, once. The guard of the fleet service checks "
+    "every plan; its verdict is final. A refused change is not pre-approved: do not retry, and do not look for a way "
+    "around it."
 )
 
-NO = "not pre-approved, do not retry"
-ADVICE = {
-    "refused": f"the guard said no, and nothing happened: {NO}",
-    "conflict": "the pool has changed meanwhile, and nothing happened: read the report before anything else",
+NOT_APPROVED = "not pre-approved, do not retry"
+OUTCOME_ADVICE = {
+    "refused": f"the guard refused the change, and nothing was changed: {NOT_APPROVED}",
+    "conflict": "the pool has changed since the plan was made, and nothing was changed: read the report again first",
     "proposed": "a person decides, on the page or with `astraflow maintainer approve PLAN`; you cannot: do not retry",
-    "recorded": "shadow mode: it was written down, and nothing happens: do not retry",
+    "recorded": "shadow mode: the change was recorded, and nothing was changed: do not retry",
 }
-"""What comes of an apply that did nothing, in words: some clients show a model no structured answer."""
+"""Explanations of an apply without effect: some clients show a model no structured answer."""
 
 
-def peer_of(context: Context) -> Peer:
-    """Who calls: by the session that the SDK gave it, where there are sessions."""
-    asked = context.request_context
-    info = asked.session.client_params.client_info if asked.session.client_params is not None else None
+def peer_from(context: Context) -> Peer:
+    """Identity of the caller: by its MCP session, if the protocol has sessions."""
+    request = context.request_context
+    info = request.session.client_params.client_info if request.session.client_params is not None else None
     client = f"{info.name} {info.version}" if info is not None else ""
-    if not isinstance(asked.request, Request):
+    if not isinstance(request.request, Request):
         return Peer(session="", client=client)
-    session = asked.request.headers.get(SESSION, "") if asked.protocol_version in HANDSHAKE_PROTOCOL_VERSIONS else ""
-    return Peer(session=session or NOBODYS, client=client, is_alone=bool(session))
+    session = (
+        request.request.headers.get(SESSION, "") if request.protocol_version in HANDSHAKE_PROTOCOL_VERSIONS else ""
+    )
+    return Peer(session=session or NO_SESSION, client=client, is_identified=bool(session))
 
 
 class RegisteredTool(McpTool):
-    """A tool of the registry as MCP lists and calls it. The toolbox checks arguments, and answers every mistake."""
+    """Tool of the registry as MCP lists and calls it. The toolbox validates arguments and returns errors as results."""
 
     _sessions: Sessions = PrivateAttr()
 
     @classmethod
     def of(cls, tool: Tool, sessions: Sessions) -> "RegisteredTool":
-        """One verb."""
-        hints = tool.annotations
-        made = cls(
+        """Wraps one tool."""
+        annotations = tool.annotations
+        tool_for_mcp = cls(
             fn=Session.call,
             name=tool.name,
-            title=hints.title,
+            title=annotations.title,
             description=tool.description,
             parameters=tool.input_schema(),
             fn_metadata=FuncMetadata(arg_model=ArgModelBase, output_schema=tool.output_schema()),
             is_async=True,
             annotations=ToolAnnotations(
-                title=hints.title,
-                read_only_hint=hints.is_read_only,
-                destructive_hint=hints.is_destructive and not sessions.modes.is_sparing,
-                idempotent_hint=hints.is_idempotent,
-                open_world_hint=hints.is_open_world,
+                title=annotations.title,
+                read_only_hint=annotations.is_read_only,
+                destructive_hint=annotations.is_destructive and not sessions.modes.is_non_destructive,
+                idempotent_hint=annotations.is_idempotent,
+                open_world_hint=annotations.is_open_world,
             ),
         )
-        made._sessions = sessions
-        return made
+        tool_for_mcp._sessions = sessions
+        return tool_for_mcp
 
     async def run(self, arguments: dict[str, Any], context: Any, convert_result: bool = False) -> CallToolResult:
-        """One call."""
-        return answer(await self._sessions.of(peer_of(context)).call(self.name, arguments))
+        """Executes one call in the caller's session."""
+        return answer(await self._sessions.session_for(peer_from(context)).call(self.name, arguments))
 
 
 def answer(result: ToolResult) -> CallToolResult:
-    """What a client gets: the JSON as text and as an object, and what to do where nothing came of it."""
+    """Result for a client: JSON as text and as an object, plus an explanation if nothing was applied."""
     texts = [result.content]
     match result.output:
-        case outputs.ApplyOutput(outcome=outcome) if outcome in ADVICE:
-            texts.append(ADVICE[outcome])
+        case outputs.ApplyOutput(outcome=outcome) if outcome in OUTCOME_ADVICE:
+            texts.append(OUTCOME_ADVICE[outcome])
         case outputs.PlanOutput(verdict="refused"):
-            texts.append(ADVICE["refused"])
+            texts.append(OUTCOME_ADVICE["refused"])
     return CallToolResult(
         content=[TextContent(type="text", text=text) for text in texts],
         structured_content=result.output.model_dump(mode="json") if result.output is not None else None,
@@ -102,7 +105,7 @@ def answer(result: ToolResult) -> CallToolResult:
 
 
 def mcp_server(sessions: Sessions) -> MCPServer:
-    """The server of all sessions: its tools and the prompt of whoever is on call."""
+    """Server of all sessions, with its tools and the on-call prompt."""
     tools: list[McpTool] = [RegisteredTool.of(tool, sessions) for tool in sessions.modes.tools.values()]
     server: MCPServer = MCPServer(
         NAME, title="AstraFlow fleet", instructions=INSTRUCTIONS, tools=tools, log_level="WARNING", subscriptions=False

@@ -1,4 +1,4 @@
-"""The composition root of MCP: connects planes, builds a session and its server, speaks over stdio or HTTP."""
+"""Composition root of MCP: connects the planes, builds sessions and a server, serves stdio or HTTP."""
 
 import asyncio
 import secrets
@@ -11,15 +11,15 @@ from mcp.server import MCPServer
 from astraflow.client.connect import connect_agent
 from astraflow.runtime.clock import SystemClock
 from astraflow.runtime.service import run_until
-from maintainer.mcp_http import McpDoor, serve_http
+from maintainer.mcp_http import McpEndpoint, serve_http
 from maintainer.mcp_server import mcp_server
-from maintainer.mcp_sessions import Modes, Sessions
+from maintainer.mcp_sessions import ServerModes, Sessions
 from maintainer.names import KEY_BYTES, Names
-from maintainer.sight import Eyes
+from maintainer.snapshot import SnapshotReader
 
 
 @asynccontextmanager
-async def built_mcp(
+async def open_mcp_server(
     *,
     dataflow: str,
     fleet: str,
@@ -27,17 +27,18 @@ async def built_mcp(
     authority: Path | None,
     name: str,
     directory: Path,
-    modes: Modes,
+    modes: ServerModes,
     shows_names: bool = False,
 ) -> AsyncIterator[MCPServer]:
-    """A server on the planes of a run, for the block. name: of the agent in the journal. directory: for transcripts.
+    """Builds a server connected to a run for the duration of the block. name: agent in the journal. directory: parent
+    of transcripts.
 
     Raises: InvalidInput.
     """
     clock = SystemClock()
     async with connect_agent(dataflow, fleet, token, name=name, authority=authority) as (control, plane):
         sessions = Sessions(
-            eyes=lambda: Eyes(control, plane, clock),
+            snapshot_reader=lambda: SnapshotReader(control, plane, clock),
             fleet=plane,
             names=Names(secrets.token_bytes(KEY_BYTES), shows_names=shows_names),
             name=name,
@@ -50,14 +51,14 @@ async def built_mcp(
 
 
 async def serve_mcp(
-    server: MCPServer, *, door: McpDoor | None, stop: asyncio.Event, on_ready: Callable[[str], None]
+    server: MCPServer, *, endpoint: McpEndpoint | None, stop: asyncio.Event, on_ready: Callable[[str], None]
 ) -> None:
-    """Speak until `stop` is set, or the client has gone. door: for HTTP; None for stdio, which says nothing else."""
-    if door is not None:
-        await serve_http(server, door, stop=stop, on_ready=on_ready)
+    """Serves until `stop` is set or the client disconnects. endpoint: for HTTP; None for stdio."""
+    if endpoint is not None:
+        await serve_http(server, endpoint, stop=stop, on_ready=on_ready)
     else:
-        await run_until(stop, server.run_stdio_async(), drain=_nothing)
+        await run_until(stop, server.run_stdio_async(), drain=_no_op)
 
 
-async def _nothing() -> None:
-    """An answer in flight goes to a client that has gone."""
+async def _no_op() -> None:
+    """Does nothing: the client of an answer in flight has disconnected."""

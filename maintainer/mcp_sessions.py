@@ -1,12 +1,12 @@
-"""The clients of a server of MCP, told apart: each has its own plans, its own keys and its own transcript.
+"""Sessions of an MCP server: each client has its own plans, idempotency keys and transcript.
 
-How a client is known    what is its own
-one pipe (stdio)         everything: it is the only one
-`Mcp-Session-Id`         everything: the SDK made the id, and answers one that it does not know with 404
-neither                  each plan is its own session: only who was told its id can apply it
+Client is identified by   scope of plans and keys
+one pipe (stdio)          the only client
+`Mcp-Session-Id`          the session: the SDK created the id, and answers an unknown one with 404
+neither                   the plan: only a client that received its id can apply it
 
-The last are requests over HTTP of the protocol's newer versions, which have no sessions: nothing tells two such clients
-apart but what they know. They have one transcript together.
+The last are HTTP requests of newer protocol versions, which have no sessions: such clients cannot be distinguished
+except by the plan ids they know. They share one transcript.
 """
 
 import asyncio
@@ -21,19 +21,19 @@ from typing import Any, Protocol, Self
 
 from astraflow.contract.errors import AstraFlowError
 from astraflow.contract.fleet import Actor, KillScope, PlanId, Role
-from astraflow.contract.maintenance import Maintainer, MaintainerMode, MaintainerOrders
+from astraflow.contract.maintainer import Maintainer, MaintainerControlState, MaintainerMode
 from astraflow.contract.values import Json
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
 from maintainer.config import WatchConfig
 from maintainer.names import Names
-from maintainer.observation import Memory, Signal, observe
 from maintainer.prompt import PROMPT_HASH, TOOLS_HASH
-from maintainer.sight import Eyes, Sight, WatchPort
-from maintainer.toolbox.answers import ADVICE, ToolResult
-from maintainer.toolbox.changes import KEPT_PLANS
-from maintainer.toolbox.ports import FleetPort
-from maintainer.toolbox.sparing import Sparing
+from maintainer.signals import Signal, SignalMemory, detect_signals
+from maintainer.snapshot import FleetStatusSource, Snapshot, SnapshotReader
+from maintainer.toolbox.changes import MAX_PLANS
+from maintainer.toolbox.interfaces import FleetClient
+from maintainer.toolbox.non_destructive import NonDestructiveFleet
+from maintainer.toolbox.results import ERROR_ADVICE, ToolResult
 from maintainer.toolbox.toolbox import Toolbox
 from maintainer.tools import outputs
 from maintainer.tools.base import Kind as ToolKind
@@ -43,94 +43,94 @@ from maintainer.transcript import Kind, Transcript
 
 log = get_logger()
 
-MOST_SESSIONS = 100
-"""Of more, the one that was quiet for longest is forgotten: it plans again."""
-FOLDER = "mcp"
-"""Of transcripts, in the directory."""
+MAX_SESSIONS = 100
+"""Sessions beyond which the least recently used is closed; its client has to plan again."""
+TRANSCRIPT_FOLDER = "mcp"
+"""Folder of transcripts in the directory."""
 
 
-class SessionFleet(FleetPort, WatchPort, Protocol):
-    """What a session asks of the fleet service: the fleet plane's client is one."""
+class SessionFleet(FleetClient, FleetStatusSource, Protocol):
+    """Interface of the fleet service that a session uses; implemented by the client of the fleet plane."""
 
     async def maintainer(self) -> Maintainer:
-        """The mode that people set."""
+        """Returns the mode that people set, among others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:
-    """Who calls."""
+    """Calling client."""
 
     session: str
-    """By which it is known; empty for the only one there is."""
+    """Session id; empty for the only client."""
     client: str = ""
-    """What it calls itself: for people, nothing is decided by it."""
-    is_alone: bool = True
-    """Whether nobody else can be known by the same."""
+    """Self-reported client name, for people; never used for decisions."""
+    is_identified: bool = True
+    """True if no other client can have this session id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Modes:
-    """How far a server goes, whoever its clients are."""
+class ServerModes:
+    """Restrictions of a server for all of its clients."""
 
     is_read_only: bool = False
-    """No tool that writes is there."""
-    is_sparing: bool = False
-    """Nothing takes a node away."""
+    """Only tools that read are offered."""
+    is_non_destructive: bool = False
+    """Plans that remove nodes are refused."""
 
     @property
     def tools(self) -> Mapping[str, Tool]:
-        """Those that are there."""
+        """Tools that are offered."""
         return {name: tool for name, tool in TOOLS.items() if not self.is_read_only or tool.kind is ToolKind.READ}
 
 
 class Session:
-    """One client: what is seen, what people want, its plans, and its transcript."""
+    """Session of one client: snapshot, control state, plans and transcript."""
 
     def __init__(
         self,
         *,
-        eyes: Eyes,
+        snapshot_reader: SnapshotReader,
         fleet: SessionFleet,
         names: Names,
         name: str,
         clock: Clock,
-        modes: Modes,
+        modes: ServerModes,
         peer: Peer,
         directory: Path,
     ) -> None:
-        """name: of the agent in the journal. directory: of transcripts."""
+        """name: agent in the journal. directory: folder of transcripts."""
         stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(clock.wall()))
-        own = secrets.token_hex(6)
-        self.name = f"mcp-{stamp}-{own}"
+        suffix = secrets.token_hex(6)
+        self.name = f"mcp-{stamp}-{suffix}"
         self.path = directory / f"{self.name}.jsonl"
         self.calls = 0
         self.in_flight = 0
-        self._eyes = eyes
+        self._snapshot_reader = snapshot_reader
         self._fleet = fleet
         self._names = names
         self._actor = Actor(name=name, role=Role.AGENT)
         self._clock = clock
         self._modes = modes
         self._peer = peer
-        self._memory = Memory()
+        self._memory = SignalMemory()
         self._watch = WatchConfig()
-        self._orders: MaintainerOrders | None = None
+        self._control_state: MaintainerControlState | None = None
         self._transcript: Transcript | None = None
         self._open = ExitStack()
-        self._is_beginning = asyncio.Lock()
-        self._own = self._toolbox(own)
-        self._of_plans: dict[PlanId, Toolbox] = {}
+        self._begin_lock = asyncio.Lock()
+        self._session_toolbox = self._toolbox(suffix)
+        self._plan_toolboxes: dict[PlanId, Toolbox] = {}
 
     async def call(self, name: str, arguments: Mapping[str, Any] | None) -> ToolResult:
-        """One call, after people's orders were heard: without them nothing but reading is done."""
+        """Executes one call after the control state was read: without one, only reading is allowed."""
         self.calls += 1
         number, self.in_flight = self.calls, self.in_flight + 1
         try:
             await self._begin()
-            await self._hear()
+            await self._read_control_state()
             toolbox = self._toolbox_for(arguments or {})
             result = await toolbox.call(name, arguments)
-            self._keep(result, toolbox)
+            self._remember_plan(result, toolbox)
             body = {
                 "call": f"{self.name}:{number}",
                 "name": name[:80],
@@ -140,20 +140,22 @@ class Session:
             }
             await self._record(Kind.TOOL, body)
         except AstraFlowError as problem:
-            log.warning("not_answered", tool=name[:80], problem=str(problem))
-            return ToolResult(content=f'{{"error":"not_reachable","advice":"{ADVICE["not_reachable"]}"}}', error="away")
+            log.warning("tool_call_failed", tool=name[:80], problem=str(problem))
+            return ToolResult(
+                content=f'{{"error":"not_reachable","advice":"{ERROR_ADVICE["not_reachable"]}"}}', error="away"
+            )
         finally:
             self.in_flight -= 1
-        log.info("called", session=self.name, tool=name[:80], error=result.error)
+        log.info("tool_called", session=self.name, tool=name[:80], error=result.error)
         return result
 
     def close(self) -> None:
-        """Let the transcript go."""
+        """Closes the transcript."""
         self._open.close()
 
     async def _begin(self) -> None:
-        """Open the transcript at the first call: who only lists tools leaves none."""
-        async with self._is_beginning:
+        """Opens the transcript at the first call: clients that only list tools create none."""
+        async with self._begin_lock:
             if self._transcript is not None:
                 return
             transcript = self._open.enter_context(Transcript(self.path, self._clock))
@@ -163,9 +165,9 @@ class Session:
             body: dict[str, Json] = {
                 "agent": self._actor.name,
                 "client": self._peer.client[:200],
-                "is_alone": self._peer.is_alone,
+                "is_identified": self._peer.is_identified,
                 "is_read_only": self._modes.is_read_only,
-                "is_sparing": self._modes.is_sparing,
+                "is_non_destructive": self._modes.is_non_destructive,
                 "prompt_hash": PROMPT_HASH,
                 "tools_hash": TOOLS_HASH,
                 "tools": tools,
@@ -173,75 +175,77 @@ class Session:
             await transcript.add(Kind.OPENED, body, wake=self.name)
             self._transcript = transcript
 
-    async def _hear(self) -> None:
+    async def _read_control_state(self) -> None:
         kill, mode = (await self._fleet.status()).kill, (await self._fleet.maintainer()).mode
-        orders = MaintainerOrders(mode=mode, kill=kill)
-        if orders != self._orders:
-            self._orders = orders
-            await self._record(Kind.ORDERS, {"mode": mode.value, "kill": kill.value})
+        control_state = MaintainerControlState(mode=mode, kill=kill)
+        if control_state != self._control_state:
+            self._control_state = control_state
+            await self._record(Kind.CONTROL_STATE, {"mode": mode.value, "kill": kill.value})
 
     async def _record(self, kind: Kind, body: Mapping[str, Any]) -> None:
-        assert self._transcript is not None  # noqa: S101 (every call begins by opening it)
+        assert self._transcript is not None  # noqa: S101 (opened by _begin)
         await self._transcript.add(kind, body, wake=self.name)
 
     def _toolbox_for(self, arguments: Mapping[str, Any]) -> Toolbox:
-        """The session's; where nothing tells clients apart, that of the plan that is named."""
-        if self._peer.is_alone:
-            return self._own
-        known = self._of_plans.get(PlanId.known(str(arguments.get("plan_id", ""))))
-        return known or self._toolbox(secrets.token_hex(6))
+        """Toolbox of the session; for clients without a session, that of the plan in the arguments."""
+        if self._peer.is_identified:
+            return self._session_toolbox
+        plan_toolbox = self._plan_toolboxes.get(PlanId.unchecked(str(arguments.get("plan_id", ""))))
+        return plan_toolbox or self._toolbox(secrets.token_hex(6))
 
-    def _keep(self, result: ToolResult, toolbox: Toolbox) -> None:
-        if self._peer.is_alone or not isinstance(result.output, outputs.PlanOutput):
+    def _remember_plan(self, result: ToolResult, toolbox: Toolbox) -> None:
+        if self._peer.is_identified or not isinstance(result.output, outputs.PlanOutput):
             return
-        self._of_plans[PlanId.known(result.output.plan_id)] = toolbox
-        for old in list(self._of_plans)[:-KEPT_PLANS]:
-            del self._of_plans[old]
+        self._plan_toolboxes[PlanId.unchecked(result.output.plan_id)] = toolbox
+        for old in list(self._plan_toolboxes)[:-MAX_PLANS]:
+            del self._plan_toolboxes[old]
 
     def _toolbox(self, scope: str) -> Toolbox:
         return Toolbox(
-            look=self._look,
-            fleet=Sparing(self._fleet) if self._modes.is_sparing else self._fleet,
+            detect_signals=self._detect_signals,
+            fleet=NonDestructiveFleet(self._fleet) if self._modes.is_non_destructive else self._fleet,
             names=self._names,
             actor=self._actor,
-            orders=lambda: self._orders or MaintainerOrders(mode=MaintainerMode.OFF, kill=KillScope.NONE),
+            control_state=lambda: (
+                self._control_state or MaintainerControlState(mode=MaintainerMode.OFF, kill=KillScope.NONE)
+            ),
             clock=self._clock,
             scope=f"{self._actor.name}:mcp-{scope}",
             record=self._record,
-            one_plan_each=False,
+            is_one_plan_per_pool=False,
             is_read_only=self._modes.is_read_only,
         )
 
-    async def _look(self) -> tuple[Sight, tuple[Signal, ...]]:
-        sight = await self._eyes.look()
-        self._memory, signals = observe(self._memory, sight, self._watch)
-        return sight, signals
+    async def _detect_signals(self) -> tuple[Snapshot, tuple[Signal, ...]]:
+        snapshot = await self._snapshot_reader.read()
+        self._memory, signals = detect_signals(self._memory, snapshot, self._watch)
+        return snapshot, signals
 
 
 class Sessions:
-    """All clients of one server. A `with`."""
+    """Sessions of all clients of a server. A context manager."""
 
     def __init__(
         self,
         *,
-        eyes: Callable[[], Eyes],
+        snapshot_reader: Callable[[], SnapshotReader],
         fleet: SessionFleet,
         names: Names,
         name: str,
         clock: Clock,
         directory: Path,
-        modes: Modes | None = None,
+        modes: ServerModes | None = None,
     ) -> None:
-        """eyes: for one more session. name: of the agent in the journal, whose token this is."""
-        self._eyes = eyes
+        """snapshot_reader: builds a reader for a new session. name: agent in the journal, owner of the token."""
+        self._snapshot_reader = snapshot_reader
         self._fleet = fleet
         self._names = names
         self._name = name
         self._clock = clock
-        self._directory = directory / FOLDER
-        self.modes = modes or Modes()
-        self._known: dict[str, Session] = {}
-        """By how they are known; who called last stands last."""
+        self._directory = directory / TRANSCRIPT_FOLDER
+        self.modes = modes or ServerModes()
+        self._sessions: dict[str, Session] = {}
+        """Sessions by id, least recently used first."""
 
     def __enter__(self) -> Self:
         return self
@@ -249,14 +253,14 @@ class Sessions:
     def __exit__(
         self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for session in self._known.values():
+        for session in self._sessions.values():
             session.close()
-        self._known.clear()
+        self._sessions.clear()
 
-    def of(self, peer: Peer) -> Session:
-        """A client's own."""
-        session = self._known.pop(peer.session, None) or Session(
-            eyes=self._eyes(),
+    def session_for(self, peer: Peer) -> Session:
+        """Session of a client; opens one at its first call."""
+        session = self._sessions.pop(peer.session, None) or Session(
+            snapshot_reader=self._snapshot_reader(),
             fleet=self._fleet,
             names=self._names,
             name=self._name,
@@ -265,8 +269,10 @@ class Sessions:
             peer=peer,
             directory=self._directory,
         )
-        self._known[peer.session] = session
-        quiet = [known for known, one in self._known.items() if not one.in_flight and one is not session]
-        for known in quiet[: max(0, len(self._known) - MOST_SESSIONS)]:
-            self._known.pop(known).close()
+        self._sessions[peer.session] = session
+        idle = [
+            session_id for session_id, other in self._sessions.items() if not other.in_flight and other is not session
+        ]
+        for session_id in idle[: max(0, len(self._sessions) - MAX_SESSIONS)]:
+            self._sessions.pop(session_id).close()
         return session

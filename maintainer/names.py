@@ -1,7 +1,7 @@
-"""Names for the outside: pools, nodes and the rest go to a model as tokens, and come back as what they are.
+"""Replaces names (pools, nodes, providers, types, regions) with tokens for a model, and resolves them again.
 
-A token is a keyed hash: it tells nothing, is the same in every wake of a run, and cannot be made up by whoever chooses
-names. Only what was told can be named: a token that was never given out is refused.
+A token is a keyed hash: it reveals nothing, is the same in every wake of a run, and cannot be forged by choosing a
+name. Only issued tokens can be resolved.
 """
 
 import hashlib
@@ -13,15 +13,15 @@ from astraflow.contract.errors import InvalidInput
 
 KEY_BYTES = 16
 _TOKEN = re.compile(r"\b(?:pool|node|provider|type|region)-[0-9a-f]{8,16}\b")
-_PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,47}")
-"""A name that may be shown where names are: one word, no sentence."""
+_SINGLE_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,47}")
+"""Names that may be shown: a single word, never a sentence."""
 
 
 class Names:
-    """A two-way map, kept in this process."""
+    """Two-way map of names and tokens, in memory."""
 
     def __init__(self, key: bytes, *, shows_names: bool = False) -> None:
-        """shows_names: of everything but nodes, whose names are theirs to choose."""
+        """shows_names: shows real names, except of nodes, which choose their own."""
         self._key = key
         self._shows_names = shows_names
         self._names: dict[str, tuple[str, str]] = {}
@@ -29,30 +29,33 @@ class Names:
         self._tokens: dict[tuple[str, str], str] = {}
 
     def token(self, kind: str, name: str) -> str:
-        """What a model is told instead of a name; empty for an empty one. kind: pool, node, provider, type, region."""
+        """Token for a name; empty for an empty name. kind: pool, node, provider, type, region."""
         if not name:
             return ""
-        known = self._tokens.get((kind, name))
-        return known if known is not None else self._made(kind, name)
+        issued = self._tokens.get((kind, name))
+        return issued if issued is not None else self._token_for(kind, name)
 
     def name(self, kind: str, token: str) -> str:
-        """What a token stands for. Raises: InvalidInput for one that was not given out."""
-        found = self._names.get(token)
-        if found is None or found[0] != kind:
-            raise InvalidInput(f"no {kind} has that token: take one from a report")
-        return found[1]
+        """Name of a token. Raises: InvalidInput for a token that was not issued."""
+        entry = self._names.get(token)
+        if entry is None or entry[0] != kind:
+            raise InvalidInput(
+                f"cannot resolve the {kind} token: it was not issued; take one from a report",
+                code="maintainer.unknown_token",
+            )
+        return entry[1]
 
     def reveal(self, text: str) -> str:
-        """A model's text for people: tokens become names again, and nothing in it moves a cursor or a line."""
+        """Text of a model for people: tokens become names, unprintable characters become spaces."""
         plain = "".join(letter if letter.isprintable() else " " for letter in text)
         return _TOKEN.sub(lambda match: self._names.get(match[0], ("", match[0]))[1], plain).strip()
 
     def hash(self, text: str) -> str:
-        """Of any text, for telling whether two are alike."""
+        """Keyed hash of a text, for comparing texts without showing them."""
         return hashlib.blake2b(text.encode(), key=self._key, digest_size=4).hexdigest()
 
-    def _made(self, kind: str, name: str) -> str:
-        token = name if self._shows_names and kind != "node" and _PLAIN.fullmatch(name) else ""
+    def _token_for(self, kind: str, name: str) -> str:
+        token = name if self._shows_names and kind != "node" and _SINGLE_WORD.fullmatch(name) else ""
         digest = hashlib.blake2b(f"{kind} {name}".encode(), key=self._key, digest_size=8).hexdigest()
         for length in (8, 12, 16):
             token = token or f"{kind}-{digest[:length]}"
@@ -64,8 +67,8 @@ class Names:
         return token
 
 
-def kept_key(path: Path) -> bytes:
-    """The key of a run, made at first; readable by its owner only. Raises: InvalidInput."""
+def load_or_create_key(path: Path) -> bytes:
+    """Key of the names of a run, created on first use, readable by its owner only. Raises: InvalidInput."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists():
@@ -73,7 +76,13 @@ def kept_key(path: Path) -> bytes:
             path.write_bytes(secrets.token_bytes(KEY_BYTES))
         key = path.read_bytes()
     except OSError as problem:
-        raise InvalidInput(f"the key of names {path} cannot be used: {problem.strerror}") from None
+        raise InvalidInput(
+            f"cannot use the names key {str(path)!r}: {problem.strerror}; check the path and its permissions",
+            code="maintainer.names_key_unusable",
+        ) from None
     if len(key) != KEY_BYTES:
-        raise InvalidInput(f"{path} is no key of names: remove it, and a new one is made")
+        raise InvalidInput(
+            f"cannot use the names key {str(path)!r}: {len(key)} bytes instead of {KEY_BYTES}; remove it to create one",
+            code="maintainer.names_key_unusable",
+        )
     return key

@@ -1,4 +1,4 @@
-"""Asks today's guard again about every plan of a transcript: the same inputs have to give the same verdicts."""
+"""Judges every plan of a transcript again with today's guard: equal inputs must give equal verdicts."""
 
 import difflib
 import json
@@ -7,34 +7,34 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from astraflow.contract.errors import CorruptData, InvalidInput
-from astraflow.contract.maintenance import TranscriptEntry
-from maintainer.fleet.evidence import Evidence
+from astraflow.contract.maintainer import TranscriptEntry
 from maintainer.fleet.guard import verdict
+from maintainer.fleet.guard_inputs import GuardInputs
 from maintainer.transcript import Kind, read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """A plan that the guard judges otherwise now."""
+    """Plan whose verdict or findings changed."""
 
     ordinal: int
-    """Of the entry."""
+    """Ordinal of the entry."""
     plan: str
     pool: str
     recorded: tuple[str, ...]
-    """A line for the verdict, then one for each finding."""
+    """Verdict, then one line per finding."""
     now: tuple[str, ...]
 
     def text(self) -> str:
-        """As people read differences."""
+        """Unified diff of the recorded and the current verdict."""
         label = f"entry {self.ordinal}, plan {self.plan} of pool {self.pool}"
         lines = difflib.unified_diff(self.recorded, self.now, f"{label}, recorded", f"{label}, now", lineterm="")
         return "\n".join(lines)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Replayed:
-    """What came of a file."""
+class ReplayResult:
+    """Result of a replay."""
 
     entries: int
     verdicts: int
@@ -42,11 +42,11 @@ class Replayed:
     torn_bytes: int
 
 
-def replayed(path: Path) -> Replayed:
-    """Judge everything in a file again. Raises: InvalidInput, CorruptData for a file that is not as it was written."""
+def replay_transcript(path: Path) -> ReplayResult:
+    """Judges all plans of a file again. Raises: InvalidInput; CorruptData if the file was changed."""
     readout = read(path)
     verdicts = [entry for entry in readout.entries if entry.kind == Kind.VERDICT.value]
-    return Replayed(
+    return ReplayResult(
         entries=len(readout.entries),
         verdicts=len(verdicts),
         differences=tuple(differences(verdicts)),
@@ -55,20 +55,25 @@ def replayed(path: Path) -> Replayed:
 
 
 def differences(entries: Iterable[TranscriptEntry]) -> Iterable[Difference]:
-    """Of entries with verdicts, those that come out otherwise now. Raises: CorruptData."""
+    """Yields the entries whose verdict changed. Raises: CorruptData."""
     for entry in entries:
         try:
             body = entry.body
-            evidence = Evidence.parse(json.dumps(body["guard"]))
-            recorded = _lines(str(body["verdict"]), [[str(part) for part in one] for one in body["findings"]])  # type: ignore[union-attr]  # checked below
+            evidence = GuardInputs.parse(json.dumps(body["guard"]))
+            recorded = _lines(str(body["verdict"]), [[str(part) for part in finding] for finding in body["findings"]])  # type: ignore[union-attr]  # checked below
         except (KeyError, TypeError, InvalidInput) as problem:
-            raise CorruptData(f"entry {entry.ordinal} holds no verdict that can be judged again: {problem}") from None
-        found = evidence.findings()
-        now = _lines(verdict(found).value, [[one.code, one.verdict.value, one.message] for one in found])
+            raise CorruptData(
+                f"cannot replay entry {entry.ordinal}: incomplete verdict ({problem}); use an unchanged transcript",
+                code="transcript.invalid_verdict",
+            ) from None
+        findings = evidence.findings()
+        now = _lines(
+            verdict(findings).value, [[finding.code, finding.verdict.value, finding.message] for finding in findings]
+        )
         if now != recorded:
             plan, pool = str(body.get("plan")), str(body.get("pool"))
             yield Difference(ordinal=entry.ordinal, plan=plan, pool=pool, recorded=recorded, now=now)
 
 
-def _lines(said: str, findings: list[list[str]]) -> tuple[str, ...]:
-    return (said, *(": ".join(finding) for finding in findings))
+def _lines(verdict_line: str, findings: list[list[str]]) -> tuple[str, ...]:
+    return (verdict_line, *(": ".join(finding) for finding in findings))

@@ -1,10 +1,10 @@
-"""What the maintainer saw, was told and did: a file of JSON lines, each durable before the next thing happens.
+"""Transcript of the maintainer: a file of JSON lines, each durable before the next action.
 
-    {"ordinal": 7, "at": ..., "wake": "w-00000003", "kind": "verdict", "body": {...}, "previous": "…", "hash": "…"}
+{"ordinal": 7, "at": ..., "wake": "w-00000003", "kind": "verdict", "body": {...}, "previous": "…", "hash": "…"}
 
-Each line's hash covers all else in it, the hash of the line before included: a line that is changed, taken out or put
-in breaks the chain from there on. A line that was being written when the machine stopped (a torn tail) is cut off when
-the file is opened again, and that it was is the next entry.
+Each hash covers all other fields of its line, including the hash of the previous line: changing, removing or inserting
+a line breaks the chain from there on. An incomplete last line (the process stopped during a write) is cut off when the
+file is opened, and recorded as the next entry.
 """
 
 import asyncio
@@ -18,98 +18,103 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from astraflow.contract.chains import FIRST, canonical, digest, digest_of
 from astraflow.contract.errors import Conflict, CorruptData, InvalidInput, StorageFull
-from astraflow.contract.maintenance import TranscriptEntry
+from astraflow.contract.maintainer import TranscriptEntry
+from astraflow.contract.transcript_chain import GENESIS_HASH, canonical_json, digest, entry_hash
 from astraflow.contract.values import Json
 from astraflow.runtime.clock import Clock
 
 
 class Kind(Enum):
-    """Words for what an entry is about, and what its body has."""
+    """Kinds of entries, with the fields of their bodies. Values are stored in hash-chained files and never change."""
 
     OPENED = "opened"
-    """run, model, is_simulated, prompt_hash, tools_hash, system, release: a process of the maintainer began."""
-    TORN = "torn"
-    """size_bytes, hash: the last line was cut off when the file was opened."""
+    """run, model, is_simulated, prompt_hash, tools_hash, system, release: a process of the maintainer started."""
+    INCOMPLETE_LINE = "torn"
+    """size_bytes, hash: an incomplete last line was cut off when the file was opened."""
     WAKE = "wake"
     """signals (name, pool, value), mode."""
     REQUEST = "request"
-    """turn, messages (those that are new), max_tokens, prompt_hash, tools_hash."""
+    """turn, messages (new ones only), max_tokens, prompt_hash, tools_hash."""
     RESPONSE = "response"
-    """turn, parts, usage, usd, model, duration_s: an answer that was whole."""
+    """turn, parts, usage, usd, model, duration_s: a complete answer."""
     TOOL = "tool"
     """call, name, arguments, is_error, result."""
     VERDICT = "verdict"
-    """phase (plan, apply), plan, pool, target, retire, guard (its complete inputs), findings, verdict: `replay` judges
-    these again."""
+    """phase (plan, apply), plan, pool, target, retire, guard (its complete inputs), findings, verdict: input of
+    `replay`."""
     ACTION = "action"
-    """plan, pool, nodes, target, launches, eta_s, outcome, key, message, decision, launched, retired, proposal: which
-    plan waits for a person. Of a hold or an escalation: what, pool, outcome, message, decision."""
+    """plan, pool, nodes, target, launches, eta_s, outcome, key, message, decision, launched, retired, proposal (plan
+    that waits for a person). For an override or escalation: what, pool, outcome, message, decision."""
     PROPOSAL = "proposal"
-    """plan, pool, state, decided_at: what people made of one."""
+    """plan, pool, state, decided_at: a person decided on a proposal, or it expired."""
     VERIFY = "verify"
     """plan, pool, target, ready, nodes, after_s, is_reached."""
     NOTE = "note"
-    """pool, text, decision: the hand-over."""
+    """pool, text, decision: note in the journal."""
     FAILURE = "failure"
-    """failure, problem, rest_s, usage, usd, is_estimated, said: a turn without an answer; nothing was done because of
-    it. said: what came of an answer, cut to a few thousand characters: data, and nothing else."""
+    """failure, problem, rest_s, usage, usd, is_estimated, said: a turn without an answer, after which no action was
+    taken. said: the partial answer, cut to a few thousand characters; data only."""
     BUDGET = "budget"
-    """scope, unit, used, limit: it was spent, and the wake ended."""
+    """scope, unit, used, limit: a budget was spent, and the wake ended."""
     SLEEP = "sleep"
-    """tool_calls, tokens, usd, duration_s, outcome: the wake is over."""
-    ORDERS = "orders"
-    """mode, kill: people changed one of them."""
+    """tool_calls, tokens, usd, duration_s, outcome: the wake ended."""
+    CONTROL_STATE = "orders"
+    """mode, kill: the control state changed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Readout:
-    """What a file holds."""
+class TranscriptFile:
+    """Content of a transcript file."""
 
     entries: tuple[TranscriptEntry, ...]
     torn: bytes = b""
-    """What follows the last whole line: it was being written when the machine stopped."""
+    """Bytes after the last complete line: an interrupted write."""
 
 
-def read(path: Path) -> Readout:
-    """All entries of a file. Raises: InvalidInput for one that cannot be read, CorruptData where the chain breaks."""
+def read(path: Path) -> TranscriptFile:
+    """Reads all entries of a file. Raises: InvalidInput if it is unreadable, CorruptData if the chain is broken."""
     try:
         content = path.read_bytes()
     except OSError as problem:
-        raise InvalidInput(f"the transcript {path} cannot be read: {problem.strerror}") from None
+        raise InvalidInput(
+            f"cannot read the transcript {str(path)!r}: {problem.strerror}; check the path and its permissions",
+            code="transcript.unreadable",
+        ) from None
     whole, _, torn = content.rpartition(b"\n")
     lines = whole.split(b"\n") if whole else []
     entries: list[TranscriptEntry] = []
-    previous = FIRST
+    previous = GENESIS_HASH
     for number, line in enumerate(lines):
         entry = _parsed(line, path, number + 1)
-        if entry.ordinal != number or entry.previous != previous or digest_of(entry) != entry.hash:
+        if entry.ordinal != number or entry.previous != previous or entry_hash(entry) != entry.hash:
             raise CorruptData(
-                f"{path}, line {number + 1}: the chain of hashes breaks here: it or what came before was changed"
+                f"cannot read the transcript {str(path)!r}: the hash chain breaks at line {number + 1}; this line or "
+                "an earlier one was changed, restore the file from a copy",
+                code="transcript.broken_chain",
             )
         entries.append(entry)
         previous = entry.hash
-    return Readout(entries=tuple(entries), torn=torn)
+    return TranscriptFile(entries=tuple(entries), torn=torn)
 
 
 class Transcript:
-    """A file that is only added to, by one process. A `with`."""
+    """Append-only transcript file, written by one process. A context manager."""
 
     def __init__(self, path: Path, clock: Clock) -> None:
         self.path = path
         self._clock = clock
         self._descriptor = -1
         self._next = 0
-        self._previous = FIRST
+        self._previous = GENESIS_HASH
         self._lock = asyncio.Lock()
         self.known: tuple[TranscriptEntry, ...] = ()
-        """What was there when it was opened."""
+        """Entries that were in the file when it was opened."""
         self.torn = b""
-        """What was cut off then."""
+        """Incomplete last line that was cut off."""
 
     def __enter__(self) -> Self:
-        """Raises: Conflict while another process writes it, CorruptData, InvalidInput."""
+        """Raises: Conflict while another process writes the file, CorruptData, InvalidInput."""
         self._descriptor = self._opened()
         try:
             readout = read(self.path)
@@ -121,7 +126,7 @@ class Transcript:
             raise
         self.known, self.torn = readout.entries, readout.torn
         self._next = len(readout.entries)
-        self._previous = readout.entries[-1].hash if readout.entries else FIRST
+        self._previous = readout.entries[-1].hash if readout.entries else GENESIS_HASH
         return self
 
     def __exit__(
@@ -130,16 +135,16 @@ class Transcript:
         os.close(self._descriptor)
 
     async def add(self, kind: Kind, body: Mapping[str, Json], *, wake: str = "") -> TranscriptEntry:
-        """Write one more; returns once it is durable. A caller that gives up meanwhile changes nothing about that.
+        """Appends an entry; returns once it is durable. Cancelling the caller does not interrupt the write.
 
-        Raises: StorageFull; InvalidInput for what is no JSON.
+        Raises: StorageFull; InvalidInput for values that JSON cannot represent.
         """
         return await asyncio.shield(asyncio.create_task(self._add(kind, body, wake)))
 
     async def _add(self, kind: Kind, body: Mapping[str, Json], wake: str) -> TranscriptEntry:
         async with self._lock:
             at = self._clock.wall()
-            plain: dict[str, Json] = json.loads(canonical(body))
+            plain: dict[str, Json] = json.loads(canonical_json(body))
             entry = TranscriptEntry(
                 ordinal=self._next,
                 at=at,
@@ -158,16 +163,23 @@ class Transcript:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
         except OSError as problem:
-            raise InvalidInput(f"the transcript {self.path} cannot be opened: {problem.strerror}") from None
+            raise InvalidInput(
+                f"cannot open the transcript {str(self.path)!r}: {problem.strerror}; check the directory's permissions",
+                code="transcript.unwritable",
+            ) from None
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(descriptor)
-            raise Conflict(f"another maintainer writes {self.path}: stop it, or give another directory") from None
+            raise Conflict(
+                f"cannot open the transcript {str(self.path)!r}: another maintainer writes it; stop it, or use another "
+                "directory",
+                code="transcript.in_use",
+            ) from None
         return descriptor
 
     def _write(self, line: bytes) -> None:
-        """All of it, or (but for a crash) nothing."""
+        """Writes the whole line, or (except in a crash) nothing."""
         size = os.fstat(self._descriptor).st_size
         try:
             view = memoryview(line)
@@ -176,17 +188,23 @@ class Transcript:
             os.fsync(self._descriptor)
         except OSError as problem:
             os.ftruncate(self._descriptor, size)
-            raise StorageFull(f"the transcript {self.path} cannot be written: {problem.strerror}") from problem
+            raise StorageFull(
+                f"cannot write the transcript {str(self.path)!r}: {problem.strerror}; free disk space",
+                code="transcript.storage_full",
+            ) from problem
 
 
 def line_of(entry: TranscriptEntry) -> bytes:
-    """As it stands in the file."""
+    """Line of the file for an entry."""
     fields = ("ordinal", "at", "wake", "kind", "body", "previous", "hash")
-    return canonical({name: getattr(entry, name) for name in fields}).encode() + b"\n"
+    return canonical_json({name: getattr(entry, name) for name in fields}).encode() + b"\n"
 
 
 def _parsed(line: bytes, path: Path, number: int) -> TranscriptEntry:
     try:
         return TranscriptEntry(**json.loads(line))
     except (ValueError, TypeError):
-        raise CorruptData(f"{path}, line {number} is no entry of a transcript") from None
+        raise CorruptData(
+            f"cannot read the transcript {str(path)!r}: line {number} is not an entry; restore the file from a copy",
+            code="transcript.invalid_entry",
+        ) from None

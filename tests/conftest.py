@@ -1,6 +1,8 @@
-"""What every test shares: the event loop, and a home that is not the user's."""
+"""Fixtures of all tests: the event loop, and a home that is not the user's."""
 
+import gc
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,30 +12,44 @@ from hypothesis import settings
 
 from astraflow.runtime import logs
 from tests import tools
+from tests.fakes.forking import ForkingProgram
 from tests.fakes.postgres import emptied, postgres_server
 
 pytest_plugins = ["tests.retries"]
 
-settings.register_profile("astraflow", deadline=None)  # a busy machine is no defect
+settings.register_profile("astraflow", deadline=None)  # a busy machine must not fail a test
+settings.register_profile("long", deadline=None, max_examples=1000)  # --hypothesis-profile long: ten times as many
 settings.load_profile("astraflow")
+
+# Tests start hundreds of Python processes. Without cached bytecode, each compiles the modules that it imports.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+gc.disable()  # until all tests are collected: imports make millions of objects that live to the end
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """In CI nothing is skipped for a tool that a package brings. Raises: pytest.UsageError."""
+    """Fails in CI when a tool of a Debian package is missing. Raises: pytest.UsageError."""
     lacking = [name for name in tools.missing() if tools.TOOLS[name].packages] if os.environ.get("CI") else []
     if lacking:
         lines = "\n".join(tools.summary(lacking))
         raise pytest.UsageError(f"cannot run the tests in CI (CI is set): {', '.join(lacking)} missing\n{lines}")
 
 
+def pytest_collection_finish() -> None:
+    """Leaves the objects of imported modules out of every later garbage collection."""
+    gc.freeze()
+    gc.enable()
+
+
 def pytest_report_header() -> list[str]:
-    """What will be skipped on this machine, and how to have it run."""
+    """Lists the tests to skip on this machine, and how to enable them."""
     return tools.summary(tools.missing())
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skips what this machine cannot run, and puts files of real processes and browsers first: begun last, one worker
-    would be left with a long one."""
+    """Skips tests that this machine cannot run, and puts files of real processes and browsers first, so that no
+    worker ends with a long one."""
     lacking = set(tools.missing())
     for item in items:
         needed = [name for marker in item.iter_markers("needs") for name in marker.args]
@@ -47,15 +63,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def plain_logs() -> Iterator[None]:
-    """Logs as services write them; whatever a test sets up or binds is gone after it."""
+    """Logs as services write them; removes the settings and bound values of a test after it."""
     logs.configure(as_json=True)
     yield
     structlog.contextvars.clear_contextvars()
 
 
 @pytest.fixture(scope="session")
+def forking_cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkingProgram]:
+    """The command line without the time of its imports."""
+    cli = ForkingProgram(
+        tmp_path_factory.mktemp("cli"), "astraflow.cli.main", "astraflow.cli.recipe_form", "rich.table"
+    )
+    yield cli
+    cli.close()
+
+
+@pytest.fixture(scope="session")
 def postgres() -> Iterator[str]:
-    """URL of a PostgreSQL that all tests share; take `empty_postgres`."""
+    """URL of a PostgreSQL that all tests share; use `empty_postgres`."""
     if tools.missing(["postgresql"]):
         pytest.skip(tools.why("postgresql"))
     with postgres_server() as url:
@@ -64,19 +90,19 @@ def postgres() -> Iterator[str]:
 
 @pytest.fixture
 def empty_postgres(postgres: str) -> str:
-    """URL of a PostgreSQL with nothing in it."""
+    """URL of a PostgreSQL without tables."""
     return emptied(postgres)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def anyio_backend() -> str:
-    """Everything here is asyncio."""
+    """Selects asyncio. Asynchronous fixtures of a module need it beyond a test."""
     return "asyncio"
 
 
 @pytest.fixture(autouse=True)
 def own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Caches and run directories of a test stay in its own folder."""
+    """Puts caches and run directories of a test into its own folder."""
     home = tmp_path_factory.mktemp("home")
     monkeypatch.setenv("ASTRAFLOW_HOME", str(home))
     return home

@@ -5,18 +5,18 @@ from typing import Any
 
 import numpy as np
 
-from astraflow.contract.advice import Mode, PoolAdvice, Reason
 from astraflow.contract.batches import Batch, Row
 from astraflow.contract.evaluations import EvaluationReport, EvaluationScore, EvaluationState
 from astraflow.contract.generation import Finish, Generation, Sampling, VersionSpan
 from astraflow.contract.ids import BatchId, FlowId, GroupId, NodeId, PolicyId, PoolId, PromptId, TaskId, Version
-from astraflow.contract.links import LinkReport, VersionReport, WeightsReport
 from astraflow.contract.nodes import NodeFacts
-from astraflow.contract.partials import Partial, Recorded
+from astraflow.contract.partial_rollouts import PartialRollout, RecordedGeneration
+from astraflow.contract.recommendations import Mode, PoolRecommendation, Reason
 from astraflow.contract.reports import FlowReport, NodeReport, NodeState, Report, StreamReport
 from astraflow.contract.spans import Author, Span
 from astraflow.contract.tasks import Prompt, Task
 from astraflow.contract.trajectories import Episode, Trajectory
+from astraflow.contract.weight_reports import LinkReport, VersionReport, WeightsReport
 from astraflow.contract.weights import Dtype, Probe
 from astraflow.models.byte_tokenizer import ByteTokenizer
 from astraflow.weights.tensors import VerifiedWeights, build_layout
@@ -85,7 +85,7 @@ def episode(
 def generation(
     text: str, *, version: int = 0, finish: Finish = Finish.STOP, versions: tuple[int, ...] = ()
 ) -> Generation:
-    """Bytes of `text`; `versions` gives one for each, instead of `version` for all."""
+    """Returns the bytes of `text`; `versions` gives one for each, instead of `version` for all."""
     tokens = ByteTokenizer().encode(text)
     written = versions or (version,) * len(tokens)
     return Generation(
@@ -98,20 +98,20 @@ def generation(
 
 def recorded(
     text: str = "dc", *, request: str = "first", policy: str = "solver", version: int = 0, finish: Finish = Finish.ABORT
-) -> Recorded:
+) -> RecordedGeneration:
     written = generation(text, version=version, finish=finish)
-    return Recorded(policy=PolicyId(policy), request=request.encode(), generation=written)
+    return RecordedGeneration(policy=PolicyId(policy), request=request.encode(), generation=written)
 
 
 def partial(
     task_id: str = "train:0/0",
-    *generations: Recorded,
+    *generations: RecordedGeneration,
     attempt: int = 0,
     continued_tokens: int = 0,
     nothing: bool = False,
-) -> Partial:
-    """With one recorded generation, unless others are given, or nothing."""
-    return Partial(
+) -> PartialRollout:
+    """Returns a partial rollout with one recorded generation, unless others are given."""
+    return PartialRollout(
         task=TaskId(task_id),
         attempt=attempt,
         generations=() if nothing else generations or (recorded(),),
@@ -122,7 +122,7 @@ def partial(
 def batch(
     step: int = 1, *, policy: str = "solver", version: int = 0, born: int = 0, groups: int = 2, members: int = 2
 ) -> Batch:
-    """Batch `policy:step` for a trainer at `version`; its rows were begun with version `born`, rewards alternate."""
+    """Returns batch `policy:step` for a trainer at `version`; its rows began with version `born`, rewards alternate."""
     return Batch(
         id=BatchId(f"{policy}:{step}"),
         policy=PolicyId(policy),
@@ -142,7 +142,7 @@ def batch(
 
 
 def verified_weights(version: int = 0, *, policy: str = "solver", probe: Probe | None = None) -> VerifiedWeights:
-    """A tiny version, all of its bits equal to its number."""
+    """Returns a tiny version, all of its bits equal to its number."""
     bits = np.full(8, version, dtype="<u2")
     manifest, buffer = build_layout(
         {"weight": (Dtype.BFLOAT16, (2, 4), bits)}, policy=PolicyId(policy), version=Version(version), probe=probe
@@ -151,7 +151,7 @@ def verified_weights(version: int = 0, *, policy: str = "solver", probe: Probe |
 
 
 def sampling(max_new_tokens: int = 16) -> Sampling:
-    """For the byte tokenizer."""
+    """Returns a sampling for the byte tokenizer."""
     return Sampling(max_new_tokens=max_new_tokens, stop_tokens=ByteTokenizer().stop_tokens)
 
 
@@ -168,7 +168,7 @@ def stream_report(
         "in_batch": 0,
         "trained": 4 * steps,
         "dropped": {},
-        "issue_room": 9,
+        "issue_headroom": 9,
         "produced_per_s": 2.0,
         "consumed_per_s": 2.0,
         "staleness": {},
@@ -203,7 +203,7 @@ def flow_report(flow: str = "train", *, issued: int = 10, dropped: int = 1) -> F
 
 
 def round_report(number: int = 1, *, state: EvaluationState = EvaluationState.DONE) -> EvaluationReport:
-    """A round of twenty prompts with four samples each, about version ten times its number."""
+    """Returns a round of twenty prompts with four samples each, about version ten times its number."""
     is_over = state in (EvaluationState.DONE, EvaluationState.STOPPED)
     score = EvaluationScore(policy=PolicyId("solver"), name="avg@4", value=0.75, error=0.05)
     return EvaluationReport(
@@ -218,7 +218,7 @@ def round_report(number: int = 1, *, state: EvaluationState = EvaluationState.DO
         scores=(score,) if is_over else (),
         actor="schedule",
         reason=f"version {10 * number}",
-        asked_at=1000.0,
+        requested_at=1000.0,
         started_at=1000.0,
         finished_at=1010.0 if is_over else None,
     )
@@ -247,7 +247,7 @@ def node_report(
         facts=facts,
         state=state,
         joined_at=0.0,
-        beat_age_s=0.1,
+        heartbeat_age_s=0.1,
         leased=2,
         episodes_per_s=20.0,
         tokens_per_s=100.0,
@@ -258,7 +258,7 @@ def node_report(
     )
 
 
-def pool_advice(pool: str = "local", *, target: int = 2, **changes: Any) -> PoolAdvice:
+def pool_advice(pool: str = "local", *, target: int = 2, **changes: Any) -> PoolRecommendation:
     values: dict[str, Any] = {
         "pool": PoolId(pool),
         "at": 1000.0,
@@ -279,7 +279,7 @@ def pool_advice(pool: str = "local", *, target: int = 2, **changes: Any) -> Pool
             "price_per_hour": 2.0,
         },
     }
-    return PoolAdvice(**values | changes)
+    return PoolRecommendation(**values | changes)
 
 
 def link_report(source: str = "store:7000") -> LinkReport:
@@ -297,12 +297,12 @@ def link_report(source: str = "store:7000") -> LinkReport:
         failures=1,
         latest_bytes=20,
         latest_fetch_s=0.5,
-        latest_behind=1,
+        latest_versions_behind=1,
     )
 
 
 def weights_report(*versions: int, policy: str = "solver", first_at: float = 1000.0) -> WeightsReport:
-    """Each published a second after the one before."""
+    """Returns versions, each published a second after the previous one."""
     return WeightsReport(
         policy=PolicyId(policy),
         versions=tuple(

@@ -1,4 +1,4 @@
-"""Builders that need torch: small models and their weights as a node gets them."""
+"""Builders that need torch: small models and their weights as a node receives them."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,9 +18,9 @@ TINY: Mapping[str, Any] = {"kind": "tiny", "hidden_size": 32, "heads": 2, "key_v
 """A model whose step takes about a millisecond."""
 
 
-def model(seed: int = 0) -> PreTrainedModel:
-    """A small model with bf16 values in float32 tensors, as a CPU trainer holds them."""
-    made = models.build({**TINY, "seed": seed}).architecture()
+def model(seed: int = 0, spec: Mapping[str, Any] = TINY) -> PreTrainedModel:
+    """Returns a small model with bf16 values in float32 tensors, as a CPU trainer holds them."""
+    made = models.build({**spec, "seed": seed}).architecture()
     with torch.no_grad():
         for parameter in made.parameters():
             parameter.copy_(parameter.to(torch.bfloat16))
@@ -30,7 +30,7 @@ def model(seed: int = 0) -> PreTrainedModel:
 def published(
     source: PreTrainedModel, version: int = 0, *, base: VerifiedWeights | None = None, dtype: Dtype = Dtype.BFLOAT16
 ) -> VerifiedWeights:
-    """A model's weights as one version; with `base`, as a delta from it."""
+    """Returns a model's weights as one version; with `base`, as a delta from it."""
     tensors = {
         name: (dtype, tuple(weight.shape), bits_of(weight, dtype)) for name, weight in named_weights(source).items()
     }
@@ -46,7 +46,7 @@ def published(
 
 
 def logprobs(source: PreTrainedModel, tokens: np.ndarray[Any, Any], scored_from: int) -> np.ndarray[Any, Any]:
-    """Logprobs of `tokens[scored_from:]` by transformers' own forward, one sequence at a time: slow and obvious."""
+    """Returns logprobs of `tokens[scored_from:]` by transformers' own forward, one sequence at a time: slow, simple."""
     ids = torch.from_numpy(tokens.astype(np.int64))[None]
     with torch.no_grad():
         all_logprobs = source(input_ids=ids, use_cache=False).logits[0].float().log_softmax(-1)

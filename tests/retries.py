@@ -1,14 +1,14 @@
-"""A second try for named tests of real processes, and how many passed on it.
+"""A second attempt for selected tests of real processes, and a count of tests that passed on it.
 
-`@pytest.mark.retry_once("why it may fail on a busy machine")` names them, each with its reason; at most `MOST`, and
-only tests that are `slow` as well. Every other test has one try.
+`@pytest.mark.retry_once("why it may fail on a busy machine")` selects them, each with its reason; at most `MOST`, and
+only tests that are `slow` as well. Every other test has one attempt.
 """
 
 import pytest
 from _pytest.runner import runtestprotocol
 
 MOST = 6
-"""Marked test functions. More of them means that something is wrong with the tests or the system."""
+"""Limit of marked test functions. Exceeding it points to a problem of the tests or the system."""
 
 CATEGORY = "passed on a second try"
 _SECOND = "second_try"
@@ -51,7 +51,7 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 
 def pytest_report_teststatus(report: pytest.TestReport | pytest.CollectReport) -> tuple[str, str, str] | None:
-    """Counts a second try in pytest's closing line, besides the test itself."""
+    """Counts a second attempt in pytest's closing line, besides the test itself."""
     is_second = isinstance(report, pytest.TestReport) and report.when == "teardown"
     if is_second and any(name == _SECOND for name, _ in report.user_properties):
         return CATEGORY, "", ""
@@ -59,7 +59,7 @@ def pytest_report_teststatus(report: pytest.TestReport | pytest.CollectReport) -
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Names the tests that passed on their second try, with what failed first."""
+    """Lists the tests that passed on their second attempt, with the first failure."""
     for report in terminalreporter.stats.get(CATEGORY, []):
         terminalreporter.section(f"{CATEGORY}: {report.nodeid}", sep="-")
         terminalreporter.line(dict(report.user_properties)[_SECOND])

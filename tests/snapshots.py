@@ -1,10 +1,10 @@
-"""What a backend publishes, as arrays."""
+"""Published weights of a backend, as arrays."""
 
 from dataclasses import dataclass
 
 from astraflow.contract.weights import Probe
 from astraflow.trainer.backends.base import Backend
-from astraflow.weights.drafts import Draft, DraftBuffer, places_in
+from astraflow.weights.staging_buffers import StagedVersion, StagingBuffer, tensor_views
 from astraflow.weights.tensors import SnapshotTensors, TensorShapes, lay_out
 
 
@@ -17,15 +17,15 @@ class Snapshot:
 
 
 def snapshot_of(backend: Backend) -> Snapshot:
-    """The weights now, in memory of their own."""
-    published = backend.published
+    """Copies the current weights."""
+    published = backend.published_shapes
     draft = draft_of(published)
     backend.snapshot(draft)
-    places = places_in(draft.specs, draft.buffer.bits)
+    places = tensor_views(draft.specs, draft.buffer.bits)
     return Snapshot(tensors={name: (*published[name], places[name]) for name in published}, probe=backend.probe())
 
 
-def draft_of(shapes: TensorShapes) -> Draft:
-    """A draft in ordinary memory."""
+def draft_of(shapes: TensorShapes) -> StagedVersion:
+    """Returns a staging buffer in ordinary memory."""
     specs = lay_out(shapes)
-    return Draft(specs, DraftBuffer(sum(spec.size_bytes for spec in specs), None))
+    return StagedVersion(specs, StagingBuffer(sum(spec.size_bytes for spec in specs), None))

@@ -1,4 +1,4 @@
-"""What pyproject.toml asks for is what is tested, and names what is imported."""
+"""pyproject.toml requires the tested versions, and lists every imported package."""
 
 import ast
 import sys
@@ -14,7 +14,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
 OF_AN_EXTRA = {"llm": ["maintainer/llm/*.py"], "mcp": ["maintainer/mcp_*.py"]}
 WITH_ANOTHER = {"starlette": "fastapi"}
-"""Packages that one of the core is made of, and cannot be without."""
+"""Packages on which a core package is built and that it always installs."""
 
 
 def pinned() -> dict[str, str]:
@@ -26,7 +26,7 @@ def pinned() -> dict[str, str]:
 def test_bounds_hold_the_releases_that_are_tested() -> None:
     versions = pinned()
     bounded = 0
-    for line in [*PROJECT["dependencies"], *(one for extra in EXTRAS.values() for one in extra)]:
+    for line in [*PROJECT["dependencies"], *(requirement for extra in EXTRAS.values() for requirement in extra)]:
         asked = Requirement(line)
         bounded += bool(asked.specifier)
         assert asked.specifier.contains(versions.get(canonicalize_name(asked.name), "0")) or not asked.specifier, line
@@ -41,11 +41,11 @@ def test_an_extra_names_all_that_its_modules_import_with_bounds(extra: str) -> N
     for pattern in OF_AN_EXTRA[extra]:
         for path in ROOT.glob(pattern):
             for node in ast.walk(ast.parse(path.read_text())):
-                names = [one.name for one in node.names] if isinstance(node, ast.Import) else []
+                names = [name.name for name in node.names] if isinstance(node, ast.Import) else []
                 names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
                 imported |= {name.partition(".")[0] for name in names}
     others = {WITH_ANOTHER.get(name, name) for name in imported - sys.stdlib_module_names}
     assert others - core - {"astraflow", "maintainer"} == set(mine)
     for asked in mine.values():
-        operators = {one.operator for one in asked.specifier}
+        operators = {specifier.operator for specifier in asked.specifier}
         assert operators == {">=", "<"}, f"{asked}: a lower and an upper bound"

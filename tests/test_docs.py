@@ -1,4 +1,4 @@
-"""What the documents say: commands that there are, links and pictures that lead somewhere, files that exist."""
+"""The documents name existing commands and files, and their links and pictures have targets."""
 
 import re
 import shlex
@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.words import PROGRAM, found, options_of, parsed
+from tests.words import PROGRAM, command_of, options_of, parsed
 
 ROOT = Path(__file__).parents[1]
 
 DOCUMENTS = sorted(path for pattern in ("*.md", "docs/*.md", "recipes/*/*.md") for path in ROOT.glob(pattern))
 
 NO_COMMANDS = ("astraflow weights root 1", "astraflow weights manifest 1")
-"""Bytes of formats that look like some."""
+"""Bytes of formats that look like commands."""
 
 NO_FILES = ("maintainer/mode", "maintainer/proposals/ID/approve", "maintainer/transcript")
-"""Addresses of the page's API that look like some."""
+"""Addresses of the page's API that look like files."""
 
 FOLDERS = ("astraflow", "deploy", "docs", "maintainer", "recipes", "tests", "web")
 
@@ -34,22 +34,22 @@ _HEADING = re.compile(r"^#+ (.*)$", flags=re.M)
 
 
 def blocks(text: str) -> Iterator[str]:
-    """What stands in fences and is typed into a shell."""
+    """Returns the shell text inside fences."""
     return (content for language, content in _FENCED.findall(text) if language in ("", "sh", "bash"))
 
 
 def prose(text: str) -> str:
-    """All else."""
+    """Returns the text outside fences."""
     return _FENCED.sub("", text)
 
 
 def lines_of(block: str) -> list[str]:
-    """Without those that go on in the next."""
+    """Returns the lines, with continuation lines joined."""
     return block.replace("\\\n", " ").splitlines()
 
 
 def typed(line: str) -> list[str]:
-    """The words after `astraflow`, if it is a command of it; comments, `...` and where its output goes are left out."""
+    """Returns the arguments of an `astraflow` command without comments, `...` and redirections."""
     matched = _COMMAND.match(line)
     words = shlex.split(matched[1], comments=True) if matched else []
     return [word for word in takewhile(lambda word: word not in (">", "|"), words) if word != "..."]
@@ -69,7 +69,7 @@ def test_every_command_in_a_sentence_has_the_options_that_it_is_said_to_have(doc
         if not said.startswith(f"{PROGRAM} ") or said in NO_COMMANDS:
             continue
         for words in each_of(said.split()[1:]):
-            command, given = found(words)
+            command, given = command_of(words)
             options = {word.split("=")[0] for word in given if word.startswith("--")}
             assert options <= options_of(command), said
 
@@ -109,12 +109,12 @@ def test_every_file_of_the_project_that_is_named_is_there(document: Path) -> Non
 
 
 def each_of(words: list[str]) -> list[list[str]]:
-    """`serve web|fleet --port 1` is two commands, `serve ROLE` none in particular."""
+    """Expands alternatives: `serve web|fleet --port 1` is two commands, `serve ROLE` none in particular."""
     if words[0] != "serve" or words[1] == "ROLE":
         return [words] if words[0] != "serve" else []
     return [["serve", role, *words[2:]] for role in words[1].split("|")]
 
 
 def anchor_of(heading: str) -> str:
-    """As a page's own address has it."""
+    """Returns the anchor of a heading."""
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")

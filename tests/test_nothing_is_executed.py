@@ -1,4 +1,4 @@
-"""Named regressions of others' advisories: bytes that arrive are parsed, never executed, and no shell is in between."""
+"""Regressions from advisories of other projects: received bytes are parsed, never executed, without a shell."""
 
 import ast
 from pathlib import Path
@@ -9,6 +9,8 @@ ROOT = Path(__file__).parents[1]
 SOURCES = [path for room in ("astraflow", "web", "maintainer") for path in (ROOT / room).rglob("*.py")]
 
 MODULES = {"pickle", "_pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "joblib"}
+WRITES_PICKLE = ROOT / "astraflow/raas/engines/server/sglang.py"
+"""SGLang takes tensors only as a pickle: a constant with a path, written for the own child process, and never read."""
 CALLS = {"eval", "exec", "os.system", "os.popen", "subprocess.getoutput", "torch.load", "yaml.load"}
 
 
@@ -16,12 +18,14 @@ CALLS = {"eval", "exec", "os.system", "os.popen", "subprocess.getoutput", "torch
 def test_no_module_can_execute_what_it_reads(path: Path) -> None:
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            assert not {alias.name.partition(".")[0] for alias in node.names} & MODULES
+            allowed = {"pickle"} if path == WRITES_PICKLE else set()
+            assert not {alias.name.partition(".")[0] for alias in node.names} & MODULES - allowed
         elif isinstance(node, ast.ImportFrom):
             assert (node.module or "").partition(".")[0] not in MODULES
         elif isinstance(node, ast.Call):
             name = ast.unparse(node.func)
             assert name not in CALLS, f"line {node.lineno}: {name}"
+            assert name not in ("pickle.load", "pickle.loads", "pickle.Unpickler"), f"line {node.lineno}: {name}"
             assert not name.endswith("create_subprocess_shell")
             if name.startswith("subprocess."):
                 assert not [word for word in node.keywords if word.arg == "shell"], f"line {node.lineno}: {name}"

@@ -1,4 +1,4 @@
-"""The second try: who has one, what it reports, and what pytest's closing line says."""
+"""The second attempt: eligible tests, its report, and pytest's closing line."""
 
 import os
 import subprocess
@@ -43,7 +43,7 @@ def test_steady():
 
 
 def played(folder: Path, tests: str, *options: str) -> subprocess.CompletedProcess[str]:
-    """pytest over these tests, with the plugin."""
+    """Runs pytest over these tests, with the plugin."""
     (folder / "tries").mkdir(exist_ok=True)
     (folder / "test_played.py").write_text(tests)
     markers = "[pytest]\nmarkers =\n    slow: x\n    retry_once(reason): x\n"
@@ -84,6 +84,6 @@ def test_a_marker_without_a_reason_or_on_a_quick_test_is_refused(tmp_path: Path,
 
 
 def test_more_marked_tests_than_the_limit_are_refused(tmp_path: Path) -> None:
-    one = "@pytest.mark.slow\n@pytest.mark.retry_once('a reason')\ndef test_{0}(): pass\n"
-    done = played(tmp_path, "import pytest\n" + "".join(one.format(number) for number in range(7)))
+    test_source = "@pytest.mark.slow\n@pytest.mark.retry_once('a reason')\ndef test_{0}(): pass\n"
+    done = played(tmp_path, "import pytest\n" + "".join(test_source.format(number) for number in range(7)))
     assert done.returncode == pytest.ExitCode.USAGE_ERROR

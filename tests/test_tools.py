@@ -1,4 +1,4 @@
-"""What is said about missing tools: at the start of a session, as the reason of a skip, and in CI as an error."""
+"""Messages about missing tools: at the start of a session, as the reason of a skip, and in CI as an error."""
 
 import os
 import subprocess
@@ -25,7 +25,7 @@ def test_nothing(): pass
 
 
 def played(folder: Path, *, ci: bool) -> subprocess.CompletedProcess[str]:
-    """pytest with the project's conftest on a machine without programs."""
+    """Runs pytest with the project's conftest on a machine without programs."""
     (folder / "test_played.py").write_text(TESTS)
     environment = {key: value for key, value in os.environ.items() if key != "CI"} | {"PATH": "/nowhere"}
     arguments = ("-p", "tests.conftest", "-p", "no:cacheprovider", "-p", "no:randomly", "-rs", "-c", "pyproject.toml")
@@ -68,7 +68,7 @@ def test_every_tool_says_what_to_do_and_no_package_is_told_for_a_condition() -> 
 
 
 def test_the_packages_are_told_before_anything_is_installed() -> None:
-    """`make system-packages` runs it with the interpreter of the system: no site packages."""
+    """`make system-packages` runs it with the interpreter of the system, without site packages."""
     done = subprocess.run(
         [sys.executable, "-S", "-m", "tests.tools", "packages"], cwd=ROOT, capture_output=True, text=True, check=False
     )

@@ -1,4 +1,4 @@
-"""Programs and conditions that some tests need: which Debian package brings them, and what is skipped without them.
+"""Programs and conditions that some tests need: the Debian package of each, and the tests that are skipped without it.
 
 One table for the session header, for the marker `needs`, for `make system-packages` and for `.ci/run`. Standard library
 only: `python -m tests.tools packages` runs before anything is installed.
@@ -19,24 +19,24 @@ FONTS = (
     "truetype/liberation*/LiberationSans-Regular.ttf",
     "truetype/noto/NotoSans-Regular.ttf",
 )
-"""A file of each set of fonts with which layouts must hold, below /usr/share/fonts."""
+"""One file of each required font set, below /usr/share/fonts."""
 
 
 SYSTEM_PATH = "/usr/sbin:/sbin"
-"""Where programs for administrators are; not in the PATH of every user."""
+"""Folders of administrator programs; not in the PATH of every user."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tool:
-    """Something that tests need and the project does not install."""
+    """A requirement of tests that the project does not install."""
 
     tests: str
-    """What is skipped without it."""
+    """Tests that are skipped without it."""
     is_there: Callable[[], bool]
     packages: tuple[str, ...] = ()
-    """Debian packages that bring it; empty for a condition of the machine that no package changes."""
+    """Debian packages that contain it; empty for a condition of the machine that no package changes."""
     advice: str = ""
-    """What to do where no package helps."""
+    """Remedy where no package helps."""
 
 
 def _program(name: str) -> bool:
@@ -48,7 +48,7 @@ def _all_fonts() -> bool:
 
 
 def _has_address() -> bool:
-    """Whether the routing table has a way out; nothing is sent."""
+    """Returns whether the routing table has a default route; sends nothing."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))
@@ -58,7 +58,7 @@ def _has_address() -> bool:
 
 
 def _has_link() -> bool:
-    from tests.benchmarks.wide_area.link import reason_against  # what it imports is not installed yet for `packages`
+    from tests.benchmarks.wide_area.link import reason_against  # its imports are not installed yet for `packages`
 
     return reason_against() is None
 
@@ -112,28 +112,28 @@ TOOLS: Mapping[str, Tool] = {
         tests="memory of processes", is_there=lambda: platform.libc_ver()[0] == "glibc", advice="run them with glibc"
     ),
 }
-"""By the name that `@pytest.mark.needs` takes."""
+"""Tools by their name for `@pytest.mark.needs`."""
 
 
 def missing(names: Iterable[str] = TOOLS) -> list[str]:
-    """Those of the named tools that this machine does not have."""
+    """Returns the named tools that this machine lacks."""
     return [name for name in names if not TOOLS[name].is_there()]
 
 
 def why(name: str) -> str:
-    """What is missing and what to do, as the reason of a skip."""
+    """Returns the missing tools and the remedy, as the reason of a skip."""
     tool = TOOLS[name]
     how = "run `make system-packages`" if tool.packages else tool.advice
     return f"cannot run without {name} ({tool.tests}): {how}"
 
 
 def packages(names: Iterable[str]) -> list[str]:
-    """Debian packages that bring the named tools."""
+    """Returns the Debian packages of the named tools."""
     return [package for name in names for package in TOOLS[name].packages]
 
 
 def summary(names: Iterable[str]) -> list[str]:
-    """A line for each missing tool, and how to install those that a package brings; empty when nothing is missing."""
+    """Returns a line for each missing tool, and how to install the packaged ones; empty when nothing is missing."""
     lines = [f"skipped without {name}: {TOOLS[name].tests}" for name in names]
     wanted = packages(names)
     if wanted:

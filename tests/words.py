@@ -1,4 +1,4 @@
-"""Command lines of `astraflow`, as files and documents have them, read by the command line itself."""
+"""Command lines of `astraflow` in files and documents, parsed by the command line itself."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,8 +11,8 @@ from astraflow.cli.main import app
 PROGRAM = "astraflow"
 
 
-def found(words: Sequence[str]) -> tuple[Any, list[str]]:
-    """The command that `words` (without the program) name, and what follows. Raises: ValueError when there is none."""
+def command_of(words: Sequence[str]) -> tuple[Any, list[str]]:
+    """Returns the command that `words` (without the program) name, and the remaining words. Raises: ValueError."""
     command: Any = typer.main.get_command(app)
     rest = list(words)
     while isinstance(command, TyperGroup):
@@ -23,12 +23,12 @@ def found(words: Sequence[str]) -> tuple[Any, list[str]]:
 
 
 def parsed(words: Sequence[str]) -> typer.Context:
-    """What the command would be run with. Raises: typer's own errors, for what it does not take."""
-    command, rest = found(words)
+    """Returns the parsed context of the command. Raises: typer's own errors, for invalid parameters."""
+    command, rest = command_of(words)
     context: typer.Context = command.make_context(PROGRAM, rest)
     return context
 
 
 def options_of(command: Any) -> set[str]:
-    """Of a command, as they are written."""
+    """Returns the options of a command, as written."""
     return {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)} | {"--help"}

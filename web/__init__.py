@@ -1,1 +1,1 @@
-"""The control plane's pages: watches and steers a run, and is never on the path of data or weights."""
+"""Web pages of the control plane: show and steer a run; never on the path of data or weights."""

@@ -1,4 +1,4 @@
-"""The application: routes, static files, error pages, and the guard around all of it."""
+"""Web application: routes, static files, error pages, and the security middleware around them."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -24,52 +24,52 @@ from astraflow.contract.errors import (
 )
 from astraflow.runtime.logs import get_logger
 from web.accounts.viewer import Viewer
-from web.audit.entries import Deed
-from web.door.guard import READING, Guard, is_for_programs
-from web.door.limits import Limits
-from web.door.places import Place
-from web.door.problem_reports import REQUEST_HEADER, problem_report, request_id
-from web.door.problems import FieldProblem, problem_answer
-from web.door.roles import Need, Needs, least_role
-from web.door.subjects import Subjects
+from web.audit.audit_log import AuditedCommand
 from web.launching.launcher import UnknownRun
-from web.parts import House, Parts, parts_for_problems
+from web.request_context import AppContext, RequestContext, error_page_context
 from web.routes import (
     api,
     audit,
     charts,
-    comparing,
+    command_palette,
     dataflow,
     decisions,
     events,
-    files,
     flows,
     grants,
     health,
-    kill,
+    kill_switch,
     launches,
     live,
     login,
     maintainer,
     nodes,
     overview,
-    palette,
     pool_charts,
     pools,
     providers,
     run_charts,
+    run_comparison,
     runs,
     settings,
+    static_files,
     trajectories,
     views,
     weights,
 )
+from web.security.middleware import READ_METHODS, SecurityMiddleware, is_for_programs
+from web.security.problem_reports import REQUEST_HEADER, problem_report, request_id
+from web.security.problems import CODE_HEADER, FieldProblem, problem_response
+from web.security.rate_limits import RateLimiter
+from web.security.request_resources import RequestResources
+from web.security.resources import Resource
+from web.security.roles import Permission, RoutePermissions, least_role_with
 
-_OF_RUNS = (launches, comparing, runs, run_charts, trajectories)
-_PAGES = (overview, events, *_OF_RUNS, pool_charts, pools, nodes, dataflow, weights, decisions, maintainer)
+_RUN_PAGES = (launches, run_comparison, runs, run_charts, trajectories)
+_PAGES = (overview, events, *_RUN_PAGES, pool_charts, pools, nodes, dataflow, weights, decisions, maintainer)
 _MORE_PAGES = (flows, charts, audit, settings, grants, providers)
-_BESIDE = (kill, views, palette, login, live, health)
-ROUTERS = (files.router, *(module.router for module in (*_PAGES, *_MORE_PAGES, *_BESIDE)), *api.ROUTERS)
+_OTHER_ROUTES = (kill_switch, views, command_palette, login, live, health)
+ROUTERS = (static_files.router, *(module.router for module in (*_PAGES, *_MORE_PAGES, *_OTHER_ROUTES)), *api.ROUTERS)
 
 log = get_logger()
 
@@ -87,45 +87,47 @@ _STATUS: dict[type[AstraFlowError], int] = {
 }
 
 _NOT_FOUND = "Not Found"
-"""What the router says of an address that it does not know."""
+"""Default detail of the router for an unknown path."""
 
 _TITLES = {
-    403: "This is refused",
-    404: "There is no such page",
-    405: "This address cannot be used like that",
-    422: "The request cannot be understood",
-    500: "This page has a defect",
-    409: "Somebody else was first",
-    429: "That was asked too often",
+    403: "Not permitted",
+    404: "Page not found",
+    405: "Method not allowed",
+    422: "Invalid request",
+    500: "Internal error",
+    409: "Conflict",
+    429: "Too many requests",
     502: "A service of the run failed",
-    503: "A service of the run cannot be reached",
+    503: "A service of the run is unreachable",
     504: "A service of the run did not answer in time",
 }
 
 
-def create_app(house: House) -> ASGIApp:
-    """The ASGI application over these parts. The guard is outermost: no answer leaves without its headers."""
-    # The routes themselves: a router that is included makes a second of each of its routes when it is first asked for.
+def create_app(app_context: AppContext) -> ASGIApp:
+    """Builds the ASGI application. The security middleware is outermost: every answer gets its headers."""
+    # The routes themselves: including a router would copy each of its routes.
     routes = [route for router in ROUTERS for route in router.routes]
     app = FastAPI(title="AstraFlow", routes=routes, docs_url=None, redoc_url=None, openapi_url=None)
-    app.state.house = house
+    app.state.app_context = app_context
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_exception_handler(RequestValidationError, _on_bad_request)
     app.add_exception_handler(AstraFlowError, _on_astraflow_error)
     app.add_exception_handler(Exception, _on_defect)
 
-    async def refuse(request: Request, need: Need, place: Place) -> Response:
-        return await _refusal(house.showing(house.followed.named("")), request, need, place)
+    async def refuse(request: Request, permission: Permission, resource: Resource) -> Response:
+        return await _refusal(
+            app_context.context_of_run(app_context.followed.by_name("")), request, permission, resource
+        )
 
-    needs = Needs(routes)
-    places_of = Subjects(house).places_of
-    return Guard(
+    needs = RoutePermissions(routes)
+    resources_of = RequestResources(app_context).resources_of
+    return SecurityMiddleware(
         app,
-        accounts=house.accounts,
+        accounts=app_context.accounts,
         needs=needs,
-        settings=house.settings,
-        limits=Limits(house.settings, house.clock),
-        places_of=places_of,
+        settings=app_context.settings,
+        limits=RateLimiter(app_context.settings, app_context.clock),
+        resources_of=resources_of,
         refuse=refuse,
     )
 
@@ -133,7 +135,8 @@ def create_app(house: House) -> ASGIApp:
 async def _on_http_error(request: Request, problem: Exception) -> Response:
     status = problem.status_code if isinstance(problem, HTTPException) else 500
     detail = str(problem.detail) if isinstance(problem, HTTPException) and problem.detail != _NOT_FOUND else ""
-    response = _error(request, status, detail)
+    cause = problem.__cause__
+    response = _error(request, status, detail, code=cause.code if isinstance(cause, AstraFlowError) else "")
     if isinstance(problem, HTTPException) and problem.headers:
         response.headers.update(problem.headers)
     if status == 405:
@@ -142,7 +145,7 @@ async def _on_http_error(request: Request, problem: Exception) -> Response:
 
 
 def _methods(request: Request) -> set[str]:
-    """What an address can be used with: the router itself names those of one of its routes only."""
+    """Methods of a path over all routes; the router reports those of one route only."""
     routes = [route for router in ROUTERS for route in router.routes if isinstance(route, Route)]
     matching = [route for route in routes if route.matches(request.scope)[0] is not Match.NONE]
     return {method for route in matching for method in route.methods or ()}
@@ -151,7 +154,12 @@ def _methods(request: Request) -> set[str]:
 async def _on_bad_request(request: Request, problem: Exception) -> Response:
     errors = problem.errors() if isinstance(problem, RequestValidationError) else []
     fields = [FieldProblem(field=".".join(map(str, error["loc"])), message=error["msg"]) for error in errors]
-    return _error(request, 422, "; ".join(f"{one.field}: {one.message}" for one in fields), fields=fields)
+    return _error(
+        request,
+        422,
+        "; ".join(f"{problem_of_field.field}: {problem_of_field.message}" for problem_of_field in fields),
+        fields=fields,
+    )
 
 
 async def _on_astraflow_error(request: Request, problem: Exception) -> Response:
@@ -160,34 +168,42 @@ async def _on_astraflow_error(request: Request, problem: Exception) -> Response:
 
 
 async def _on_defect(request: Request, problem: Exception) -> Response:
-    name = request_id(request)
-    log.error("request_failed", request=name, method=request.method, path=request.url.path, exc_info=problem)
-    return _error(request, 500, "Its log has the details. The run is not affected.")
+    id_ = request_id(request)
+    log.error("request_failed", request=id_, method=request.method, path=request.url.path, exc_info=problem)
+    return _error(request, 500, "The log of the web process has the details. The run is not affected.")
 
 
-async def _refusal(parts: Parts, request: Request, need: Need, place: Place) -> Response:
-    """Say which role it takes where, and who can grant it. What would have changed something is in the audit."""
+async def _refusal(context: RequestContext, request: Request, permission: Permission, resource: Resource) -> Response:
+    """Refusal with the required role and the admins that can grant it. Refused changes are audited."""
     viewer: Viewer = request.state.viewer
-    if request.method not in READING:
-        deed = Deed(
-            action="refused", target=f"{request.method} {request.url.path}", result="refused", reason=need.value
+    if request.method not in READ_METHODS:
+        command = AuditedCommand(
+            action="refused", target=f"{request.method} {request.url.path}", result="refused", reason=permission.value
         )
-        await parts.trail.note(replace(viewer, at=place).author, deed)
-    admins = await parts.accounts.users.admins()
-    return _error(request, 403, refusal_sentence(viewer, need, place, admins=admins), parts=parts)
+        await context.audit_log.write(replace(viewer, at=resource).author, command)
+    problem = refusal(viewer, permission, resource, admins=await context.accounts.users.admins())
+    return _error(request, 403, str(problem), code=problem.code, context=context)
 
 
-def refusal_sentence(viewer: Viewer, need: Need, place: Place, *, admins: Sequence[str]) -> str:
-    """Why somebody was refused, and what they can do."""
-    role = " ".join(filter(None, (least_role(need).value, place.words)))
-    there, own = " there" if place.run else "", viewer.own_role(place)
-    if viewer.scope is not None and own.may(need):
-        if need is Need.OWN:
-            return "This needs a login in a browser: tokens do not look after accounts."
-        has = viewer.role_at(place).value
-        return f"This needs role {role}, and {viewer.via} has the scope {has}{there}. Make one with more scope."
-    return (
-        f"This needs role {role}, to {need.value}; you are {own.value}{there}. Who can grant it: {', '.join(admins)}."
+def refusal(viewer: Viewer, permission: Permission, resource: Resource, *, admins: Sequence[str]) -> NotPermitted:
+    """Returns the reason of a refusal and how to get the permission."""
+    role = " ".join(filter(None, (least_role_with(permission).value, resource.description)))
+    on_resource, own = " there" if resource.run else "", viewer.own_role(resource)
+    if viewer.scope is not None and own.may(permission):
+        if permission is Permission.OWN:
+            return NotPermitted(
+                "A login in a browser is required: tokens cannot administer accounts.", code="token.login_required"
+            )
+        scope = viewer.effective_role(resource).value
+        return NotPermitted(
+            f"Role {role} is required, but {viewer.via} has the scope {scope}{on_resource}. "
+            "Use a token with a wider scope.",
+            code="token.scope_too_low",
+        )
+    return NotPermitted(
+        f"Role {role} is required to {permission.value}; your role is {own.value}{on_resource}. "
+        f"Admins who can grant it: {', '.join(admins)}.",
+        code="role.missing",
     )
 
 
@@ -197,18 +213,19 @@ def _error(
     detail: str,
     *,
     code: str = "",
-    parts: Parts | None = None,
+    context: RequestContext | None = None,
     fields: Sequence[FieldProblem] = (),
 ) -> Response:
-    parts, name = parts or parts_for_problems(request), request_id(request)
-    title = _TITLES.get(status, "That did not work")
+    context, name = context or error_page_context(request), request_id(request)
+    title = _TITLES.get(status, "Request failed")
     log.info("request_not_answered", request=name, status=status, method=request.method, path=request.url.path)
     if is_for_programs(request.scope, request.headers):
-        response: Response = problem_answer(status, detail, code=code, fields=fields)
+        response: Response = problem_response(status, detail, code=code, fields=fields)
     else:
-        report = problem_report(request, status=status, title=title, detail=detail, at=parts.clock.wall())
-        response = parts.pages.page(
-            request, "error.html", status=status, title=title, detail=detail, report=report, page="error"
+        report = problem_report(request, status=status, title=title, detail=detail, at=context.clock.wall())
+        response = context.pages.page(
+            request, "error.html", status=status, code=code, title=title, detail=detail, report=report, page="error"
         )
+        response.headers[CODE_HEADER] = code or f"http.{status}"
     response.headers[REQUEST_HEADER] = name
     return response

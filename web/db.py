@@ -1,4 +1,4 @@
-"""The web process's own database: SQLite beside its secret, or PostgreSQL; migrated when it is opened."""
+"""Database of the web process: SQLite beside its secret, or PostgreSQL; migrated when it is opened."""
 
 import os
 import secrets
@@ -8,49 +8,52 @@ from sqlalchemy import Engine
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.runtime import database
-from astraflow.runtime.service import private_folder
+from astraflow.runtime.service import make_private_folder
 
 DATABASE, SECRET = "web.sqlite", "web.secret"
-URL = "ASTRAFLOW_WEB_DATABASE"
-"""Environment variable: the address of a PostgreSQL database to use instead."""
+DATABASE_URL_VARIABLE = "ASTRAFLOW_WEB_DATABASE"
+"""Environment variable with the URL of a PostgreSQL database, used instead of SQLite."""
 SECRET_BYTES = 32
 MIGRATIONS = Path(__file__).parent / "migrations"
 
-_IF_BROKEN = (
-    "free space, mend its permissions, or move it away (it holds accounts, the audit and recorded charts; the run does "
-    "not need it)"
+_REPAIR_HINT = (
+    "free disk space, correct its permissions, or move it away (it holds accounts, the audit log and charts; the run "
+    "does not need it)"
 )
 
 
 class Database(database.Database):
-    """Sessions of the database, and the secret kept in the directory."""
+    """Database with the secret of its directory."""
 
     def __init__(self, engine: Engine, secret: bytes) -> None:
         super().__init__(engine)
         self.secret = secret
-        """Keys the hashes of tokens and cookies; stays the same over restarts."""
+        """Key of the hashes of tokens and cookies; constant over restarts."""
 
 
 def open_database(directory: Path, url: str = "") -> Database:
-    """The database in `directory`, or the one at `url`, made or migrated to today's tables.
+    """Opens the database in `directory`, or the one at `url`; creates or migrates its tables.
 
-    Raises: InvalidInput when the directory or what is in it cannot be used, with what would help.
+    Raises: InvalidInput if the directory or its content is unusable.
     """
     try:
-        private_folder(directory)
+        make_private_folder(directory)
         secret = _secret(directory / SECRET)
     except OSError as problem:
         raise InvalidInput(
-            f"the directory {directory} cannot be used: {problem.strerror}; give one that you may write to"
+            f"cannot use the directory {str(directory)!r}: {problem.strerror}; give a writable directory",
+            code="web.directory_unusable",
         ) from None
-    return Database(database.opened(_url(directory, url), migrations=MIGRATIONS, if_broken=_IF_BROKEN), secret)
+    return Database(
+        database.open_database(_url(directory, url), migrations=MIGRATIONS, repair_hint=_REPAIR_HINT), secret
+    )
 
 
 def is_current(directory: Path, url: str = "") -> bool:
-    """Whether there is a database with today's tables. Raises: InvalidInput as `open_database`."""
+    """True if the database exists with current tables. Raises: InvalidInput as `open_database`."""
     if not url and not (directory / DATABASE).exists():
         return False
-    return database.is_current(_url(directory, url), migrations=MIGRATIONS, if_broken=_IF_BROKEN)
+    return database.is_current(_url(directory, url), migrations=MIGRATIONS, repair_hint=_REPAIR_HINT)
 
 
 def _url(directory: Path, url: str) -> str:
@@ -58,7 +61,7 @@ def _url(directory: Path, url: str) -> str:
 
 
 def _secret(path: Path) -> bytes:
-    """The secret kept at `path`, made on first use and readable by its owner only."""
+    """Secret at `path`, created on first use, readable by its owner only."""
     if not path.exists():
         draft = path.with_suffix(f".{os.getpid()}")
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -67,5 +70,8 @@ def _secret(path: Path) -> bytes:
         draft.replace(path)
     secret = path.read_bytes()
     if len(secret) < SECRET_BYTES:
-        raise InvalidInput(f"{path} is damaged; delete it, a new one is made and everybody logs in again")
+        raise InvalidInput(
+            f"cannot use the secret {str(path)!r}: too short; delete it to create a new one, all users log in again",
+            code="web.secret_damaged",
+        )
     return secret

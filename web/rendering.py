@@ -1,4 +1,4 @@
-"""Templates: one environment, always escaping, with what every page needs at hand."""
+"""Templates: one environment with autoescaping and the globals of every page."""
 
 import hashlib
 import re
@@ -15,43 +15,43 @@ from markupsafe import Markup, escape
 
 from astraflow.runtime.clock import SystemClock
 from web.accounts.viewer import Viewer
-from web.door.flash import taken_flash
-from web.door.places import Place
-from web.door.roles import Need
-from web.present import formats
-from web.present.cells import Cell
-from web.present.navigation import NAVIGATION
-from web.present.sentences import bare_event
-from web.present.top import TopBar
+from web.security.flash import read_flash
+from web.security.resources import Resource
+from web.security.roles import Permission
+from web.views import formats
+from web.views.header import HeaderView
+from web.views.live_texts import LiveText
+from web.views.navigation import NAVIGATION
+from web.views.sentences import event_sentence
 
-ROOM = Path(__file__).parent
-STATIC = ROOM / "static"
-TEMPLATES = ROOM / "templates"
+WEB_FOLDER = Path(__file__).parent
+STATIC = WEB_FOLDER / "static"
+TEMPLATES = WEB_FOLDER / "templates"
 
 THEMES = ("system", "light", "dark")
 THEME_COOKIE = "astraflow_theme"
 
 
-class Pages:
-    """Renders templates. dataflow: its address, for the commands that pages show. top: the bar of every page.
+class PageRenderer:
+    """Renders templates. dataflow: address for the commands on pages. header: header of every page.
 
-    run: name of the run that they show, on which the viewer has a role.
+    run: name of the run shown, on which roles apply.
     """
 
-    def __init__(self, *, dataflow: str, top: Callable[[], TopBar], run: Callable[[], str]) -> None:
+    def __init__(self, *, dataflow: str, header: Callable[[], HeaderView], run: Callable[[], str]) -> None:
         self.build = build_stamp()
         self._dataflow = dataflow
-        self._top = top
+        self._header = header
         self._run = run
         self._environment = _environment()
 
-    def warm(self) -> None:
-        """Compile every template, so that the first visitor does not wait for it."""
+    def compile_templates(self) -> None:
+        """Compiles every template, so that the first request does not wait for it."""
         for name in self._environment.list_templates(extensions=("html",)):
             self._environment.get_template(name)
 
     def fragment(self, template: str, **context: Any) -> str:
-        """A part of a page as text."""
+        """Renders a fragment of a page."""
         return self._environment.get_template(template).render(dataflow_address=self._dataflow, **context)
 
     def page(
@@ -59,38 +59,38 @@ class Pages:
         request: Request,
         template: str,
         *,
-        cells: Mapping[str, Cell] | None = None,
+        live_texts: Mapping[str, LiveText] | None = None,
         status: int = 200,
         **context: Any,
     ) -> HTMLResponse:
-        """A whole page, or the answer to a request of one of its parts."""
-        flash = taken_flash(request)
+        """Renders a page, or the answer to a request for a fragment."""
+        flash = read_flash(request)
         theme = request.cookies.get(THEME_COOKIE, "system")
         viewer: Viewer | None = getattr(request.state, "viewer", None)
         run = self._run()
 
-        def may(need: Need, *, pool: str = "") -> bool:
-            """Whether the viewer has it on the run that is shown, or on one of its pools."""
+        def may(need: Permission, *, pool: str = "") -> bool:
+            """True if the viewer has the permission on the shown run or one of its pools."""
             return viewer is not None and viewer.may(need, run=run, pool=pool)
 
         def role_on(pool: str = "") -> str:
-            """The viewer's role there."""
-            return viewer.role_at(Place(run=run, pool=pool)).value if viewer is not None else ""
+            """Role of the viewer on the shown run or one of its pools."""
+            return viewer.effective_role(Resource(run=run, pool=pool)).value if viewer is not None else ""
 
         text = self.fragment(
             template,
             request=request,
-            cells=cells or {},
+            live_texts=live_texts or {},
             viewer=viewer,
             may=may,
             role_on=role_on,
-            may_operate=may(Need.OPERATE),
-            may_operate_some=viewer is not None and viewer.may_somewhere(Need.OPERATE, run=run),
+            may_operate=may(Permission.OPERATE),
+            may_operate_some=viewer is not None and viewer.may_somewhere(Permission.OPERATE, run=run),
             theme=theme if theme in THEMES else "system",
             next_theme=THEMES[(THEMES.index(theme if theme in THEMES else "system") + 1) % len(THEMES)],
             flash=flash,
             status=status,
-            top=self._top(),
+            top=self._header(),
             **context,
         )
         response = HTMLResponse(text, status)
@@ -101,17 +101,17 @@ class Pages:
 
 @cache
 def build_stamp() -> str:
-    """Names the files of this release: part of their addresses, so that browsers may keep them for ever."""
+    """Hash of the static files and templates; part of their URLs, so that browsers cache them indefinitely."""
     digest = hashlib.sha256()
     for path in sorted((*STATIC.rglob("*"), *TEMPLATES.rglob("*.html"))):
         if path.is_file():
-            digest.update(path.relative_to(ROOM).as_posix().encode() + path.read_bytes())
+            digest.update(path.relative_to(WEB_FOLDER).as_posix().encode() + path.read_bytes())
     return digest.hexdigest()[:12]
 
 
-def _ticked(text: str) -> Markup:
-    """Escaped, with what stands between backticks as code."""
-    return Markup(re.sub(r"`([^`]*)`", r"<code>\1</code>", str(escape(text))))  # noqa: S704 (what was not escaped are our tags)
+def _with_inline_code(text: str) -> Markup:
+    """Escaped text with backtick spans as code."""
+    return Markup(re.sub(r"`([^`]*)`", r"<code>\1</code>", str(escape(text))))  # noqa: S704 (the text is escaped; only our tags are added)
 
 
 @cache
@@ -120,7 +120,7 @@ def _environment() -> Environment:
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
         undefined=StrictUndefined,
-        auto_reload=False,  # else each `include`, of a row even, asks the disk whether the file is another one
+        auto_reload=False,  # otherwise every `include` checks the file on disk
         trim_blocks=True,
         lstrip_blocks=True,
     )
@@ -130,7 +130,7 @@ def _environment() -> Environment:
         "build": build,
         "navigation": NAVIGATION,
         "themes": THEMES,
-        "needed": Need,
+        "needed": Permission,
         "static": lambda path: f"/static/{build}/{path}",
     }
     environment.filters |= {
@@ -141,8 +141,8 @@ def _environment() -> Environment:
         "duration": formats.duration,
         "node_name": formats.node_name,
         "short_names": formats.with_short_names,
-        "bare": bare_event,
-        "ticked": _ticked,
+        "bare": event_sentence,
+        "ticked": _with_inline_code,
         "since": lambda at: formats.since(clock.wall() - at),
         "ahead": lambda at: formats.duration(max(0.1, at - clock.wall())),
     }

@@ -1,45 +1,46 @@
-"""The composition root: builds every part, runs them together, and stops them together."""
+"""Composition root of the web process: builds all parts, runs and stops them together."""
 
 import asyncio
 import socket
 from collections.abc import Callable
 
-from astraflow.runtime.aio import periodic
 from astraflow.runtime.clock import Clock, SystemClock
 from astraflow.runtime.http import listening, serving_http, url_of
 from astraflow.runtime.logs import get_logger
-from astraflow.runtime.memory import give_back
-from astraflow.runtime.runs import RunFolder, active_runs
+from astraflow.runtime.memory import release_free_memory
+from astraflow.runtime.retries import periodic
+from astraflow.runtime.run_folders import RunFolder, active_runs
 from astraflow.runtime.toml import read_toml
 from web.accounts.accounts import open_accounts
-from web.accounts.provider import PROVIDER_PATH, Provider, ProviderConfig
-from web.acts.shelf import Shelf
+from web.accounts.openid_provider import PROVIDER_PATH, OpenIdConfig, OpenIdProvider
 from web.app import create_app
-from web.audit.entries import Trail
+from web.audit.audit_log import AuditLog
 from web.audit.retention import Retention
+from web.commands.cache import ProcessCache
 from web.db import open_database
-from web.feed.following import FollowedRuns, following
 from web.launching.catalogue import Catalogue
 from web.launching.launcher import Launcher
-from web.parts import House
-from web.reading.views import SavedViews
+from web.live.followed_run import FollowedRuns, followed_run
+from web.page_queries.saved_views import SavedViews
+from web.request_context import AppContext
 from web.settings import Settings
 
 log = get_logger()
 
-DRAIN_S = 1
-"""Requests in flight get this long when the process stops; sockets are told at once."""
+SHUTDOWN_TIMEOUT_S = 1
+"""Time for requests in flight when the process stops, seconds; sockets are closed at once."""
 
-GIVE_BACK_EVERY_S = 30.0
-"""History that was fetched, templates that were read and tables of many nodes leave free memory between what stays."""
+MEMORY_RELEASE_INTERVAL_S = 30.0
+"""Interval at which free memory is returned to the system: fetched history, templates and large node tables fragment
+it."""
 
 
 async def serve(
     settings: Settings, *, stop: asyncio.Event, on_ready: Callable[[str], None], clock: Clock | None = None
 ) -> None:
-    """Run the web process until `stop` is set. on_ready: called with the address to log in at, once it listens.
+    """Runs the web process until `stop` is set. on_ready: called with the login URL once it listens.
 
-    Raises: InvalidInput for an address or directory that cannot be used.
+    Raises: InvalidInput for an unusable address or directory.
     """
     settings.check()
     clock = clock or SystemClock()
@@ -47,61 +48,72 @@ async def serve(
         provider = _provider(settings, listener, clock)
         database = await asyncio.to_thread(open_database, settings.directory, settings.database)
         try:
-            trail = Trail(database, clock=clock)
+            audit_log = AuditLog(database, clock=clock)
             launcher = Launcher(database, clock=clock)
-            async with following(settings, database=database, clock=clock) as first:
-                find = _nothing if settings.is_read_only else active_runs if settings.follows_all else launcher.folders
-                house = House(
+            async with followed_run(settings, database=database, clock=clock) as first_run:
+                find_folders = (
+                    _no_run_folders
+                    if settings.is_read_only
+                    else active_runs
+                    if settings.follows_all_runs
+                    else launcher.folders
+                )
+                app_context = AppContext(
                     settings=settings,
                     clock=clock,
                     database=database,
-                    trail=trail,
-                    accounts=open_accounts(database, clock=clock, trail=trail, provider=provider),
-                    retention=Retention(database, clock=clock, trail=trail),
-                    pages=first.pages,
+                    audit_log=audit_log,
+                    accounts=open_accounts(database, clock=clock, audit_log=audit_log, provider=provider),
+                    retention=Retention(database, clock=clock, audit_log=audit_log),
+                    pages=first_run.pages,
                     catalogue=Catalogue(
                         clock=clock, folders=settings.recipes, join_host=settings.join_host, data=settings.data
                     ),
                     launcher=launcher,
-                    shelf=Shelf(),
-                    views=SavedViews(database, clock=clock, trail=trail),
-                    followed=FollowedRuns(first, database=database, clock=clock, find=find),
+                    cache=ProcessCache(),
+                    views=SavedViews(database, clock=clock, audit_log=audit_log),
+                    followed=FollowedRuns(first_run, database=database, clock=clock, find_folders=find_folders),
                 )
-                await _run(house, listener, stop, on_ready)
+                await _run(app_context, listener, stop, on_ready)
         finally:
             database.close()
 
 
-async def _run(house: House, listener: socket.socket, stop: asyncio.Event, on_ready: Callable[[str], None]) -> None:
+async def _run(
+    app_context: AppContext, listener: socket.socket, stop: asyncio.Event, on_ready: Callable[[str], None]
+) -> None:
     async with asyncio.TaskGroup() as tasks:
-        giving = periodic(_give_back, every_s=GIVE_BACK_EVERY_S, clock=house.clock)
-        beside = [tasks.create_task(work) for work in (house.followed.run(), house.retention.run(), giving)]
+        memory_release = periodic(_release_memory, every_s=MEMORY_RELEASE_INTERVAL_S, clock=app_context.clock)
+        background_tasks = [
+            tasks.create_task(work)
+            for work in (app_context.followed.run(), app_context.retention.run(), memory_release)
+        ]
         async with serving_http(
-            create_app(house),
+            create_app(app_context),
             listener,
-            drain_s=DRAIN_S,
-            ws_max_size=1024,  # browsers have nothing to say
+            drain_s=SHUTDOWN_TIMEOUT_S,
+            ws_max_size=1024,  # browsers send no messages
             ws="websockets-sansio",
             ws_per_message_deflate=False,
-            ssl_certfile=house.settings.tls_certificate,
-            ssl_keyfile=house.settings.tls_key,
+            ssl_certfile=app_context.settings.tls_certificate,
+            ssl_keyfile=app_context.settings.tls_key,
         ):
-            link = await house.accounts.sessions.first_link()
-            on_ready(f"{_address(house.settings, listener)}/login?token={link}")
-            await asyncio.to_thread(house.pages.warm)
+            link = await app_context.accounts.sessions.first_link()
+            on_ready(f"{_address(app_context.settings, listener)}/login?token={link}")
+            await asyncio.to_thread(app_context.pages.compile_templates)
             await stop.wait()
             log.info("web_stopping")
-            house.followed.close()
-        for task in beside:
+            app_context.followed.close()
+        for task in background_tasks:
             task.cancel()
 
 
-async def _give_back() -> None:
-    await asyncio.to_thread(give_back)
+async def _release_memory() -> None:
+    await asyncio.to_thread(release_free_memory)
 
 
-def _nothing() -> list[RunFolder]:
-    """What a page follows that only shows what was recorded."""
+def _no_run_folders() -> list[RunFolder]:
+    """Run folders of a read-only page: none."""
     return []
 
 
@@ -112,10 +124,10 @@ def _address(settings: Settings, listener: socket.socket) -> str:
     return address.replace("http://", "https://", 1) if settings.has_tls else address
 
 
-def _provider(settings: Settings, listener: socket.socket, clock: Clock) -> Provider | None:
-    """The OpenID provider that the settings name. Raises: InvalidInput for a file that cannot be used."""
+def _provider(settings: Settings, listener: socket.socket, clock: Clock) -> OpenIdProvider | None:
+    """OpenID provider of the settings; None without one. Raises: InvalidInput for an invalid file."""
     if settings.provider is None:
         return None
-    config = ProviderConfig.parse(read_toml(settings.provider), where=str(settings.provider))
-    back = f"{_address(settings, listener)}{PROVIDER_PATH}"
-    return Provider(config, secret=settings.provider_secret, redirect_uri=back, clock=clock)
+    config = OpenIdConfig.parse(read_toml(settings.provider), where=str(settings.provider))
+    redirect_uri = f"{_address(settings, listener)}{PROVIDER_PATH}"
+    return OpenIdProvider(config, secret=settings.provider_secret, redirect_uri=redirect_uri, clock=clock)

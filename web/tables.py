@@ -1,4 +1,4 @@
-"""What the web process remembers over restarts. The run itself lives in dataflow, never here."""
+"""Tables of the web process. The state of a run lives in dataflow, not here."""
 
 from typing import Any
 
@@ -6,28 +6,28 @@ from sqlalchemy import UniqueConstraint
 from sqlmodel import Field, SQLModel
 
 _BY_KEY: dict[str, Any] = {"sqlite_with_rowid": False}
-"""Rows lie in the order of their key, without another number: half the bytes, and ranges are read in one piece."""
+"""Stores rows in the order of their key, without a row id: half the size, and ranges are read contiguously."""
 
 
 class User(SQLModel, table=True):
-    """Who may look and act."""
+    """User of the page."""
 
     __tablename__ = "users"
 
     id: int | None = Field(default=None, primary_key=True)
     name: str = Field(unique=True)
     role: str
-    """A `web.door.roles.Role`."""
+    """Value of `web.security.roles.Role`."""
     created_at: float
     password_hash: str | None = None
-    """Argon2id; None for who logs in by a link or through a provider."""
+    """Argon2id; None for users with a login link or a provider."""
     identity: str | None = Field(default=None, unique=True, index=True)
     """Issuer and subject at an OpenID provider."""
     disabled_at: float | None = None
 
 
 class LoginToken(SQLModel, table=True):
-    """A link that logs in once. Only its keyed hash is kept."""
+    """Single-use login link. Only its keyed hash is stored."""
 
     __tablename__ = "login_tokens"
 
@@ -39,7 +39,7 @@ class LoginToken(SQLModel, table=True):
 
 
 class BrowserSession(SQLModel, table=True):
-    """A logged-in browser. Only the keyed hash of its cookie is kept."""
+    """Browser session. Only the keyed hash of its cookie is stored."""
 
     __tablename__ = "sessions"
 
@@ -49,15 +49,15 @@ class BrowserSession(SQLModel, table=True):
     expires_at: float
     revoked_at: float | None = None
     came_from: str = ""
-    """Address it was opened from."""
+    """Client address at login."""
     browser: str = ""
-    """What it called itself."""
+    """User agent."""
     opened_by: str = "link"
     """`link`, `password` or `provider`."""
 
 
 class ApiToken(SQLModel, table=True):
-    """A token with which a program acts for a user. Only its keyed hash is kept."""
+    """API token with which a program acts for a user. Only its keyed hash is stored."""
 
     __tablename__ = "api_tokens"
 
@@ -66,32 +66,32 @@ class ApiToken(SQLModel, table=True):
     user_id: int = Field(foreign_key="users.id", index=True)
     name: str
     scope: str
-    """The role that it acts in; never more than the user's own at that moment."""
+    """Maximum role of the token; the effective role is never higher than the user's own at that time."""
     created_at: float
     expires_at: float
     revoked_at: float | None = None
 
 
 class RoleGrant(SQLModel, table=True):
-    """A role of a user, or of one of their tokens, on a run or a pool of it, besides the one everywhere."""
+    """Role of a user or token on a run or one of its pools, in addition to the global role."""
 
     __tablename__ = "role_grants"
 
     id: int | None = Field(default=None, primary_key=True)
     user_id: int = Field(foreign_key="users.id", index=True)
     token_id: int | None = Field(default=None, foreign_key="api_tokens.id")
-    """Whose it is when it is a token's; None for the user's own."""
+    """Token that holds the grant; None for the user's own."""
     role: str
     run: str
-    """Its name."""
+    """Name of the run."""
     pool: str = ""
-    """Empty for all of the run."""
+    """Name of the pool; empty for the whole run."""
     granted_by: str
     created_at: float
 
 
 class AuditEntry(SQLModel, table=True):
-    """One thing that somebody did, or was refused. Never changed; the database itself sees to that."""
+    """Audit entry: an action, or a refused one. Immutable; triggers of the database enforce it."""
 
     __tablename__ = "audit_entries"
 
@@ -104,7 +104,7 @@ class AuditEntry(SQLModel, table=True):
     action: str = Field(index=True)
     target: str
     before: str
-    """JSON; empty for nothing."""
+    """JSON; empty if there is no value."""
     after: str
     result: str
     """`done`, `refused` or `failed`."""
@@ -114,23 +114,23 @@ class AuditEntry(SQLModel, table=True):
 
 
 class AuditChain(SQLModel, table=True):
-    """The two ends of the chain of entries; one row."""
+    """Ends of the audit log's hash chain; one row."""
 
     __tablename__ = "audit_chain"
 
     id: int = Field(default=1, primary_key=True)
     first_sequence: int
-    """The oldest entry that is kept."""
+    """Oldest retained entry."""
     anchor_hash: str
-    """The hash before it."""
+    """Hash of the entry before it."""
     last_sequence: int
     last_hash: str
     seal: str
-    """Keyed with the secret beside the database: who can only write to the database cannot make it."""
+    """Keyed with the secret beside the database: write access to the database alone cannot forge it."""
 
 
 class Preference(SQLModel, table=True):
-    """A choice that administrators made on the page."""
+    """Preference that an admin set on the page."""
 
     __tablename__ = "preferences"
 
@@ -139,7 +139,7 @@ class Preference(SQLModel, table=True):
 
 
 class SavedView(SQLModel, table=True):
-    """A page as somebody set it up: its address, under a name of their own."""
+    """Saved view: the address of a page under a name of the user."""
 
     __tablename__ = "saved_views"
     __table_args__ = (UniqueConstraint("user_id", "name"),)
@@ -153,7 +153,7 @@ class SavedView(SQLModel, table=True):
 
 
 class RunRecord(SQLModel, table=True):
-    """A run that was seen, and what was last known of it."""
+    """Recorded run with its last known state."""
 
     __tablename__ = "run_records"
 
@@ -166,13 +166,13 @@ class RunRecord(SQLModel, table=True):
     """Unix seconds of the newest report."""
     last_sequence: int
     report_json: str
-    """The newest report, as `/api/v1/report` shows it."""
+    """Newest report, as `/api/v1/report` returns it."""
     folder: str = ""
-    """The run's directory, when it is on this machine and known."""
+    """Directory of the run, if it is on this machine and known."""
 
 
 class LaunchedRun(SQLModel, table=True):
-    """A run that was started from the page."""
+    """Run launched from the page."""
 
     __tablename__ = "launched_runs"
 
@@ -182,16 +182,16 @@ class LaunchedRun(SQLModel, table=True):
     actor: str
     launched_at: float
     pid: int
-    """Of the process that ran it last."""
+    """Id of the latest process of the run."""
     has_fleet: bool
     ends_by_itself: bool
     limit_s: float | None
     needs_admin: bool = False
-    """Whether it has settings that only an admin may override."""
+    """True if the run has settings that only an admin may override."""
 
 
 class SeriesName(SQLModel, table=True):
-    """One number of one subject of a run, as it is kept over time."""
+    """Name of a recorded time series: one number of one subject of a run."""
 
     __tablename__ = "series_names"
     __table_args__ = (UniqueConstraint("run_id", "subject", "value"),)
@@ -204,7 +204,7 @@ class SeriesName(SQLModel, table=True):
 
 
 class SeriesSecond(SQLModel, table=True):
-    """A number at one second."""
+    """Sample of a series at one second."""
 
     __tablename__ = "series_seconds"
     __table_args__ = _BY_KEY
@@ -215,7 +215,7 @@ class SeriesSecond(SQLModel, table=True):
 
 
 class _Coarse(SQLModel):
-    """A number over a stretch of time: its mean, and between what it was."""
+    """Aggregate of a series over a time interval: mean, minimum and maximum."""
 
     series_id: int = Field(primary_key=True, foreign_key="series_names.id")
     at: float = Field(primary_key=True)
@@ -225,21 +225,21 @@ class _Coarse(SQLModel):
 
 
 class SeriesTenSeconds(_Coarse, table=True):
-    """Over ten seconds."""
+    """Aggregates over ten seconds."""
 
     __tablename__ = "series_ten_seconds"
     __table_args__ = _BY_KEY
 
 
 class SeriesFiveMinutes(_Coarse, table=True):
-    """Over five minutes."""
+    """Aggregates over five minutes."""
 
     __tablename__ = "series_five_minutes"
     __table_args__ = _BY_KEY
 
 
 class SeriesRolled(SQLModel, table=True):
-    """Up to which time a run's numbers were rolled up to a level."""
+    """Time up to which a run's series were aggregated at a level."""
 
     __tablename__ = "series_rolled"
 

@@ -1,1 +1,1 @@
-"""Who may do what: roles, what callers show, and the run's own certificate authority."""
+"""Authentication and authorization: roles, credentials, and the run's own certificate authority."""

@@ -1,10 +1,10 @@
-"""The run's own certificate authority: made with the run, kept in one folder, trusted by nobody else.
+"""Certificate authority of one run: created with the run, stored in one folder, trusted only within the run.
 
-    ca.pem         what services and callers check each other against; public
-    ca.key         mode 0600: whoever has it can be anyone in this run
+    ca.pem         certificate with which services and callers verify each other; public
+    ca.key         mode 0600: it can impersonate any caller and service of the run
     revoked.json   see `revocations`
 
-Keys are ECDSA over P-256, which every TLS library takes. Source: X.509 as in RFC 5280; the pin as in kubeadm's
+Keys are ECDSA over P-256, which every TLS library supports. Source: X.509 as in RFC 5280; the pin as in kubeadm's
 `--discovery-token-ca-cert-hash` (SHA-256 over the public key).
 """
 
@@ -33,42 +33,42 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from astraflow.access.callers import RUN_TOKEN, Caller
+from astraflow.access.callers import RUN_TOKEN_CALLER, Caller
 from astraflow.access.credentials import new_id
 from astraflow.contract.errors import InvalidInput, NotAuthenticated
 from astraflow.runtime.clock import Clock, SystemClock
 
 CERTIFICATE, KEY = "ca.pem", "ca.key"
 
-PIN = "sha256:"
+PIN_PREFIX = "sha256:"
 
 _CA_LIFE = timedelta(days=3650)
 _SERVICE_LIFE = timedelta(days=365)
 _SKEW = timedelta(minutes=5)
-"""Certificates are good from a little before they are made: clocks differ."""
+"""Certificates are valid from this long before their creation, because clocks differ."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyPair:
-    """A certificate with the chain that leads to it, and its private key, both PEM."""
+    """A certificate with its chain, and its private key, both PEM."""
 
     certificate: bytes
     key: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
-    """What a caller's certificate says."""
+class CertificateClaims:
+    """Claims in a caller's certificate."""
 
     identity: str
-    """Its subject alternative name."""
+    """Subject alternative name of the certificate."""
     serial: int
     expires_at: float
     """Unix seconds."""
 
 
 class Authority:
-    """Issues and knows the run's certificates."""
+    """Issues the run's certificates."""
 
     def __init__(self, folder: Path, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> None:
         self.folder = folder
@@ -76,60 +76,74 @@ class Authority:
         self._key = key
 
     @classmethod
-    def made(cls, folder: Path, *, run: str, clock: Clock | None = None) -> Self:
-        """A new one in a new folder. Raises: OSError."""
+    def create(cls, folder: Path, *, run: str, clock: Clock | None = None) -> Self:
+        """Creates an authority in a new folder. Raises: OSError."""
         key = ec.generate_private_key(ec.SECP256R1())
         name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"astraflow run {run}"[:64])])
         now = _now(clock or SystemClock())
         certificate = (
-            _builder(name, key.public_key(), serial=x509.random_serial_number(), now=now, life=_CA_LIFE)
+            _certificate_builder(name, key.public_key(), serial=x509.random_serial_number(), now=now, life=_CA_LIFE)
             .issuer_name(name)
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-            .add_extension(_usage(signs_certificates=True), critical=True)
+            .add_extension(_key_usage(signs_certificates=True), critical=True)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
             .sign(key, hashes.SHA256())
         )
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _write(folder / KEY, _private(key))
+        _write(folder / KEY, _private_key_pem(key))
         _write(folder / CERTIFICATE, certificate.public_bytes(Encoding.PEM))
         return cls(folder, certificate, key)
 
     @classmethod
-    def opened(cls, folder: Path) -> Self:
-        """The one in a folder. Raises: InvalidInput when it is not there, damaged, or others may read its key."""
+    def load(cls, folder: Path) -> Self:
+        """Loads the authority in a folder. Raises: InvalidInput when it is missing or damaged, or other users may read
+        its key."""
         try:
             if (folder / KEY).stat().st_mode & 0o077:
                 raise InvalidInput(
-                    f"the authority's key {folder / KEY} can be read by others: chmod 600 {folder / KEY}"
+                    f"cannot load the authority: other users can read its key; run chmod 600 {folder / KEY}",
+                    code="authority.key_exposed",
                 )
             certificate = x509.load_pem_x509_certificate((folder / CERTIFICATE).read_bytes())
             key = load_pem_private_key((folder / KEY).read_bytes(), password=None)
         except OSError as problem:
-            raise InvalidInput(f"{folder} holds no certificate authority: {problem.strerror}") from None
+            raise InvalidInput(
+                f"cannot load a certificate authority from {str(folder)!r}: {problem.strerror}; "
+                "give the run's authority folder",
+                code="authority.not_found",
+            ) from None
         except (ValueError, TypeError, UnsupportedAlgorithm):
-            raise InvalidInput(f"{folder} holds no certificate authority that can be read") from None
+            raise InvalidInput(
+                f"cannot load a certificate authority from {str(folder)!r}: its files are damaged; "
+                "restore them from a copy",
+                code="authority.damaged",
+            ) from None
         if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != certificate.public_key():
-            raise InvalidInput(f"{folder / KEY} does not belong to {folder / CERTIFICATE}")
+            raise InvalidInput(
+                f"cannot load a certificate authority from {str(folder)!r}: {KEY} does not match {CERTIFICATE}; "
+                "restore both from a copy",
+                code="authority.damaged",
+            )
         return cls(folder, certificate, key)
 
     @property
     def pem(self) -> bytes:
-        """Its certificate."""
+        """Certificate of the authority, PEM."""
         return self._certificate.public_bytes(Encoding.PEM)
 
     @property
     def pin(self) -> str:
-        """What callers pin: `sha256:` and the digest of its public key."""
+        """Pin of the authority: `sha256:` and the digest of its public key."""
         return pin_of(self._certificate)
 
     def for_service(self, host: str, names: Iterable[str] = (), *, clock: Clock | None = None) -> KeyPair:
-        """A certificate and its key for a service that listens on `host` and is known by `names`, made in memory."""
+        """Issues a certificate and key, in memory, for a service that listens on `host` and is known by `names`."""
         key = ec.generate_private_key(ec.SECP256R1())
-        known = dict.fromkeys((host, *names, "localhost", "127.0.0.1", "::1", socket.gethostname()))
-        wildcards = {"0.0.0.0", "::", ""}  # noqa: S104 (not bound: left out)
-        alternatives = [_general_name(name) for name in known if name not in wildcards]
+        all_names = dict.fromkeys((host, *names, "localhost", "127.0.0.1", "::1", socket.gethostname()))
+        wildcards = {"0.0.0.0", "::", ""}  # noqa: S104 (not bound: excluded)
+        alternatives = [_general_name(name) for name in all_names if name not in wildcards]
         certificate = (
-            _builder(
+            _certificate_builder(
                 _common_name(host),
                 key.public_key(),
                 serial=x509.random_serial_number(),
@@ -142,16 +156,18 @@ class Authority:
             .add_extension(self._issuer_key(), critical=False)
             .sign(self._key, hashes.SHA256())
         )
-        return KeyPair(certificate=certificate.public_bytes(Encoding.PEM) + self.pem, key=_private(key))
+        return KeyPair(certificate=certificate.public_bytes(Encoding.PEM) + self.pem, key=_private_key_pem(key))
 
     def for_caller(self, request: bytes, caller: Caller, *, clock: Clock | None = None) -> bytes:
-        """A caller's certificate, PEM, until its credential expires, on a signing request (PEM) of its own.
+        """Issues a caller's certificate, PEM, valid as long as its credential, for its signing request (PEM).
 
-        Only the public key is taken from the request: who it is for, its credential says. Raises: InvalidInput.
+        Uses only the public key of the request; the identity comes from the credential. Raises: InvalidInput.
         """
         key = requested_key(request)
         certificate = (
-            _builder(_common_name(caller.name or caller.role.value), key, serial=int(caller.id, 16), now=_now(clock))
+            _certificate_builder(
+                _common_name(caller.name or caller.role.value), key, serial=int(caller.id, 16), now=_now(clock)
+            )
             .not_valid_after(datetime.fromtimestamp(caller.expires_at, UTC))
             .issuer_name(self._certificate.subject)
             .add_extension(
@@ -164,10 +180,10 @@ class Authority:
         return certificate.public_bytes(Encoding.PEM)
 
     def for_run_token(self, *, clock: Clock | None = None) -> KeyPair:
-        """For a process beside the authority that holds the run token, made in memory."""
+        """Issues a certificate and key, in memory, for a process that has the authority's folder and the run token."""
         key, request = new_request()
-        until = (clock or SystemClock()).wall() + _SERVICE_LIFE.total_seconds()
-        holder = Caller(id=new_id(), role=RUN_TOKEN.role, expires_at=until)
+        expires_at = (clock or SystemClock()).wall() + _SERVICE_LIFE.total_seconds()
+        holder = Caller(id=new_id(), role=RUN_TOKEN_CALLER.role, expires_at=expires_at)
         return KeyPair(certificate=self.for_caller(request, holder, clock=clock), key=key)
 
     def _issuer_key(self) -> x509.AuthorityKeyIdentifier:
@@ -175,59 +191,70 @@ class Authority:
 
 
 def new_request() -> tuple[bytes, bytes]:
-    """A new private key and a signing request for it, both PEM."""
+    """Creates a private key and a signing request for it, both PEM."""
     key = ec.generate_private_key(ec.SECP256R1())
     request = x509.CertificateSigningRequestBuilder().subject_name(_common_name("astraflow")).sign(key, hashes.SHA256())
-    return _private(key), request.public_bytes(Encoding.PEM)
+    return _private_key_pem(key), request.public_bytes(Encoding.PEM)
 
 
 def requested_key(request: bytes) -> ec.EllipticCurvePublicKey:
-    """The public key of a signing request whose sender has proven to hold the private one. Raises: InvalidInput."""
+    """Returns the public key of a signing request after checking that it is signed with the private key. Raises:
+    InvalidInput."""
     try:
-        found = x509.load_pem_x509_csr(request)
-        key = found.public_key()
-        is_proven = found.is_signature_valid
+        signing_request = x509.load_pem_x509_csr(request)
+        key = signing_request.public_key()
+        is_proven = signing_request.is_signature_valid
     except (ValueError, InvalidSignature, UnsupportedAlgorithm):
-        raise InvalidInput("the certificate signing request cannot be read: send one in PEM format") from None
+        raise InvalidInput(
+            "cannot read the certificate signing request: not a valid request; send one in PEM format",
+            code="certificate.invalid_request",
+        ) from None
     if not is_proven or not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
-        raise InvalidInput("the certificate signing request is not signed by a P-256 key of its own")
+        raise InvalidInput(
+            "cannot accept the certificate signing request: it is not signed with its own P-256 key; create a new one",
+            code="certificate.invalid_request",
+        )
     return key
 
 
 def key_digest(request: bytes) -> str:
-    """Which key a signing request is for. Raises: InvalidInput."""
+    """Returns the digest of a signing request's public key. Raises: InvalidInput."""
     return _spki_digest(requested_key(request))
 
 
 def pin_of(certificate: x509.Certificate) -> str:
-    """A certificate's public key as a pin."""
-    return f"{PIN}{_spki_digest(certificate.public_key())}"
+    """Returns the pin of a certificate's public key."""
+    return f"{PIN_PREFIX}{_spki_digest(certificate.public_key())}"
 
 
 def checked_pin(text: str) -> str:
-    """A pin as given by hand. Raises: InvalidInput."""
-    digest = text.removeprefix(PIN).lower()
+    """Validates and normalises a pin. Raises: InvalidInput."""
+    digest = text.removeprefix(PIN_PREFIX).lower()
     if len(digest) != 64 or not set(digest) <= set("0123456789abcdef"):
-        raise InvalidInput(f"{text[:80]!r} is no pin of an authority: it is `{PIN}` and 64 hexadecimal digits")
-    return PIN + digest
+        raise InvalidInput(
+            f"cannot use {text[:80]!r} as a pin: not a valid pin; use `{PIN_PREFIX}` and 64 hexadecimal digits",
+            code="tls.invalid_pin",
+        )
+    return PIN_PREFIX + digest
 
 
 @lru_cache(maxsize=4096)
-def shown_by(certificate: bytes) -> Shown:
-    """What a caller's certificate (PEM) says; that the authority made it, TLS has proven. Raises: NotAuthenticated."""
+def read_certificate(certificate: bytes) -> CertificateClaims:
+    """Returns the claims of a caller's certificate (PEM), whose issuer TLS has verified. Raises: NotAuthenticated."""
     try:
-        found = x509.load_pem_x509_certificate(certificate)
-        names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        parsed = x509.load_pem_x509_certificate(certificate)
+        names = parsed.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         (identity,) = names.get_values_for_type(x509.UniformResourceIdentifier)
     except (ValueError, x509.ExtensionNotFound):
         raise NotAuthenticated(
-            "the certificate names nobody of this run: join it with a token that it minted"
+            "cannot authenticate: the certificate names no caller of this run; join with a token of this run",
+            code="certificate.invalid",
         ) from None
-    until = found.not_valid_after_utc.timestamp()
-    return Shown(identity=identity, serial=found.serial_number, expires_at=until)
+    expires_at = parsed.not_valid_after_utc.timestamp()
+    return CertificateClaims(identity=identity, serial=parsed.serial_number, expires_at=expires_at)
 
 
-def _builder(
+def _certificate_builder(
     subject: x509.Name,
     key: ec.EllipticCurvePublicKey,
     *,
@@ -240,7 +267,7 @@ def _builder(
     return builder if life is None else builder.not_valid_after(now + life)
 
 
-def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
+def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
     return x509.KeyUsage(
         digital_signature=True,
         key_cert_sign=signs_certificates,
@@ -269,7 +296,7 @@ def _spki_digest(key: CertificatePublicKeyTypes) -> str:
     return hashlib.sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).hexdigest()
 
 
-def _private(key: ec.EllipticCurvePrivateKey) -> bytes:
+def _private_key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 

@@ -1,35 +1,39 @@
-"""Who calls: what a credential says about its holder, and how handlers learn it."""
+"""Callers: claims of a credential, and access to the current caller in handlers."""
 
 from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import Enum
 
 from astraflow.contract.errors import InvalidInput, NotPermitted
-from astraflow.contract.ids import name_of
+from astraflow.contract.ids import node_name
 
 
 class Role(Enum):
-    """What somebody is to a run. `astraflow.wire.routes` says what each may do."""
+    """Role of a caller in a run. `astraflow.wire.routes` lists the permissions of each role."""
 
     JOINER = "joiner"
-    """Holds a join token: may ask for a credential of its own, once, and nothing else."""
+    """Holds a join token, which can only be exchanged for a credential."""
     NODE = "node"
     TRAINER = "trainer"
     VIEWER = "viewer"
     OPERATOR = "operator"
     AGENT = "agent"
-    """The fleet service and whoever acts through it."""
+    """The fleet service and programs that act through it."""
     PAGE = "page"
-    """The web page: looks, and acts for the people who use it. It grants no access."""
+    """The web page: reads, and acts for its users. It cannot grant access."""
     ADMIN = "admin"
     """Holds the run token."""
 
     @classmethod
-    def granted(cls, text: str) -> "Role":
-        """A role that a join token can be minted for. Raises: InvalidInput."""
-        known = [role for role in cls if role not in (cls.JOINER, cls.ADMIN)]
-        if text not in {role.value for role in known}:
-            raise InvalidInput(f"{text!r} is no role to join as: {', '.join(role.value for role in known)} are")
+    def parse_grantable(cls, text: str) -> "Role":
+        """Parses a role that a join token can be issued for. Raises: InvalidInput."""
+        grantable = [role for role in cls if role not in (cls.JOINER, cls.ADMIN)]
+        if text not in {role.value for role in grantable}:
+            raise InvalidInput(
+                f"cannot issue a join token: unknown role {text!r}; "
+                f"use one of {', '.join(role.value for role in grantable)}",
+                code="role.unknown",
+            )
         return cls(text)
 
 
@@ -38,100 +42,108 @@ class Caller:
     """The holder of a credential."""
 
     id: str
-    """Of the credential, 32 hexadecimal digits: what revocations name, and the serial number of its certificate."""
+    """Id of the credential, 32 hexadecimal digits, used in revocations and as its certificate's serial number."""
     role: Role
     expires_at: float
     """Unix seconds."""
     grants: Role | None = None
-    """Of a join token: what its holder becomes."""
+    """For a join token, the role that its holder gets."""
     name: str = ""
-    """A node's name (all incarnations of it are its own), a trainer's policy, a person's or a service's name."""
+    """A node's name (shared by its incarnations), a trainer's policy, or the name of a person or service."""
     pool: str = ""
-    """A node's; of an operator or an agent the only one that they may touch, empty for all of them."""
+    """Pool of a node; for an operator or an agent, the only pool that they may change, empty for all."""
     ca: str = ""
-    """Of a join token: the pin of the authority that the run's services are checked against; empty without TLS."""
-    origin: str = ""
-    """Id of the join token that a credential was exchanged for, or of the first credential where there was none.
-    Renewals keep it."""
+    """For a join token, the pin of the authority that verifies the run's services; empty without TLS."""
+    issued_from: str = ""
+    """Id of the join token that the credential was exchanged for, or of the first credential without one. Renewals keep
+    it."""
     is_reusable: bool = False
-    """Whether any number of nodes may exchange this join token."""
+    """True if any number of nodes may exchange this join token."""
 
     @property
     def identity(self) -> str:
-        """As certificates carry it."""
+        """Identity in certificates."""
         return identity(self.role, self.name)
 
     @property
     def holder(self) -> str:
-        """Which holder this is, equal for a credential and its renewals and for no other; empty for the run token."""
-        return "" if self.role is Role.ADMIN else f"{self.origin or self.id}/{self.pool}/{self.name}"
+        """Key of the holder: equal for a credential and its renewals only; empty for the run token."""
+        return "" if self.role is Role.ADMIN else f"{self.issued_from or self.id}/{self.pool}/{self.name}"
 
 
-SPEAKERS = (Role.PAGE, Role.ADMIN)
-"""Roles whose requests name the person they act for; of all others the credential's own name is recorded."""
+DELEGATING_ROLES = (Role.PAGE, Role.ADMIN)
+"""Roles whose requests name the person they act for; for all others the audit log has the credential's own name."""
 
-OF_POOLS = (Role.OPERATOR, Role.AGENT)
-"""Who may be bound to one pool, besides nodes."""
+POOL_SCOPED_ROLES = (Role.OPERATOR, Role.AGENT)
+"""Roles that may be limited to one pool, besides nodes."""
 
 
 def identity(role: Role, name: str) -> str:
-    """A holder as a URI, the subject alternative name of its certificate."""
+    """Returns a holder as a URI, the subject alternative name of its certificate."""
     return f"astraflow://{role.value}/{name}"
 
 
-RUN_TOKEN = Caller(id="", role=Role.ADMIN, expires_at=float("inf"))
-"""Who holds the run token."""
+RUN_TOKEN_CALLER = Caller(id="", role=Role.ADMIN, expires_at=float("inf"))
+"""The holder of the run token."""
 
-_current: ContextVar[Caller] = ContextVar("astraflow_caller", default=RUN_TOKEN)
+_current: ContextVar[Caller] = ContextVar("astraflow_caller", default=RUN_TOKEN_CALLER)
 
 
 def set_caller(caller: Caller) -> None:
-    """For the door: the call that this task carries out is this caller's."""
+    """Sets the caller of the current task; for the server's interceptor."""
     _current.set(caller)
 
 
 def current_caller() -> Caller:
-    """Who makes the call that is being carried out; within this process, whoever holds all its secrets anyway."""
+    """Returns the caller of the current call; the holder of the run token outside of calls."""
     return _current.get()
 
 
-def actor(claimed: str) -> str:
-    """The name for the journal: the claimed one from a caller that acts for people, else the credential's own."""
+def audit_actor(claimed: str) -> str:
+    """Returns the name for the audit log: the claimed one for a caller that acts for people, else the credential's
+    own."""
     caller = current_caller()
-    return claimed if caller.role in SPEAKERS else f"{caller.role.value} {caller.name}"
+    return claimed if caller.role in DELEGATING_ROLES else f"{caller.role.value} {caller.name}"
 
 
-def own_node(caller: Caller, node: str) -> None:
-    """Refuse a node that touches another's leases. node: an id, `NAME.INCARNATION`. Raises: NotPermitted."""
-    _own(caller, Role.NODE, name_of(node), f"node {node[:140]}")
+def check_own_node(caller: Caller, node: str) -> None:
+    """Rejects a node that uses another node's leases. node: an id, `NAME.INCARNATION`. Raises: NotPermitted."""
+    _check_own(caller, Role.NODE, node_name(node), f"node {node[:140]!r}")
 
 
-def own_name(caller: Caller, name: str, pool: str) -> None:
-    """Refuse a node that joins under another name or into another pool than its own. Raises: NotPermitted."""
-    _own(caller, Role.NODE, name, f"node name {name[:140]}")
+def check_own_name(caller: Caller, name: str, pool: str) -> None:
+    """Rejects a node that joins under another name or into another pool than its own. Raises: NotPermitted."""
+    _check_own(caller, Role.NODE, name, f"node name {name[:140]!r}")
     if caller.role is Role.NODE and pool != caller.pool:
         raise NotPermitted(
-            f"node {caller.name} was let into pool {caller.pool}, not into {pool[:140]}: join with --pool {caller.pool}"
+            f"cannot join pool {pool[:140]!r}: the credential of node {caller.name!r} is for pool {caller.pool!r}; "
+            f"join with --pool {caller.pool}",
+            code="caller.wrong_pool",
         )
 
 
-def own_policy(caller: Caller, policy: str) -> None:
-    """Refuse a trainer that touches another policy's stream. Raises: NotPermitted."""
-    _own(caller, Role.TRAINER, policy, f"policy {policy[:140]}")
+def check_own_policy(caller: Caller, policy: str) -> None:
+    """Rejects a trainer that uses another policy's stream. Raises: NotPermitted."""
+    _check_own(caller, Role.TRAINER, policy, f"policy {policy[:140]!r}")
 
 
-def own_pool(caller: Caller, pool: str) -> None:
-    """Refuse an operator or an agent of one pool who touches another. pool: empty for what is of all pools.
+def check_own_pool(caller: Caller, pool: str) -> None:
+    """Rejects an operator or agent of one pool that uses another. pool: empty for objects of all pools.
 
     Raises: NotPermitted.
     """
-    if caller.role in OF_POOLS and caller.pool not in ("", pool):
-        what = f"pool {pool[:140]} is not" if pool else "what is of all pools is not"
+    if caller.role in POOL_SCOPED_ROLES and caller.pool not in ("", pool):
+        target = f"pool {pool[:140]!r}" if pool else "all pools"
         raise NotPermitted(
-            f"{what} this caller's: its credential is for pool {caller.pool} only; one minted without --pool is for all"
+            f"cannot act on {target}: the caller's credential is for pool {caller.pool!r} only; "
+            "use one that was issued without --pool",
+            code="caller.wrong_pool",
         )
 
 
-def _own(caller: Caller, role: Role, name: str, what: str) -> None:
+def _check_own(caller: Caller, role: Role, name: str, what: str) -> None:
     if caller.role is role and name != caller.name:
-        raise NotPermitted(f"{what} is not this caller's: its credential is for {role.value} {caller.name} only")
+        raise NotPermitted(
+            f"cannot act on {what}: the caller's credential is for {role.value} {caller.name!r} only; use its own name",
+            code="caller.wrong_name",
+        )

@@ -1,11 +1,11 @@
-"""Credentials: a line of text that says who holds it, sealed with the run token, so that every service of a run can
-read one without asking anybody. What was revoked is told apart (`revocations`).
+"""Credentials: a line of text with the holder's claims, sealed with the run token, so that every service of a run can
+verify it locally. Revocations are separate (`revocations`).
 
     afj.CLAIMS.SEAL    a join token: exchanged for one credential, or for one per exchange if it is reusable
-    afc.CLAIMS.SEAL    a credential of its own
+    afc.CLAIMS.SEAL    a credential of one holder
 
 CLAIMS is a JSON object, SEAL an HMAC-SHA256 over prefix and claims, both in URL-safe base64. The key of the seal is
-derived from the run token, which therefore must not be one that can be guessed.
+derived from the run token, which must therefore have high entropy.
 """
 
 import base64
@@ -20,23 +20,23 @@ from typing import Any
 from astraflow.access.callers import Caller, Role
 from astraflow.contract.errors import NotAuthenticated
 
-JOIN, OWN = "afj", "afc"
+JOIN_TOKEN_PREFIX, CREDENTIAL_PREFIX = "afj", "afc"
 
 _DOMAIN = b"astraflow credentials 1"
-_MOST_LETTERS = 2048
+_MAX_CHARS = 2048
 
 
-class Seal:
-    """Makes and reads credentials of one run."""
+class CredentialSigner:
+    """Signs and verifies the credentials of one run."""
 
     def __init__(self, run_token: str) -> None:
         self._key = hmac.digest(run_token.encode(), _DOMAIN, hashlib.sha256)
         self.read = lru_cache(maxsize=4096)(self._read)
-        """The holder of a credential, whether or not it has expired. Raises: NotAuthenticated."""
+        """Returns the holder of a credential, expired or not. Raises: NotAuthenticated."""
 
-    def text(self, caller: Caller) -> str:
-        """A caller's credential, a secret."""
-        prefix = JOIN if caller.role is Role.JOINER else OWN
+    def sign(self, caller: Caller) -> str:
+        """Returns the credential of a caller, a secret."""
+        prefix = JOIN_TOKEN_PREFIX if caller.role is Role.JOINER else CREDENTIAL_PREFIX
         claims = {
             "id": caller.id,
             "role": (caller.grants or caller.role).value,
@@ -44,64 +44,69 @@ class Seal:
             "name": caller.name,
             "pool": caller.pool,
             "ca": caller.ca,
-            "origin": caller.origin,
+            "origin": caller.issued_from,
             "reusable": caller.is_reusable or "",
         }
-        known = {key: value for key, value in claims.items() if value != ""}
-        body = f"{prefix}.{_encode(json.dumps(known, separators=(',', ':')).encode())}"
+        present_claims = {key: value for key, value in claims.items() if value != ""}
+        body = f"{prefix}.{_encode(json.dumps(present_claims, separators=(',', ':')).encode())}"
         return f"{body}.{_encode(self._sealed(body))}"
 
     def _read(self, text: str) -> Caller:
         body, _, seal = text.rpartition(".")
         if not hmac.compare_digest(_encode(self._sealed(body)).encode(), seal.encode()):
-            raise NotAuthenticated("the credential is not of this run: join it with a token that it minted")
-        return claims_of(text)
+            raise NotAuthenticated(
+                "cannot authenticate: the credential is not of this run; join with a token of this run",
+                code="credential.invalid",
+            )
+        return read_claims(text)
 
     def _sealed(self, body: str) -> bytes:
         return hmac.digest(self._key, body.encode(), hashlib.sha256)
 
 
 def is_credential(text: str) -> bool:
-    """Whether a token is a credential, rather than a run token."""
-    return text.startswith((f"{JOIN}.", f"{OWN}.")) and len(text) <= _MOST_LETTERS
+    """Returns whether a token is a credential, rather than a run token."""
+    return text.startswith((f"{JOIN_TOKEN_PREFIX}.", f"{CREDENTIAL_PREFIX}.")) and len(text) <= _MAX_CHARS
 
 
 def is_join_token(text: str) -> bool:
-    """Whether a token is good for joining only."""
-    return text.startswith(f"{JOIN}.")
+    """Returns whether a token is a join token."""
+    return text.startswith(f"{JOIN_TOKEN_PREFIX}.")
 
 
-def claims_of(text: str) -> Caller:
-    """What a credential says, for its holder to read: only services can tell a true one. Raises: NotAuthenticated."""
+def read_claims(text: str) -> Caller:
+    """Returns the claims of a credential without verifying its seal, which only services can do. Raises:
+    NotAuthenticated."""
     try:
         prefix, claims, _ = text.split(".")
-        found: dict[str, Any] = json.loads(_decode(claims))
-        role = Role(found["role"])
-        is_join = prefix == JOIN
+        fields: dict[str, Any] = json.loads(_decode(claims))
+        role = Role(fields["role"])
+        is_join = prefix == JOIN_TOKEN_PREFIX
         return Caller(
-            id=str(found["id"]),
+            id=str(fields["id"]),
             role=Role.JOINER if is_join else role,
             grants=role if is_join else None,
-            expires_at=float(found["until"]),
-            name=str(found.get("name", "")),
-            pool=str(found.get("pool", "")),
-            ca=str(found.get("ca", "")),
-            origin=str(found.get("origin", "")),
-            is_reusable=found.get("reusable") is True,
+            expires_at=float(fields["until"]),
+            name=str(fields.get("name", "")),
+            pool=str(fields.get("pool", "")),
+            ca=str(fields.get("ca", "")),
+            issued_from=str(fields.get("origin", "")),
+            is_reusable=fields.get("reusable") is True,
         )
     except (ValueError, KeyError, TypeError, binascii.Error, RecursionError):
         raise NotAuthenticated(
-            "the token cannot be read: was it cut off? Copy the whole line, or mint another"
+            "cannot read the token: it is malformed, perhaps truncated; copy the whole line, or get a new one",
+            code="credential.malformed",
         ) from None
 
 
 def digest(text: str) -> str:
-    """What is kept of a credential instead of itself."""
+    """Returns the digest that is stored instead of a credential."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def new_id() -> str:
-    """Of a credential: random, and a serial number that certificates may have (positive, at most 20 bytes)."""
+    """Returns a random credential id that is also a valid certificate serial number (positive, at most 20 bytes)."""
     return f"{secrets.randbits(127) | 1 << 126:032x}"
 
 

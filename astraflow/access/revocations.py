@@ -1,4 +1,4 @@
-"""Credentials that are not good any more: told to the services of a run by a file, looked at on every call."""
+"""Revoked credentials, shared by the services of a run through a file that is checked on every call."""
 
 import json
 import os
@@ -9,10 +9,10 @@ FILE = "revoked.json"
 
 
 class Revocations:
-    """Ids of revoked credentials, each until it would have expired anyway."""
+    """Ids of revoked credentials, each retained until the credential's expiry."""
 
     def __init__(self, folder: Path | None) -> None:
-        """folder: of the run's authority, which its services share; None keeps them in this process."""
+        """folder: of the run's authority, which its services share; None keeps the ids in this process."""
         self._path = folder / FILE if folder else None
         self._seen: tuple[int, int] | None = None
         self._until: dict[str, float] = {}
@@ -22,9 +22,9 @@ class Revocations:
         return credential in self._until
 
     def add(self, credentials: Mapping[str, float], *, now: float) -> None:
-        """Revoke: id -> Unix seconds when it expires. It holds when this returns, in every service."""
+        """Revokes credentials: id -> Unix seconds of its expiry. Effective in every service when this returns."""
         self._refresh()
-        self._until = {one: until for one, until in {**self._until, **credentials}.items() if until > now}
+        self._until = {credential: until for credential, until in {**self._until, **credentials}.items() if until > now}
         if self._path is not None:
             _write(self._path, self._until)
 
@@ -32,10 +32,10 @@ class Revocations:
         if self._path is None:
             return
         try:
-            found = self._path.stat()
+            status = self._path.stat()
         except FileNotFoundError:
-            return  # nothing was revoked yet
-        state = (found.st_mtime_ns, found.st_ino)
+            return  # no revocation yet
+        state = (status.st_mtime_ns, status.st_ino)
         if state != self._seen:
             self._until = json.loads(self._path.read_text())
             self._seen = state

@@ -1,26 +1,62 @@
-"""How good each trajectory was, compared with its group or its batch."""
+"""Advantages: how much better each trajectory is than its group or its batch."""
 
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from astraflow.algorithms.base import advantages
-from astraflow.algorithms.masks import group_counts, group_means, group_spreads, masked_mean, masked_spread
+from astraflow.algorithms.masks import group_counts, group_means, group_stds, masked_mean, masked_std
+from astraflow.algorithms.tokens import RowData
 from astraflow.runtime.config import Config
 
 
-class SpreadOptions(Config):
-    """For advantages in units of a spread."""
+class GroupOptions(Config):
+    """Rows that are compared with each other."""
+
+    per_slot: bool = False
+    """Compares a row with rows of the same slot only: for workflows in which one policy has several roles, such as
+    planner and solver, whose rewards have different levels."""
+
+
+class GroupNormalizationOptions(GroupOptions):
+    """Rows that are compared with each other, and the smallest spread."""
 
     epsilon: float = Field(default=1e-4, gt=0)
-    """Added to the spread, so that near-equal rewards do not become huge advantages."""
+    """Added to the standard deviation, so that near-equal rewards do not become huge advantages."""
 
 
-class NoOptions(Config):
-    """There is nothing to choose."""
+class MaxRlOptions(GroupOptions):
+    """Rows that are compared with each other, and the smallest mean."""
+
+    epsilon: float = Field(default=1e-6, gt=0)
+    """Added to the mean, so that a mean near 0 does not become a huge advantage."""
+
+
+class BatchNormalizationOptions(Config):
+    """Smallest spread of the batch."""
+
+    epsilon: float = Field(default=1e-4, gt=0)
+    """Added to the standard deviation, so that near-equal rewards do not become huge advantages."""
+
+
+class OverlongOptions(Config):
+    """Stretch of lengths over which the penalty grows."""
+
+    max_tokens: int = Field(ge=1)
+    """Length of the full penalty, usually the generation limit. Tokens."""
+    buffer_tokens: int = Field(default=4096, ge=1)
+    """The penalty begins this much before `max_tokens`. (DAPO: 4096 before 20480)"""
+    penalty: float = Field(default=1.0, gt=0)
+    """Full penalty, in units of the reward."""
+
+    @model_validator(mode="after")
+    def _check_buffer(self) -> "OverlongOptions":
+        if self.buffer_tokens > self.max_tokens:
+            raise ValueError(f"buffer_tokens is above max_tokens {self.max_tokens}; reduce buffer_tokens")
+        return self
 
 
 def group_relative(values: Tensor, groups: Tensor, is_counted: Tensor, *, epsilon: float = 1e-4) -> Tensor:
-    """Against the group's mean, in units of the group's spread. A group of equal rewards gets zeros: no signal.
+    """Returns values minus the group's mean, divided by the group's standard deviation; 0 in groups of equal rewards.
 
     values, groups, is_counted: `[trajectories]`; returns `[trajectories]`.
     Source: DeepSeekMath, arXiv:2402.03300, section 4.1.2.
@@ -30,12 +66,12 @@ def group_relative(values: Tensor, groups: Tensor, is_counted: Tensor, *, epsilo
     >>> group_relative(rewards, groups, torch.tensor([True] * 4))
     tensor([ 0.7070, -0.7070,  0.0000,  0.0000])
     """
-    spreads = group_spreads(values, groups, is_counted)
+    spreads = group_stds(values, groups, is_counted)
     return group_centred(values, groups, is_counted) / (spreads + epsilon)
 
 
 def group_centred(values: Tensor, groups: Tensor, is_counted: Tensor) -> Tensor:
-    """Against the group's mean, in units of the reward: hard and easy prompts are not weighted up.
+    """Returns values minus the group's mean, in units of the reward: hard and easy prompts are not weighted up.
 
     Source: Dr. GRPO, arXiv:2503.20783.
     """
@@ -43,66 +79,144 @@ def group_centred(values: Tensor, groups: Tensor, is_counted: Tensor) -> Tensor:
 
 
 def leave_one_out(values: Tensor, groups: Tensor, is_counted: Tensor) -> Tensor:
-    """Against the mean of the others in the group: unbiased, because the baseline does not depend on the sample.
+    """Returns values minus the mean of the other group members: unbiased, as the baseline is independent of the sample.
 
-    A member without others gets 0. Source: RLOO, arXiv:2402.14740.
+    A group with a single member gets 0. Source: RLOO, arXiv:2402.14740.
     """
     counts = group_counts(groups, is_counted)
     return group_centred(values, groups, is_counted) * counts / (counts - 1).clamp(min=1)
 
 
 def batch_whitened(values: Tensor, is_counted: Tensor, *, epsilon: float = 1e-4) -> Tensor:
-    """Against the mean of the batch, in units of the batch's spread; every trajectory has the same say.
+    """Returns values minus the batch mean, divided by the batch's standard deviation; all trajectories weigh the same.
 
     Source: REINFORCE++, arXiv:2501.03262.
     """
-    whitened = (values - masked_mean(values, is_counted)) / (masked_spread(values, is_counted) + epsilon)
+    whitened = (values - masked_mean(values, is_counted)) / (masked_std(values, is_counted) + epsilon)
     return whitened.where(is_counted, 0.0)
 
 
-@advantages.register("group_relative", options=SpreadOptions)
+def maxrl(values: Tensor, groups: Tensor, is_counted: Tensor, *, epsilon: float = 1e-6) -> Tensor:
+    """Returns values minus the group's mean, divided by the mean; 0 in groups whose mean is not positive.
+
+    For rewards that are not negative. Hard prompts weigh more, as in the gradient of the log of the success rate.
+    Source: MaxRL, arXiv:2602.02710.
+    """
+    means = group_means(values, groups, is_counted)
+    relative = group_centred(values, groups, is_counted) / (means.clamp(min=0) + epsilon)
+    return relative.where(means > 0, 0.0)
+
+
+def overlong_penalty(values: Tensor, lengths: Tensor, options: OverlongOptions) -> Tensor:
+    """Returns values minus a penalty that grows linearly over the last stretch of the length limit.
+
+    lengths: int64 `[rows]`. Source: DAPO, arXiv:2503.14476, equation 13.
+    """
+    begin = options.max_tokens - options.buffer_tokens
+    share = ((lengths - begin).to(values.dtype) / options.buffer_tokens).clamp(0, 1)
+    return values - options.penalty * share
+
+
+def compared_groups(rows: RowData, *, per_slot: bool) -> Tensor:
+    """Returns the number of each row's group of compared rows: int64 `[rows]`."""
+    if not per_slot or not len(rows.groups):
+        return rows.groups
+    return rows.groups * (rows.slots.max() + 1) + rows.slots
+
+
+@advantages.register("group_relative", options=GroupNormalizationOptions)
 class GroupRelative:
-    """See `group_relative`."""
+    """GRPO: distance from the group's mean in units of its spread.
 
-    def __init__(self, options: SpreadOptions) -> None:
-        self._epsilon = options.epsilon
+    Formula: (R - mean) / (std + epsilon), of the group.
+    Source: arXiv:2402.03300.
+    """
 
-    def __call__(self, values: Tensor, groups: Tensor, is_counted: Tensor) -> Tensor:
-        """`[trajectories]`."""
-        return group_relative(values, groups, is_counted, epsilon=self._epsilon)
+    def __init__(self, options: GroupNormalizationOptions) -> None:
+        self._options = options
+
+    def __call__(self, values: Tensor, rows: RowData) -> Tensor:
+        """Returns the advantages, `[rows]`."""
+        groups = compared_groups(rows, per_slot=self._options.per_slot)
+        return group_relative(values, groups, rows.is_counted, epsilon=self._options.epsilon)
 
 
-@advantages.register("group_centred", options=NoOptions)
+@advantages.register("group_centred", options=GroupOptions)
 class GroupCentred:
-    """See `group_centred`."""
+    """Dr. GRPO: distance from the group's mean in units of the reward, so groups weigh by their spread.
 
-    def __init__(self, _options: NoOptions) -> None:
-        pass
+    Formula: R - mean, of the group.
+    Source: arXiv:2503.20783.
+    """
 
-    def __call__(self, values: Tensor, groups: Tensor, is_counted: Tensor) -> Tensor:
-        """`[trajectories]`."""
-        return group_centred(values, groups, is_counted)
+    def __init__(self, options: GroupOptions) -> None:
+        self._options = options
+
+    def __call__(self, values: Tensor, rows: RowData) -> Tensor:
+        """Returns the advantages, `[rows]`."""
+        return group_centred(values, compared_groups(rows, per_slot=self._options.per_slot), rows.is_counted)
 
 
-@advantages.register("leave_one_out", options=NoOptions)
+@advantages.register("leave_one_out", options=GroupOptions)
 class LeaveOneOut:
-    """See `leave_one_out`."""
+    """RLOO: distance from the mean of the others, a baseline that is independent of the sample.
 
-    def __init__(self, _options: NoOptions) -> None:
-        pass
+    Formula: R - mean of the other members of the group.
+    Source: arXiv:2402.14740.
+    """
 
-    def __call__(self, values: Tensor, groups: Tensor, is_counted: Tensor) -> Tensor:
-        """`[trajectories]`."""
-        return leave_one_out(values, groups, is_counted)
+    def __init__(self, options: GroupOptions) -> None:
+        self._options = options
+
+    def __call__(self, values: Tensor, rows: RowData) -> Tensor:
+        """Returns the advantages, `[rows]`."""
+        return leave_one_out(values, compared_groups(rows, per_slot=self._options.per_slot), rows.is_counted)
 
 
-@advantages.register("batch_whitened", options=SpreadOptions)
+@advantages.register("maxrl", options=MaxRlOptions)
+class MaxRl:
+    """MaxRL: distance from the group's mean in units of the mean, so hard prompts weigh more.
+
+    Formula: (R - mean) / (mean + epsilon), of the group; 0 where mean <= 0.
+    Source: arXiv:2602.02710.
+    """
+
+    def __init__(self, options: MaxRlOptions) -> None:
+        self._options = options
+
+    def __call__(self, values: Tensor, rows: RowData) -> Tensor:
+        """Returns the advantages, `[rows]`."""
+        groups = compared_groups(rows, per_slot=self._options.per_slot)
+        return maxrl(values, groups, rows.is_counted, epsilon=self._options.epsilon)
+
+
+@advantages.register("batch_whitened", options=BatchNormalizationOptions)
 class BatchWhitened:
-    """See `batch_whitened`."""
+    """REINFORCE++: distance from the batch's mean in units of its spread.
 
-    def __init__(self, options: SpreadOptions) -> None:
+    Formula: (R - mean) / (std + epsilon), of the batch.
+    Source: arXiv:2501.03262.
+    """
+
+    def __init__(self, options: BatchNormalizationOptions) -> None:
         self._epsilon = options.epsilon
 
-    def __call__(self, values: Tensor, _groups: Tensor, is_counted: Tensor) -> Tensor:
-        """`[trajectories]`."""
-        return batch_whitened(values, is_counted, epsilon=self._epsilon)
+    def __call__(self, values: Tensor, rows: RowData) -> Tensor:
+        """Returns the advantages, `[rows]`."""
+        return batch_whitened(values, rows.is_counted, epsilon=self._epsilon)
+
+
+@advantages.register("overlong_penalty", options=OverlongOptions)
+class OverlongPenalty:
+    """DAPO: penalty for long answers. Changes the reward, so it comes first in the list.
+
+    Formula: R - penalty x clip((length - (max_tokens - buffer_tokens)) / buffer_tokens, 0, 1).
+    Source: arXiv:2503.14476.
+    """
+
+    def __init__(self, options: OverlongOptions) -> None:
+        self._options = options
+
+    def __call__(self, values: Tensor, rows: RowData) -> Tensor:
+        """Returns the rewards, `[rows]`."""
+        return overlong_penalty(values, rows.lengths, self._options).where(rows.is_counted, 0.0)

@@ -1,9 +1,10 @@
-"""The port of advantages: how good each trajectory of a batch was."""
+"""Interfaces and registries of advantages: estimates of how good each trajectory, or each token, of a batch is."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from astraflow.algorithms.tokens import Pass, Ranks, RowData, TokenData
 from astraflow.runtime.plugins import Registry
 
 if TYPE_CHECKING:
@@ -11,26 +12,38 @@ if TYPE_CHECKING:
 
 
 class Advantage(Protocol):
-    """Turns rewards into advantages, or advantages into better ones: they compose in the order they are listed.
+    """Maps rewards to advantages, or advantages to advantages: instances are applied in the order of the list.
 
-    Built by `advantages.build(spec)`.
+    Built by `advantages.build(spec)`. Computed once for the whole batch, before it is split over minibatches and ranks.
     """
 
-    def __call__(self, values: Tensor, groups: Tensor, is_counted: Tensor) -> Tensor:
-        """values: float32 `[trajectories]`, rewards at first; groups: int64 `[trajectories]`, numbered from 0.
+    def __call__(self, values: Tensor, rows: RowData) -> Tensor:
+        """values: float32 `[rows]`, rewards for the first advantage. Returns `[rows]`, 0 where a row is not counted."""
 
-        is_counted: bool `[trajectories]`; the others are no part of any mean or spread and get 0. Members that are
-        missing altogether are just not there: groups may differ in size.
+
+class TokenAdvantage(Protocol):
+    """Maps the advantages of tokens, at first those of their rows, to others. Built by `token_advantages.build(spec)`.
+
+    Instances are applied in the order of the list, after the passes that they need.
+    """
+
+    @property
+    def needs(self) -> frozenset[Pass]:
+        """Forward passes without gradient whose results it reads."""
+
+    def __call__(self, tokens: TokenData, rows: RowData, ranks: Ranks) -> TokenData:
+        """Returns the tokens with new advantages (and returns, for a critic). Collective: called on every rank.
+
+        tokens: this rank's share of the whole batch, all minibatches.
         """
 
 
+_KINDS = ("batch_whitened", "group_centred", "group_relative", "leave_one_out", "maxrl", "overlong_penalty")
+_TOKEN_KINDS = ("distillation", "gae", "turn_discount", "whitened")
+
 advantages: Registry[Advantage] = Registry(
-    "advantage",
-    built_in={
-        "batch_whitened": "astraflow.algorithms.advantages",
-        "group_centred": "astraflow.algorithms.advantages",
-        "group_relative": "astraflow.algorithms.advantages",
-        "leave_one_out": "astraflow.algorithms.advantages",
-    },
-    heavy=("batch_whitened", "group_centred", "group_relative", "leave_one_out"),
+    "advantage", built_in=dict.fromkeys(_KINDS, "astraflow.algorithms.advantages"), heavy=_KINDS
+)
+token_advantages: Registry[TokenAdvantage] = Registry(
+    "token_advantage", built_in=dict.fromkeys(_TOKEN_KINDS, "astraflow.algorithms.token_advantages"), heavy=_TOKEN_KINDS
 )

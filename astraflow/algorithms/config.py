@@ -1,4 +1,4 @@
-"""What a policy learns by: advantages, loss, and what they must know about how rollouts are made."""
+"""Configuration of a policy's learning algorithm: advantages, loss, and the sampling facts that both depend on."""
 
 from typing import Any
 
@@ -7,14 +7,37 @@ from pydantic import Field
 from astraflow.runtime.config import Config
 
 
+class CriticConfig(Config):
+    """Critic of a policy: a model of its own that starts from the policy's weights and predicts returns."""
+
+    learning_rate: float = Field(default=5e-6, gt=0)
+    """Higher than that of the policy, since the critic begins without knowledge of the rewards. (SkyRL)"""
+    loss: dict[str, Any] = Field(default_factory=lambda: {"kind": "critic"})
+    """Loss spec: `kind` and its options."""
+
+
 class AlgorithmConfig(Config):
     """GRPO by default: group-relative advantages, clipped ratio against the recorded behaviour logprobs, token mean."""
 
     advantages: tuple[dict[str, Any], ...] = ({"kind": "group_relative"},)
-    """Applied in order, the first to the rewards, each further one to the result before it."""
+    """Applied in order: the first to the rewards, each further one to the previous result. Empty: the rewards."""
+    token_advantages: tuple[dict[str, Any], ...] = ()
+    """Applied in order to the advantages of the tokens, at first those of their rows."""
     loss: dict[str, Any] = Field(default_factory=lambda: {"kind": "ppo"})
-    """`kind` and its options."""
+    """Loss spec: `kind` and its options."""
+    critic: CriticConfig | None = None
+    """Required by the token advantage `gae`; None: no critic is trained. The built-in backends refuse a critic: they do
+    not train one yet."""
+    teacher: dict[str, Any] | None = None
+    """Model spec of the teacher, required by the token advantage `distillation`; None: no teacher is loaded."""
     temperature: float = Field(default=1.0, gt=0)
-    """That rollouts are sampled at: recorded logprobs are of the tempered distribution, and so are the trainer's."""
+    """Sampling temperature of rollouts. Recorded logprobs and the trainer's are of the tempered distribution."""
     mask_truncated: bool = False
-    """Leave trajectories that were cut off at their length limit out of loss and means. (DAPO, arXiv:2503.14476)"""
+    """Exclude trajectories that were cut off at their length limit from loss and means. (DAPO, arXiv:2503.14476)"""
+    minibatches: int = Field(default=1, ge=1)
+    """Optimizer steps per batch."""
+    max_mismatch: float | None = Field(default=0.1, gt=0)
+    """Bound of the divergence (mean k3) of engine and trainer for the same weights. Nats per token. Engines of the same
+    precision stay below 0.001, so the default stops on errors only; None: no bound."""
+    max_mismatch_steps: int = Field(default=3, ge=1)
+    """Consecutive steps above `max_mismatch` after which the trainer stops. A restart begins to count anew."""

@@ -1,11 +1,11 @@
-"""Means and spreads over what counts: masked, and by group."""
+"""Masked means and standard deviations, over a batch and by group."""
 
 import torch
 from torch import Tensor
 
 
 def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
-    """Mean over the places where `mask` is True; 0 when there are none.
+    """Returns the mean of the values where `mask` is True; 0 when there are none.
 
     >>> masked_mean(torch.tensor([1.0, 3.0, 100.0]), torch.tensor([True, True, False]))
     tensor(2.)
@@ -13,10 +13,10 @@ def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
     return values.where(mask, 0.0).sum() / mask.sum().clamp(min=1)
 
 
-def masked_spread(values: Tensor, mask: Tensor) -> Tensor:
-    """Sample standard deviation over the places where `mask` is True; 0 for fewer than two.
+def masked_std(values: Tensor, mask: Tensor) -> Tensor:
+    """Returns the sample standard deviation of the values where `mask` is True; 0 for fewer than two.
 
-    >>> masked_spread(torch.tensor([1.0, 3.0, 100.0]), torch.tensor([True, True, False]))
+    >>> masked_std(torch.tensor([1.0, 3.0, 100.0]), torch.tensor([True, True, False]))
     tensor(1.4142)
     """
     squares = (values - masked_mean(values, mask)).square().where(mask, 0.0).sum()
@@ -24,7 +24,7 @@ def masked_spread(values: Tensor, mask: Tensor) -> Tensor:
 
 
 def group_counts(groups: Tensor, mask: Tensor) -> Tensor:
-    """How many members of each one's group count: int64 `[n]` for groups `[n]`.
+    """Returns the number of counted members in each element's group: int64 `[n]` for groups `[n]`.
 
     >>> group_counts(torch.tensor([0, 0, 1]), torch.tensor([True, True, False]))
     tensor([2, 2, 0])
@@ -33,7 +33,7 @@ def group_counts(groups: Tensor, mask: Tensor) -> Tensor:
 
 
 def group_means(values: Tensor, groups: Tensor, mask: Tensor) -> Tensor:
-    """The mean of each one's group, over the members that count: `[n]`.
+    """Returns the mean of each element's group over the counted members: `[n]`.
 
     >>> group_means(torch.tensor([1.0, 3.0, 7.0]), torch.tensor([0, 0, 1]), torch.tensor([True, True, True]))
     tensor([2., 2., 7.])
@@ -41,10 +41,11 @@ def group_means(values: Tensor, groups: Tensor, mask: Tensor) -> Tensor:
     return _totals(values.where(mask, 0.0), groups)[groups] / group_counts(groups, mask).clamp(min=1)
 
 
-def group_spreads(values: Tensor, groups: Tensor, mask: Tensor) -> Tensor:
-    """The sample standard deviation of each one's group, over the members that count: `[n]`; 0 for fewer than two.
+def group_stds(values: Tensor, groups: Tensor, mask: Tensor) -> Tensor:
+    """Returns the sample standard deviation of each element's group over the counted members: `[n]`; 0 for fewer than
+    two.
 
-    >>> group_spreads(torch.tensor([1.0, 3.0, 7.0]), torch.tensor([0, 0, 1]), torch.tensor([True, True, True]))
+    >>> group_stds(torch.tensor([1.0, 3.0, 7.0]), torch.tensor([0, 0, 1]), torch.tensor([True, True, True]))
     tensor([1.4142, 1.4142, 0.0000])
     """
     squares = (values - group_means(values, groups, mask)).square().where(mask, 0.0)
@@ -52,6 +53,6 @@ def group_spreads(values: Tensor, groups: Tensor, mask: Tensor) -> Tensor:
 
 
 def _totals(values: Tensor, groups: Tensor) -> Tensor:
-    """The sum of each group: `[groups]`."""
+    """Returns the sum of each group: `[groups]`."""
     count = int(groups.max()) + 1 if len(groups) else 0
     return torch.zeros(count, dtype=values.dtype, device=values.device).index_add_(0, groups, values)

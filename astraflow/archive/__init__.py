@@ -1,1 +1,1 @@
-"""What a run keeps to be looked at, as it lies in the run's folder: asked by dataflow and by who reopens it."""
+"""Archive of a run: recorded reports, samples and events in its folder, read by dataflow and by offline tools."""

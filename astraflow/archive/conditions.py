@@ -1,10 +1,10 @@
-"""Conditions of a question to the archive, as SQL: what was not asked for is left out."""
+"""SQL conditions of an archive query; empty criteria are omitted."""
 
 from typing import Any
 
 
 class Conditions:
-    """Parts of a `where`, with their values.
+    """Parts of a `where` clause, with their values.
 
     >>> conditions = Conditions()
     >>> conditions.add("step >= ?", 3)
@@ -18,21 +18,21 @@ class Conditions:
         self.values: list[Any] = []
 
     def add(self, part: str, value: Any) -> None:
-        """A condition on a value, once for each `?`, unless there is none: None, or an empty text."""
+        """Adds a condition with the value for each `?`; None and empty text are skipped."""
         if value is not None and value != "":
             self._parts.append(f"({part})")
             self.values += [value] * part.count("?")
 
     @property
     def text(self) -> str:
-        """All of them together."""
+        """All conditions joined by `and`."""
         return " and ".join(self._parts) or "true"
 
 
-def containing(text: str) -> str:
-    """The pattern of `like ... escape '|'` for texts that contain this one; empty for the empty one.
+def like_pattern(text: str) -> str:
+    """Returns the pattern of `like ... escape '|'` for texts that contain this text; empty for an empty text.
 
-    >>> containing("50%")
+    >>> like_pattern("50%")
     '%50|%%'
     """
     if not text:

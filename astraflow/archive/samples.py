@@ -1,78 +1,78 @@
-"""Questions about sampled trajectories, answered from the archive's rows."""
+"""Queries on sampled trajectories in the archive."""
 
 import math
 import sqlite3
 from dataclasses import replace
 from typing import Any
 
-from astraflow.archive.conditions import Conditions, containing
+from astraflow.archive.conditions import Conditions, like_pattern
 from astraflow.contract.ids import FlowId, GroupId, PolicyId
-from astraflow.contract.lookups import (
+from astraflow.contract.queries import (
     GroupPage,
     GroupQuery,
     RewardBin,
+    RewardHistogram,
     RewardQuery,
-    RewardSpread,
     SampledGroup,
     TrajectoryPage,
     TrajectoryQuery,
 )
 from astraflow.contract.reports import SampledTrajectory
-from astraflow.wire.codec_lookups import decode_sample
+from astraflow.wire.codec_queries import decode_sample
 from astraflow.wire.pb import control_plane_pb2 as pb
 
 PAGE_BYTES = 16 * 2**20
-"""What the texts of one page may take."""
+"""Size limit of the texts of one page."""
 
-_COLUMNS = "ordinal, step, fate, size_bytes, body, prompt_text, completion_text"
+_COLUMNS = "ordinal, step, outcome, size_bytes, body, prompt_text, completion_text"
 
-MAX_SHOWN = 1e9
-"""Rewards beyond it count as this: they were accepted before rewards had a bound, and their range is no number."""
+MAX_SHOWN_REWARD = 1e9
+"""Largest reward shown. Larger rewards, which were stored before rewards had a limit, are shown as this value."""
 
-_SHOWN = f"max(-{MAX_SHOWN!r}, min({MAX_SHOWN!r}, reward))"
+_SHOWN = f"max(-{MAX_SHOWN_REWARD!r}, min({MAX_SHOWN_REWARD!r}, reward))"
 
 _SMALLEST_SPREAD = 1e-9
-"""Rewards that differ by a smaller part are shown as one: bins of that width are not told apart by their numbers."""
+"""Relative difference below which rewards are shown as one value: narrower bins would have equal labels."""
 
-_FIGURES = (
-    "group_id, policy, flow, max(ordinal), max(at), max(step), max(fate), count(reward), count(failure), "
+_GROUP_COLUMNS = (
+    "group_id, policy, flow, max(ordinal), max(at), max(step), max(outcome), count(reward), count(failure), "
     f"sum(is_truncated), avg({_SHOWN}), min({_SHOWN}), max({_SHOWN})"
 )
 
 
 def find_trajectories(database: sqlite3.Connection, query: TrajectoryQuery) -> TrajectoryPage:
-    """One page, newest first: back from `before` or the end, or forward from `after`."""
+    """Returns one page, newest first: back from `before` or the end, or forward from `after`."""
     matching = _matching(query)
-    found, has_more = _walk(database, matching, query)
+    trajectories, has_more = _page_rows(database, matching, query)
     if query.after is not None:
         has_older = _exists(database, matching, "ordinal <= ?", query.after)
-        return TrajectoryPage(trajectories=tuple(reversed(found)), has_older=has_older, has_newer=has_more)
+        return TrajectoryPage(trajectories=tuple(reversed(trajectories)), has_older=has_older, has_newer=has_more)
     has_newer = query.before is not None and _exists(database, matching, "ordinal >= ?", query.before)
-    return TrajectoryPage(trajectories=tuple(found), has_older=has_more, has_newer=has_newer)
+    return TrajectoryPage(trajectories=tuple(trajectories), has_older=has_more, has_newer=has_newer)
 
 
 def find_groups(database: sqlite3.Connection, query: GroupQuery) -> GroupPage:
-    """One page of groups, newest first."""
+    """Returns one page of groups, newest first."""
     matching = Conditions()
     _add_common(matching, query)
     having = Conditions()
     having.add("max(ordinal) < ?", query.before)
     select = (
-        f"select {_FIGURES} from samples where {matching.text} group by policy, group_id "  # noqa: S608 (values are apart)
+        f"select {_GROUP_COLUMNS} from samples where {matching.text} group by policy, group_id "  # noqa: S608 (values are apart)
         f"having {having.text} order by max(ordinal) desc limit ?"
     )
     rows = database.execute(select, (*matching.values, *having.values, query.limit + 1)).fetchall()
     return GroupPage(groups=tuple(_group(row) for row in rows[: query.limit]), has_older=len(rows) > query.limit)
 
 
-def find_rewards(database: sqlite3.Connection, query: RewardQuery) -> RewardSpread:
-    """All that match, by their rewards."""
+def find_rewards(database: sqlite3.Connection, query: RewardQuery) -> RewardHistogram:
+    """Returns the reward histogram of all matches."""
     matching = _matching(query.matching)
     select = f"select min({_SHOWN}), max({_SHOWN}), count(failure) from samples where {matching.text}"  # noqa: S608 (values are apart)
     low, high, failed = database.execute(select, matching.values).fetchone()
     if low is None:
-        return RewardSpread(bins=(), failed=failed)
-    width = bin_width(low, high, at_most=query.at_most)
+        return RewardHistogram(bins=(), failed=failed)
+    width = bin_width(low, high, at_most=query.max_bins)
     first = math.floor(low / width)
     select = (
         f"select cast({_SHOWN} / ? - ? as integer), min({_SHOWN}), max({_SHOWN}), count(*), "  # noqa: S608 (values are apart)
@@ -81,20 +81,20 @@ def find_rewards(database: sqlite3.Connection, query: RewardQuery) -> RewardSpre
     )
     bins = tuple(
         RewardBin(
-            begin=(first + place) * width,
-            end=(first + place + 1) * width,
+            begin=(first + index) * width,
+            end=(first + index + 1) * width,
             lowest=lowest,
             highest=highest,
             trajectories=trajectories,
             groups=groups,
         )
-        for place, lowest, highest, trajectories, groups in database.execute(select, (width, first, *matching.values))
+        for index, lowest, highest, trajectories, groups in database.execute(select, (width, first, *matching.values))
     )
-    return RewardSpread(bins=bins, failed=failed)
+    return RewardHistogram(bins=bins, failed=failed)
 
 
 def bin_width(low: float, high: float, *, at_most: int) -> float:
-    """A round width with which bins from `low` to `high` are no more than `at_most`, or two for less than that.
+    """Returns a round bin width with which at most `at_most` bins (or two, if more) cover `low` to `high`.
 
     >>> bin_width(0.0, 1.0, at_most=20), bin_width(-3.0, 40.0, at_most=20), bin_width(1.0, 1.0, at_most=20)
     (0.1, 2.5, 0.1)
@@ -118,7 +118,7 @@ def _matching(query: TrajectoryQuery) -> Conditions:
     conditions.add("(failure is not null) = ?", query.is_failed)
     conditions.add(
         "prompt_text like ? escape '|' or completion_text like ? escape '|' or failure like ? escape '|'",
-        containing(query.text),
+        like_pattern(query.text),
     )
     return conditions
 
@@ -126,45 +126,45 @@ def _matching(query: TrajectoryQuery) -> Conditions:
 def _add_common(conditions: Conditions, query: TrajectoryQuery | GroupQuery) -> None:
     conditions.add("policy = ?", query.policy)
     conditions.add("flow = ?", query.flow)
-    conditions.add("fate = ?", query.fate)
+    conditions.add("outcome = ?", query.outcome)
     conditions.add("step = ?", query.step)
     conditions.add("step >= ?", query.first_step)
     conditions.add("step <= ?", query.last_step)
 
 
-def _walk(
+def _page_rows(
     database: sqlite3.Connection, matching: Conditions, query: TrajectoryQuery
 ) -> tuple[list[SampledTrajectory], bool]:
-    """What fits on the page in the order of the walk, and whether there is more that way."""
+    """Returns the rows of the page in query order, and whether more follow."""
     is_forward = query.after is not None
     bound, order = ("ordinal > ?", "asc") if is_forward else ("ordinal < ?", "desc")
-    place = query.after if is_forward else query.before
-    values = list(matching.values) + ([] if place is None else [place])
-    where = matching.text if place is None else f"{matching.text} and {bound}"
+    boundary = query.after if is_forward else query.before
+    values = list(matching.values) + ([] if boundary is None else [boundary])
+    where = matching.text if boundary is None else f"{matching.text} and {bound}"
     select = f"select {_COLUMNS} from samples where {where} order by ordinal {order} limit ?"  # noqa: S608 (values are apart)
-    found: list[SampledTrajectory] = []
+    trajectories: list[SampledTrajectory] = []
     size_bytes = 0
     for row in database.execute(select, (*values, query.limit + 1)):
         size_bytes += row[3]
-        if found and (len(found) == query.limit or size_bytes > PAGE_BYTES):
-            return found, True
-        found.append(_sample(row))
-    return found, False
+        if trajectories and (len(trajectories) == query.limit or size_bytes > PAGE_BYTES):
+            return trajectories, True
+        trajectories.append(_sample(row))
+    return trajectories, False
 
 
-def _exists(database: sqlite3.Connection, matching: Conditions, bound: str, place: int) -> bool:
+def _exists(database: sqlite3.Connection, matching: Conditions, bound: str, boundary: int) -> bool:
     select = f"select exists (select 1 from samples where {matching.text} and {bound})"  # noqa: S608 (values are apart)
-    return bool(database.execute(select, (*matching.values, place)).fetchone()[0])
+    return bool(database.execute(select, (*matching.values, boundary)).fetchone()[0])
 
 
 def _sample(row: tuple[Any, ...]) -> SampledTrajectory:
-    _, step, fate, _, body, prompt_text, completion_text = row
-    rest = decode_sample(pb.SampledTrajectory.FromString(body))
-    return replace(rest, step=step, fate=fate, prompt_text=prompt_text, completion_text=completion_text)
+    _, step, outcome, _, body, prompt_text, completion_text = row
+    sample = decode_sample(pb.SampledTrajectory.FromString(body))
+    return replace(sample, step=step, outcome=outcome, prompt_text=prompt_text, completion_text=completion_text)
 
 
 def _group(row: tuple[Any, ...]) -> SampledGroup:
-    group, policy, flow, ordinal, at, step, fate, trajectories, failed, truncated, *rewards = row
+    group, policy, flow, ordinal, at, step, outcome, trajectories, failed, truncated, *rewards = row
     return SampledGroup(
         group=GroupId(group),
         policy=PolicyId(policy),
@@ -172,7 +172,7 @@ def _group(row: tuple[Any, ...]) -> SampledGroup:
         ordinal=ordinal,
         at=at,
         step=step,
-        fate=fate,
+        outcome=outcome,
         trajectories=trajectories,
         failed=failed,
         truncated=truncated,

@@ -1,1 +1,1 @@
-"""The command line: one role, a whole run on this machine, and looking at a run."""
+"""Command line: starts single roles or a whole run on this machine, and inspects and controls runs."""

@@ -1,4 +1,4 @@
-"""What a person decides of a maintainer's proposals from the command line, and how they are shown."""
+"""Approval and rejection of the maintainer's proposals from the command line, and their display."""
 
 import getpass
 import time
@@ -11,19 +11,23 @@ from rich.text import Text
 from astraflow.cli.fleet_tables import plan_table
 from astraflow.client.fleet_plane import FleetPlaneClient
 from astraflow.contract.errors import Conflict
-from astraflow.contract.fleet import Actor, Applied, Decision, PlanId, Role
-from astraflow.contract.maintenance import Proposal, ProposalState
+from astraflow.contract.fleet import Actor, AppliedPlan, Decision, PlanId, Role
+from astraflow.contract.maintainer import Proposal, ProposalState
 
 
-async def approve(plane: FleetPlaneClient, plan: PlanId, *, key: str, reason: str) -> Applied:
-    """Apply what waits; the guard judges again. With a reason the journal has a note of it, too.
+async def approve(plane: FleetPlaneClient, plan: PlanId, *, key: str, reason: str) -> AppliedPlan:
+    """Applies a waiting proposal; the guard checks it again. A reason is added to the journal as a note.
 
-    Under the key of an earlier try both are done once. Raises: Conflict for what does not wait any more, NotPermitted.
+    With the key of an earlier attempt, both happen once. Raises: Conflict for a proposal that no longer waits,
+    NotPermitted.
     """
     waiting = {proposal.plan.id: proposal for proposal in await plane.proposals()}
     if plan not in waiting and not key:
-        raise Conflict(f"plan {plan} waits for nobody (any more): look at `astraflow maintainer proposals`")
-    key, actor = key or fresh_key(), _actor()
+        raise Conflict(
+            f"cannot approve plan {plan!r}: it is not a waiting proposal; see `astraflow maintainer proposals`",
+            code="proposal.not_waiting",
+        )
+    key, actor = key or new_idempotency_key(), _actor()
     applied = await plane.apply(plan, key=key, approver=actor)
     if reason:
         message = f"plan {plan} was approved from the command line"
@@ -33,19 +37,19 @@ async def approve(plane: FleetPlaneClient, plan: PlanId, *, key: str, reason: st
 
 
 async def reject(plane: FleetPlaneClient, plan: PlanId, *, key: str, reason: str) -> Decision:
-    """Say no. Raises: InvalidInput for what does not wait, NotPermitted."""
-    return await plane.reject(plan, actor=_actor(), key=key or fresh_key(), reason=reason)
+    """Rejects a waiting proposal. Raises: InvalidInput for a proposal that does not wait, NotPermitted."""
+    return await plane.reject(plan, actor=_actor(), key=key or new_idempotency_key(), reason=reason)
 
 
 def proposal_list(proposals: Sequence[Proposal]) -> RenderableType:
-    """Each with what applying it would do, and what to type."""
+    """Returns the proposals with their effect and the commands to decide on them."""
     if not proposals:
-        return Text("nothing waits")
+        return Text("no proposals")
     return Group(*(line for proposal in proposals for line in _lines(proposal)))
 
 
-def fresh_key() -> str:
-    """Of a change that is tried for the first time."""
+def new_idempotency_key() -> str:
+    """Returns the idempotency key of a new change."""
     return f"cli:{uuid.uuid4()}"
 
 
@@ -53,7 +57,7 @@ def _lines(proposal: Proposal) -> list[RenderableType]:
     plan, by = proposal.plan, proposal.proposed_by
     lines: list[RenderableType] = [
         Text(f"plan {plan.id}, {proposal.state.value}, by {by.name} ({by.role.value})", style="bold"),
-        Text(f"why: {plan.request.reason}"),
+        Text(f"reason: {plan.request.reason}"),
     ]
     if proposal.state is not ProposalState.WAITING:
         decided = f"{proposal.decided_by}: {proposal.decision_reason}" if proposal.decided_by else ""
@@ -62,7 +66,7 @@ def _lines(proposal: Proposal) -> list[RenderableType]:
     return [
         *lines,
         plan_table(plan, is_proposed=True),
-        Text(f"for {left_s / 60:.0f} minutes more:"),
+        Text(f"expires in {left_s / 60:.0f} minutes; to decide:"),
         Text(f"astraflow maintainer approve {plan.id}"),
         Text(f'astraflow maintainer reject {plan.id} --reason "..."'),
         Text(""),

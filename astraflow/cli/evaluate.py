@@ -1,4 +1,4 @@
-"""`evaluate`: how good is a version? Ask a run, and wait for the answer."""
+"""`astraflow evaluate`: starts an evaluation round of a run and waits for its result."""
 
 from typing import Annotated
 
@@ -12,10 +12,12 @@ def evaluate(
     address: Address = "",
     version: Annotated[
         list[str],
-        typer.Option(metavar="[POLICY=]VERSION", help="What to evaluate; the newest by default. One for each policy."),
+        typer.Option(
+            metavar="[POLICY=]VERSION", help="Version to evaluate, once for each policy; default: the newest."
+        ),
     ] = [],  # noqa: B006 (typer copies it)
-    reason: Annotated[str, typer.Option(help="Why, for the journal.")] = "asked on the command line",
-    as_json: Annotated[bool, typer.Option("--json", help="Print what was found as one JSON object.")] = False,
+    reason: Annotated[str, typer.Option(help="Reason, for the journal.")] = "requested on the command line",
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
     token: Token = "",
     token_file: TokenFile = None,
     authority: Authority = None,
@@ -23,11 +25,10 @@ def evaluate(
     tls_client_certificate: TlsClientCertificate = None,
     tls_client_key: TlsClientKey = None,
 ) -> None:
-    """Evaluate a version beside training, which goes on. Ctrl-C ends the waiting, not the evaluation."""
-    from astraflow.cli.local import find_run
-    from astraflow.cli.roles import client_tls
-    from astraflow.cli.rounds import ask_and_follow
+    """Evaluate a version while training continues. Ctrl-C ends the waiting, not the evaluation."""
+    from astraflow.cli.evaluation_rounds import request_and_follow
+    from astraflow.cli.run_endpoints import client_tls, find_run
 
-    door = find_run(address, token, token_file)
-    tls = client_tls(tls_ca, tls_client_certificate, tls_client_key, authority) or door.tls
-    raise typer.Exit(ask_and_follow(door, name, version, tls=tls, reason=reason, as_json=as_json))
+    endpoint = find_run(address, token, token_file)
+    tls = client_tls(tls_ca, tls_client_certificate, tls_client_key, authority) or endpoint.tls
+    raise typer.Exit(request_and_follow(endpoint, name, version, tls=tls, reason=reason, as_json=as_json))

@@ -1,4 +1,4 @@
-"""Calls of the fleet plane from the command line. Who acts is who is logged in here; the run token speaks for them."""
+"""Calls of the fleet service from the command line. The actor is the system user, authorized by the run token."""
 
 import asyncio
 import getpass
@@ -8,15 +8,14 @@ from pathlib import Path
 from typing import TypeVar
 
 from astraflow.access.authority import Authority
-from astraflow.cli.local import Door
 from astraflow.cli.options import TOKEN, read_token
-from astraflow.cli.roles import client_tls
+from astraflow.cli.run_endpoints import RunEndpoint, client_tls
 from astraflow.client.fleet_plane import FleetPlaneClient
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.fleet import Actor, Applied, Decision, KillScope, LaunchId, PlanId, PlanRequest, Role
+from astraflow.contract.fleet import Actor, AppliedPlan, Decision, KillScope, LaunchId, PlanId, PlanRequest, Role
 from astraflow.contract.ids import PoolId
-from astraflow.contract.rehearsals import Rehearsal
-from astraflow.runtime.runs import active_runs
+from astraflow.contract.preflight import PreflightResult
+from astraflow.runtime.run_folders import active_runs
 from astraflow.wire.channel import authority_client_tls, dial
 
 T = TypeVar("T")
@@ -30,84 +29,94 @@ def find_fleet(
     tls_ca: Path | None,
     tls_client_certificate: Path | None,
     tls_client_key: Path | None,
-) -> Door:
-    """The fleet service at `address`, or that of the latest active run here that has one.
+) -> RunEndpoint:
+    """Returns the fleet service at `address`, or the fleet service of the latest active run on this machine.
 
-    Raises: InvalidInput when no such run is active on this machine, or no token is known for `address`.
+    Raises: InvalidInput when no such run is active, or no token is known for `address`.
     """
     token = token or read_token(token_file)
     tls = client_tls(tls_ca, tls_client_certificate, tls_client_key, authority)
     if address and token:
-        return Door(address=address, token=token, tls=tls)
+        return RunEndpoint(address=address, token=token, tls=tls)
     for directory in active_runs():
         facts = directory.facts
         if facts.fleet and address in ("", facts.fleet):
-            own = authority_client_tls(Authority.opened(directory.authority)) if facts.is_tls else None
-            return Door(address=facts.fleet, token=token or directory.token, tls=tls or own)
+            run_tls = authority_client_tls(Authority.load(directory.authority)) if facts.is_tls else None
+            return RunEndpoint(address=facts.fleet, token=token or directory.token, tls=tls or run_tls)
     if address:
-        raise InvalidInput(f"no token for {address}: give --token-file, or set {TOKEN} to the run's token")
+        raise InvalidInput(
+            f"cannot call {address!r}: no token is known for it; give --token-file, or set {TOKEN} to the run token",
+            code="cli.no_token",
+        )
     raise InvalidInput(
-        "no run with a fleet service is active on this machine: start one (astraflow run RECIPE --fleet), or give "
-        "--at HOST:PORT and its token"
+        "cannot find a fleet service: no active run on this machine has one; start one (astraflow run RECIPE --fleet), "
+        "or give --address HOST:PORT and its token",
+        code="cli.no_active_run",
     )
 
 
-def ask(door: Door, call: Callable[[FleetPlaneClient], Awaitable[T]]) -> T:
-    """One call. Raises: as the client does."""
+def ask(endpoint: RunEndpoint, call: Callable[[FleetPlaneClient], Awaitable[T]]) -> T:
+    """Makes one call. Raises: the errors of the client."""
 
-    async def asked() -> T:
-        async with dial(door.address, token=door.token, tls=door.tls) as link:
+    async def connect_and_call() -> T:
+        async with dial(endpoint.address, token=endpoint.token, tls=endpoint.tls) as link:
             return await call(FleetPlaneClient(link))
 
-    return asyncio.run(asked())
+    return asyncio.run(connect_and_call())
 
 
 def plan_request(pool: str, *, target: int | None, retire: Sequence[str], is_kill: bool, reason: str) -> PlanRequest:
-    """What to plan. Raises: InvalidInput for both or neither of target and retire."""
+    """Returns the request for a plan. Raises: InvalidInput for both or neither of target and retire."""
     return PlanRequest(
         pool=PoolId(pool),
         actor=_actor(),
         reason=reason,
         target=target,
-        retire=tuple(LaunchId(one) for one in retire),
+        retire=tuple(LaunchId(launch) for launch in retire),
         is_kill=is_kill,
     )
 
 
-def apply(door: Door, plan: str, *, key: str) -> Applied:
-    """Carry a plan out."""
-    return ask(door, lambda client: client.apply(PlanId(plan), key=key or _key(), approver=_actor()))
+def apply(endpoint: RunEndpoint, plan: str, *, key: str) -> AppliedPlan:
+    """Applies a plan."""
+    return ask(endpoint, lambda client: client.apply(PlanId(plan), key=key or _key(), approver=_actor()))
 
 
-def hold(door: Door, pool: str, *, minutes: float, key: str, reason: str) -> Decision:
-    """Take no node away."""
+def override(endpoint: RunEndpoint, pool: str, *, minutes: float, key: str, reason: str) -> Decision:
+    """Sets or ends the manual override of a pool, during which no node is removed."""
     return ask(
-        door,
-        lambda client: client.hold(PoolId(pool), minutes=minutes, actor=_actor(), key=key or _key(), reason=reason),
+        endpoint,
+        lambda client: client.set_override(
+            PoolId(pool), minutes=minutes, actor=_actor(), key=key or _key(), reason=reason
+        ),
     )
 
 
-def kill_switch(door: Door, scope: KillScope, *, key: str, reason: str) -> Decision:
-    """Stop changes, or let them go on."""
-    return ask(door, lambda client: client.kill_switch(scope, actor=_actor(), key=key or _key(), reason=reason))
+def kill_switch(endpoint: RunEndpoint, scope: KillScope, *, key: str, reason: str) -> Decision:
+    """Sets the kill switch."""
+    return ask(endpoint, lambda client: client.kill_switch(scope, actor=_actor(), key=key or _key(), reason=reason))
 
 
-def rehearse(door: Door, provider: str) -> Rehearsal:
-    """Ask a provider whether it would do its part."""
-    return ask(door, lambda client: client.rehearse(provider, actor=_actor()))
+def preflight(endpoint: RunEndpoint, provider: str) -> PreflightResult:
+    """Runs the preflight check of a provider."""
+    return ask(endpoint, lambda client: client.run_preflight(provider, actor=_actor()))
 
 
 def kill_scope(switch: str, *, agents: bool) -> KillScope:
-    """Whom `on` or `off` stops. Raises: InvalidInput for another word."""
+    """Returns the scope for `on` or `off`. Raises: InvalidInput for another value."""
     if switch not in ("on", "off") or (switch == "off" and agents):
-        raise InvalidInput(f"the kill switch is turned on, on --agents, or off, not {switch[:40]!r}")
+        raise InvalidInput(
+            f"cannot set the kill switch to {switch[:40]!r}: it is not a known combination; use on, on --agents, or "
+            "off",
+            code="kill_switch.unknown_value",
+        )
     if switch == "off":
         return KillScope.NONE
     return KillScope.AGENTS if agents else KillScope.ALL
 
 
 def pool_id(name: str) -> PoolId | None:
-    """None for every pool."""
+    """Returns the id of a pool; None, for all pools, if the name is empty."""
     return PoolId(name) if name else None
 
 

@@ -1,7 +1,7 @@
-"""The fleet of a recipe, as whoever launches it sees it: asked of the fleet service's own program, which knows it.
+"""Fleet settings of a recipe for the launch form, computed by the program of the fleet service.
 
-Nothing is started. With calls, each provider is asked whether it would start a machine, and at which price; it is asked
-with the credentials of this process, which are those that a run launched from here would have.
+Nothing is started. With provider calls, each provider is asked for permissions and prices, with the credentials of
+this process, which a run launched from here would have too.
 """
 
 import json
@@ -18,154 +18,161 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 from pydantic.fields import FieldInfo
 
-from astraflow.cli.fleet import fleet_values, pools_elsewhere
+from astraflow.cli.fleet_config import fleet_values, remote_pools
 from astraflow.contract.errors import DeadlineExceeded, InvalidInput
 from astraflow.recipe import Recipe
 from astraflow.runtime.toml import Values
 
 TIMEOUT_S = 50.0
-"""Two rounds of calls at the longest, and the start of the process."""
+"""Covers two rounds of provider calls and the start of the process."""
 
 TABLES = ("pools", "budget", "envelope", "times")
-"""What a form may change; providers stand there as the recipe has them."""
+"""Tables that a form may change; providers stay as in the recipe."""
 
 _TYPES: Mapping[str, Any] = {"integer": int, "number": float, "string": str, "boolean": bool, "null": None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolOffer:
-    """A pool of the recipe: how many machines, from whom, at what price."""
+    """Pool of the recipe: node counts, provider and price."""
 
     name: str
     provider: str
     kind: str
-    """Of the provider."""
-    is_elsewhere: bool
-    """Its machines are others than this one."""
-    first_nodes: int
-    """It begins with so many."""
+    """Kind of the provider."""
+    is_remote: bool
+    """True if its nodes run on other machines than this machine."""
+    initial_nodes: int
+    """Nodes at the start. Count."""
     min_nodes: int
     max_nodes: int
     usd_per_hour_max: float | None
     usd_per_day_max: float | None
     node_usd_per_hour: float | None
-    """None as long as nobody has said."""
+    """Price of a node; None while unknown."""
     price_source: str
-    """Who has said it."""
+    """Source of the price."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FleetCheck:
-    """One thing that a provider was asked."""
+class FleetPreflightCheck:
+    """Result of one preflight check of a provider."""
 
     provider: str
     kind: str
     """`list`, `launch` or `price`."""
     pool: str
-    """Empty for what is of no pool in particular."""
+    """Name of the pool; empty for a check of the whole provider."""
     is_ok: bool
     message: str
-    to_do: str
-    """What would help; empty when nothing has to."""
+    remedy: str
+    """How to fix a failed check; empty for a passed one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetForm:
-    """What a recipe says of its machines."""
+    """Fleet settings of a recipe, with preflight checks and problems."""
 
     pools: tuple[PoolOffer, ...] = ()
-    checks: tuple[FleetCheck, ...] = ()
+    checks: tuple[FleetPreflightCheck, ...] = ()
     usd_per_hour_max: float | None = None
-    """Of all pools together; None for unbounded."""
+    """Limit for all pools together; None for no limit."""
     usd_per_day_max: float | None = None
     problems: tuple[str, ...] = ()
-    """A line for each mistake, which begins with the setting."""
+    """One line for each invalid setting, starting with its name."""
     values: Values | None = None
-    """What it says in full, with what is left out as it is by default; None with problems."""
+    """Complete settings with defaults filled in; None with problems."""
     schema: Values | None = None
 
     def info(self, path: Sequence[str]) -> FieldInfo | None:
-        """What is known of the setting at a path in its table; None for nothing."""
-        found = _at(self.schema or {}, self.schema or {}, path)
-        return _as_field(found) if found is not None else None
+        """Returns type, bounds and description of the setting at a path in the table; None for an unknown path."""
+        schema = _schema_at(self.schema or {}, self.schema or {}, path)
+        return _as_field(schema) if schema is not None else None
 
 
-def fleet_form(recipe: Recipe, *, asks: bool) -> FleetForm:
-    """What the recipe's `fleet` comes to, or what is wrong with it. asks: call providers, which takes seconds.
+def fleet_form(recipe: Recipe, *, calls_providers: bool) -> FleetForm:
+    """Returns the recipe's fleet settings, or their problems. calls_providers: run the checks, which take seconds.
 
-    Raises: InvalidInput when the fleet service's program cannot be run, DeadlineExceeded.
+    Raises: InvalidInput when the program of the fleet service fails, DeadlineExceeded.
     """
-    values = fleet_values(recipe, run="rehearsal")
-    told = _told(values, asks=asks)
-    if told["problems"]:
-        problems = tuple(_problem(line) for line in told["problems"])
-        return FleetForm(problems=problems, schema=told["schema"])
-    elsewhere = pools_elsewhere(recipe)
+    values = fleet_values(recipe, run="preflight")
+    inspection = _inspected(values, calls_providers=calls_providers)
+    if inspection["problems"]:
+        problems = tuple(_problem(line) for line in inspection["problems"])
+        return FleetForm(problems=problems, schema=inspection["schema"])
+    remote = remote_pools(recipe)
     prices = {name: _number(pool.get("price_per_hour")) for name, pool in _pools(recipe).items()}
-    pools = (PoolOffer(is_elsewhere=pool["name"] in elsewhere, **pool) for pool in told["pools"])
-    budget = told["config"]["budget"]
+    pools = (PoolOffer(is_remote=pool["name"] in remote, **pool) for pool in inspection["pools"])
+    budget = inspection["config"]["budget"]
     return FleetForm(
-        pools=tuple(_priced(pool, prices.get(pool.name, 0.0)) for pool in pools),
-        checks=tuple(FleetCheck(**check) for check in told["checks"]),
+        pools=tuple(_with_recipe_price(pool, prices.get(pool.name, 0.0)) for pool in pools),
+        checks=tuple(FleetPreflightCheck(**check) for check in inspection["checks"]),
         usd_per_hour_max=budget["usd_per_hour_max"],
         usd_per_day_max=budget["usd_per_day_max"],
-        values=_changeable(recipe, told["config"]),
-        schema=told["schema"],
+        values=_editable_values(recipe, inspection["config"]),
+        schema=inspection["schema"],
     )
 
 
-def _told(values: Values, *, asks: bool) -> dict[str, Any]:
-    """What the fleet service's program says of a configuration."""
+def _inspected(values: Values, *, calls_providers: bool) -> dict[str, Any]:
+    """Runs the program of the fleet service on a configuration and returns its output."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "fleet.json"
         file.touch(mode=0o600)
         file.write_text(json.dumps(values))
-        command = [sys.executable, "-m", "maintainer.fleet.rehearsal", str(file), "--json"]
-        command += [] if asks else ["--no-calls"]
+        command = [sys.executable, "-m", "maintainer.fleet.preflight_cli", str(file), "--json"]
+        command += [] if calls_providers else ["--no-calls"]
         try:
-            done = subprocess.run(  # noqa: S603 (a list of arguments, no shell)
+            process = subprocess.run(  # noqa: S603 (a list of arguments, no shell)
                 command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
             )
         except subprocess.TimeoutExpired:
-            raise DeadlineExceeded(f"the recipe's providers did not answer within {TIMEOUT_S:g} s") from None
-    if done.returncode:
-        last = done.stderr.strip().splitlines()[-1:]
-        raise InvalidInput(f"the fleet service's program cannot look at the recipe: {''.join(last)}")
-    told: dict[str, Any] = json.loads(done.stdout)
-    return told
+            raise DeadlineExceeded(
+                f"cannot check the providers of the recipe: no answer within {TIMEOUT_S:g} s; try again later",
+                code="fleet.preflight_timeout",
+            ) from None
+    if process.returncode:
+        last_line = process.stderr.strip().splitlines()[-1:]
+        raise InvalidInput(
+            "cannot check the fleet settings: the program of the fleet service failed; its output: "
+            f"{''.join(last_line)}",
+            code="fleet.preflight_failed",
+        )
+    inspection: dict[str, Any] = json.loads(process.stdout)
+    return inspection
 
 
 def _problem(line: str) -> str:
-    """With the setting as the recipe has it; of what is wrong with the whole table, not the table again."""
+    """Returns the problem with the setting's name in the recipe, without the value for a problem of the whole table."""
     return f"fleet{line.partition(' (found {')[0]}" if line.startswith(":") else f"fleet.{line}"
 
 
-def _changeable(recipe: Recipe, config: Values) -> Values:
-    """The recipe's table with defaults filled in. A pool that the recipe does not name is made from the rest of it."""
-    full = {name: config[name] for name in TABLES if name != "pools"}
-    own = recipe.fleet.get("pools")
-    pools = {name: config["pools"][name] for name in own} if isinstance(own, dict) else {}
-    return {**recipe.fleet, **full, **({"pools": pools} if pools else {})}
+def _editable_values(recipe: Recipe, config: Values) -> Values:
+    """Returns the recipe's table with defaults filled in, without a pool derived from other tables."""
+    tables = {name: config[name] for name in TABLES if name != "pools"}
+    recipe_pools = recipe.fleet.get("pools")
+    pools = {name: config["pools"][name] for name in recipe_pools} if isinstance(recipe_pools, dict) else {}
+    return {**recipe.fleet, **tables, **({"pools": pools} if pools else {})}
 
 
-def _priced(pool: PoolOffer, usd: float) -> PoolOffer:
-    """With the recipe's own price where the provider has none."""
+def _with_recipe_price(pool: PoolOffer, usd: float) -> PoolOffer:
+    """Returns the pool with the recipe's price where the provider has none."""
     return (
         pool if pool.node_usd_per_hour or not usd else replace(pool, node_usd_per_hour=usd, price_source="the recipe")
     )
 
 
 def _pools(recipe: Recipe) -> dict[str, Values]:
-    found = recipe.dataflow.get("pools", {})
-    return {name: pool for name, pool in found.items() if isinstance(pool, dict)} if isinstance(found, dict) else {}
+    pools = recipe.dataflow.get("pools", {})
+    return {name: pool for name, pool in pools.items() if isinstance(pool, dict)} if isinstance(pools, dict) else {}
 
 
 def _number(value: object) -> float:
     return float(value) if isinstance(value, int | float) else 0.0
 
 
-def _at(root: Values, schema: Values, path: Sequence[str]) -> Values | None:
-    """The part of a JSON schema that a path leads to."""
+def _schema_at(root: Values, schema: Values, path: Sequence[str]) -> Values | None:
+    """Returns the part of a JSON schema at a path; None for an unknown path."""
     for key in path:
         schema = _resolved(root, schema)
         inside = schema.get("properties", {}).get(key, schema.get("additionalProperties"))
@@ -177,12 +184,12 @@ def _at(root: Values, schema: Values, path: Sequence[str]) -> Values | None:
 
 def _resolved(root: Values, schema: Values) -> Values:
     reference = schema.get("$ref")
-    found: Values = root["$defs"][reference.rpartition("/")[2]] if reference else schema
-    return found
+    resolved: Values = root["$defs"][reference.rpartition("/")[2]] if reference else schema
+    return resolved
 
 
 def _as_field(schema: Values) -> FieldInfo:
-    """As pydantic has it."""
+    """Converts a JSON schema to a pydantic field."""
     choices = [part for part in schema.get("anyOf", [schema]) if part.get("type") in _TYPES]
     types = [_TYPES[part["type"]] for part in choices]
     annotation: Any = reduce(or_, types) if len(types) > 1 else types[0] if types else str
@@ -192,4 +199,4 @@ def _as_field(schema: Values) -> FieldInfo:
     rules = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum"}
     bounds = {rule: bounded[name] for rule, name in rules.items() if name in bounded}
     description = schema.get("description", "")
-    return FieldInfo.from_annotation(Annotated[annotation, Field(description=description, **bounds)])  # type: ignore[arg-type]  # made of parts that only a schema knows
+    return FieldInfo.from_annotation(Annotated[annotation, Field(description=description, **bounds)])  # type: ignore[arg-type]  # its type is known only at run time

@@ -1,4 +1,4 @@
-"""The fleet in the terminal: tables for people, JSON for scripts."""
+"""Fleet data in the terminal, as tables or as JSON."""
 
 import dataclasses
 import json
@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from astraflow.contract.fleet import (
-    Applied,
+    AppliedPlan,
     Decision,
     FleetStatus,
     Instance,
@@ -22,7 +22,7 @@ from astraflow.contract.fleet import (
     Pool,
     Verdict,
 )
-from astraflow.contract.rehearsals import Check, ProviderFacts, Rehearsal
+from astraflow.contract.preflight import PreflightCheck, PreflightResult, ProviderFacts
 
 T = TypeVar("T")
 
@@ -30,44 +30,44 @@ _VERDICTS = {Verdict.ALLOWED: "green", Verdict.NEEDS_APPROVAL: "yellow", Verdict
 _PENDING = (InstanceState.INTENDED, InstanceState.PENDING, InstanceState.RUNNING)
 
 
-def show(found: T, table: Callable[[T], RenderableType], *, as_json: bool) -> None:
-    """Print it, in one way or the other. What others wrote is never taken for markup."""
+def show(value: T, table: Callable[[T], RenderableType], *, as_json: bool) -> None:
+    """Prints a value as a table or as JSON. Texts are never interpreted as markup."""
     console = Console(highlight=False, soft_wrap=as_json)
     if as_json:
-        console.out(json.dumps(_plain(found), ensure_ascii=False), highlight=False)
+        console.out(json.dumps(_json_value(value), ensure_ascii=False), highlight=False)
     else:
-        console.print(table(found))
+        console.print(table(value))
 
 
 def status_table(status: FleetStatus) -> RenderableType:
-    """Pools, and above them what concerns all."""
+    """Returns the pools as a table below the state of the whole fleet."""
     table = Table("pool", "mode", box=None, pad_edge=False)
-    for name in ("ready", "coming", "target", "bounds", "rule", "$/h", "today $", "launch"):
+    for name in ("ready", "starting", "target", "bounds", "recommended", "$/h", "$ today", "launch time"):
         table.add_column(name, justify="right")
     table.add_column("")
     for pool in status.pools:
-        table.add_row(*(Text(text) for text in _pool_cells(pool, now=status.at)))
+        table.add_row(*(Text(text) for text in _pool_row(pool, now=status.at)))
     lines: list[RenderableType] = [
         Text(f"{status.cluster}: {status.usd_per_hour:.2f} $/h, {status.usd_today:.2f} $ today")
     ]
     if status.kill is not KillScope.NONE:
         lines.append(Text(f"The kill switch is on for {status.kill.value}: {status.kill_reason}", style="red"))
     if status.orphans:
-        lines.append(Text(f"{status.orphans} machines that the ledger does not know", style="red"))
-    lines += [Text(trouble, style="yellow") for trouble in status.troubles]
+        lines.append(Text(f"{status.orphans} orphaned instances", style="red"))
+    lines += [Text(problem, style="yellow") for problem in status.problems]
     return Group(*lines, table)
 
 
 def plan_table(plan: Plan, *, is_proposed: bool = False) -> RenderableType:
-    """What applying it would do, and how. is_proposed: it is approved, rather than applied."""
+    """Returns the effect of a plan and the command to apply it. is_proposed: True omits the command."""
     change = plan.usd_per_hour_change
     lines = [
         Text(f"{plan.request.pool}: {plan.nodes} to {plan.target} nodes in about {plan.eta_s:.0f} s", style="bold"),
-        Text(f"{plan.launches} launched, {len(plan.victims)} {'ended' if plan.request.is_kill else 'drained'}"),
+        Text(f"{plan.launches} to launch, {len(plan.victims)} to {'terminate' if plan.request.is_kill else 'drain'}"),
         Text(f"{change:+.2f} $/h"),
-        *_hold_line(plan),
-        *(Text(f"  goes: {victim}") for victim in plan.victims),
-        *(Text(f"{one.code}: {one.message}", style=_VERDICTS[one.verdict]) for one in plan.findings),
+        *_override_line(plan),
+        *(Text(f"  removes {victim}") for victim in plan.victims),
+        *(Text(f"{finding.code}: {finding.message}", style=_VERDICTS[finding.verdict]) for finding in plan.findings),
         Text(plan.verdict.value.replace("_", " "), style=_VERDICTS[plan.verdict]),
     ]
     if plan.verdict is not Verdict.REFUSED and not is_proposed:
@@ -75,82 +75,99 @@ def plan_table(plan: Plan, *, is_proposed: bool = False) -> RenderableType:
     return Group(*lines)
 
 
-def _hold_line(plan: Plan) -> tuple[Text, ...]:
-    """The rule would take nodes away again."""
-    if not plan.hold_s:
+def _override_line(plan: Plan) -> tuple[Text, ...]:
+    """Returns a line about the manual override that keeps the rule from removing nodes again."""
+    if not plan.override_s:
         return ()
-    return (Text(f"the rule wants {plan.rule_target}: no node is taken away for {plan.hold_s / 60:.0f} minutes"),)
+    minutes = f"{plan.override_s / 60:.0f}"
+    return (Text(f"recommended: {plan.rule_target}; manual override: no node is removed for {minutes} minutes"),)
 
 
-def applied_line(applied: Applied) -> RenderableType:
-    """What came of it."""
-    return Text(f"{applied.message or 'nothing had to be done'} (decision {applied.decision})")
+def applied_line(applied: AppliedPlan) -> RenderableType:
+    """Returns the result of an applied plan."""
+    return Text(f"{applied.message or 'no change was needed'} (decision {applied.decision})")
 
 
 def decision_line(decision: Decision) -> RenderableType:
-    """What was done."""
+    """Returns the message of a decision."""
     return Text(f"{decision.message} (decision {decision.ordinal})")
 
 
 def instance_table(instances: Sequence[Instance]) -> RenderableType:
-    """The ledger."""
-    table = Table("machine", "pool", "state", "ordered", "by", box=None, pad_edge=False)
+    """Returns the instances as a table."""
+    table = Table("instance", "pool", "state", "requested", "by", box=None, pad_edge=False)
     table.add_column("ready after", justify="right")
     table.add_column("$/h", justify="right")
-    table.add_column("what is known")
-    for one in instances:
-        ready = "" if one.ready_at is None else f"{one.ready_at - one.intended_at:.0f} s"
-        state = one.state.value if one.cause is None else f"{one.state.value} ({one.cause.value})"
-        cells = (one.id, one.pool, state, _moment(one.intended_at), one.actor, ready)
-        table.add_row(*(Text(text) for text in (*cells, f"{one.usd_per_hour:.2f}", one.message or one.reason)))
-    return table if instances else Text("no machine")
+    table.add_column("message")
+    for instance in instances:
+        ready = "" if instance.ready_at is None else f"{instance.ready_at - instance.intended_at:.0f} s"
+        state = instance.state.value if instance.cause is None else f"{instance.state.value} ({instance.cause.value})"
+        cells = (instance.id, instance.pool, state, _time_text(instance.intended_at), instance.actor, ready)
+        table.add_row(
+            *(Text(text) for text in (*cells, f"{instance.usd_per_hour:.2f}", instance.message or instance.reason))
+        )
+    return table if instances else Text("no instances")
 
 
 def decision_table(decisions: Sequence[Decision]) -> RenderableType:
-    """The journal."""
-    table = Table("", "when", "what", "pool", "who", "decision", "why", box=None, pad_edge=False)
-    for one in decisions:
-        cells = (str(one.ordinal), _moment(one.at), one.kind, one.pool, one.actor.name, one.message, one.reason)
+    """Returns the decisions as a table."""
+    table = Table("", "time", "kind", "pool", "actor", "decision", "reason", box=None, pad_edge=False)
+    for decision in decisions:
+        cells = (
+            str(decision.ordinal),
+            _time_text(decision.at),
+            decision.kind,
+            decision.pool,
+            decision.actor.name,
+            decision.message,
+            decision.reason,
+        )
         table.add_row(*(Text(text) for text in cells))
-    return table if decisions else Text("nothing was decided yet")
+    return table if decisions else Text("no decisions")
 
 
 def provider_table(providers: Sequence[ProviderFacts]) -> RenderableType:
-    """Where machines come from."""
-    table = Table("provider", "kind", "pools", "latest test", "", box=None, pad_edge=False)
-    for one in providers:
-        stand_ins = f"stand-ins: {', '.join(one.simulated)}" if one.simulated else ""
-        last = Text("not tested yet") if one.last is None else _outcome(one.last)
-        table.add_row(Text(one.name), Text(one.kind), Text(", ".join(one.pools) or "none"), last, Text(stand_ins))
+    """Returns the providers as a table."""
+    table = Table("provider", "kind", "pools", "latest preflight check", "", box=None, pad_edge=False)
+    for provider in providers:
+        simulated = f"simulated: {', '.join(provider.simulated)}" if provider.simulated else ""
+        last = Text("not checked") if provider.last_preflight is None else _outcome(provider.last_preflight)
+        table.add_row(
+            Text(provider.name), Text(provider.kind), Text(", ".join(provider.pools) or "none"), last, Text(simulated)
+        )
     return table
 
 
-def rehearsal_table(rehearsal: Rehearsal) -> RenderableType:
-    """What a provider said to each question."""
-    lines = [_check_line(check) for check in rehearsal.checks]
-    return Group(Text(rehearsal.provider, style="bold"), *lines, _outcome(rehearsal))
+def preflight_table(result: PreflightResult) -> RenderableType:
+    """Returns the result of each preflight check of a provider."""
+    lines = [_check_line(check) for check in result.checks]
+    return Group(Text(result.provider, style="bold"), *lines, _outcome(result))
 
 
-def _check_line(check: Check) -> Text:
-    of_pool = f" for {check.pool}" if check.pool else ""
+def _check_line(check: PreflightCheck) -> Text:
+    pool_text = f" for {check.pool}" if check.pool else ""
     line = Text("  ")
-    line.append("yes" if check.is_ok else "no ", style="green" if check.is_ok else "red")
-    line.append(f" {check.kind.value}{of_pool}: {check.message}")
-    return line.append(f". {check.to_do}", style="bold") if check.to_do else line
+    line.append("ok    " if check.is_ok else "failed", style="green" if check.is_ok else "red")
+    line.append(f" {check.kind.value}{pool_text}: {check.message}")
+    return line.append(f". {check.remedy}", style="bold") if check.remedy else line
 
 
-def _outcome(rehearsal: Rehearsal) -> Text:
-    failed, of_all = sum(1 for check in rehearsal.checks if not check.is_ok), len(rehearsal.checks)
-    text = f"{failed} of {of_all} checks failed" if failed else f"all {of_all} checks passed"
-    when = f", {_moment(rehearsal.began_at)} by {rehearsal.by}"
+def _outcome(result: PreflightResult) -> Text:
+    failed, total = sum(1 for check in result.checks if not check.is_ok), len(result.checks)
+    text = f"{failed} of {total} checks failed" if failed else f"all {total} checks passed"
+    when = f", {_time_text(result.began_at)} by {result.requested_by}"
     return Text(f"{text}{when}", style="red" if failed else "green")
 
 
-def _pool_cells(pool: Pool, *, now: float) -> tuple[str, ...]:
+def _pool_row(pool: Pool, *, now: float) -> tuple[str, ...]:
     notes = [
-        *([f"held, {pool.hold_until - now:.0f} s: {pool.hold_reason}"] if pool.hold_until else []),
-        *([f"launches fail, next try in {pool.breaker_until - now:.0f} s"] if pool.breaker_until else []),
-        *([f"stand-ins: {', '.join(pool.simulated)}"] if pool.simulated else []),
+        *(
+            [f"manual override, {pool.override_until_at - now:.0f} s: {pool.override_reason}"]
+            if pool.override_until_at
+            else []
+        ),
+        *([f"launches fail, next attempt in {pool.breaker_until - now:.0f} s"] if pool.breaker_until else []),
+        *([f"simulated: {', '.join(pool.simulated)}"] if pool.simulated else []),
     ]
     return (
         pool.spec.id,
@@ -167,15 +184,15 @@ def _pool_cells(pool: Pool, *, now: float) -> tuple[str, ...]:
     )
 
 
-def _moment(at: float) -> str:
+def _time_text(at: float) -> str:
     return f"{datetime.fromtimestamp(at).astimezone():%m-%d %H:%M:%S}"
 
 
-def _plain(value: Any) -> Any:
+def _json_value(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return {field.name: _json_value(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
-        return {str(_plain(key)): _plain(item) for key, item in value.items()}
+        return {str(_json_value(key)): _json_value(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [_json_value(item) for item in value]
     return value.value if isinstance(value, Enum) else value

@@ -6,26 +6,30 @@ from typing import Annotated
 
 import typer
 
-from astraflow.cli.audit_group import audit, login_link
+from astraflow.cli.audit_commands import audit, login_link
+from astraflow.cli.check_commands import check
+from astraflow.cli.engine_commands import engines
 from astraflow.cli.evaluate import evaluate
-from astraflow.cli.fleet_group import fleet
+from astraflow.cli.export_command import export
+from astraflow.cli.fleet_commands import fleet
 from astraflow.cli.health import health
-from astraflow.cli.inspect import doctor, recipes, report, view
-from astraflow.cli.keys import keys
-from astraflow.cli.maintainer import maintainer
-from astraflow.cli.mcp import mcp
+from astraflow.cli.inspection_commands import doctor, recipes, report, view
+from astraflow.cli.key_commands import keys
+from astraflow.cli.maintainer_commands import maintainer
+from astraflow.cli.mcp_command import mcp
+from astraflow.cli.plugin_commands import plugins
 from astraflow.cli.run import demo, prepare, run
-from astraflow.cli.runs_group import runs
+from astraflow.cli.runs_commands import runs
 from astraflow.cli.serve import join, serve
 from astraflow.cli.simulate import simulate
-from astraflow.cli.steer import plugins
 from astraflow.cli.tokens import token
+from astraflow.cli.tracking_command import track
 from astraflow.contract.errors import AstraFlowError
 
 app = typer.Typer(
     help="Reinforcement learning for LLM agents: rollout nodes, dataflow and trainers as services.",
     no_args_is_help=True,
-    pretty_exceptions_enable=False,  # an error people can act on is a sentence (below); a defect shows all of itself
+    pretty_exceptions_enable=False,  # expected errors print one line (below); defects print a traceback
     add_completion=False,
 )
 app.command()(demo)
@@ -36,6 +40,7 @@ app.command()(keys)
 app.command()(login_link)
 app.command()(report)
 app.command()(view)
+app.command()(track)
 app.command()(evaluate)
 app.command()(plugins)
 app.command()(simulate)
@@ -43,17 +48,20 @@ app.command()(recipes)
 app.command()(health)
 app.command()(doctor)
 app.command()(prepare)
+app.command()(export)
 app.command()(mcp)
 app.add_typer(serve, name="serve")
 app.add_typer(maintainer, name="maintainer")
 app.add_typer(fleet, name="fleet")
+app.add_typer(engines, name="engines")
 app.add_typer(runs, name="runs")
 app.add_typer(audit, name="audit")
+app.add_typer(check, name="check")
 
 
 @app.callback()
 def set_options(
-    verbose: Annotated[bool, typer.Option("--verbose", help="print errors with their traceback")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Print errors with their traceback.")] = False,
 ) -> None:
     """Reinforcement learning for LLM agents: rollout nodes, dataflow and trainers as services."""
     if verbose:
@@ -61,24 +69,25 @@ def set_options(
 
 
 def main() -> None:
-    """Run the command line. What people can act on ends as one sentence and a code that is not 0."""
-    # Read when gRPC is imported. Its fork handlers crash children of an event loop now and then, between fork and exec
-    # (signal 11, seen in one start of twenty); children here only exec, so they need no handlers.
+    """Runs the command line. Expected errors end with one line and an exit code other than 0."""
+    # gRPC reads this variable when it is imported. Its fork handlers sometimes crash children of an event loop between
+    # fork and exec
+    # (signal 11, in one of twenty starts); children here only exec, so they need no handlers.
     os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
-    # gRPC's own remarks (a port in use, a child started beside its threads) are said again below, in sentences.
+    # This hides gRPC's own messages (a port in use, a fork with threads); errors are reported below.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
         app()
     except AstraFlowError as problem:
         fail(problem)
     except OSError as problem:
-        from astraflow.cli.rundir import explained
+        from astraflow.cli.run_directory import storage_error
 
-        fail(explained(problem, problem.filename or "a file"))
+        fail(storage_error(problem, problem.filename or "a file"))
 
 
 def fail(problem: AstraFlowError) -> None:
-    """End the process with one line that has the message and the code of `problem`."""
+    """Exits after printing one line with the message and the code of `problem`."""
     from astraflow.runtime.service import exit_code, print_error
 
     print_error(problem)

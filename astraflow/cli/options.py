@@ -1,4 +1,4 @@
-"""Command-line options that several commands share, and the values they stand for."""
+"""Command-line options shared by several commands, and the values they select."""
 
 import os
 from pathlib import Path
@@ -12,106 +12,125 @@ TOKEN = "ASTRAFLOW_TOKEN"  # noqa: S105 (the name of the variable, not the token
 """Environment variable that holds the run token."""
 
 TOKEN_FILE = "ASTRAFLOW_TOKEN_FILE"  # noqa: S105 (the same)
-"""Environment variable that names a file which holds it, where there is no `TOKEN`."""
+"""Environment variable that names a file with the run token, used without `TOKEN`."""
 
 AUTHORITY = "ASTRAFLOW_AUTHORITY"
-"""Environment variable that names the folder of the run's authority."""
+"""Environment variable that names the folder of the run's certificate authority."""
 
 METRICS_TOKEN = "ASTRAFLOW_METRICS_TOKEN"  # noqa: S105 (the name of the variable, not the token)
-"""Environment variable that holds what readers of the metrics must show."""
+"""Environment variable that holds the token for reading the metrics."""
 
 Overrides = Annotated[
     list[str],
-    typer.Option("--set", metavar="KEY=VALUE", help="Override one value of the recipe, as in stop.steps=50."),
+    typer.Option("--set", metavar="KEY=VALUE", help="Override a setting of the recipe, such as stop.steps=50."),
 ]
-RecipeArgument = Annotated[str, typer.Argument(help="Name of a recipe (see: astraflow recipes), or a path to one.")]
+RecipeArgument = Annotated[
+    str, typer.Argument(help="Name of a recipe (see: astraflow recipes), or path of a recipe file.")
+]
 Address = Annotated[
     str,
-    typer.Argument(metavar="[ADDRESS]", help="HOST:PORT of the dataflow service; the run on this machine by default."),
+    typer.Argument(metavar="[ADDRESS]", help="HOST:PORT of the dataflow service; default: the run on this machine."),
 ]
-Token = Annotated[str, typer.Option(help=f"The run token; better in a file, or in the variable {TOKEN}.")]
+Token = Annotated[str, typer.Option(help=f"Run token; prefer --token-file or the variable {TOKEN}.")]
 TokenFile = Annotated[
     Path | None,
-    typer.Option(help=f"File that holds the run token; otherwise {TOKEN} does, or the file in {TOKEN_FILE}."),
+    typer.Option(help=f"File with the run token; default: the variable {TOKEN}, or the file in {TOKEN_FILE}."),
 ]
 Host = Annotated[str, typer.Option(help="Address to listen on.")]
-Port = Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")]
+Port = Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 selects a free one.")]
 Metrics = Annotated[
     str,
-    typer.Option(metavar="HOST:PORT", help="Serve OpenMetrics there (dataflow.metrics); `off` for nowhere."),
+    typer.Option(metavar="HOST:PORT", help="Address to serve OpenMetrics on (dataflow.metrics); `off` disables it."),
 ]
-Directory = Annotated[Path, typer.Option(help="Where it keeps what must survive a restart.")]
+Directory = Annotated[Path, typer.Option(help="Folder for the persistent state.")]
 WeightsKey = Annotated[
     str,
-    typer.Option(help="Public key that must have signed the run's versions: the line in `weights.pub`, or its path."),
+    typer.Option(
+        help="Public key that verifies the run's versions: the line in `weights.pub`, or the path of the file."
+    ),
 ]
 SigningKeyFile = Annotated[
-    Path | None, typer.Option(help="Sign versions with this key: `weights.key` of the run directory.")
+    Path | None, typer.Option(help="Private key that signs versions: `weights.key` of the run directory.")
 ]
 Authority = Annotated[
     Path | None,
     typer.Option(
-        metavar="DIR", envvar=AUTHORITY, help="The run's certificate authority: `authority` in its directory."
+        metavar="DIR",
+        envvar=AUTHORITY,
+        help="Certificate authority of the run: the folder `authority` of its directory.",
     ),
 ]
 Tls = Annotated[
     bool | None,
-    typer.Option("--tls/--no-tls", help="Mutual TLS with the run's own certificates; by default beyond loopback only."),
+    typer.Option("--tls/--no-tls", help="Mutual TLS with certificates of the run; default: only beyond loopback."),
 ]
 Advertise = Annotated[
-    list[str], typer.Option(metavar="NAME", help="Another name or address under which the service is reached.")
+    list[str], typer.Option(metavar="NAME", help="Additional name or address under which clients reach the service.")
 ]
 CaHash = Annotated[
     str,
     typer.Option(
         metavar="sha256:...",
-        help="Pin of the run's authority, or a file with it, for the run token; join tokens have it.",
+        help="Hash of the run's authority, or a file with it; needed with the run token, part of join tokens.",
     ),
 ]
-Keep = Annotated[
+CredentialFolder = Annotated[
     Path | None,
-    typer.Option(metavar="DIR", help="Keep the credential there, to come back without a token."),
+    typer.Option(metavar="DIR", help="Folder that keeps the credential, to rejoin without a token."),
 ]
 TlsCertificate = Annotated[Path | None, typer.Option(help="Serve TLS with this certificate (PEM).")]
-TlsKey = Annotated[Path | None, typer.Option(help="The certificate's key (PEM).")]
+TlsKey = Annotated[Path | None, typer.Option(help="Private key of the certificate (PEM).")]
 TlsClientCa = Annotated[
-    Path | None, typer.Option(help="Let in only clients with a certificate of this authority (PEM).")
+    Path | None, typer.Option(help="Accept only clients with a certificate of this authority (PEM).")
 ]
 TlsCa = Annotated[
-    Path | None, typer.Option(help="Reach services over TLS and check them against this authority (PEM).")
+    Path | None, typer.Option(help="Connect to services over TLS and verify them with this authority (PEM).")
 ]
-TlsClientCertificate = Annotated[Path | None, typer.Option(help="Certificate to show to services that ask (PEM).")]
-TlsClientKey = Annotated[Path | None, typer.Option(help="The client certificate's key (PEM).")]
+TlsClientCertificate = Annotated[
+    Path | None, typer.Option(help="Client certificate for services that require one (PEM).")
+]
+TlsClientKey = Annotated[Path | None, typer.Option(help="Private key of the client certificate (PEM).")]
 
 
 def read_token(file: Path | None) -> str:
-    """The run token from `file`, or from the environment; empty when there is none.
+    """Returns the run token from `file` or from the environment; empty if neither has it.
 
-    Raises: InvalidInput for a file that cannot be read or is empty.
+    Raises: InvalidInput for an unreadable or empty file.
     """
-    token, named = os.environ.get(TOKEN, ""), os.environ.get(TOKEN_FILE, "")
-    if file is None and (token or not named):
+    token, token_file = os.environ.get(TOKEN, ""), os.environ.get(TOKEN_FILE, "")
+    if file is None and (token or not token_file):
         return token
-    return _line(file or Path(named), what="token")
+    return _read_line(file or Path(token_file), what="token")
 
 
-def read_pin(given: str) -> str:
-    """The pin of the run's authority: `given`, or the line in the file that it names. Raises: InvalidInput."""
-    return _line(Path(given), what="pin") if os.sep in given else given
+def read_ca_hash(hash_or_file: str) -> str:
+    """Returns the hash of the authority: `hash_or_file`, or the line in the file of this path. Raises: InvalidInput."""
+    return _read_line(Path(hash_or_file), what="CA hash") if os.sep in hash_or_file else hash_or_file
 
 
-def read_weights_key(given: str) -> str:
-    """The public key of the run's versions: `given`, or the line in the file that it names. Raises: InvalidInput."""
-    return _line(Path(given), what="key") if os.sep in given else given  # its base64 is the one without slashes
+def read_weights_key(key_or_file: str) -> str:
+    """Returns the public key of the run: `key_or_file`, or the line in the file of this path. Raises: InvalidInput."""
+    return (
+        _read_line(Path(key_or_file), what="key") if os.sep in key_or_file else key_or_file
+    )  # keys are in base64 without slashes
 
 
-def _line(file: Path, *, what: str) -> str:
+def _read_line(file: Path, *, what: str) -> str:
     try:
         line = file.read_text().strip()
     except OSError as problem:
-        raise InvalidInput(f"the {what} file {file} cannot be read: {problem.strerror}") from None
+        raise InvalidInput(
+            f"cannot read the {what} file {str(file)!r}: {problem.strerror}; check the path and its permissions",
+            code="cli.unreadable_file",
+        ) from None
     except UnicodeDecodeError:
-        raise InvalidInput(f"the {what} file {file} holds no text") from None
+        raise InvalidInput(
+            f"cannot read the {what} file {str(file)!r}: it is not a text file; name the file with the run's {what}",
+            code="cli.unreadable_file",
+        ) from None
     if not line:
-        raise InvalidInput(f"the {what} file {file} is empty: it must hold the run's {what}")
+        raise InvalidInput(
+            f"cannot use the {what} file {str(file)!r}: it is empty; write the run's {what} into it",
+            code="cli.empty_file",
+        )
     return line

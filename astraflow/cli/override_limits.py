@@ -1,7 +1,7 @@
-"""Limits on the settings that the web page and the REST API may override. Everything that is not allowed is refused.
+"""Limits on the settings that the web page and the REST API may override. Settings that are not allowed are refused.
 
-The page passes the role of the user and its data places; `refusals` is called before a recipe with overrides is
-composed for anything but comparison, so that no provider, file or environment variable is touched for a refused one.
+The page passes the role of the user and its data locations; `refusals` is called before a recipe with overrides is
+composed for any use other than comparison, so that a refused override accesses no provider, file or variable.
 """
 
 import json
@@ -12,33 +12,34 @@ from typing import Any
 from astraflow.contract.errors import InvalidInput
 from astraflow.dataflow.config import DataflowConfig
 from astraflow.recipe import Recipe, plugin_lists, plugin_specs, snapshot
-from astraflow.runtime.data_places import refusal
-from astraflow.runtime.overrides import SetBy, declared_class, set_by
+from astraflow.runtime.data_locations import location_problem
 from astraflow.runtime.plugins import Registry
-from astraflow.runtime.toml import assignment, merged
+from astraflow.runtime.setting_permissions import SettableBy, declared_class, settable_by
+from astraflow.runtime.toml import merge_tables, parse_override
 from astraflow.trainer.config import TrainerConfig
 
 Path = tuple[str, ...]
-"""Keys that lead to a setting; in a list, the index."""
+"""Keys that lead to a setting; for a list, the index."""
 
-FLEET: tuple[tuple[Path, SetBy], ...] = (
-    (("pools", "*", "nodes"), SetBy.OPERATOR),
-    (("pools", "*", "capacity"), SetBy.OPERATOR),
-    (("pools", "*", "drain_s"), SetBy.OPERATOR),
-    (("pools", "*", "provider"), SetBy.RECIPE),
-    (("pools", "*", "engine"), SetBy.RECIPE),
-    (("pools", "*", "options"), SetBy.RECIPE),
-    (("pools", "*"), SetBy.ADMIN),
-    (("budget",), SetBy.ADMIN),
-    (("envelope",), SetBy.ADMIN),
-    (("times",), SetBy.ADMIN),
-    (("retire_on_stop",), SetBy.ADMIN),
-    ((), SetBy.RECIPE),
+FLEET_CLASSES: tuple[tuple[Path, SettableBy], ...] = (
+    (("pools", "*", "nodes"), SettableBy.OPERATOR),
+    (("pools", "*", "capacity"), SettableBy.OPERATOR),
+    (("pools", "*", "drain_s"), SettableBy.OPERATOR),
+    (("pools", "*", "provider"), SettableBy.RECIPE),
+    (("pools", "*", "engine"), SettableBy.RECIPE),
+    (("pools", "*", "options"), SettableBy.RECIPE),
+    (("pools", "*"), SettableBy.ADMIN),
+    (("budget",), SettableBy.ADMIN),
+    (("envelope",), SettableBy.ADMIN),
+    (("times",), SettableBy.ADMIN),
+    (("retire_on_stop",), SettableBy.ADMIN),
+    ((), SettableBy.RECIPE),
 )
-"""Classes of the table `fleet`, whose types are the fleet service's. The first pattern that begins a path counts."""
+"""Trust classes of the table `fleet`, whose types belong to the fleet service. The first pattern that is a prefix of
+a path applies."""
 
 _ROLES: Mapping[str, Any] = {"dataflow": DataflowConfig, "trainer": TrainerConfig}
-"""Types of the tables that a recipe hands on to a role. The maintainer's has none here: only the recipe sets it."""
+"""Types of the tables that a recipe passes to a role. The maintainer's has none here: only the recipe sets it."""
 
 _ABSENT = object()
 
@@ -49,116 +50,122 @@ class Limits:
 
     role: str
     """`agent`, `operator` or `admin`."""
-    places: tuple[str, ...] = ()
-    """Data places that the page was started with."""
+    data_locations: tuple[str, ...] = ()
+    """Data locations that the page was started with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """A setting that may not be overridden so."""
+    """Refused override of a setting."""
 
     key: str
     message: str
 
 
 def refusals(plain: Recipe, overrides: Sequence[str], limits: Limits) -> list[Refusal]:
-    """Returns the settings that these overrides change and may not. plain: the recipe without them.
+    """Returns the settings that these overrides change without permission. plain: the recipe without overrides.
 
-    Compares values, so it does not matter how an override is written: key by key, as a table, or inside a list.
+    Compares values, so the form of an override does not matter: key by key, as a table, or inside a list.
     """
     before: Mapping[str, Any] = json.loads(snapshot(plain))
     after = before
     for override in overrides:
-        after = merged(after, assignment(override))
-    classes = Classes(plain, after, imports_heavy=True)
-    found = ((path, _why_not(classes.of(path), value, limits)) for path, value in _changes(before, after))
-    return [Refusal(key=".".join(path), message=message) for path, message in found if message]
+        after = merge_tables(after, parse_override(override))
+    classes = SettingClasses(plain, after, imports_heavy=True)
+    messages = (
+        (path, _refusal_message(classes.class_of(path), value, limits)) for path, value in _changes(before, after)
+    )
+    return [Refusal(key=".".join(path), message=message) for path, message in messages if message]
 
 
-class Classes:
+class SettingClasses:
     """Trust classes of the settings of a recipe, with the kinds of plugins that its values name."""
 
     def __init__(self, recipe: Recipe, values: Mapping[str, Any], *, imports_heavy: bool) -> None:
-        """values: of the whole recipe, with overrides. imports_heavy: whether plugins that take seconds are asked."""
+        """values: the whole recipe with overrides. imports_heavy: True to import plugins that take seconds to load."""
         self._plugins = {_pattern(path): registry for path, registry, _ in plugin_specs(recipe)}
         self._lists = {_pattern(path): registry for path, registry, _ in plugin_lists(recipe)}
         self._values = values
         self._imports_heavy = imports_heavy
 
-    def of(self, path: Path) -> SetBy:
+    def class_of(self, path: Path) -> SettableBy:
         """Returns the class of a setting."""
         table, *rest = path
         if table == "fleet":
-            return next(found for pattern, found in FLEET if _begins(pattern, rest))
+            return next(class_ for pattern, class_ in FLEET_CLASSES if _is_prefix(pattern, rest))
         if table in _ROLES:
-            return set_by(_ROLES[table], rest)
+            return settable_by(_ROLES[table], rest)
         declared = declared_class(Recipe, path)
         if declared is not None:
             return declared
         if _pattern(path) in self._lists:
-            return SetBy.AGENT
+            return SettableBy.AGENT
         for depth in range(len(path) - 1, 0, -1):
             if registry := self._registry(path[:depth]):
                 return self._of_plugin(registry, path, depth)
-        return set_by(Recipe, path)
+        return settable_by(Recipe, path)
 
     def _registry(self, path: Path) -> Registry[Any] | None:
         return self._plugins.get(_pattern(path)) or (self._lists.get(_pattern(path[:-1])) if len(path) > 1 else None)
 
-    def _of_plugin(self, registry: Registry[Any], path: Path, depth: int) -> SetBy:
+    def _of_plugin(self, registry: Registry[Any], path: Path, depth: int) -> SettableBy:
         if path[depth:] == ("kind",):
-            return SetBy.AGENT
-        kind = str(_at(self._values, (*path[:depth], "kind")))
+            return SettableBy.AGENT
+        kind = str(_value_at(self._values, (*path[:depth], "kind")))
         if registry.is_heavy(kind) and not self._imports_heavy:
-            return SetBy.AGENT
+            return SettableBy.AGENT
         try:
-            return set_by(registry.options(kind), path[depth:])
+            return settable_by(registry.options(kind), path[depth:])
         except InvalidInput:
-            return SetBy.RECIPE
+            return SettableBy.RECIPE
 
 
-def _why_not(class_: SetBy, value: Any, limits: Limits) -> str:
-    """The cause of a refusal and what to do about it; empty where there is none."""
-    if class_ is SetBy.PLACE and class_.allows(limits.role):
-        return refusal(value, limits.places) if isinstance(value, str) else "the value is no text; write a path"
+def _refusal_message(class_: SettableBy, value: Any, limits: Limits) -> str:
+    """Returns cause and remedy of a refusal; empty for an allowed override."""
+    if class_ is SettableBy.DATA_LOCATION and class_.allows(limits.role):
+        return (
+            location_problem(value, limits.data_locations)
+            if isinstance(value, str)
+            else "the value is not a text; write a path"
+        )
     if class_.allows(limits.role):
         return ""
-    if class_ in (SetBy.ADMIN, SetBy.OPERATOR):
-        return f"the role {limits.role} may not change it; ask an {class_.value}"
-    return "only the recipe sets it; launch a recipe that has the value that you want"
+    if class_ in (SettableBy.ADMIN, SettableBy.OPERATOR):
+        return f"the role {limits.role!r} may not change it; ask an {class_.value}"
+    return "only the recipe sets it; launch a recipe with the value"
 
 
 def _changes(before: Any, after: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """Settings whose values differ, with the values that they have now. What is gone is no setting any more."""
+    """Yields the settings whose values differ, with their new values; removed settings are not included."""
     if isinstance(after, Mapping):
-        known = before if isinstance(before, Mapping) and before.get("kind") == after.get("kind") else {}
+        before_items = before if isinstance(before, Mapping) and before.get("kind") == after.get("kind") else {}
         if not after and not isinstance(before, Mapping):
             yield path, after
         for key, value in after.items():
-            yield from _changes(known.get(key, _ABSENT), value, (*path, key))
-    elif isinstance(after, list) and any(isinstance(one, Mapping) for one in after):
-        known_ones = before if isinstance(before, list) else []
+            yield from _changes(before_items.get(key, _ABSENT), value, (*path, key))
+    elif isinstance(after, list) and any(isinstance(item, Mapping) for item in after):
+        before_list = before if isinstance(before, list) else []
         for index, value in enumerate(after):
-            if value not in known_ones:
+            if value not in before_list:
                 yield from _changes(_ABSENT, value, (*path, str(index)))
     elif before is _ABSENT or before != after:
         yield path, after
 
 
 def _pattern(path: Sequence[str]) -> Path:
-    """A path of which names of policies, flows and evaluations, and indices of lists, are left open."""
+    """Returns the path with `*` for names of policies, flows and evaluations and for indices of lists."""
     has_name = path[0] in ("policies", "flows", "evaluations")
     return tuple(
-        "*" if (place == 1 and has_name) or (place > 1 and part.isdecimal()) else part
-        for place, part in enumerate(path)
+        "*" if (index == 1 and has_name) or (index > 1 and part.isdecimal()) else part
+        for index, part in enumerate(path)
     )
 
 
-def _begins(pattern: Path, path: Sequence[str]) -> bool:
+def _is_prefix(pattern: Path, path: Sequence[str]) -> bool:
     return len(pattern) <= len(path) and all(wanted in ("*", part) for wanted, part in zip(pattern, path, strict=False))
 
 
-def _at(values: Any, path: Path) -> Any:
+def _value_at(values: Any, path: Path) -> Any:
     for part in path:
         if isinstance(values, list) and part.isdecimal() and int(part) < len(values):
             values = values[int(part)]

@@ -1,4 +1,4 @@
-"""The certificate of the page, of the run's authority: kept, because browsers remember the one they were let take."""
+"""TLS certificate of the page, issued by the run's authority; reused, because browsers store an accepted exception."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -8,36 +8,39 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from astraflow.access.authority import Authority
-from astraflow.cli.rundir import explained, write_private
+from astraflow.cli.run_directory import storage_error, write_private
 
 FILE = "page.pem"
 
-LEFT_AT_LEAST = timedelta(days=30)
-"""One that ends sooner is made anew."""
+MIN_REMAINING_VALIDITY = timedelta(days=30)
+"""A certificate with less validity is replaced."""
 
 
 def page_certificate(authority: Authority, directory: Path, *, host: str, names: Sequence[str]) -> Path:
-    """A file with the certificate, its chain and its key (0600): the one that is there, as long as it does.
+    """Returns the file with the certificate, its chain and its key (mode 0600); creates it unless it is still valid.
 
-    names: under which browsers ask for the page, besides `host` and those of loopback.
-    Raises: InvalidInput or StorageFull when it can be neither read nor written.
+    names: host names of the page, besides `host` and the loopback names.
+    Raises: InvalidInput or StorageFull when the file can be neither read nor written.
     """
     file = directory / FILE
     try:
-        if not (file.exists() and _does(file.read_bytes(), authority, names)):
-            made = authority.for_service(host, names)
-            write_private(file, (made.certificate + made.key).decode())
+        if not (file.exists() and _is_valid_for(file.read_bytes(), authority, names)):
+            issued = authority.for_service(host, names)
+            write_private(file, (issued.certificate + issued.key).decode())
     except OSError as problem:
-        raise explained(problem, f"the page's folder {directory}") from None
+        raise storage_error(problem, f"the page's folder {directory}") from None
     return file
 
 
-def _does(pem: bytes, authority: Authority, names: Sequence[str]) -> bool:
+def _is_valid_for(pem: bytes, authority: Authority, names: Sequence[str]) -> bool:
     try:
-        own, issuer = x509.load_pem_x509_certificates(pem)
-        known = own.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        certificate, issuer = x509.load_pem_x509_certificates(pem)
+        alternative_names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except (ValueError, x509.ExtensionNotFound):
         return False
-    called = {*known.get_values_for_type(x509.DNSName), *map(str, known.get_values_for_type(x509.IPAddress))}
-    lasts = own.not_valid_after_utc - datetime.now(UTC) > LEFT_AT_LEAST
-    return lasts and set(names) <= called and issuer.public_bytes(Encoding.PEM) == authority.pem
+    certified_names = {
+        *alternative_names.get_values_for_type(x509.DNSName),
+        *map(str, alternative_names.get_values_for_type(x509.IPAddress)),
+    }
+    has_validity = certificate.not_valid_after_utc - datetime.now(UTC) > MIN_REMAINING_VALIDITY
+    return has_validity and set(names) <= certified_names and issuer.public_bytes(Encoding.PEM) == authority.pem

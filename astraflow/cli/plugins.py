@@ -1,4 +1,4 @@
-"""A run's data algorithms as a table, and a change of them as it is typed."""
+"""Data algorithms of a run as a table, and parsing of a change."""
 
 import asyncio
 import getpass
@@ -12,37 +12,40 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from astraflow.cli.local import Door
+from astraflow.cli.run_endpoints import RunEndpoint
 from astraflow.client.control_plane import ControlPlaneClient
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import FlowId, PolicyId
-from astraflow.contract.plugins import PlannedPlugins, PluginChange, PluginSpec, Seam
+from astraflow.contract.plugins import PlannedPlugins, PluginChange, PluginSlot, PluginSpec
 from astraflow.contract.reports import Report
 from astraflow.wire.channel import ClientTls, dial
 
 T = TypeVar("T")
 
 
-def show_plugins(door: Door, *, tls: ClientTls | None) -> None:
-    """Print which plug-ins are in force, and which take over with the next version."""
-    report = asyncio.run(_asked(door, tls, ControlPlaneClient.report))
-    Console(highlight=False, soft_wrap=True).print(plugin_table(report))
+def show_plugins(endpoint: RunEndpoint, *, tls: ClientTls | None) -> None:
+    """Prints the active plugins and those planned for the next version."""
+    report = asyncio.run(_call(endpoint, tls, ControlPlaneClient.report))
+    Console(highlight=False, soft_wrap=True).print(plugin_slot_table(report))
 
 
-def change_plugins(door: Door, change: PluginChange, *, tls: ClientTls | None) -> None:
-    """Have a run change its plug-ins, and print what it says. Raises: InvalidInput, UnknownPolicy."""
-    said = asyncio.run(_asked(door, tls, lambda client: client.change_plugins(change)))
-    Console(highlight=False, soft_wrap=True).print(Text(said))
+def change_plugins(endpoint: RunEndpoint, change: PluginChange, *, tls: ClientTls | None) -> None:
+    """Changes plugins of a run and prints its answer. Raises: InvalidInput, UnknownPolicy."""
+    answer = asyncio.run(_call(endpoint, tls, lambda client: client.change_plugins(change)))
+    Console(highlight=False, soft_wrap=True).print(Text(answer))
 
 
 def read_change(
     *, flow: str, policy: str, selector: str, filters: str, sampler: str, reason: str
 ) -> PluginChange | None:
-    """What is to change, from JSON; None when nothing was asked for. Raises: InvalidInput."""
+    """Parses a change from JSON options; returns None without any option. Raises: InvalidInput."""
     if not any((flow, policy, selector, filters, sampler, reason)):
         return None
     if not reason:
-        raise InvalidInput("a change needs a --reason: it stands in the run's events, for those who wonder later")
+        raise InvalidInput(
+            "cannot change plugins: the reason is missing; give --reason, which is recorded in the run's events",
+            code="plugins.reason_required",
+        )
     return PluginChange(
         flow=FlowId(flow) if flow else None,
         policy=PolicyId(policy) if policy else None,
@@ -54,25 +57,29 @@ def read_change(
     )
 
 
-def plugin_table(report: Report) -> Table:
-    """A row for each seam of each flow and policy."""
-    table = Table("of", "what", "in force", "with the next version", box=None)
+def plugin_slot_table(report: Report) -> Table:
+    """Returns a row for each plugin slot of each flow and policy."""
+    table = Table("owner", "slot", "active", "from the next version", box=None)
     for flow in report.flows:
-        _add(table, f"flow {flow.id}", Seam.SELECTOR, [flow.selector], flow.planned)
-        _add(table, f"flow {flow.id}", Seam.FILTERS, flow.filters, flow.planned)
+        _add(table, f"flow {flow.id}", PluginSlot.SELECTOR, [flow.selector], flow.planned)
+        _add(table, f"flow {flow.id}", PluginSlot.FILTERS, flow.filters, flow.planned)
     for stream in report.streams:
-        _add(table, f"policy {stream.policy}", Seam.SAMPLER, [stream.sampler], stream.planned)
+        _add(table, f"policy {stream.policy}", PluginSlot.SAMPLER, [stream.sampler], stream.planned)
     return table
 
 
-async def _asked(door: Door, tls: ClientTls | None, call: Callable[[ControlPlaneClient], Awaitable[T]]) -> T:
-    async with dial(door.address, token=door.token, tls=tls) as link:
+async def _call(endpoint: RunEndpoint, tls: ClientTls | None, call: Callable[[ControlPlaneClient], Awaitable[T]]) -> T:
+    async with dial(endpoint.address, token=endpoint.token, tls=tls) as link:
         return await call(ControlPlaneClient(link))
 
 
-def _add(table: Table, owner: str, seam: Seam, specs: Iterable[PluginSpec], planned: Iterable[PlannedPlugins]) -> None:
-    to_come = [f"{_text(one.specs)} ({one.actor}: {one.reason})" for one in planned if one.seam is seam]
-    table.add_row(Text(owner), seam.value, Text(_text(specs)), Text("; ".join(to_come)))
+def _add(
+    table: Table, owner: str, slot: PluginSlot, specs: Iterable[PluginSpec], planned: Iterable[PlannedPlugins]
+) -> None:
+    planned_texts = [
+        f"{_text(change.specs)} ({change.actor}: {change.reason})" for change in planned if change.slot is slot
+    ]
+    table.add_row(Text(owner), slot.value, Text(_text(specs)), Text("; ".join(planned_texts)))
 
 
 def _text(specs: Iterable[PluginSpec]) -> str:
@@ -83,25 +90,34 @@ def _json(text: str, option: str) -> Any:
     try:
         return json.loads(text)
     except ValueError as problem:
-        raise InvalidInput(f"{option} is not JSON ({problem}): {text}") from None
+        raise InvalidInput(
+            f"cannot parse {option}: {text!r} is not JSON ({problem}); quote it for the shell",
+            code="plugins.invalid_json",
+        ) from None
 
 
 def _spec(value: Any, option: str) -> PluginSpec:
     if not isinstance(value, dict):
-        raise InvalidInput(f"""{option}: a plug-in is an object as in '{{"kind": "..."}}', found {json.dumps(value)}""")
+        raise InvalidInput(
+            f"""cannot parse {option}: {json.dumps(value)} is not an object; write it as '{{"kind": "..."}}'""",
+            code="plugins.invalid_spec",
+        )
     return value
 
 
 def _specs(value: Any, option: str) -> tuple[PluginSpec, ...]:
     if not isinstance(value, list):
-        raise InvalidInput(f"{option}: filters are a list of objects, '[]' for none, found {json.dumps(value)}")
-    return tuple(_spec(one, option) for one in value)
+        raise InvalidInput(
+            f"cannot parse {option}: {json.dumps(value)} is not a list; write a list of objects, '[]' for no filters",
+            code="plugins.invalid_spec",
+        )
+    return tuple(_spec(spec, option) for spec in value)
 
 
 def _actor() -> str:
-    """Who types here."""
+    """Returns the system user and host."""
     try:
         user = getpass.getuser()
-    except (KeyError, OSError):  # a container may run under a number that has no name
+    except (KeyError, OSError):  # a container may run as a user id without a name
         user = f"user {os.getuid()}"
     return f"{user}@{socket.gethostname()}"

@@ -1,4 +1,4 @@
-"""Free ports of this machine that stay free: outside the range from which the kernel takes them for outgoing calls."""
+"""Free ports of this machine outside the kernel's range for outgoing connections, so that they stay free."""
 
 import errno
 import random
@@ -12,36 +12,47 @@ _LOWEST, _HIGHEST = 15000, 32000
 
 
 def free_ports(count: int, *, host: str = "127.0.0.1") -> list[int]:
-    """`count` different ports that nobody listens on.
+    """Returns `count` different free ports.
 
-    A service that restarts wants its port back. From the kernel's own range somebody's outgoing call might take it
-    meanwhile, even the call of a node that tries to reach this very port. Raises: InvalidInput.
+    A restarted service needs its port again. A port of the kernel's range could be taken meanwhile by an outgoing
+    connection, even by a node that connects to this port. Raises: InvalidInput.
     """
     first_ephemeral = _first_ephemeral()
     candidates = list(range(_LOWEST, first_ephemeral if _LOWEST < first_ephemeral < _HIGHEST else _HIGHEST))
     random.shuffle(candidates)
-    found: list[int] = []
+    ports: list[int] = []
     for port in candidates:
-        if len(found) == count:
+        if len(ports) == count:
             break
         if is_free(port, host=host):
-            found.append(port)
-    if len(found) < count:
-        raise InvalidInput(f"{host} has no {count} free ports between {_LOWEST} and {_HIGHEST}: give it another --host")
-    return found
+            ports.append(port)
+    if len(ports) < count:
+        raise InvalidInput(
+            f"cannot choose ports: {host!r} has fewer than {count} free ports between {_LOWEST} and {_HIGHEST}; free "
+            "some, or choose another --host",
+            code="cli.no_free_ports",
+        )
+    return ports
 
 
 def is_free(port: int, *, host: str = "127.0.0.1") -> bool:
-    """Whether a service could listen there now. Raises: InvalidInput for a host that is not this machine's."""
+    """Returns True if a service can listen there now. Raises: InvalidInput for a host that is not on this machine."""
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
         except socket.gaierror as problem:
-            raise InvalidInput(f"{host} is not a host name that is known here: {problem.strerror}") from None
+            raise InvalidInput(
+                f"cannot listen on {host!r}: unknown host name: {problem.strerror}; use a name or address of this "
+                "machine",
+                code="cli.unknown_host",
+            ) from None
         except OSError as problem:
             if problem.errno == errno.EADDRNOTAVAIL:
-                raise InvalidInput(f"{host} is not an address of this machine: choose one that is") from None
+                raise InvalidInput(
+                    f"cannot listen on {host!r}: it is not an address of this machine; choose one of its addresses",
+                    code="cli.foreign_address",
+                ) from None
             return False
     return True
 
@@ -50,4 +61,4 @@ def _first_ephemeral() -> int:
     try:
         return int(_RANGE.read_text().split()[0])
     except (OSError, ValueError):
-        return _HIGHEST  # not Linux: other systems begin above it
+        return _HIGHEST  # on systems other than Linux the range starts above it

@@ -1,29 +1,29 @@
-"""What a recipe's models need before they can be trained: a short supervised start, made once and cached."""
+"""Model preparation before training: a short supervised warm start, run once and cached."""
 
-from astraflow.cli.child import PROGRESS
+from astraflow.cli.child_process import PROGRESS
 from astraflow.models import models
 from astraflow.models.base import OnProgress, WarmStartProgress
 from astraflow.recipe import Recipe
-from astraflow.trainer.preparation import prepare_model
+from astraflow.trainer.model_preparation import prepare_model
 
 
-def unprepared(recipe: Recipe) -> list[str]:
-    """The policies whose models are yet to be made."""
-    return [name for name, policy in recipe.policies.items() if models.build(policy.model).examples_from is not None]
+def policies_to_prepare(recipe: Recipe) -> list[str]:
+    """Returns the policies whose models need a warm start."""
+    return [name for name, policy in recipe.policies.items() if models.build(policy.model).examples_dataset is not None]
 
 
 def prepare_models(recipe: Recipe) -> None:
-    """Make them, telling on standard output how far it is. Raises: InvalidInput when one does not get there."""
-    for policy in unprepared(recipe):
-        prepare_model(recipe.policies[policy].model, on_progress=_tell(policy))
+    """Prepares the models and prints the progress. Raises: InvalidInput if a model misses its target accuracy."""
+    for policy in policies_to_prepare(recipe):
+        prepare_model(recipe.policies[policy].model, on_progress=_print_progress(policy))
 
 
-def _tell(policy: str) -> OnProgress:
-    def tell(progress: WarmStartProgress) -> None:
-        print(  # noqa: T201 (a line for the parent process: see cli.child)
-            f"{PROGRESS}warm start of {policy}: step {progress.step}, {progress.accuracy:.0%} of its answers right, "
-            f"{progress.target_accuracy:.0%} wanted",
+def _print_progress(policy: str) -> OnProgress:
+    def print_progress(progress: WarmStartProgress) -> None:
+        print(  # noqa: T201 (a line for the parent process: see cli.child_process)
+            f"{PROGRESS}warm start of {policy}: step {progress.step}, accuracy {progress.accuracy:.0%}, "
+            f"target {progress.target_accuracy:.0%}",
             flush=True,
         )
 
-    return tell
+    return print_progress

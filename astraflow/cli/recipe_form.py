@@ -1,4 +1,4 @@
-"""A recipe as a form: what may be chosen, what it is now, and what is wrong with the choices. For whoever launches."""
+"""Launch form of a recipe: its settings, their current values, and the problems of the overrides."""
 
 import json
 import re
@@ -13,12 +13,12 @@ from typing import Any, get_args
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from astraflow.cli.declared import check_declared, declared
+from astraflow.cli.declared_recipes import check_declared_recipe, declared_recipes
 from astraflow.cli.fleet_form import FleetForm, PoolOffer, fleet_form
-from astraflow.cli.override_limits import Classes, Limits, refusals
+from astraflow.cli.override_limits import Limits, SettingClasses, refusals
 from astraflow.cli.recipe_checks import LOOPBACK, FormCheck, checks
 from astraflow.cli.setting_facts import FieldKind, bounds, field_info, kind_of, literals, options_type, walk
-from astraflow.cli.setting_titles import is_short, owner_of, title_of
+from astraflow.cli.setting_titles import is_basic, owner_of, title_of
 from astraflow.contract.errors import InvalidInput, NotPermitted
 from astraflow.recipe import (
     Check,
@@ -31,116 +31,118 @@ from astraflow.recipe import (
     snapshot,
     summary_of,
 )
-from astraflow.runtime.overrides import SetBy
 from astraflow.runtime.plugins import Registry
+from astraflow.runtime.setting_permissions import SettableBy
 from astraflow.runtime.toml import toml_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormField:
-    """One setting of a recipe."""
+    """Setting of a recipe in the form."""
 
     key: str
-    """As `--set` takes it."""
+    """Key of the setting, as in `--set`."""
     title: str
-    """What people call it."""
+    """Label of the setting."""
     owner: str
-    """The policy, flow or pool that it belongs to; empty for the whole run."""
+    """Policy, flow or pool of the setting; empty for the whole run."""
     kind: FieldKind
     value: int | float | str | bool | None
     description: str
-    least: float | None
-    most: float | None
+    minimum: float | None
+    maximum: float | None
     choices: tuple[str, ...]
     is_optional: bool
-    """It may be left empty."""
-    is_short: bool
-    set_by: str
-    """Least role that may override it from the page: `agent`, `operator` or `admin`; `place` for a path below a data
-    place; `recipe` for none."""
+    """True if the value may be empty."""
+    is_basic: bool
+    settable_by: str
+    """Lowest role that may override it from the page: `agent`, `operator` or `admin`; `data_location` for a path
+    below a data location; `recipe` for none."""
     entries: tuple[str, ...] = ()
-    """Of a list of plug-ins: each in TOML, with its options; `value` has their kinds, separated by commas."""
+    """For a list of plugins: each in TOML with its options; `value` has their kinds, separated by commas."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormProblem:
-    """Something wrong with the choices."""
+    """Problem of an override or a setting."""
 
     key: str
-    """The setting; empty when it is none in particular."""
+    """Key of the setting; empty for a problem of the whole recipe."""
     message: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecipeForm:
-    """A recipe with some choices made."""
+    """Recipe with overrides applied."""
 
     name: str
     summary: str
     simulated: tuple[str, ...]
-    """Kinds of its plug-ins that are stand-ins."""
+    """Kinds of its simulated plugins."""
     fields: tuple[FormField, ...]
     problems: tuple[FormProblem, ...]
     refusals: tuple[FormProblem, ...]
-    """Settings that may not be overridden so. With any, no override is applied."""
+    """Refused overrides. With any, no override is applied."""
     checks: tuple[FormCheck, ...]
     toml: str
-    """The choices as a recipe file that extends this one."""
+    """Overrides as a recipe file that extends this recipe."""
     usd_per_hour: float
-    """What its nodes cost."""
+    """Cost of the nodes."""
     has_fleet: bool
-    """It says where machines come from: it is meant to be launched with a fleet service."""
+    """True if the recipe defines providers or pools and needs a fleet service."""
     pools: tuple[PoolOffer, ...]
-    """Its pools, if it has a fleet."""
+    """Pools of the fleet; empty without a fleet."""
     usd_per_hour_max: float | None
-    """The fleet's budget; None for unbounded."""
+    """Budget of the fleet; None for no limit."""
     usd_per_day_max: float | None
 
 
 def recipe_cards(folders: Sequence[Path] = ()) -> list[dict[str, Any]]:
-    """Name, place, sentence and stand-ins of every recipe that comes with AstraFlow or stands in one of the folders.
+    """Returns name, location, summary and simulated plugins of every packaged recipe and every recipe in the folders.
 
-    Raises: InvalidInput for a folder that cannot be read.
+    Raises: InvalidInput for an unreadable folder.
     """
-    packaged = [_card(name, name, "") for name in packaged_recipes()]
-    return packaged + [_card(one.name, str(one.file), one.problem, folders) for one in declared(folders)]
+    packaged = [_recipe_card(name, name, "") for name in packaged_recipes()]
+    return packaged + [
+        _recipe_card(recipe.name, str(recipe.file), recipe.problem, folders) for recipe in declared_recipes(folders)
+    ]
 
 
 def recipe_form(
-    place: str,
+    location: str,
     overrides: Sequence[str] = (),
     *,
     folders: Sequence[Path] = (),
     host: str = LOOPBACK,
     limits: Limits | None = None,
 ) -> RecipeForm:
-    """The form of a recipe with choices as `--set` takes them; what is wrong with them is in it.
+    """Returns the form of a recipe with overrides as in `--set`, including their problems.
 
-    folders: where recipes are declared; those that stand there may use nothing from elsewhere. host: where a run with
-    machines elsewhere would listen. limits: of whoever chose, when that is not the local user.
-    Raises: InvalidInput for a recipe that cannot be read without them.
+    folders: folders of declared recipes, which may use no other files. host: address at which a run with remote nodes
+    would listen. limits: limits of the user; None for the local user.
+    Raises: InvalidInput for a recipe that cannot be loaded without the overrides.
     """
-    _check_place(place, folders)
-    plain = load_recipe(place, check=Check.NONE)
+    _check_location(location, folders)
+    plain = load_recipe(location, check=Check.NONE)
     refused = _refused(plain, overrides, limits)
     chosen, problems, overrides = plain, list(refused), () if refused else overrides
     try:
-        chosen = load_recipe(place, overrides, check=Check.NONE)
-        load_recipe(place, overrides, check=Check.ALL if overrides else Check.LIGHT)
+        chosen = load_recipe(location, overrides, check=Check.NONE)
+        load_recipe(location, overrides, check=Check.ALL if _changes_heavy_plugin(plain, chosen) else Check.LIGHT)
     except InvalidInput as problem:
         problems += [_problem(line) for line in str(problem).splitlines()]
     has_fleet = bool(chosen.fleet.get("providers") or chosen.fleet.get("pools"))
-    fleet = fleet_form(chosen, asks=False) if has_fleet else FleetForm()
+    fleet = fleet_form(chosen, calls_providers=False) if has_fleet else FleetForm()
     problems += [_problem(line) for line in fleet.problems]
     return RecipeForm(
-        name=place,
+        name=location,
         summary=plain.summary,
         simulated=_simulated(chosen),
         fields=tuple(_fields(chosen, fleet)),
         problems=tuple(problems),
         refusals=refused,
         checks=tuple(checks(chosen, fleet, problems=len(problems), host=host)),
-        toml=as_toml(place, overrides),
+        toml=as_toml(location, overrides),
         usd_per_hour=chosen.nodes.count * chosen.nodes.price_per_hour,
         has_fleet=has_fleet,
         pools=fleet.pools,
@@ -149,41 +151,51 @@ def recipe_form(
     )
 
 
-def rehearsed(
-    place: str, overrides: Sequence[str] = (), *, folders: Sequence[Path] = (), limits: Limits | None = None
-) -> dict[str, Any]:
-    """Pools with prices, and what the providers of the recipe's fleet say; takes seconds. As JSON takes it.
+def _changes_heavy_plugin(plain: Recipe, chosen: Recipe) -> bool:
+    """Returns whether `chosen` has a plugin that takes seconds to import, with options that `plain` does not have."""
+    before = {path: spec for path, _, spec in plugin_specs(plain)}
+    return any(
+        registry.is_heavy(str(spec.get("kind"))) and before.get(path) != spec
+        for path, registry, spec in plugin_specs(chosen)
+    )
 
-    Raises: InvalidInput for what cannot be asked, NotPermitted beyond `limits`, DeadlineExceeded.
+
+def preflight_recipe(
+    location: str, overrides: Sequence[str] = (), *, folders: Sequence[Path] = (), limits: Limits | None = None
+) -> dict[str, Any]:
+    """Returns pools with prices and the preflight checks of the recipe's providers as JSON values; takes seconds.
+
+    Raises: InvalidInput for invalid fleet settings, NotPermitted beyond `limits`, DeadlineExceeded.
     """
-    _check_place(place, folders)
-    if refused := _refused(load_recipe(place, check=Check.NONE), overrides, limits):
-        raise NotPermitted("; ".join(f"cannot override {one.key}: {one.message}" for one in refused))
-    fleet = fleet_form(load_recipe(place, overrides, check=Check.NONE), asks=True)
+    _check_location(location, folders)
+    if refused := _refused(load_recipe(location, check=Check.NONE), overrides, limits):
+        message = "; ".join(f"cannot override {refusal.key}: {refusal.message}" for refusal in refused)
+        raise NotPermitted(message, code="recipe.override_refused")
+    fleet = fleet_form(load_recipe(location, overrides, check=Check.NONE), calls_providers=True)
     if fleet.problems:
-        raise InvalidInput("\n".join(fleet.problems))
-    return {name: [asdict(one) for one in getattr(fleet, name)] for name in ("pools", "checks")}
+        raise InvalidInput("\n".join(fleet.problems), code="recipe.invalid_fleet")
+    return {name: [asdict(entry) for entry in getattr(fleet, name)] for name in ("pools", "checks")}
 
 
 def _refused(plain: Recipe, overrides: Sequence[str], limits: Limits | None) -> tuple[FormProblem, ...]:
-    """Of overrides beyond the limits."""
-    found = refusals(plain, overrides, limits) if limits is not None and overrides else []
-    return tuple(FormProblem(key=one.key, message=one.message) for one in found)
+    """Returns the problems of overrides beyond the limits."""
+    refused = refusals(plain, overrides, limits) if limits is not None and overrides else []
+    return tuple(FormProblem(key=refusal.key, message=refusal.message) for refusal in refused)
 
 
-def _check_place(place: str, folders: Sequence[Path]) -> None:
-    """A recipe of the folders uses nothing from elsewhere. Raises: InvalidInput."""
-    if any(Path(place).is_relative_to(folder.resolve()) for folder in folders):
-        check_declared(Path(place), folders)
+def _check_location(location: str, folders: Sequence[Path]) -> None:
+    """Checks that a declared recipe uses only files in the folders. Raises: InvalidInput."""
+    if any(Path(location).is_relative_to(folder.resolve()) for folder in folders):
+        check_declared_recipe(Path(location), folders)
 
 
 def form_values(form: RecipeForm) -> dict[str, Any]:
-    """The form as JSON takes it."""
+    """Returns the form as JSON values."""
     return asdict(form)
 
 
-def as_toml(place: str, overrides: Sequence[str]) -> str:
-    """A recipe file with these choices.
+def as_toml(location: str, overrides: Sequence[str]) -> str:
+    """Returns a recipe file with these overrides.
 
     >>> print(as_toml("reverse", ["stop.steps=50", "flows.train.reward={kind = 'exact_match'}", "summary=a look"]))
     extends = "reverse"
@@ -191,14 +203,14 @@ def as_toml(place: str, overrides: Sequence[str]) -> str:
     flows.train.reward = {kind = 'exact_match'}
     summary = "a look"
     """
-    lines = [f'extends = "{place}"']
+    lines = [f'extends = "{location}"']
     for override in overrides:
         key, _, text = override.partition("=")
-        lines.append(f"{key.strip()} = {_as_written(text.strip())}")
+        lines.append(f"{key.strip()} = {_toml_value(text.strip())}")
     return "\n".join(lines)
 
 
-def _as_written(text: str) -> str:
+def _toml_value(text: str) -> str:
     try:
         tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:
@@ -206,17 +218,17 @@ def _as_written(text: str) -> str:
     return text
 
 
-def _card(name: str, place: str, problem: str, folders: Sequence[Path] = ()) -> dict[str, Any]:
-    card = {"name": name, "place": place, "summary": "", "simulated": [], "problem": problem}
+def _recipe_card(name: str, location: str, problem: str, folders: Sequence[Path] = ()) -> dict[str, Any]:
+    card = {"name": name, "name_or_path": location, "summary": "", "simulated": [], "problem": problem}
     if problem:
         return card
     try:
         if folders:
-            check_declared(Path(place), folders)
-        card["summary"] = summary_of(find_recipe(place))
-        recipe = load_recipe(place, check=Check.NONE)
-    except InvalidInput as trouble:
-        return card | {"problem": str(trouble)}
+            check_declared_recipe(Path(location), folders)
+        card["summary"] = summary_of(find_recipe(location))
+        recipe = load_recipe(location, check=Check.NONE)
+    except InvalidInput as error:
+        return card | {"problem": str(error)}
     return card | {"summary": recipe.summary, "simulated": list(_simulated(recipe))}
 
 
@@ -226,34 +238,36 @@ def _simulated(recipe: Recipe) -> tuple[str, ...]:
 
 
 def _problem(line: str) -> FormProblem:
-    """The setting that a line of an error is about, and what is wrong with it."""
-    found = re.search(r"(?:^|: )(?P<key>[a-z_]+(?:\.[\w-]+)*): (?P<message>.+)$", line)
-    return FormProblem(key=found["key"], message=found["message"]) if found else FormProblem(key="", message=line)
+    """Splits a line of an error into the key of the setting and the message."""
+    match = re.search(r"(?:^|: )(?P<key>[a-z_]+(?:\.[\w-]+)*): (?P<message>.+)$", line)
+    return FormProblem(key=match["key"], message=match["message"]) if match else FormProblem(key="", message=line)
 
 
 def _fields(recipe: Recipe, fleet: FleetForm) -> Iterator[FormField]:
     values = json.loads(snapshot(recipe))
     if fleet.values is not None:
         values["fleet"] = fleet.values
-    classes = Classes(recipe, values, imports_heavy=False)
+    classes = SettingClasses(recipe, values, imports_heavy=False)
     options = {path: options_type(registry, spec) for path, registry, spec in plugin_specs(recipe)}
     for path, _, spec in plugin_specs(recipe):
-        if not path[-1].isdigit():  # one of a list is told what its entry says
-            _fill(reduce(getitem, path, values), options[path], spec)
+        if not path[-1].isdigit():  # entries of a list have all their options in `entries`
+            _add_defaults(reduce(getitem, path, values), options[path], spec)
     for path, value in _leaves(values):
         info = field_info(path, options) if path[0] != "fleet" else fleet.info(path[1:])
         if path[-1] == "kind":
-            choices = next((tuple(reg.kinds()) for where, reg, _ in plugin_specs(recipe) if where == path[:-1]), ())
+            choices = next(
+                (tuple(reg.kinds()) for spec_path, reg, _ in plugin_specs(recipe) if spec_path == path[:-1]), ()
+            )
         else:
             choices = literals(info)
-        found = _field(path, value, info, choices, set_by=classes.of(path))
-        if found is not None:
-            yield found
-    yield from (_list_field(*one) for one in plugin_lists(recipe))
+        field = _field(path, value, info, choices, settable_by=classes.class_of(path))
+        if field is not None:
+            yield field
+    yield from (_list_field(*plugin_list) for plugin_list in plugin_lists(recipe))
 
 
-def _fill(table: dict[str, Any], options: type[BaseModel] | None, spec: Mapping[str, Any]) -> None:
-    """What a plug-in can be told besides what it is: its defaults, and nothing for what has none."""
+def _add_defaults(table: dict[str, Any], options: type[BaseModel] | None, spec: Mapping[str, Any]) -> None:
+    """Adds the missing options of a plugin to its table: their defaults, None without one."""
     for name, info in options.model_fields.items() if options is not None else ():
         if name not in spec:
             default = info.get_default(call_default_factory=True)
@@ -261,7 +275,7 @@ def _fill(table: dict[str, Any], options: type[BaseModel] | None, spec: Mapping[
 
 
 def _list_field(path: tuple[str, ...], registry: Registry[Any], specs: Sequence[Mapping[str, Any]]) -> FormField:
-    """The kinds of a list of plug-ins, in their order."""
+    """Returns the field of a list of plugins, with their kinds in order."""
     info = walk(Recipe, path)
     return FormField(
         key=".".join(path),
@@ -270,24 +284,24 @@ def _list_field(path: tuple[str, ...], registry: Registry[Any], specs: Sequence[
         kind="plugins",
         value=", ".join(str(spec.get("kind")) for spec in specs),
         description=" ".join((info.description or "").split()) if info else "",
-        least=None,
-        most=None,
+        minimum=None,
+        maximum=None,
         choices=tuple(registry.kinds()),
         is_optional=True,
-        is_short=is_short(".".join(path)),
-        set_by=SetBy.AGENT.value,
+        is_basic=is_basic(".".join(path)),
+        settable_by=SettableBy.AGENT.value,
         entries=tuple(toml_text(dict(spec)) for spec in specs),
     )
 
 
 def _field(
-    path: tuple[str, ...], value: Any, info: FieldInfo | None, choices: tuple[str, ...], *, set_by: SetBy
+    path: tuple[str, ...], value: Any, info: FieldInfo | None, choices: tuple[str, ...], *, settable_by: SettableBy
 ) -> FormField | None:
     kind = kind_of(value, info) or ("text" if choices else None)
     if kind is None:
         return None
     key = ".".join(path)
-    least, most = bounds(info)
+    minimum, maximum = bounds(info)
     return FormField(
         key=key,
         title=title_of(key, info.title if info else None),
@@ -295,12 +309,12 @@ def _field(
         kind=kind,
         value=value,
         description=" ".join((info.description or "").split()) if info else "",
-        least=least,
-        most=most,
+        minimum=minimum,
+        maximum=maximum,
         choices=choices,
         is_optional=value is None or (info is not None and type(None) in get_args(info.annotation)),
-        is_short=is_short(key),
-        set_by=set_by.value,
+        is_basic=is_basic(key),
+        settable_by=settable_by.value,
     )
 
 
@@ -312,8 +326,8 @@ def _leaves(values: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str
         yield path, values
 
 
-def shown(value: Any) -> str:
-    """A value as a form shows it, and takes it back."""
+def form_text(value: Any) -> str:
+    """Returns a value as text in the form."""
     if value is None:
         return ""
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,4 +1,4 @@
-"""One role in this process, until it is told to stop. What a role needs is imported by the function that starts it."""
+"""Runs one role in this process until it is stopped. Each function imports the modules of its role."""
 
 import os
 import sys
@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from astraflow.access.authority import Authority
-from astraflow.cli.local import Planes
 from astraflow.cli.options import METRICS_TOKEN
 from astraflow.cli.page_certificate import page_certificate
-from astraflow.cli.rundir import explained
-from astraflow.client.badge_file import BadgeFile
-from astraflow.contract.errors import InvalidInput
+from astraflow.cli.run_directory import storage_error
+from astraflow.cli.run_endpoints import PlaneEndpoints
+from astraflow.client.credential_file import CredentialFile
+from astraflow.contract.errors import AstraFlowError, InvalidInput
 from astraflow.raas.config import RaasConfig
 from astraflow.raas.engines import engines
 from astraflow.raas.preemption import notices
@@ -21,11 +21,11 @@ from astraflow.recipe import Check, dataflow_config, load_recipe, node_config, t
 from astraflow.runtime import logs
 from astraflow.runtime.hosts import is_loopback
 from astraflow.runtime.plugins import Registry
-from astraflow.runtime.service import private_folder, run_process
+from astraflow.runtime.service import exit_code, make_private_folder, print_error, run_process
 from astraflow.runtime.toml import toml_value
-from astraflow.runtime.tracing import TracingConfig, chosen, configure
-from astraflow.wire.channel import ClientTls, authority_client_tls, dial
-from astraflow.wire.server import Listen, ServerTls, authority_tls
+from astraflow.runtime.tracing import TracingConfig, configure, effective_config
+from astraflow.wire.channel import ClientTls, dial
+from astraflow.wire.server import ListenOptions, ServerTls, authority_tls
 
 
 def run_dataflow(
@@ -35,17 +35,17 @@ def run_dataflow(
     run: str,
     weights: str,
     directory: Path,
-    listen: Listen,
+    listen: ListenOptions,
     metrics: str,
     weights_key: str,
 ) -> int:
-    """The dataflow service; returns the exit code. metrics: instead of the recipe's, if not empty."""
+    """Runs the dataflow service; returns the exit code. metrics: overrides the recipe's value unless empty."""
     from astraflow.dataflow.service import serve
     from astraflow.weights.signing import VerifyingKey
 
-    _log("dataflow")
+    _configure_logs("dataflow")
     loaded = load_recipe(recipe, overrides, check=Check.NONE)
-    _trace("dataflow", loaded.tracing)
+    _configure_tracing("dataflow", loaded.tracing)
     config = dataflow_config(loaded, run=run or loaded.name)
     if metrics:
         config = config.model_copy(update={"metrics": metrics})
@@ -53,7 +53,7 @@ def run_dataflow(
         lambda stop: serve(
             config,
             listen=listen,
-            directory=_made(directory),
+            directory=_private_folder(directory),
             weights_address=weights,
             stop=stop,
             on_ready=announce,
@@ -68,26 +68,26 @@ def run_weights(
     overrides: list[str],
     *,
     directory: Path,
-    listen: Listen,
+    listen: ListenOptions,
     weights_key: str,
     follow: list[str],
     tls: ClientTls | None,
 ) -> int:
-    """The weight store, or a mirror of those at `follow`; returns the exit code."""
+    """Runs the weight store, or a mirror of the stores at `follow`; returns the exit code."""
     from astraflow.weights.mirror import Upstream
     from astraflow.weights.service import serve
     from astraflow.weights.signing import VerifyingKey
 
-    _log("weights")
+    _configure_logs("weights")
     config = weights_config(load_recipe(recipe, overrides, check=Check.NONE))
     trusted = VerifyingKey.parse(weights_key) if weights_key else None
-    dialling = partial(dial, token=listen.token, tls=tls)
-    upstream = Upstream(addresses=tuple(follow), dial=dialling) if follow else None
+    dial_upstream = partial(dial, token=listen.token, tls=tls)
+    upstream = Upstream(addresses=tuple(follow), dial=dial_upstream) if follow else None
     return run_process(
         lambda stop: serve(
             config,
             listen=listen,
-            directory=_made(directory),
+            directory=_private_folder(directory),
             stop=stop,
             on_ready=announce,
             trusted=trusted,
@@ -105,20 +105,22 @@ def run_trainer(
     token: str,
     tls: ClientTls | None,
     ca_hash: str,
-    keep: Path | None,
+    credential_folder: Path | None,
     directory: Path,
     signing_key: Path | None,
 ) -> int:
-    """The trainer of one policy; returns the exit code: 0 when the run is complete, 143 for a SIGTERM before."""
+    """Runs the trainer of one policy; returns the exit code: 0 when the run is complete, 143 after a SIGTERM."""
     from astraflow.trainer.service import serve
     from astraflow.weights.signing import SigningKey
 
-    _log("trainer")
+    _configure_logs("trainer")
     loaded = load_recipe(recipe, overrides, check=Check.NONE)
-    _trace("trainer", loaded.tracing)
+    _configure_tracing("trainer", loaded.tracing)
     if not policy and len(loaded.policies) > 1:
         raise InvalidInput(
-            f"{loaded.name} has several policies: choose one with --policy ({', '.join(loaded.policies)})"
+            f"cannot choose the policy: the recipe {loaded.name!r} has several; set --policy to one of "
+            f"{', '.join(loaded.policies)}",
+            code="trainer.policy_required",
         )
     config = trainer_config(loaded, policy or next(iter(loaded.policies)))
     signing = SigningKey.read(signing_key) if signing_key else None
@@ -129,13 +131,31 @@ def run_trainer(
             token=token,
             tls=tls,
             ca_hash=ca_hash,
-            keep=keep,
-            directory=_made(directory),
+            credential_folder=credential_folder,
+            directory=_private_folder(directory),
             stop=stop,
             signing=signing,
         ),
         may_complete=True,
     )
+
+
+def is_other_rank() -> bool:
+    """Returns whether a scheduler started this process as a rank other than the first (RANK from 1)."""
+    return os.environ.get("RANK", "0") != "0"
+
+
+def run_trainer_rank() -> int:
+    """Runs a rank of a trainer other than the first; ends the process, or returns the exit code of an error."""
+    from astraflow.trainer.backends.rank_trainer import RankTrainer
+    from astraflow.trainer.rank_process import run_rank
+
+    _configure_logs(f"trainer-rank-{os.environ.get('RANK', '')}")
+    try:
+        run_rank(RankTrainer.build)
+    except AstraFlowError as problem:
+        print_error(problem)
+        return exit_code(problem)
 
 
 def run_node(
@@ -147,49 +167,49 @@ def run_node(
     ca_hash: str = "",
     tracing: TracingConfig | None = None,
 ) -> int:
-    """A RaaS node; returns the exit code: 0 when the run is complete or it was sent away, 143 for a SIGTERM before.
+    """Runs a RaaS node; returns the exit code: 0 when the run is complete or the node left, 143 after a SIGTERM.
 
-    tracing: as the recipe has it, for a node that knows one.
+    tracing: settings of the recipe; None for a node without a recipe.
     """
     from astraflow.raas.service import serve
 
-    _log("node")
-    _trace("node", tracing or TracingConfig())
+    _configure_logs("node")
+    _configure_tracing("node", tracing or TracingConfig())
     return run_process(
         lambda stop: serve(config, dataflow=dataflow, token=token, tls=tls, ca_hash=ca_hash, stop=stop),
         may_complete=True,
     )
 
 
-def recipe_node(recipe: str, overrides: list[str], *, name: str) -> tuple[RaasConfig, TracingConfig]:
-    """One of the nodes that a recipe asks for, and where its spans go."""
+def recipe_node_config(recipe: str, overrides: list[str], *, name: str) -> tuple[RaasConfig, TracingConfig]:
+    """Returns the configuration of a node of a recipe, and its tracing settings."""
     loaded = load_recipe(recipe, overrides, check=Check.NONE)
     return node_config(loaded, name=name), loaded.tracing
 
 
-def own_node(*, engine: str, preemption: str, pull: str, **options: Any) -> RaasConfig:
-    """A node by hand; options that are None keep their defaults.
+def joining_node_config(*, engine: str, preemption: str, pull: str, **options: Any) -> RaasConfig:
+    """Returns the configuration of a node from options; options that are None keep their defaults.
 
-    engine, preemption: a kind, or a TOML table with `kind` and its options; empty for what the run suggests, and none.
-    pull: a TOML table of `PullConfig`; empty for its defaults.
+    engine, preemption: a kind, or a TOML table with `kind` and its options; empty for the engine of the run, and for
+    no notices. pull: a TOML table of `PullConfig`; empty for its defaults.
     """
-    given = {key: value for key, value in options.items() if value is not None}
+    values = {key: value for key, value in options.items() if value is not None}
     if engine:
-        given["engine"] = _checked(engines, engine)
+        values["engine"] = _plugin_spec(engines, engine)
     if preemption:
-        given["preemption"] = _checked(notices, preemption)
+        values["preemption"] = _plugin_spec(notices, preemption)
     if pull:
-        given["pull"] = toml_value(pull)
-    return RaasConfig.parse(given, where="join")
+        values["pull"] = toml_value(pull)
+    return RaasConfig.parse(values, where="join")
 
 
-def kept_name(folder: Path) -> str | None:
-    """Under which name a node was let in that kept its credential there; None for none. Raises: InvalidInput."""
-    kept = BadgeFile(folder).read()
-    return kept.name if kept is not None else None
+def stored_credential_name(folder: Path) -> str | None:
+    """Returns the name in the credential stored in `folder`; None without one. Raises: InvalidInput."""
+    credential = CredentialFile(folder).read()
+    return credential.name if credential is not None else None
 
 
-def _checked(registry: Registry[Any], text: str) -> dict[str, Any]:
+def _plugin_spec(registry: Registry[Any], text: str) -> dict[str, Any]:
     value = toml_value(text)
     spec = value if isinstance(value, dict) else {"kind": text}
     registry.check(spec)
@@ -204,22 +224,22 @@ def run_web(
     port: int,
     recipe: str,
     token: str,
-    more: Mapping[str, str | None],
+    options: Mapping[str, str | None],
     flags: Sequence[str] = (),
 ) -> int:
-    """The page: this process becomes the web process, which knows AstraFlow only by its address.
+    """Replaces this process with the web process, which uses AstraFlow only over the network.
 
-    Beyond loopback it gets a certificate of the run's `authority`, unless it is told of another one, or of a proxy.
-    more: further options of `python -m web`; those that are None are left out.
+    Beyond loopback the page gets a certificate of the run's `authority`, unless another certificate or a proxy is
+    given. options: further options of `python -m web`; values of None are left out.
     """
-    _made(directory)
-    has_own = more.get("tls-certificate") or more.get("tls-key") or more.get("behind-proxy")
-    if (authority := more.get("authority")) and not has_own and not is_loopback(host):
-        names = [name] if (name := more.get("name")) else []
-        file = str(page_certificate(Authority.opened(Path(authority)), directory, host=host, names=names))
-        more = {**more, "tls-certificate": file, "tls-key": file}
+    _private_folder(directory)
+    has_own = options.get("tls-certificate") or options.get("tls-key") or options.get("behind-proxy")
+    if (authority := options.get("authority")) and not has_own and not is_loopback(host):
+        names = [name] if (name := options.get("name")) else []
+        file = str(page_certificate(Authority.load(Path(authority)), directory, host=host, names=names))
+        options = {**options, "tls-certificate": file, "tls-key": file}
     arguments = ["--dataflow", dataflow, "--directory", str(directory), "--host", host, "--port", str(port)]
-    arguments += [part for name, value in more.items() if value is not None for part in (f"--{name}", value)]
+    arguments += [part for name, value in options.items() if value is not None for part in (f"--{name}", value)]
     environment = {**os.environ, "ASTRAFLOW_TOKEN": token}
     command = [sys.executable, "-m", "web", *arguments, *flags, *(["--recipe", recipe] if recipe else [])]
     os.execve(sys.executable, command, environment)  # noqa: S606 (a list of arguments, no shell)
@@ -238,8 +258,8 @@ def run_fleet(
     tls: bool | None,
     advertise: Sequence[str],
 ) -> None:
-    """The fleet service: this process becomes its process, which knows AstraFlow only by its planes."""
-    _made(directory)
+    """Replaces this process with the fleet service, which uses AstraFlow only over the network."""
+    _private_folder(directory)
     arguments = ["--config", str(config), "--dataflow", dataflow, "--directory", str(directory)]
     arguments += ["--host", host, "--port", str(port)]
     arguments += ["--join-address", join_address] if join_address else []
@@ -252,57 +272,40 @@ def run_fleet(
 
 
 def run_maintainer(
-    what: str,
-    planes: Planes | None,
+    command: str,
+    planes: PlaneEndpoints | None,
     *,
     config: Path | None = None,
     directory: Path | None = None,
     arguments: Sequence[str] = (),
 ) -> None:
-    """This process becomes the maintainer's, which knows AstraFlow only by its planes. what: a command of it.
+    """Replaces this process with the maintainer, which uses AstraFlow only over the network.
 
-    arguments: others of that command.
+    command: of the maintainer. arguments: further arguments of the command.
     """
-    arguments = [what, *arguments, *(["--config", str(config)] if config else [])]
-    arguments += ["--directory", str(_made(directory))] if directory else []
+    arguments = [command, *arguments, *(["--config", str(config)] if config else [])]
+    arguments += ["--directory", str(_private_folder(directory))] if directory else []
     environment = dict(os.environ)
     if planes is not None:
         arguments += ["--dataflow", planes.dataflow, "--fleet", planes.fleet]
         arguments += ["--authority", str(planes.authority)] if planes.authority else []
         environment["ASTRAFLOW_TOKEN"] = planes.token
-    command = [sys.executable, "-m", "maintainer", *arguments]
-    os.execve(sys.executable, command, environment)  # noqa: S606 (a list of arguments, no shell)
+    argv = [sys.executable, "-m", "maintainer", *arguments]
+    os.execve(sys.executable, argv, environment)  # noqa: S606 (a list of arguments, no shell)
 
 
 def replay_maintainer(file: Path) -> None:
-    """This process becomes the one that judges a transcript again."""
+    """Replaces this process with the replay of a transcript."""
     command = [sys.executable, "-m", "maintainer", "replay", str(file)]
     os.execve(sys.executable, command, dict(os.environ))  # noqa: S606 (the same)
 
 
-def announce(where: str) -> None:
-    """Tell the parent process, or the person, that the service can be used now."""
-    print(f"ready {where}", flush=True)  # noqa: T201 (this line is the protocol: see cli.child.READY)
+def announce(address: str) -> None:
+    """Prints that the service is ready, for the parent process or the user."""
+    print(f"ready {address}", flush=True)  # noqa: T201 (this line is the protocol: see cli.child_process.READY)
 
 
-def client_tls(
-    ca: Path | None, certificate: Path | None, key: Path | None, authority: Path | None = None
-) -> ClientTls | None:
-    """How to reach services, or None for without TLS.
-
-    authority: of the run, whose token this process holds: it makes a certificate of its own.
-    Raises: InvalidInput for half of a pair, or for files that do not do.
-    """
-    if authority is not None:
-        return authority_client_tls(Authority.opened(authority))
-    if ca is None and certificate is None and key is None:
-        return None
-    if ca is None or (certificate is None) != (key is None):
-        raise InvalidInput("TLS needs --tls-ca, and --tls-client-certificate and --tls-client-key only together")
-    return ClientTls.read(ca, certificate, key)
-
-
-def listening(
+def listen_options(
     host: str,
     port: int,
     token: str,
@@ -314,47 +317,57 @@ def listening(
     tls: bool | None = None,
     advertise: Sequence[str] = (),
     enroll_port: int = 0,
-) -> Listen:
-    """Where to listen, as the options of a `serve` command say. tls: None for beyond loopback only.
+) -> ListenOptions:
+    """Returns the listen options of a `serve` command. tls: None for TLS beyond loopback only.
 
-    Raises: InvalidInput for half of a TLS pair, for two certificates, or for TLS without any.
+    Raises: InvalidInput for an incomplete pair of TLS options, or for TLS without a certificate.
     """
-    known = Authority.opened(authority) if authority is not None else None
+    run_authority = Authority.load(authority) if authority is not None else None
     has_own = certificate is not None or key is not None or client_ca is not None
     is_wanted = not is_loopback(host) if tls is None else tls
-    served: ServerTls | None = None
+    server_tls: ServerTls | None = None
     if has_own and certificate is not None and key is not None and tls is not False:
-        served = ServerTls.read(certificate, key, client_ca)
+        server_tls = ServerTls.read(certificate, key, client_ca)
     elif has_own:
-        raise InvalidInput("TLS needs --tls-certificate and --tls-key together, and no --no-tls")
-    elif is_wanted and known is not None:
-        served = authority_tls(known, host, tuple(advertise))
+        raise InvalidInput(
+            "cannot use TLS: the options contradict each other; give --tls-certificate and --tls-key together, without "
+            "--no-tls",
+            code="tls.incomplete_options",
+        )
+    elif is_wanted and run_authority is not None:
+        server_tls = authority_tls(run_authority, host, tuple(advertise))
     elif tls:
-        raise InvalidInput("--tls needs the run's --authority, or --tls-certificate and --tls-key")
-    return Listen(host=host, port=port, token=token, tls=served, authority=known, enroll_port=enroll_port)
+        raise InvalidInput(
+            "cannot use TLS: no certificate is given; give the run's --authority, or --tls-certificate and --tls-key",
+            code="tls.no_certificate",
+        )
+    return ListenOptions(
+        host=host, port=port, token=token, tls=server_tls, authority=run_authority, enroll_port=enroll_port
+    )
 
 
-def _log(role: str) -> None:
+def _configure_logs(role: str) -> None:
     logs.configure()
     logs.bind(role=role)
 
 
-def _trace(role: str, recipe: TracingConfig) -> None:
-    config = chosen(recipe)
+def _configure_tracing(role: str, recipe: TracingConfig) -> None:
+    config = effective_config(recipe)
     if not config.to:
         return
     try:
-        from astraflow.runtime.spans import OtelRecorder, exporter_to
+        from astraflow.runtime.otel_export import OtelRecorder, create_exporter
     except ImportError as problem:
         raise InvalidInput(
-            f"spans need OpenTelemetry, which is not installed ({problem}): pip install 'astraflow[otel]', or leave "
-            "tracing.to empty"
+            f"cannot export spans: OpenTelemetry is not installed ({problem}); run pip install 'astraflow[otel]', or "
+            "leave tracing.to empty",
+            code="tracing.not_installed",
         ) from None
-    configure(OtelRecorder(exporter_to(config.to, role=role), role=role), share=config.share)
+    configure(OtelRecorder(create_exporter(config.to, role=role), role=role), share=config.share)
 
 
-def _made(directory: Path) -> Path:
+def _private_folder(directory: Path) -> Path:
     try:
-        return private_folder(directory)
+        return make_private_folder(directory)
     except OSError as problem:
-        raise explained(problem, str(directory)) from None
+        raise storage_error(problem, str(directory)) from None

@@ -1,4 +1,4 @@
-"""Commands that run a whole recipe on this machine: `demo`, `run`, and `prepare` for what they need first."""
+"""Commands that run a whole recipe on this machine: `demo` and `run`; `prepare` prepares the models of a recipe."""
 
 import time
 from pathlib import Path
@@ -8,48 +8,76 @@ import typer
 
 from astraflow.cli.options import Overrides, RecipeArgument, Tls
 
-_BEGAN_AT = time.monotonic()
-"""When the command began, as nearly as can be told."""
+_STARTED_AT = time.monotonic()
+"""Approximate start of the command."""
 
 DEMO, DEMO_OF_POOLS = "reverse", "smoke/regions"
 DEMO_LIMIT_S = 180.0
+DEMO_LIMIT_WITH_SERVER_S = 600.0
+"""Time limit of the demo with an engine that starts a server."""
+
+SERVER_SETTINGS = (
+    # Attention in vLLM on a CPU and in some kernels on GPUs needs heads of at least 64.
+    "policies.solver.model.hidden_size=128",
+    "policies.solver.model.heads=2",
+    # One server: several would share the same cores. An evaluation would start another one for its version.
+    "nodes.count=1",
+    "evaluations.progress.every_versions=1000",
+    "evaluations.progress.at_start=false",
+)
+"""Changes of the demo for engines that start a server."""
 
 Headless = Annotated[
-    bool, typer.Option("--headless", help="For scripts: end by itself, with code 0 only if it learned.")
+    bool,
+    typer.Option(
+        "--headless", help="End at the stop condition, with exit code 0 only if the run learned; for scripts."
+    ),
 ]
-LimitS = Annotated[float | None, typer.Option(min=0, help="End after that many seconds either way.")]
-Steps = Annotated[int | None, typer.Option(min=1, help="End after that many trainer steps either way (stop.steps).")]
+LimitS = Annotated[float | None, typer.Option(min=0, help="Time limit in seconds.")]
+Steps = Annotated[int | None, typer.Option(min=1, help="Maximum number of trainer steps (stop.steps).")]
 Nodes = Annotated[int | None, typer.Option(min=0, help="RaaS nodes to start on this machine (nodes.count).")]
-Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the summary there as JSON.")]
+Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the summary to this file as JSON.")]
 NoWeb = Annotated[bool, typer.Option("--no-web", help="Run without the page.")]
-NoBrowser = Annotated[bool, typer.Option("--no-browser", help="Print the page's address, open no browser.")]
-WebPort = Annotated[int, typer.Option("--port", min=0, max=65535, help="Port of the page; 0 takes a free one.")]
+NoBrowser = Annotated[
+    bool, typer.Option("--no-browser", help="Print the address of the page without opening a browser.")
+]
+WebPort = Annotated[int, typer.Option("--port", min=0, max=65535, help="Port of the page; 0 selects a free one.")]
 Fleet = Annotated[
     bool,
     typer.Option(
-        "--fleet", help="Have a fleet service start the nodes, and size their pool, instead of a fixed number."
+        "--fleet", help="Start the nodes with a fleet service that scales their pool, instead of a fixed number."
     ),
 ]
 Maintainer = Annotated[
     str | None,
     typer.Option(
         metavar="scripted|model",
-        help="With --fleet, have a maintainer look after the pool: a stand-in, or the recipe's `maintainer.model`.",
+        help="With --fleet: run a maintainer with a scripted model or the recipe's `maintainer.model`.",
     ),
 ]
+EngineKind = Annotated[
+    str,
+    typer.Option(
+        "--engine",
+        metavar="KIND",
+        help="Engine of the nodes, such as local_torch, sglang or vllm; a server that is not installed is installed "
+        "after asking.",
+    ),
+]
+Yes = Annotated[bool, typer.Option("--yes", help="With --engine: install the server without asking; for scripts.")]
 RunDir = Annotated[
     Path | None,
-    typer.Option(help="Folder of the run; an earlier run's goes on. By default a new one in ASTRAFLOW_HOME."),
+    typer.Option(help="Run directory; an existing run is continued. Default: a new one in ASTRAFLOW_HOME."),
 ]
 Host = Annotated[
     str,
-    typer.Option(help="This machine's address under which nodes of other machines may join; loopback lets in none."),
+    typer.Option(help="Address of this machine for nodes on other machines, which cannot join at a loopback address."),
 ]
 
 Advertised = Annotated[
     str,
     typer.Option(
-        "--advertise", metavar="NAME", help="Name or address under which other machines reach --host, if it is another."
+        "--advertise", metavar="NAME", help="Name or address under which other machines reach --host, if it differs."
     ),
 ]
 
@@ -67,20 +95,23 @@ def demo(
     run_dir: RunDir = None,
     fleet: Fleet = False,
     maintainer: Maintainer = None,
+    engine: EngineKind = "",
+    yes: Yes = False,
     pools: Annotated[
         bool,
         typer.Option(
             "--pools",
-            help="Instead: three pools of stand-ins that the rule sizes, to lose nodes of and see them come back.",
+            help="Run three pools of simulated nodes with autoscaling and fault injection instead.",
         ),
     ] = False,
 ) -> None:
-    """Train a real, tiny model to reverse four letters, and watch it learn. With --pools, watch a fleet instead."""
+    """Train a tiny model to reverse four letters and watch it learn. With --pools, watch a simulated fleet instead."""
+    has_server = engine in ("sglang", "vllm")
     if limit_s is None and headless:
-        limit_s = DEMO_LIMIT_S
+        limit_s = DEMO_LIMIT_WITH_SERVER_S if has_server else DEMO_LIMIT_S
     run(
         DEMO_OF_POOLS if pools else DEMO,
-        overrides,
+        [*(SERVER_SETTINGS if has_server and not pools else ()), *overrides],
         headless,
         limit_s,
         steps,
@@ -92,6 +123,8 @@ def demo(
         run_dir,
         fleet=fleet or pools,
         maintainer=maintainer,
+        engine=engine,
+        yes=yes,
     )
 
 
@@ -112,24 +145,32 @@ def run(
     tls: Tls = None,
     fleet: Fleet = False,
     maintainer: Maintainer = None,
+    engine: EngineKind = "",
+    yes: Yes = False,
 ) -> None:
-    """Run a recipe on this machine: all its services, its nodes, its trainers and the page."""
-    from astraflow.cli.session import SessionOptions, run_here
+    """Run a recipe on this machine: all services, nodes, trainers and the page."""
+    from astraflow.cli.local_run import LocalRunOptions, run_locally
     from astraflow.recipe import Check, load_recipe
 
+    if engine:
+        from astraflow.cli.engine_environments import ensure_installed
+
+        ensure_installed(engine, has_consent=yes)
     shortcuts = {"stop.steps": steps, "nodes.count": nodes}
     chosen = [*overrides, *(f"{key}={value}" for key, value in shortcuts.items() if value is not None)]
-    options = SessionOptions(
+    if engine:
+        chosen.insert(0, f"nodes.engine.kind={engine}")
+    options = LocalRunOptions(
         is_headless=headless,
         has_web=not no_web,
         opens_browser=not (no_browser or headless),
         has_fleet=fleet,
-        maintainer=maintainer or "",
+        maintainer_kind=maintainer or "",
         limit_s=limit_s,
-        began_at=_BEGAN_AT,
+        began_at=_STARTED_AT,
     )
     raise typer.Exit(
-        run_here(
+        run_locally(
             load_recipe(recipe, chosen, check=Check.LIGHT),
             options,
             directory=run_dir,
@@ -143,9 +184,9 @@ def run(
 
 
 def prepare(recipe: RecipeArgument, overrides: Overrides = []) -> None:  # noqa: B006 (typer copies it)
-    """Make the models a recipe starts from; what was made before is kept. `run` does this by itself."""
+    """Prepare the models that a recipe starts from, unless they are cached. `run` includes this step."""
     from astraflow.cli.preparation import prepare_models
     from astraflow.recipe import Check, load_recipe
 
-    # Only what imports at once is checked here: simulated models need no torch, and real ones import it to be made.
+    # The light check imports no heavy plugins: simulated models need no torch, others import it when prepared.
     prepare_models(load_recipe(recipe, overrides, check=Check.LIGHT))

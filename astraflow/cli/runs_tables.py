@@ -1,4 +1,4 @@
-"""Runs of a page in the terminal, and what is sent to launch one."""
+"""Runs of a page in the terminal, and the request to launch one."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -15,26 +15,26 @@ _STATES = {"running": "green", "starting": "yellow", "ended": "dim"}
 
 
 def launch_table(launches: Sequence[Mapping[str, Any]]) -> RenderableType:
-    """Launched runs."""
-    table = Table("run", "state", "recipe", "by", "launched (UTC)", "its last word", box=None, pad_edge=False)
-    for one in launches:
-        texts = (one["recipe"], one["actor"], _moment(one["launched_at"]), one["last_word"])
-        table.add_row(Text(one["name"]), _state(one["state"]), *(Text(text) for text in texts))
-    return table if launches else Text("no run was launched from this page")
+    """Returns the launched runs as a table."""
+    table = Table("run", "state", "recipe", "by", "launched (UTC)", "last message", box=None, pad_edge=False)
+    for launch in launches:
+        texts = (launch["recipe"], launch["actor"], _time_text(launch["launched_at"]), launch["final_message"])
+        table.add_row(Text(launch["name"]), _state(launch["state"]), *(Text(text) for text in texts))
+    return table if launches else Text("no launched runs")
 
 
 def recorded_table(records: Sequence[Mapping[str, Any]]) -> RenderableType:
-    """Recorded runs."""
-    table = Table("#", "run", "state", "recipe", "began (UTC)", "last report (UTC)", box=None, pad_edge=False)
-    for one in records:
-        state = Text("live", style="green") if one["is_live"] else Text("out of sight", style="dim")
-        times = (_moment(one["started_at"]), _moment(one["last_at"]))
-        table.add_row(str(one["id"]), Text(one["name"]), state, Text(one["recipe"]), *times)
-    return table if records else Text("no run was recorded by this page")
+    """Returns the recorded runs as a table."""
+    table = Table("#", "run", "state", "recipe", "started (UTC)", "last report (UTC)", box=None, pad_edge=False)
+    for record in records:
+        state = Text("live", style="green") if record["is_live"] else Text("not live", style="dim")
+        times = (_time_text(record["started_at"]), _time_text(record["last_at"]))
+        table.add_row(str(record["id"]), Text(record["name"]), state, Text(record["recipe"]), *times)
+    return table if records else Text("no recorded runs")
 
 
 def launch_line(launch: Mapping[str, Any]) -> RenderableType:
-    """One run in a sentence."""
+    """Returns the state of one run as a line."""
     return Text.assemble(Text(launch["name"], style="bold"), " is ", _state(launch["state"]), f" in {launch['folder']}")
 
 
@@ -48,26 +48,32 @@ def launch_body(
     limit_s: float | None,
     reason: str,
 ) -> dict[str, object]:
-    """What to launch; what is None is left to the page.
+    """Returns the body of a launch request; values of None are left to the page.
 
-    Raises: InvalidInput for both or neither of recipe and `of`, and for what is no KEY=VALUE.
+    Raises: InvalidInput for both or neither of recipe and `of`, and for an override without KEY=VALUE.
     """
     if bool(recipe) == bool(of):
-        raise InvalidInput("name a recipe to launch, or with --of an earlier run: one of them")
+        raise InvalidInput(
+            "cannot launch a run: give exactly one of a recipe and an earlier run; name a RECIPE, or use --of",
+            code="launch.recipe_required",
+        )
     settings = {}
     for override in overrides:
         key, sign, value = override.partition("=")
         if not sign or not key:
-            raise InvalidInput(f"--set takes KEY=VALUE, as in stop.steps=50, not {override[:80]!r}")
+            raise InvalidInput(
+                f"cannot parse --set {override[:80]!r}: it is not KEY=VALUE; write it as in stop.steps=50",
+                code="recipe.invalid_override",
+            )
         settings[key.strip()] = value
-    what = {"recipe": recipe} if recipe else {"of": of}
-    how = {"fleet": fleet, "ends_by_itself": None if endless is None else not endless, "limit_s": limit_s}
-    known = {key: value for key, value in how.items() if value is not None}
-    return {**what, "set": settings, **known, "reason": reason}
+    source = {"recipe": recipe} if recipe else {"of": of}
+    options = {"fleet": fleet, "ends_by_itself": None if endless is None else not endless, "limit_s": limit_s}
+    given_options = {key: value for key, value in options.items() if value is not None}
+    return {**source, "set": settings, **given_options, "reason": reason}
 
 
 def printable(text: str) -> str:
-    """A log without what would steer the terminal.
+    """Returns a log without control characters of the terminal.
 
     >>> printable("done\\x1b[2J\\n")
     'done[2J\\n'
@@ -79,5 +85,5 @@ def _state(state: str) -> Text:
     return Text(state, style=_STATES.get(state, ""))
 
 
-def _moment(at: float) -> str:
+def _time_text(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S")

@@ -1,4 +1,4 @@
-"""What the terminal shows while a run goes on: one line that lives, or a plain line now and then."""
+"""Terminal output of a run: a live status line, or periodic plain lines, and the summary."""
 
 import math
 from collections.abc import Callable
@@ -15,11 +15,11 @@ from astraflow.contract.reports import NodeState, Report, StreamReport
 from astraflow.runtime.clock import Clock, SystemClock
 
 PLAIN_EVERY_S = 5.0
-"""Seconds between progress lines when nobody looks at a terminal."""
+"""Seconds between progress lines when the output is not a terminal."""
 
 
 class Screen:
-    """A `with`: messages above, the state of the run below."""
+    """Context manager with messages above and the state of the run below."""
 
     def __init__(self, console: Console, *, clock: Clock | None = None) -> None:
         self._console = console
@@ -40,19 +40,19 @@ class Screen:
 
     @property
     def is_terminal(self) -> bool:
-        """Whether a person looks, rather than a log file."""
+        """True if the output is a terminal and not a log file."""
         return self._console.is_terminal
 
-    def say(self, message: str, *, style: str = "") -> None:
-        """A line that stays."""
+    def print_message(self, message: str, *, style: str = "") -> None:
+        """Prints a permanent line."""
         self._console.print(Text(message, style=style), soft_wrap=True)
 
     def status(self, message: str) -> None:
-        """What is going on before there are figures."""
+        """Shows the current activity before the first figures."""
         self._show(Text(message, style="dim"), lambda: message)
 
     def progress(self, report: Report) -> None:
-        """The figures now."""
+        """Shows the current figures."""
         lines = progress_lines(report)
         self._show(Text("\n").join(Text(line) for line in lines), lambda: "\n".join(lines))
 
@@ -65,7 +65,7 @@ class Screen:
 
 
 def progress_lines(report: Report) -> list[str]:
-    """One line for each policy; names only when there are several."""
+    """Returns a line for each policy, with its name only if there are several."""
     nodes = sum(node.state in (NodeState.READY, NodeState.DRAINING) for node in report.nodes)
     rollouts_per_s = sum(node.episodes_per_s for node in report.nodes)
     tail = f"rollouts {rollouts_per_s:.0f}/s  nodes {nodes}"
@@ -74,7 +74,7 @@ def progress_lines(report: Report) -> list[str]:
 
 
 def summary_table(summary: Summary) -> Table:
-    """The end of a run for people."""
+    """Returns the summary of a run as a table."""
     table = Table(title="learned" if summary.learned else "not learned", title_justify="left", show_header=False)
     for policy in summary.policies:
         table.add_row(
@@ -82,25 +82,25 @@ def summary_table(summary: Summary) -> Table:
             f"{number(policy.reward_first)} → {number(policy.reward_last)}",
         )
         table.add_row("steps", f"{policy.steps}")
-        table.add_row("trainer waited", share(policy.wait_fraction))
-    table.add_row("seconds, of these training", f"{summary.seconds:.1f}, {summary.seconds_training:.1f}")
+        table.add_row("trainer wait", share(policy.wait_fraction))
+    table.add_row("seconds, of which training", f"{summary.seconds:.1f}, {summary.seconds_training:.1f}")
     full, delta = summary.weight_bytes_full, summary.weight_bytes_delta
-    table.add_row("weights fetched whole", f"{size(full)} in {summary.weight_updates_full} updates")
+    table.add_row("weights fetched in full", f"{size(full)} in {summary.weight_updates_full} updates")
     table.add_row("weights fetched as deltas", f"{size(delta)} in {summary.weight_updates_delta} updates")
     shared = f"{size(summary.weight_bytes_shared)} in {summary.weight_updates_shared} updates"
     table.add_row("weights mapped, same host", shared)
     gap = summary.logprob_gap_max
     table.add_row("largest logprob gap", "not measured" if gap is None else f"{gap:.2e}")
     table.add_row("restarts", str(summary.restarts))
-    table.add_row("ledger", "balances" if summary.balanced else "\n".join(summary.imbalances))
+    table.add_row("group counts", "balanced" if summary.balanced else "\n".join(summary.imbalances))
     if summary.simulated:
-        table.add_row("stand-ins", ", ".join(summary.simulated))
-    table.add_row("ended because", "a process failed, see below" if summary.failed else summary.reason)
+        table.add_row("simulated", ", ".join(summary.simulated))
+    table.add_row("end", "a process failed, see below" if summary.failed else summary.reason)
     return table
 
 
 def size(count: float) -> str:
-    """Bytes for people.
+    """Returns a number of bytes with a unit.
 
     >>> size(1_234_567)
     '1.2 MB'
@@ -113,12 +113,12 @@ def size(count: float) -> str:
 
 
 def number(value: float | None) -> str:
-    """A reward or the like; what is not known is a dash."""
+    """Returns a number with three decimals; a dash if unknown."""
     return "—" if value is None or math.isnan(value) else f"{value:.3f}"
 
 
 def share(value: float) -> str:
-    """A fraction in per cent; what is not known is a dash."""
+    """Returns a fraction in per cent; a dash if unknown."""
     return "—" if math.isnan(value) else f"{value:.0%}"
 
 

@@ -1,4 +1,4 @@
-"""Commands that run one role: `astraflow serve ROLE`, and `astraflow join` for a node by hand."""
+"""Commands that run one role: `astraflow serve ROLE`, and `astraflow join` for a node without a recipe."""
 
 from pathlib import Path
 from typing import Annotated
@@ -9,9 +9,9 @@ from astraflow.cli.options import (
     Advertise,
     Authority,
     CaHash,
+    CredentialFolder,
     Directory,
     Host,
-    Keep,
     Metrics,
     Overrides,
     Port,
@@ -27,32 +27,34 @@ from astraflow.cli.options import (
     Token,
     TokenFile,
     WeightsKey,
-    read_pin,
+    read_ca_hash,
     read_token,
     read_weights_key,
 )
 
-serve = typer.Typer(help="Run one role of a run, until it is told to stop.", no_args_is_help=True)
+serve = typer.Typer(help="Run one role of a run until it is stopped.", no_args_is_help=True)
 
 EnrollPort = Annotated[
-    int, typer.Option(min=0, max=65535, help="With mutual TLS: port where those who join get their certificate.")
+    int, typer.Option(min=0, max=65535, help="With mutual TLS: port where joining processes get their certificate.")
 ]
 Dataflow = Annotated[str, typer.Option(metavar="HOST:PORT", help="Address of the run's dataflow service.")]
 WebDirectory = Annotated[
-    Path | None, typer.Option(help="Where it keeps what must survive a restart; `web` in ASTRAFLOW_HOME by default.")
+    Path | None, typer.Option(help="Folder for the persistent state; default: `web` in ASTRAFLOW_HOME.")
 ]
 Follow = Annotated[
     list[str],
-    typer.Option(metavar="HOST:PORT", help="A store or mirror to follow; several in order of preference, one each."),
+    typer.Option(metavar="HOST:PORT", help="Store or mirror to follow; repeat it in order of preference."),
 ]
 
 
 @serve.command()
 def dataflow(
     recipe: RecipeArgument,
-    weights: Annotated[str, typer.Option(metavar="HOST:PORT", help="Address of the weight store, as others reach it.")],
+    weights: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Address of the weight store for nodes and trainers.")
+    ],
     overrides: Overrides = [],  # noqa: B006 (typer copies it)
-    run: Annotated[str, typer.Option(help="Name of the run; the recipe's by default.")] = "",
+    run: Annotated[str, typer.Option(help="Name of the run; default: the name of the recipe.")] = "",
     directory: Directory = Path("dataflow"),
     host: Host = "127.0.0.1",
     port: Port = 0,
@@ -67,10 +69,10 @@ def dataflow(
     tls_key: TlsKey = None,
     tls_client_ca: TlsClientCa = None,
 ) -> None:
-    """The dataflow service: hands out tasks, serves batches, keeps the ledger."""
-    from astraflow.cli.roles import listening, run_dataflow
+    """Run the dataflow service: leases tasks, serves batches and accounts for every group."""
+    from astraflow.cli.roles import listen_options, run_dataflow
 
-    listen = listening(
+    listen = listen_options(
         host,
         port,
         read_token(token_file),
@@ -116,10 +118,11 @@ def weights(
     tls_client_certificate: TlsClientCertificate = None,
     tls_client_key: TlsClientKey = None,
 ) -> None:
-    """The weight store: keeps versions and serves them whole or as deltas. With --follow, a mirror of another one."""
-    from astraflow.cli.roles import client_tls, listening, run_weights
+    """Run the weight store: stores versions and serves them in full or as deltas. With --follow, a mirror."""
+    from astraflow.cli.roles import listen_options, run_weights
+    from astraflow.cli.run_endpoints import client_tls
 
-    listen = listening(
+    listen = listen_options(
         host,
         port,
         read_token(token_file),
@@ -149,20 +152,26 @@ def trainer(
     recipe: RecipeArgument,
     dataflow: Dataflow,
     overrides: Overrides = [],  # noqa: B006 (typer copies it)
-    policy: Annotated[str, typer.Option(help="The policy to train; needed when the recipe has several.")] = "",
+    policy: Annotated[str, typer.Option(help="Policy to train; required if the recipe has several.")] = "",
     directory: Directory = Path("trainer"),
     signing_key: SigningKeyFile = None,
     token_file: TokenFile = None,
     authority: Authority = None,
     ca_hash: CaHash = "",
-    keep: Keep = None,
+    credential_folder: CredentialFolder = None,
     tls_ca: TlsCa = None,
     tls_client_certificate: TlsClientCertificate = None,
     tls_client_key: TlsClientKey = None,
 ) -> None:
-    """The trainer of one policy: pulls batches, publishes weights."""
-    from astraflow.cli.roles import client_tls, run_trainer
+    """Run the trainer of one policy: pulls batches, publishes weights.
 
+    With RANK from 1 in the environment, as torchrun sets it, it runs that rank of the trainer instead.
+    """
+    from astraflow.cli.roles import is_other_rank, run_trainer, run_trainer_rank
+    from astraflow.cli.run_endpoints import client_tls
+
+    if is_other_rank():
+        raise typer.Exit(run_trainer_rank())
     tls = client_tls(tls_ca, tls_client_certificate, tls_client_key, authority)
     token = read_token(token_file)
     raise typer.Exit(
@@ -173,8 +182,8 @@ def trainer(
             dataflow=dataflow,
             token=token,
             tls=tls,
-            ca_hash=read_pin(ca_hash),
-            keep=keep,
+            ca_hash=read_ca_hash(ca_hash),
+            credential_folder=credential_folder,
             directory=directory,
             signing_key=signing_key,
         )
@@ -182,62 +191,81 @@ def trainer(
 
 
 @serve.command()
+def trainer_rank() -> None:
+    """Run a rank of a trainer with several ranks, other than the first.
+
+    Reads RANK (from 1), WORLD_SIZE, MASTER_ADDR and MASTER_PORT from the environment, and everything else from rank 0,
+    which is the trainer itself.
+    """
+    from astraflow.cli.roles import run_trainer_rank
+
+    raise typer.Exit(run_trainer_rank())
+
+
+@serve.command()
 def web(
     dataflow: Annotated[
         str,
-        typer.Option(metavar="HOST:PORT", help="The dataflow to follow; none: the runs of this machine."),
+        typer.Option(metavar="HOST:PORT", help="Dataflow service to follow; default: the runs of this machine."),
     ] = "",
     all_runs: Annotated[bool, typer.Option("--all-runs", help="Follow all runs of this machine and user.")] = False,
-    fleet: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="The fleet service to show and steer.")] = None,
+    fleet: Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Fleet service to show and control.")] = None,
     directory: WebDirectory = None,
     host: Host = "127.0.0.1",
     port: Port = 0,
-    recipe: Annotated[str, typer.Option(help="Name of the recipe, to show.")] = "",
-    run_dir: Annotated[Path | None, typer.Option(help="The run's directory, if it is on this machine.")] = None,
-    behind_proxy: Annotated[str | None, typer.Option(help="Public https:// address of a proxy in front.")] = None,
-    name: Annotated[str | None, typer.Option(help="A host name that browsers use.")] = None,
-    tls_certificate: Annotated[str | None, typer.Option(help="Certificate and chain, PEM: speak TLS.")] = None,
-    tls_key: Annotated[str | None, typer.Option(help="Its private key, PEM.")] = None,
-    provider: Annotated[str | None, typer.Option(help="TOML file about an OpenID provider to log in by.")] = None,
+    recipe: Annotated[str, typer.Option(help="Name of the recipe, for display.")] = "",
+    run_dir: Annotated[Path | None, typer.Option(help="Run directory, if it is on this machine.")] = None,
+    behind_proxy: Annotated[str | None, typer.Option(help="Public https:// address of a reverse proxy.")] = None,
+    name: Annotated[str | None, typer.Option(help="Host name that browsers use.")] = None,
+    tls_certificate: Annotated[
+        str | None, typer.Option(help="Serve TLS with this certificate and chain (PEM).")
+    ] = None,
+    tls_key: Annotated[str | None, typer.Option(help="Private key of the certificate (PEM).")] = None,
+    provider: Annotated[str | None, typer.Option(help="TOML file of an OpenID provider for logins.")] = None,
     recipes: Annotated[
         list[Path],
-        typer.Option("--recipes", metavar="DIR", help="A folder with recipes of your own to launch; may be repeated."),
+        typer.Option("--recipes", metavar="DIR", help="Folder with your own recipes to launch; may be repeated."),
     ] = [],  # noqa: B006 (typer copies it)
     data: Annotated[
         list[str],
         typer.Option(
             "--data",
-            metavar="PLACE",
-            help="A folder or address (s3://BUCKET/FOLDER) whose data launched runs may read; may be repeated.",
+            metavar="LOCATION",
+            help="Folder or address (s3://BUCKET/FOLDER) whose data launched runs may read; may be repeated.",
         ),
     ] = [],  # noqa: B006 (the same)
     join_host: Annotated[
         str | None,
         typer.Option(
-            metavar="ADDRESS", help="This machine's address on which launched runs let in machines elsewhere, over TLS."
+            metavar="ADDRESS", help="Address of this machine at which launched runs accept remote nodes, over TLS."
         ),
     ] = None,
     join_name: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Under which name those machines reach it, if another.")
+        str | None,
+        typer.Option(metavar="NAME", help="Name under which remote nodes reach this machine, if it differs."),
     ] = None,
-    reads_a_minute: Annotated[int | None, typer.Option(help="Requests that look, of one session or token.")] = None,
-    changes_a_minute: Annotated[int | None, typer.Option(help="Requests that may change something, likewise.")] = None,
-    exports_a_minute: Annotated[int | None, typer.Option(help="Files and launches, likewise.")] = None,
-    strangers_a_minute: Annotated[int | None, typer.Option(help="Requests of one address without a login.")] = None,
-    sockets_a_user: Annotated[int | None, typer.Option(help="Live pages of one user that are open at once.")] = None,
+    reads_a_minute: Annotated[int | None, typer.Option(help="Limit of read requests per session or token.")] = None,
+    changes_a_minute: Annotated[int | None, typer.Option(help="Limit of write requests per session or token.")] = None,
+    exports_a_minute: Annotated[
+        int | None, typer.Option(help="Limit of downloads and launches per session or token.")
+    ] = None,
+    anonymous_requests_a_minute: Annotated[
+        int | None, typer.Option(help="Limit of requests without a login per address.")
+    ] = None,
+    sockets_a_user: Annotated[int | None, typer.Option(help="Limit of open live pages per user.")] = None,
     token_file: TokenFile = None,
     authority: Authority = None,
     ca_hash: CaHash = "",
-    keep: Keep = None,
+    credential_folder: CredentialFolder = None,
 ) -> None:
-    """The web page over runs, which it can also launch.
+    """Run the web page, which shows, controls and launches runs.
 
-    The fleet service is shown the run token, or what ASTRAFLOW_FLEET_TOKEN holds.
+    The page authenticates to the fleet service with the run token, or with the token in ASTRAFLOW_FLEET_TOKEN.
     """
     from astraflow.cli.roles import run_web
     from astraflow.runtime.home import home
 
-    more = {
+    options = {
         "fleet": fleet,
         "run-dir": str(run_dir) if run_dir else None,
         "behind-proxy": behind_proxy,
@@ -248,18 +276,18 @@ def web(
         "join-host": join_host,
         "join-name": join_name,
         "authority": str(authority) if authority else None,
-        "ca-hash": read_pin(ca_hash) or None,
-        "keep": str(keep) if keep else None,
-        "reads-a-minute": _told(reads_a_minute),
-        "changes-a-minute": _told(changes_a_minute),
-        "exports-a-minute": _told(exports_a_minute),
-        "strangers-a-minute": _told(strangers_a_minute),
-        "sockets-a-user": _told(sockets_a_user),
+        "ca-hash": read_ca_hash(ca_hash) or None,
+        "credential-folder": str(credential_folder) if credential_folder else None,
+        "reads-a-minute": _number_text(reads_a_minute),
+        "changes-a-minute": _number_text(changes_a_minute),
+        "exports-a-minute": _number_text(exports_a_minute),
+        "anonymous-requests-a-minute": _number_text(anonymous_requests_a_minute),
+        "sockets-a-user": _number_text(sockets_a_user),
     }
     token = read_token(token_file)
     flags = ["--all-runs"] if all_runs or not dataflow else []
     flags += [part for folder in recipes for part in ("--recipes", str(folder.absolute()))]
-    flags += [part for place in data for part in ("--data", place)]
+    flags += [part for location in data for part in ("--data", location)]
     run_web(
         dataflow=dataflow,
         directory=directory or home() / "web",
@@ -267,17 +295,20 @@ def web(
         port=port,
         recipe=recipe,
         token=token,
-        more=more,
+        options=options,
         flags=flags,
     )
 
 
 @serve.command()
 def fleet(
-    config: Annotated[Path, typer.Argument(help="TOML file that names providers and pools (docs/fleet.md).")],
+    config: Annotated[Path, typer.Argument(help="TOML file with providers and pools (docs/fleet.md).")],
     dataflow: Dataflow,
     join_address: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Where machines join the run; dataflow's address by default.")
+        str,
+        typer.Option(
+            metavar="HOST:PORT", help="Address where instances join the run; default: the address of dataflow."
+        ),
     ] = "",
     directory: Directory = Path("fleet"),
     host: Host = "127.0.0.1",
@@ -287,7 +318,7 @@ def fleet(
     tls: Tls = None,
     advertise: Advertise = [],  # noqa: B006 (typer copies it)
 ) -> None:
-    """The fleet service: starts and stops machines for a run, through providers, under a guard."""
+    """Run the fleet service: starts and terminates instances for a run through providers, checked by a guard."""
     from astraflow.cli.roles import run_fleet
 
     run_fleet(
@@ -307,7 +338,7 @@ def fleet(
 @serve.command()
 def maintainer(
     config: Annotated[
-        Path | None, typer.Argument(help="TOML file about the model, its mode and budgets (docs/maintainer.md).")
+        Path | None, typer.Argument(help="TOML file with model, mode and budgets (docs/maintainer.md).")
     ] = None,
     dataflow: Annotated[str, typer.Option(metavar="HOST:PORT", help="Address of the run's dataflow service.")] = "",
     fleet: Annotated[str, typer.Option(metavar="HOST:PORT", help="Address of the run's fleet service.")] = "",
@@ -315,9 +346,9 @@ def maintainer(
     token_file: TokenFile = None,
     authority: Authority = None,
 ) -> None:
-    """The maintainer: looks after pools with a model, through the fleet service's guard."""
-    from astraflow.cli.local import find_planes
+    """Run the maintainer: scales pools with an LLM, within the guard of the fleet service."""
     from astraflow.cli.roles import run_maintainer
+    from astraflow.cli.run_endpoints import find_planes
 
     planes = find_planes(dataflow, fleet, read_token(token_file), authority)
     run_maintainer("run", planes, config=config, directory=directory)
@@ -327,7 +358,7 @@ def maintainer(
 def node(
     recipe: RecipeArgument,
     dataflow: Dataflow,
-    name: Annotated[str, typer.Option(help="Its name: stable over restarts, and no other node's.")],
+    name: Annotated[str, typer.Option(help="Unique name of the node, stable across restarts.")],
     overrides: Overrides = [],  # noqa: B006 (typer copies it)
     token_file: TokenFile = None,
     authority: Authority = None,
@@ -335,72 +366,85 @@ def node(
     tls_client_certificate: TlsClientCertificate = None,
     tls_client_key: TlsClientKey = None,
 ) -> None:
-    """A RaaS node as the recipe describes them."""
-    from astraflow.cli.roles import client_tls, recipe_node, run_node
+    """Run a RaaS node with the settings of the recipe."""
+    from astraflow.cli.roles import recipe_node_config, run_node
+    from astraflow.cli.run_endpoints import client_tls
 
     tls = client_tls(tls_ca, tls_client_certificate, tls_client_key, authority)
-    config, tracing = recipe_node(recipe, overrides, name=name)
+    config, tracing = recipe_node_config(recipe, overrides, name=name)
     token = read_token(token_file)
     raise typer.Exit(run_node(config, dataflow=dataflow, token=token, tls=tls, tracing=tracing))
 
 
 def join(
     address: Annotated[
-        str, typer.Argument(metavar="[ADDRESS]", help="HOST:PORT of dataflow; the run on this machine by default.")
+        str, typer.Argument(metavar="[ADDRESS]", help="HOST:PORT of dataflow; default: the run on this machine.")
     ] = "",
     token: Token = "",
     token_file: TokenFile = None,
     engine: Annotated[
-        str, typer.Option(help="Kind of engine, or a TOML table of its options; the run's own by default.")
+        str, typer.Option(help="Kind of engine, or a TOML table with its options; default: the engine of the run.")
     ] = "",
-    capacity: Annotated[int | None, typer.Option(min=1, help="Episodes to run at once.")] = None,
-    name: Annotated[str | None, typer.Option(help="Stable over restarts, and no other node's.")] = None,
-    pool: Annotated[str | None, typer.Option(help="Nodes of one pool are sized together.")] = None,
-    region: Annotated[str | None, typer.Option(help="Where it stands, for the report.")] = None,
-    price_per_hour: Annotated[float | None, typer.Option(min=0, help="What it costs, in US dollars.")] = None,
-    drain_s: Annotated[float | None, typer.Option(min=0, help="Seconds for what runs to end, on stopping.")] = None,
-    dead_man_s: Annotated[
-        float | None, typer.Option(min=0, help="End when dataflow has not answered for so long; 0 waits for ever.")
+    capacity: Annotated[
+        int | None, typer.Option(min=1, help="Upper limit of concurrent episodes; below it, the engine decides.")
+    ] = None,
+    policies: Annotated[str, typer.Option(help="Policies to serve, separated by commas; default: all.")] = "",
+    name: Annotated[str | None, typer.Option(help="Unique name, stable across restarts.")] = None,
+    pool: Annotated[str | None, typer.Option(help="Pool of the node; the nodes of a pool are scaled together.")] = None,
+    region: Annotated[str | None, typer.Option(help="Region, for the report.")] = None,
+    price_per_hour: Annotated[float | None, typer.Option(min=0, help="Price per hour in US dollars.")] = None,
+    drain_s: Annotated[
+        float | None, typer.Option(min=0, help="Seconds for running episodes to finish on shutdown.")
+    ] = None,
+    dataflow_timeout_s: Annotated[
+        float | None, typer.Option(min=0, help="Exit after so many seconds without an answer from dataflow; 0: never.")
     ] = None,
     preemption: Annotated[
-        str, typer.Option(help="Where to read that this machine goes away: http for EC2, or a TOML table of options.")
+        str, typer.Option(help="Source of preemption notices: http for EC2, or a TOML table with options.")
     ] = "",
     weights_key: WeightsKey = "",
     ca_hash: CaHash = "",
-    keep: Keep = None,
+    credential_folder: CredentialFolder = None,
     pull: Annotated[
-        str, typer.Option(help="How to fetch weights, a TOML table: {sources = ['mirror:7000'], connections = 2}.")
+        str,
+        typer.Option(help="Weight transfer settings as a TOML table: {sources = ['mirror:7000'], connections = 2}."),
     ] = "",
     tls_ca: TlsCa = None,
     tls_client_certificate: TlsClientCertificate = None,
     tls_client_key: TlsClientKey = None,
 ) -> None:
     """Add this machine to a run as a RaaS node, until Ctrl-C."""
-    from astraflow.access.credentials import claims_of, is_join_token
-    from astraflow.cli.local import find_run
-    from astraflow.cli.roles import client_tls, kept_name, own_node, run_node
+    from astraflow.access.credentials import is_join_token, read_claims
+    from astraflow.cli.roles import joining_node_config, run_node, stored_credential_name
+    from astraflow.cli.run_endpoints import client_tls, find_run
 
-    door = find_run(address, token, token_file)
-    tls = client_tls(tls_ca, tls_client_certificate, tls_client_key) or door.tls
-    if is_join_token(door.token):  # it says where it leads, and perhaps under which name
-        told = claims_of(door.token)
-        pool, name = pool or told.pool, name or told.name or (kept_name(keep) if keep else None)
-    config = own_node(
+    endpoint = find_run(address, token, token_file)
+    tls = client_tls(tls_ca, tls_client_certificate, tls_client_key) or endpoint.tls
+    if is_join_token(endpoint.token):  # a join token names a pool and optionally a node
+        claims = read_claims(endpoint.token)
+        pool, name = (
+            pool or claims.pool,
+            name or claims.name or (stored_credential_name(credential_folder) if credential_folder else None),
+        )
+    config = joining_node_config(
         engine=engine,
         preemption=preemption,
         pull=pull,
         capacity=capacity,
+        policies=tuple(policy.strip() for policy in policies.split(",")) if policies else None,
         name=name,
         pool=pool,
         region=region,
         price_per_hour=price_per_hour,
         drain_s=drain_s,
         weights_key=read_weights_key(weights_key),
-        dead_man_s=dead_man_s,
-        keep=keep,
+        dataflow_timeout_s=dataflow_timeout_s,
+        credential_folder=credential_folder,
     )
-    raise typer.Exit(run_node(config, dataflow=door.address, token=door.token, tls=tls, ca_hash=read_pin(ca_hash)))
+    raise typer.Exit(
+        run_node(config, dataflow=endpoint.address, token=endpoint.token, tls=tls, ca_hash=read_ca_hash(ca_hash))
+    )
 
 
-def _told(number: int | None) -> str | None:
+def _number_text(number: int | None) -> str | None:
     return None if number is None else str(number)

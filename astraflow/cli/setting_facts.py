@@ -1,4 +1,4 @@
-"""What is known of a setting of a recipe: its kind, bounds and choices, from the class that it is a field of."""
+"""Kind, bounds and choices of a recipe's setting, from the class of its field."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,20 +10,20 @@ from pydantic.fields import FieldInfo
 from astraflow.contract.errors import InvalidInput
 from astraflow.recipe import Recipe
 
-FieldKind = Literal["whole", "number", "text", "yes_no", "plugins"]
+FieldKind = Literal["integer", "number", "text", "boolean", "plugins"]
 
 KINDS: tuple[tuple[type, FieldKind], ...] = (
-    (bool, "yes_no"),
+    (bool, "boolean"),
     (float, "number"),
-    (int, "whole"),
+    (int, "integer"),
     (str, "text"),
     (Path, "text"),
 )
-"""What a value of a type is in a form; the first that fits."""
+"""Kinds of form fields by value type; the first match applies."""
 
 
 def kind_of(value: Any, info: FieldInfo | None) -> FieldKind | None:
-    """What it is in a form; None for what a form has no field for."""
+    """Returns the kind of the form field of a setting; None if the form has no field for it."""
     annotations = (info.annotation, *get_args(info.annotation)) if info else ()
     for type_, kind in KINDS:
         if type_ in annotations:
@@ -32,19 +32,19 @@ def kind_of(value: Any, info: FieldInfo | None) -> FieldKind | None:
 
 
 def options_type(registry: Any, spec: Mapping[str, Any]) -> type[BaseModel] | None:
-    """What a plug-in can be told; None for one that cannot be imported here, or takes long to."""
+    """Returns the options class of a plugin; None if it cannot be imported here or takes long to import."""
     kind = str(spec.get("kind"))
     if registry.is_heavy(kind):
         return None
     try:
-        known: type[BaseModel] = registry.options(kind)
+        options_class: type[BaseModel] = registry.options(kind)
     except InvalidInput:
         return None
-    return known
+    return options_class
 
 
 def field_info(path: tuple[str, ...], options: Mapping[tuple[str, ...], type[BaseModel] | None]) -> FieldInfo | None:
-    """What is known of a setting: from the plug-in it belongs to, else from the recipe."""
+    """Returns the field of a setting, from its plugin or from the recipe; None for an unknown setting."""
     for depth in range(len(path) - 1, 0, -1):
         if path[:depth] in options:
             return walk(options[path[:depth]], path[depth:])
@@ -52,38 +52,38 @@ def field_info(path: tuple[str, ...], options: Mapping[tuple[str, ...], type[Bas
 
 
 def walk(model: Any, path: Sequence[str]) -> FieldInfo | None:
-    """The field of a model that a path leads to; None where it leads to none."""
+    """Returns the field of a model at a path; None for an unknown path."""
     info: FieldInfo | None = None
-    inside: Any = model
+    current_type: Any = model
     for part in path:
-        if isinstance(inside, type) and issubclass(inside, BaseModel):
-            info = inside.model_fields.get(part)
+        if isinstance(current_type, type) and issubclass(current_type, BaseModel):
+            info = current_type.model_fields.get(part)
             if info is None:
                 return None
-            inside = _bare(info.annotation)
-        elif get_origin(inside) is dict:
-            info, inside = None, _bare(get_args(inside)[-1])
+            current_type = _without_none(info.annotation)
+        elif get_origin(current_type) is dict:
+            info, current_type = None, _without_none(get_args(current_type)[-1])
         else:
             return None
     return info
 
 
-def _bare(annotation: Any) -> Any:
-    """Without an `| None`."""
+def _without_none(annotation: Any) -> Any:
+    """Returns the annotation without `| None`."""
     inner = [argument for argument in get_args(annotation) if argument is not type(None)]
     return inner[0] if type(None) in get_args(annotation) and len(inner) == 1 else annotation
 
 
 def literals(info: FieldInfo | None) -> tuple[str, ...]:
-    """The values of a closed choice; empty for any other."""
-    bare = _bare(info.annotation) if info else None
-    return tuple(str(choice) for choice in get_args(bare)) if get_origin(bare) is Literal else ()
+    """Returns the values of a Literal type; empty for other types."""
+    inner_type = _without_none(info.annotation) if info else None
+    return tuple(str(choice) for choice in get_args(inner_type)) if get_origin(inner_type) is Literal else ()
 
 
 def bounds(info: FieldInfo | None) -> tuple[float | None, float | None]:
-    """The least and the most that it may be."""
-    least = most = None
+    """Returns the minimum and maximum of a setting; None without a bound."""
+    minimum = maximum = None
     for rule in info.metadata if info else ():
-        least = getattr(rule, "ge", getattr(rule, "gt", least))
-        most = getattr(rule, "le", getattr(rule, "lt", most))
-    return least, most
+        minimum = getattr(rule, "ge", getattr(rule, "gt", minimum))
+        maximum = getattr(rule, "le", getattr(rule, "lt", maximum))
+    return minimum, maximum

@@ -1,80 +1,80 @@
-"""What a recipe's settings are called for people: by a title of the schema, by a name given here, else by their key."""
+"""Labels of a recipe's settings: from the schema, from the table here, or from the key."""
 
 import re
 from fnmatch import fnmatchcase
 
-SHORT = {
+SHORT_FORM = {
     "seed": "Seed",
-    "stop.reward": "Reward to reach",
-    "stop.window_steps": "Window of the reward (steps)",
-    "stop.steps": "Most steps",
+    "stop.reward": "Target reward",
+    "stop.window_steps": "Reward window (steps)",
+    "stop.steps": "Maximum steps",
     "stop.*": "",
     "nodes.count": "Nodes",
-    "nodes.capacity": "Capacity of a node",
+    "nodes.capacity": "Node capacity",
     "nodes.engine.kind": "Engine",
     "policies.*.model.kind": "Model",
-    "policies.*.model.path": "Path of the model",
+    "policies.*.model.path": "Model path",
     "policies.*.batch_groups": "Batch size (groups)",
     "policies.*.max_staleness": "Staleness bound (versions)",
     "policies.*.backend.learning_rate": "Learning rate",
-    "flows.*.dataset.kind": "Data set",
+    "flows.*.dataset.kind": "Dataset",
     "flows.*.workflow.kind": "Workflow",
     "flows.*.reward.kind": "Reward",
     "flows.*.filters": "Filters",
     "policies.*.algorithm.advantages": "Advantages",
     "flows.*.group_size": "Group size (episodes)",
-    "flows.*.workflow.max_new_tokens": "Longest answer (tokens)",
+    "flows.*.workflow.max_new_tokens": "Maximum answer length (tokens)",
     "flows.*.workflow.temperature": "Temperature",
     "dataflow.pools.*": "",
-    "fleet.pools.*.mode": "Mode of the pool",
-    "fleet.pools.*.nodes": "Nodes at first",
-    "fleet.pools.*.min_nodes": "Fewest nodes",
-    "fleet.pools.*.max_nodes": "Most nodes",
-    "fleet.pools.*.usd_per_hour_max": "Budget of the pool ($ an hour)",
-    "fleet.pools.*.usd_per_day_max": "Budget of the pool ($ a day)",
-    "fleet.budget.usd_per_hour_max": "Budget of all pools ($ an hour)",
-    "fleet.budget.usd_per_day_max": "Budget of all pools ($ a day)",
+    "fleet.pools.*.mode": "Pool mode",
+    "fleet.pools.*.nodes": "Initial nodes",
+    "fleet.pools.*.min_nodes": "Minimum nodes",
+    "fleet.pools.*.max_nodes": "Maximum nodes",
+    "fleet.pools.*.usd_per_hour_max": "Pool budget ($/hour)",
+    "fleet.pools.*.usd_per_day_max": "Pool budget ($/day)",
+    "fleet.budget.usd_per_hour_max": "Total budget ($/hour)",
+    "fleet.budget.usd_per_day_max": "Total budget ($/day)",
 }
-"""Settings that most launches are about, with a title where their keys leave it open; all others are there too, folded
-away. The first pattern that fits counts."""
+"""Settings of the short form with their labels. An empty label is derived from the key. Other settings are collapsed.
+The first matching pattern applies."""
 
-UNITS = {"s": "s", "bytes": "bytes", "tokens": "tokens", "per_hour": "$ an hour", "versions": "versions"}
-"""How keys end that have a unit in them."""
+UNITS = {"s": "s", "bytes": "bytes", "tokens": "tokens", "per_hour": "$/hour", "versions": "versions"}
+"""Suffixes of keys that name a unit, with the unit."""
 
-_OWNED = re.compile(r"^(?:policies|flows|evaluations|dataflow\.pools|fleet\.pools|fleet\.providers|mirrors)\.([^.]+)\.")
+_OWNER = re.compile(r"^(?:policies|flows|evaluations|dataflow\.pools|fleet\.pools|fleet\.providers|mirrors)\.([^.]+)\.")
 
 
-def is_short(key: str) -> bool:
-    """Whether most launches are about it."""
-    return any(fnmatchcase(key, pattern) for pattern in SHORT)
+def is_basic(key: str) -> bool:
+    """Returns True if the setting is part of the basic form."""
+    return any(fnmatchcase(key, pattern) for pattern in SHORT_FORM)
 
 
 def title_of(key: str, schema_title: str | None = None) -> str:
-    """What a form calls a setting.
+    """Returns the label of a setting.
 
     >>> title_of("stop.steps"), title_of("policies.solver.backend.step_s"), title_of("nodes.engine.text_share")
-    ('Most steps', 'Step (s)', 'Text share')
+    ('Maximum steps', 'Step (s)', 'Text share')
     >>> title_of("evaluations.progress.dataset.kind")
-    'Kind of dataset'
+    'Dataset kind'
     """
-    given = next((title for pattern, title in SHORT.items() if fnmatchcase(key, pattern)), "")
-    return schema_title or given or _spelled(key)
+    table_title = next((title for pattern, title in SHORT_FORM.items() if fnmatchcase(key, pattern)), "")
+    return schema_title or table_title or _title_from_key(key)
 
 
 def owner_of(key: str) -> str:
-    """The policy, flow, evaluation or pool that it is a setting of; empty for a setting of the whole run.
+    """Returns the policy, flow, evaluation or pool of a setting; empty for a setting of the whole run.
 
     >>> owner_of("flows.train.group_size"), owner_of("seed")
     ('train', '')
     """
-    found = _OWNED.match(key)
-    return found[1] if found else ""
+    match = _OWNER.match(key)
+    return match[1] if match else ""
 
 
-def _spelled(key: str) -> str:
-    *above, last = key.split(".")
-    if last == "kind" and above:
-        return f"Kind of {_words(above[-1] if not above[-1].isdecimal() else above[-2])}"
+def _title_from_key(key: str) -> str:
+    *parents, last = key.split(".")
+    if last == "kind" and parents:
+        return f"{_words(parents[-1] if not parents[-1].isdecimal() else parents[-2]).capitalize()} kind"
     for ending, unit in UNITS.items():
         if last.endswith(f"_{ending}"):
             return f"{_words(last.removesuffix(f'_{ending}')).capitalize()} ({unit})"

@@ -1,4 +1,4 @@
-"""Scenarios and recorded runs played through: as a table, a plot, or JSON."""
+"""Simulated scenarios and replayed runs as a table, a plot or JSON."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -11,137 +11,163 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from astraflow.archive.reports import recorded
-from astraflow.contract.advice import WhatIfAnswer
+from astraflow.archive.reports import read_reports
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import PoolId
+from astraflow.contract.recommendations import WhatIfAnswer
 from astraflow.recipe import Check, dataflow_config, load_recipe
 from astraflow.runtime.plot import Curve, line_plot
-from astraflow.runtime.toml import Layer, assignment, merged, read_toml
-from astraflow.scaling.course import Course
+from astraflow.runtime.toml import ConfigLayer, merge_tables, parse_override, read_toml
 from astraflow.scaling.options import Spec
-from astraflow.scaling.replay import changed_spec, replayed
 from astraflow.scaling.scenario import Scenario
-from astraflow.scaling.scenarios import composed, find_scenario, scenario_names
+from astraflow.scaling.scenarios import compose, find_scenario, scenario_names
+from astraflow.scaling.simulation_result import SimulationResult
 from astraflow.scaling.simulator import simulate
+from astraflow.scaling.what_if import changed_spec, replay
 
 RESOLUTIONS_S = (1, 60)
 
 
 def list_scenarios() -> None:
-    """Print the scenarios that come with AstraFlow."""
-    table = Table("scenario", "what happens", box=None)
+    """Prints the packaged scenarios."""
+    table = Table("scenario", "description", box=None)
     for name in scenario_names():
         table.add_row(name, find_scenario(name).summary)
     Console().print(table)
 
 
-def play_scenario(place: str, overrides: Sequence[str], *, seeds: range, plot: Path | None, as_json: bool) -> None:
-    """Play a scenario with every policy, and print what came of it. Raises: InvalidInput."""
-    scenario = read_scenario(place, overrides)
-    chosen = scenario.sizer.policy
+def play_scenario(location: str, overrides: Sequence[str], *, seeds: range, plot: Path | None, as_json: bool) -> None:
+    """Simulates a scenario with every scaling policy and prints the results. Raises: InvalidInput."""
+    scenario = read_scenario(location, overrides)
+    rule = scenario.sizer.rule
     courses = {
         "fixed": [simulate(scenario, seed=seed, is_fixed=True) for seed in seeds],
-        "plain": [simulate(_with_policy(scenario, "plain"), seed=seed) for seed in seeds],
+        "plain": [simulate(_with_policy(scenario, "baseline"), seed=seed) for seed in seeds],
         "sizer": [simulate(_with_policy(scenario, "sizer"), seed=seed) for seed in seeds],
     }
     if plot is not None:
-        _write(plot, scenario_plot(courses[chosen][0]))
+        _write(plot, scenario_plot(courses[rule][0]))
     if as_json:
         figures = {policy: _means(runs) for policy, runs in courses.items()}
-        shown = {
+        content = {
             "scenario": scenario.model_dump(mode="json"),
             "policies": figures,
-            "course": asdict(courses[chosen][0]),
+            "course": asdict(courses[rule][0]),
         }
-        Console(soft_wrap=True).out(json.dumps(shown))
+        Console(soft_wrap=True).out(json.dumps(content))
     else:
         Console(highlight=False).print(_table(courses))
 
 
-def replay_run(place: Path, overrides: Sequence[str], *, resolution_s: int, as_json: bool, plot: Path | None) -> None:
-    """Play the rule over a recorded run, and print what it would have advised. Raises: InvalidInput."""
+def replay_run(
+    run_directory: Path, overrides: Sequence[str], *, resolution_s: int, as_json: bool, plot: Path | None
+) -> None:
+    """Replays a recorded run and prints the recommendations of the rule. Raises: InvalidInput."""
     if resolution_s not in RESOLUTIONS_S:
-        raise InvalidInput(f"no history is kept at a resolution of {resolution_s} s: ask for 1 or 60")
-    spec = recorded_spec(place, overrides)
-    answer = replayed(recorded(place / "dataflow" / "history.sqlite", resolution_s=resolution_s), spec)
+        raise InvalidInput(
+            f"cannot replay at a resolution of {resolution_s} s: the history has no such points; use 1 or 60",
+            code="simulate.unknown_resolution",
+        )
+    spec = recorded_spec(run_directory, overrides)
+    answer = replay(read_reports(run_directory / "dataflow" / "history.sqlite", resolution_s=resolution_s), spec)
     if plot is not None:
         _write(plot, replay_plot(answer))
     if as_json:
-        Console(soft_wrap=True).out(json.dumps(asdict(answer), default=_plain))
+        Console(soft_wrap=True).out(json.dumps(asdict(answer), default=_json_value))
         return
     console = Console(highlight=False)
     console.print(_replay_table(answer))
-    for advice in answer.advice:
-        console.print(f"{(advice.at - answer.began_at) / 60:8.1f} min  {advice.sentence}", soft_wrap=True)
+    for recommendation in answer.recommendations:
+        console.print(
+            f"{(recommendation.at - answer.began_at) / 60:8.1f} min  {recommendation.sentence}", soft_wrap=True
+        )
 
 
-def read_scenario(place: str, overrides: Sequence[str]) -> Scenario:
-    """A scenario by name or from a TOML file, with `key=value` differences. Raises: InvalidInput."""
-    changes = [assignment(text) for text in overrides]
-    if place.endswith(".toml"):
-        return composed(Layer(place, read_toml(Path(place))), *changes)
-    return find_scenario(place, *changes)
+def read_scenario(location: str, overrides: Sequence[str]) -> Scenario:
+    """Reads a scenario by name or from a TOML file, with `key=value` overrides. Raises: InvalidInput."""
+    changes = [parse_override(text) for text in overrides]
+    if location.endswith(".toml"):
+        return compose(ConfigLayer(location, read_toml(Path(location))), *changes)
+    return find_scenario(location, *changes)
 
 
-def recorded_spec(place: Path, overrides: Sequence[str]) -> Spec:
-    """Options and bounds of a recorded run, with differences as `sizer.KEY=VALUE` and `pools.NAME.KEY=VALUE`.
+def recorded_spec(run_directory: Path, overrides: Sequence[str]) -> Spec:
+    """Returns options and bounds of a recorded run, with overrides `sizer.KEY=VALUE` and `pools.NAME.KEY=VALUE`.
 
     Raises: InvalidInput.
     """
     changes: dict[str, Any] = {}
     for text in overrides:
-        changes = merged(changes, assignment(text))
+        changes = merge_tables(changes, parse_override(text))
     unknown = sorted(changes.keys() - {"sizer", "pools"})
     if unknown:
-        raise InvalidInput(f"a recorded run has no {unknown[0]!r} to set: sizer.KEY=VALUE or pools.NAME.KEY=VALUE")
-    recipe = place / "recipe.json"
+        raise InvalidInput(
+            f"cannot set {unknown[0]!r}: a replay has no such setting; use sizer.KEY=VALUE or pools.NAME.KEY=VALUE",
+            code="simulate.unknown_setting",
+        )
+    recipe = run_directory / "recipe.json"
     if not recipe.is_file():
-        raise InvalidInput(f"{place} is not the folder of a run: it has no {recipe.name}")
-    config = dataflow_config(load_recipe(str(recipe), check=Check.NONE), run=place.name)
+        raise InvalidInput(
+            f"cannot replay {str(run_directory)!r}: it has no {recipe.name}; name a run directory",
+            code="simulate.no_run_directory",
+        )
+    config = dataflow_config(load_recipe(str(recipe), check=Check.NONE), run=run_directory.name)
     spec = Spec(options=config.scaling, pools={PoolId(name): pool for name, pool in config.pools.items()})
     return changed_spec(spec, options=changes.get("sizer", {}), pools=changes.get("pools", {}))
 
 
-def scenario_plot(course: Course) -> str:
-    """Nodes over hours, as SVG."""
-    moments = course.moments
+def scenario_plot(course: SimulationResult) -> str:
+    """Returns a plot of nodes over hours as SVG."""
+    ticks = course.ticks
     curves = (
-        Curve(name="needed", points=tuple((one.at_s / 3600, one.needed) for one in moments)),
-        Curve(name="target", points=tuple((one.at_s / 3600, one.target) for one in moments)),
-        Curve(name="ready", points=tuple((one.at_s / 3600, one.ready) for one in moments)),
+        Curve(name="needed", points=tuple((tick.at_s / 3600, tick.needed) for tick in ticks)),
+        Curve(name="target", points=tuple((tick.at_s / 3600, tick.target) for tick in ticks)),
+        Curve(name="ready", points=tuple((tick.at_s / 3600, tick.ready) for tick in ticks)),
     )
     return line_plot(curves, x_label="hours", y_label="nodes")
 
 
 def replay_plot(answer: WhatIfAnswer) -> str:
-    """Targets over hours, as steps, as SVG."""
+    """Returns a plot of targets over hours, as steps, as SVG."""
     curves = []
     for pool in sorted(answer.node_hours):
-        moves = [advice for advice in answer.advice if advice.pool == pool]
+        recommendations = [recommendation for recommendation in answer.recommendations if recommendation.pool == pool]
         points: list[tuple[float, float]] = []
-        for advice in moves:
-            at = (advice.at - answer.began_at) / 3600
+        for recommendation in recommendations:
+            at = (recommendation.at - answer.began_at) / 3600
             points += [(at, points[-1][1])] if points else []
-            points.append((at, float(advice.target)))
+            points.append((at, float(recommendation.target)))
         if points:
             points.append(((answer.ended_at - answer.began_at) / 3600, points[-1][1]))
             curves.append(Curve(name=f"target of {pool}", points=tuple(points)))
     if not curves:
-        raise InvalidInput("there is nothing to draw: no pool was advised on")
+        raise InvalidInput(
+            "cannot plot the targets: the replay made no recommendation; omit --plot, or change the options",
+            code="simulate.nothing_to_plot",
+        )
     return line_plot(curves, x_label="hours", y_label="nodes")
 
 
 def _with_policy(scenario: Scenario, policy: str) -> Scenario:
-    return scenario.model_copy(update={"sizer": scenario.sizer.model_copy(update={"policy": policy})})
+    return scenario.model_copy(update={"sizer": scenario.sizer.model_copy(update={"rule": policy})})
 
 
-def _means(courses: Sequence[Course]) -> dict[str, float]:
-    figures = ("wait", "cost", "node_hours", "dollars", "actions", "flaps", "recovery_s", "peak_after", "hours")
+def _means(courses: Sequence[SimulationResult]) -> dict[str, float]:
+    figures = (
+        "wait",
+        "cost",
+        "node_hours",
+        "dollars",
+        "actions",
+        "flaps",
+        "recovery_s",
+        "peak_ratio_after_event",
+        "hours",
+    )
     return {name: fmean(float(getattr(course, name)) for course in courses) for name in figures}
 
 
-def _table(courses: Mapping[str, Sequence[Course]]) -> Table:
+def _table(courses: Mapping[str, Sequence[SimulationResult]]) -> Table:
     table = Table("policy", box=None)
     for column in ("wait", "cost / ideal", "node hours", "dollars", "actions", "flaps", "recovery", "peak / needed"):
         table.add_column(column, justify="right")
@@ -156,29 +182,32 @@ def _table(courses: Mapping[str, Sequence[Course]]) -> Table:
             f"{means['actions']:.1f}",
             f"{means['flaps']:.1f}",
             f"{means['recovery_s'] / 60:.1f} min",
-            f"{means['peak_after']:.2f}",
+            f"{means['peak_ratio_after_event']:.2f}",
         )
     return table
 
 
 def _replay_table(answer: WhatIfAnswer) -> Table:
-    table = Table("", "recorded", "advised", box=None)
+    table = Table("", "recorded", "recommended", box=None)
     for pool in sorted(answer.node_hours):
-        was, would = answer.recorded_node_hours.get(pool, 0.0), answer.node_hours[pool]
-        table.add_row(f"node hours of {pool}", f"{was:.2f}", f"{would:.2f}")
+        recorded_hours, recommended_hours = answer.recorded_node_hours.get(pool, 0.0), answer.node_hours[pool]
+        table.add_row(f"node hours of {pool}", f"{recorded_hours:.2f}", f"{recommended_hours:.2f}")
     table.add_row("dollars", f"{answer.recorded_dollars:.2f}", f"{answer.dollars:.2f}")
-    table.add_row("wait that capacity explains", f"{answer.recorded_wait:.1%}", f"{answer.wait:.1%}")
+    table.add_row("wait due to capacity", f"{answer.recorded_wait:.1%}", f"{answer.wait:.1%}")
     table.add_row("reports", str(answer.reports), "")
     return table
 
 
 def _write(path: Path, svg: str) -> None:
     if path.suffix != ".svg":
-        raise InvalidInput(f"plots are SVG: give a name that ends in .svg (found {path})")
+        raise InvalidInput(
+            f"cannot write the plot {str(path)!r}: only SVG is supported; use a name that ends in .svg",
+            code="simulate.not_svg",
+        )
     path.write_text(svg)
 
 
-def _plain(value: object) -> object:
+def _json_value(value: object) -> object:
     if isinstance(value, Enum):
         return value.value
-    raise TypeError(f"{type(value).__name__} has no place in an answer")
+    raise TypeError(f"cannot convert {type(value).__name__} to JSON")

@@ -1,4 +1,5 @@
-"""Keeps the processes of a run alive: starts them, starts again what dies, and leaves nothing behind."""
+"""Supervisor of the processes of a run: starts them, restarts failed processes, and terminates all processes at the
+end."""
 
 import asyncio
 import shutil
@@ -9,69 +10,69 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from astraflow.cli.child import PROGRESS, READY, Child, Program
+from astraflow.cli.child_process import PROGRESS, READY, Child, Program
 from astraflow.contract.errors import AstraFlowError
 from astraflow.runtime.clock import Clock, SystemClock
 from astraflow.runtime.service import ERROR_PREFIX, EXIT_REFUSED, EXIT_SIGNALLED
 
 T = TypeVar("T")
 
-_NO_ROOM_BYTES = 64 * 1024
+_DISK_FULL_BYTES = 64 * 1024
 
 
 class RoleFailed(AstraFlowError):
-    """A process cannot be kept running; the message holds the reason it gave, or the end of its log."""
+    """A process cannot be kept running; the message holds its reported error, or the end of its log."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Happening:
-    """Something a supervised process did."""
+class ProcessEvent:
+    """Event of a supervised process."""
 
     program: str
     kind: str
-    """`started`, `ready`, `progress`, `died`, `restarting`, `left`, `given_up`."""
+    """`started`, `ready`, `progress`, `failed`, `restarting`, `exited`, `abandoned`."""
     message: str = ""
     pid: int = 0
 
 
-OnHappening = Callable[[Happening], None]
+OnProcessEvent = Callable[[ProcessEvent], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
-    """How long the supervisor bears with a process."""
+class RestartLimits:
+    """Limits on the restarts of a process."""
 
     first_delay_s: float = 0.2
-    """Before it is started again; doubles with each death in a row."""
+    """Delay before a restart; doubles with each consecutive failure."""
     max_delay_s: float = 5.0
-    settled_s: float = 10.0
-    """After a life of this length the next delay is the first again."""
-    deaths: int = 5
-    within_s: float = 20.0
-    """That many deaths in that time without ever having been ready: given up."""
-    refusals: int = 3
-    """One that was ready once and now refuses its input that often in a row is given up too."""
+    stable_after_s: float = 10.0
+    """Uptime after which the delay is reset."""
+    max_deaths: int = 5
+    window_s: float = 20.0
+    """Time in which `max_deaths` failures of a process that was never ready end the restarts."""
+    max_refusals: int = 3
+    """Consecutive refusals of its input that end the restarts of a process that was ready before."""
     ready_within_s: float = 60.0
     grace_s: float = 2.0
-    """Between asking to stop and killing, for each of the two waves."""
+    """Seconds between stop request and kill, for each of the two waves."""
 
 
 class Supervisor:
-    """An `async with` that owns child processes; when one of them cannot be kept running, the block is cancelled and
-    `RoleFailed` rises (inside an exception group, as from any task group).
+    """Async context manager that owns child processes. When one of them cannot be kept running, it cancels the block
+    and raises `RoleFailed` (in an exception group, as any task group).
 
-    started ──ready──► running ──died──► waiting ──► started        (any number of times, with growing delays)
-       │ died 5 times in 20 s, or refused its input, without ever having been ready
-       └──────────────► RoleFailed            (also for the third refusal in a row later on)
+    started ──ready──► running ──failed──► waiting ──► started        (any number of times, with growing delays)
+       │ failed 5 times in 20 s, or refused its input, before it was ever ready
+       └──────────────► RoleFailed            (also for the third consecutive refusal later)
     """
 
     def __init__(
-        self, on_happening: OnHappening, *, patience: Patience | None = None, clock: Clock | None = None
+        self, on_event: OnProcessEvent, *, restart_limits: RestartLimits | None = None, clock: Clock | None = None
     ) -> None:
-        self._on_happening = on_happening
-        self._patience = patience or Patience()
+        self._on_event = on_event
+        self._restart_limits = restart_limits or RestartLimits()
         self._clock = clock or SystemClock()
-        self._keepers: list[_Keeper] = []
+        self._processes: list[_SupervisedProcess] = []
         self._tasks = asyncio.TaskGroup()
 
     async def __aenter__(self) -> Self:
@@ -89,130 +90,136 @@ class Supervisor:
 
     @property
     def restarts(self) -> int:
-        """Times that any process was started again."""
-        return sum(keeper.restarts for keeper in self._keepers)
+        """Restarts of all processes. Count."""
+        return sum(process.restarts for process in self._processes)
 
     def start(self, program: Program) -> None:
-        """Start `program` and keep it running."""
-        keeper = _Keeper(program, self._on_happening, self._patience, self._clock)
-        self._keepers.append(keeper)
-        self._tasks.create_task(keeper.run())
+        """Starts `program` and keeps it running."""
+        process = _SupervisedProcess(program, self._on_event, self._restart_limits, self._clock)
+        self._processes.append(process)
+        self._tasks.create_task(process.run())
 
     async def ready(self, name: str) -> str:
-        """Wait until the program called `name` has announced itself; returns what it said after `ready`.
+        """Waits until the program `name` is ready; returns the address it announced.
 
-        Raises: RoleFailed when it takes too long. (When it dies instead, the whole block fails.)
+        Raises: RoleFailed when it takes too long. (If it fails instead, the whole block fails.)
         """
-        keeper = next(keeper for keeper in self._keepers if keeper.program.name == name)
-        return await keeper.announcement()
+        process = next(process for process in self._processes if process.program.name == name)
+        return await process.announcement()
 
-    def works(self, name: str) -> None:
-        """The program called `name`, which does not announce itself, was seen at work: it counts as ready."""
-        for keeper in self._keepers:
-            if keeper.program.name == name:
-                keeper.has_been_ready = True
+    def mark_ready(self, name: str) -> None:
+        """Marks a program that does not announce itself as ready, because a report shows it working."""
+        for process in self._processes:
+            if process.program.name == name:
+                process.has_been_ready = True
 
-    async def left(self, name: str) -> None:
-        """Wait until the program called `name`, which may leave by itself, has done so."""
-        await next(keeper for keeper in self._keepers if keeper.program.name == name).stopped()
+    async def wait_until_exited(self, name: str) -> None:
+        """Waits until the program `name`, which may exit by itself, has exited."""
+        await next(process for process in self._processes if process.program.name == name).stopped()
 
     async def _stop(self) -> None:
-        for wave in sorted({keeper.program.stop_wave for keeper in self._keepers}):
-            await asyncio.gather(*(keeper.stop() for keeper in self._keepers if keeper.program.stop_wave == wave))
+        for wave in sorted({process.program.stop_wave for process in self._processes}):
+            await asyncio.gather(*(process.stop() for process in self._processes if process.program.stop_wave == wave))
 
 
-class _Keeper:
-    """Keeps one program running until told to stop."""
+class _SupervisedProcess:
+    """Keeps one program running until it is stopped."""
 
-    def __init__(self, program: Program, on_happening: OnHappening, patience: Patience, clock: Clock) -> None:
+    def __init__(self, program: Program, on_event: OnProcessEvent, restart_limits: RestartLimits, clock: Clock) -> None:
         self.program = program
         self.restarts = 0
-        self._on_happening = on_happening
-        self._patience = patience
+        self._on_event = on_event
+        self._restart_limits = restart_limits
         self._clock = clock
-        self._deaths: deque[float] = deque(maxlen=patience.deaths)
+        self._deaths: deque[float] = deque(maxlen=restart_limits.max_deaths)
         self.has_been_ready = False
         self._refusals = 0
         self._log_start = 0
-        """Where in the log the present life of the program begins."""
+        """Offset in the log where the output of the current process starts."""
         self._announced = asyncio.Event()
-        self._where = ""
+        self._announced_address = ""
         self._stopping = asyncio.Event()
         self._stopped = asyncio.Event()
 
     async def run(self) -> None:
-        """Start, wait, judge, start again. Raises: RoleFailed for an essential program that has to be given up."""
+        """Runs and restarts the program. Raises: RoleFailed for an essential program that cannot be kept running."""
         try:
-            await self._keep()
+            await self._keep_running()
         except AstraFlowError as problem:
-            self._say("given_up", message=str(problem))
+            self._emit("abandoned", message=str(problem))
             if self.program.is_essential:
                 raise
         finally:
             self._stopped.set()
 
     async def announcement(self) -> str:
-        """What the program said after `ready`. Raises: RoleFailed when it does not say it in time, or ever."""
+        """Returns the announced address. Raises: RoleFailed when the program is not ready in time or exits before."""
         waits = [asyncio.create_task(event.wait()) for event in (self._announced, self._stopped)]
         try:
-            await asyncio.wait(waits, timeout=self._patience.ready_within_s, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(waits, timeout=self._restart_limits.ready_within_s, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for wait in waits:
                 wait.cancel()
         if self._announced.is_set():
-            return self._where
+            return self._announced_address
         if self._stopped.is_set():
-            raise RoleFailed(f"{self.program.name} ended before it was ready")
-        within = f"within {self._patience.ready_within_s:g} s"
-        raise RoleFailed(f"{self.program.name} did not get ready {within}; {self._last_lines()}")
+            raise RoleFailed(
+                f"cannot start {self.program.name!r}: it exited before it was ready; read its log {self.program.log}",
+                code="process.not_ready",
+            )
+        within = f"within {self._restart_limits.ready_within_s:g} s"
+        raise RoleFailed(
+            f"cannot start {self.program.name!r}: it was not ready {within}; {self._last_lines()}",
+            code="process.not_ready",
+        )
 
     async def stopped(self) -> None:
-        """Wait until the program has ended for good."""
+        """Waits until the program has exited and is not restarted."""
         await self._stopped.wait()
 
     async def stop(self) -> None:
-        """Ask the program to end, kill it if it does not, and return once it is gone."""
+        """Stops the program, kills it after the grace period, and returns once it has exited."""
         self._stopping.set()
         await self.stopped()
 
-    async def _keep(self) -> None:
-        delay_s = self._patience.first_delay_s
+    async def _keep_running(self) -> None:
+        delay_s = self._restart_limits.first_delay_s
         while True:
-            began = self._clock.now()
-            code = await self._live()
-            if code is None or self._has_left(code):
+            began_at = self._clock.now()
+            code = await self._run_once()
+            if code is None or self._has_exited_on_purpose(code):
                 return
-            lived_s = self._clock.now() - began
-            if lived_s >= self._patience.settled_s:
-                delay_s = self._patience.first_delay_s
-            self._judge(code)
-            self._say("restarting")
-            await self._before_stop(self._clock.sleep(delay_s))
+            uptime_s = self._clock.now() - began_at
+            if uptime_s >= self._restart_limits.stable_after_s:
+                delay_s = self._restart_limits.first_delay_s
+            self._check_restart_limits(code)
+            self._emit("restarting")
+            await self._unless_stopped(self._clock.sleep(delay_s))
             if self._stopping.is_set():
                 return
-            delay_s = min(2 * delay_s, self._patience.max_delay_s)
+            delay_s = min(2 * delay_s, self._restart_limits.max_delay_s)
             self.restarts += 1
 
-    async def _live(self) -> int | None:
-        """One life of the program: its exit code, or None when it was told to stop."""
+    async def _run_once(self) -> int | None:
+        """Runs the program once; returns its exit code, or None when it was stopped."""
         self._log_start = self.program.log.stat().st_size if self.program.log.exists() else 0
         child = await Child.start(self.program, self._on_line)
         try:
-            self._say("started", pid=child.pid)
-            code = await self._before_stop(child.wait())
+            self._emit("started", pid=child.pid)
+            code = await self._unless_stopped(child.wait())
             if code is not None:
-                self._say("left" if self._has_left(code) else "died", message=_ending(code))
+                self._emit("exited" if self._has_exited_on_purpose(code) else "failed", message=_exit_message(code))
             return code
         finally:
             grace_s = self.program.grace_s
-            await child.end(self._patience.grace_s if grace_s is None else grace_s)
+            await child.terminate(self._restart_limits.grace_s if grace_s is None else grace_s)
 
-    def _has_left(self, code: int) -> bool:
-        """Whether the program ended on purpose: its work is complete, or a person terminated it (SIGTERM)."""
-        return self.program.may_leave and code in (0, EXIT_SIGNALLED + signal.SIGTERM)
+    def _has_exited_on_purpose(self, code: int) -> bool:
+        """Returns True if the exit was intended: the work is complete, or a user terminated it (SIGTERM)."""
+        return self.program.may_exit and code in (0, EXIT_SIGNALLED + signal.SIGTERM)
 
-    async def _before_stop(self, work: Coroutine[Any, Any, T]) -> T | None:
-        """What `work` returns; None when the order to stop comes first."""
+    async def _unless_stopped(self, work: Coroutine[Any, Any, T]) -> T | None:
+        """Returns the result of `work`; None when the program is stopped first."""
         working = asyncio.create_task(work)
         stopping = asyncio.create_task(self._stopping.wait())
         try:
@@ -222,33 +229,39 @@ class _Keeper:
             stopping.cancel()
             working.cancel()
 
-    def _judge(self, code: int) -> None:
-        name, reason = self.program.name, self._last_word()
+    def _check_restart_limits(self, code: int) -> None:
+        name, reason = self.program.name, self._reported_error()
         self._refusals = self._refusals + 1 if code == EXIT_REFUSED else 0
-        if self._refusals >= (self._patience.refusals if self.has_been_ready else 1):
-            raise RoleFailed(f"{name} cannot run: {reason or self._last_lines()}")
+        if self._refusals >= (self._restart_limits.max_refusals if self.has_been_ready else 1):
+            message = f"{name}: {reason}" if reason else f"cannot run {name!r}: {self._last_lines()}"
+            raise RoleFailed(message, code="process.refused")
         if self.has_been_ready:
             return
         self._deaths.append(self._clock.now())
-        if len(self._deaths) == self._patience.deaths and self._deaths[-1] - self._deaths[0] <= self._patience.within_s:
+        if (
+            len(self._deaths) == self._restart_limits.max_deaths
+            and self._deaths[-1] - self._deaths[0] <= self._restart_limits.window_s
+        ):
             raise RoleFailed(
-                f"{name} ended {self._patience.deaths} times within {self._patience.within_s:g} s without getting "
-                f"ready; given up. {f'Its last word: {reason}' if reason else self._last_lines()}"
+                f"cannot keep {name!r} running: it exited {self._restart_limits.max_deaths} times within "
+                f"{self._restart_limits.window_s:g} s before it was ready; "
+                f"{f'its last error: {reason}' if reason else self._last_lines()}",
+                code="process.keeps_failing",
             )
 
-    def _last_word(self) -> str:
-        """What the process printed as its error before it ended; empty when it said none."""
-        _, found, message = self._log_tail().rpartition(f"\n{ERROR_PREFIX}")
-        return message.strip() if found else ""
+    def _reported_error(self) -> str:
+        """Returns the error that the process printed before its exit; empty without one."""
+        _, separator, message = self._log_tail().rpartition(f"\n{ERROR_PREFIX}")
+        return message.strip() if separator else ""
 
     def _last_lines(self) -> str:
         lines = self._log_tail().strip().splitlines()[-12:]
-        if not lines and shutil.disk_usage(self.program.log.parent).free < _NO_ROOM_BYTES:
-            return f"the disk is full, even for its log: free some space around {self.program.log.parent}"
+        if not lines and shutil.disk_usage(self.program.log.parent).free < _DISK_FULL_BYTES:
+            return f"the disk is full, also for its log; free some space for {self.program.log.parent}"
         return "\n".join([f"the last lines of {self.program.log}:", *(f"  {line}" for line in lines)])
 
     def _log_tail(self) -> str:
-        """The end of what the present life of the program wrote, beginning with a line break."""
+        """Returns the end of the log of the current process, with a leading line break."""
         with self.program.log.open("rb") as file:
             file.seek(max(self._log_start, self.program.log.stat().st_size - 64 * 1024))
             return "\n" + file.read().decode(errors="replace")
@@ -256,15 +269,15 @@ class _Keeper:
     def _on_line(self, line: str) -> None:
         if line.startswith(READY):
             self.has_been_ready = True
-            self._where = line.removeprefix(READY)
+            self._announced_address = line.removeprefix(READY)
             self._announced.set()
-            self._say("ready", message=self._where)
+            self._emit("ready", message=self._announced_address)
         elif line.startswith(PROGRESS):
-            self._say("progress", message=line.removeprefix(PROGRESS))
+            self._emit("progress", message=line.removeprefix(PROGRESS))
 
-    def _say(self, kind: str, *, message: str = "", pid: int = 0) -> None:
-        self._on_happening(Happening(program=self.program.name, kind=kind, message=message, pid=pid))
+    def _emit(self, kind: str, *, message: str = "", pid: int = 0) -> None:
+        self._on_event(ProcessEvent(program=self.program.name, kind=kind, message=message, pid=pid))
 
 
-def _ending(code: int) -> str:
-    return f"killed by signal {-code}" if code < 0 else f"ended with code {code}"
+def _exit_message(code: int) -> str:
+    return f"killed by signal {-code}" if code < 0 else f"exited with code {code}"

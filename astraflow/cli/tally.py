@@ -1,4 +1,4 @@
-"""What a run has shown so far: gathered from its reports, judged at its end."""
+"""Tally of a run: aggregates its reports and computes the summary at its end."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -8,48 +8,48 @@ from astraflow.contract.reports import Report, StreamReport
 from astraflow.runtime.clock import Clock, SystemClock
 
 FIRST_STEPS = 5
-"""Steps that the reward at the beginning is averaged over."""
+"""Number of steps over which the initial reward is averaged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicySummary:
-    """One policy's part of a summary."""
+    """Summary of one policy."""
 
     policy: str
     steps: int
     reward_first: float | None
     """Mean over the first five steps; None before them."""
     reward_last: float | None
-    """Mean over the window that decides; None before it is full."""
+    """Mean over the window of the stop condition; None before it is full."""
     wait_fraction: float
-    """Of the trainer's time, over the whole run."""
+    """Share of the trainer's time spent waiting, over the whole run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """What a run came to. The figures of the policy that is behind stand for the run."""
+    """Summary of a run. Its values describe the policy with the lowest reward."""
 
     learned: bool
     balanced: bool
     failed: bool
-    """A process could not be kept running."""
+    """True if a process could not be kept running."""
     reason: str
-    """Why the run ended, in a sentence."""
+    """Reason why the run ended."""
     steps: int
     reward_first: float | None
     reward_last: float | None
     seconds: float
-    """Since the command began."""
+    """Duration since the start of the command."""
     seconds_training: float
-    """Since the first step."""
+    """Duration since the first step."""
     wait_fraction: float
     weight_bytes_full: int
-    """Fetched by nodes as full snapshots, and in how many updates."""
+    """Bytes that nodes fetched as full snapshots; the next field has the number of updates."""
     weight_updates_full: int
     weight_bytes_delta: int
     weight_updates_delta: int
     weight_bytes_shared: int
-    """Mapped by nodes where a store on their host has them, without fetching."""
+    """Bytes that nodes mapped from a store on the same host, without fetching."""
     weight_updates_shared: int
     logprob_gap_max: float | None
     """Largest difference between an engine's and the trainer's logprobs, in nats; None when never measured."""
@@ -57,18 +57,18 @@ class Summary:
     imbalances: tuple[str, ...]
     policies: tuple[PolicySummary, ...]
     simulated: tuple[str, ...]
-    """Stand-ins that took part."""
+    """Simulated components of the run."""
 
     @property
     def exit_code(self) -> int:
-        """0 only for a run that learned and whose counts balance."""
+        """0 only for a run that learned and has balanced counts."""
         return 0 if self.learned and self.balanced and not self.failed else 1
 
 
 @dataclass(slots=True)
 class _PolicyTally:
     rewards: dict[int, float] = field(default_factory=dict)
-    """By step number, from 1."""
+    """Rewards by step number, from 1."""
     latest: StreamReport | None = None
 
     def observe(self, stream: StreamReport) -> None:
@@ -77,11 +77,11 @@ class _PolicyTally:
         self.rewards.update(dict(enumerate(stream.rewards, start=first)))
 
     def mean(self, steps: range) -> float | None:
-        """Over those steps that were seen; None when the last of them was not made."""
+        """Returns the mean over the recorded steps; None when the last of them was not reached."""
         if self.latest is None or steps.start < 1 or self.latest.steps < steps[-1]:
             return None
-        seen = [self.rewards[step] for step in steps if step in self.rewards]
-        return sum(seen) / len(seen) if seen else None
+        rewards = [self.rewards[step] for step in steps if step in self.rewards]
+        return sum(rewards) / len(rewards) if rewards else None
 
     def first(self) -> float | None:
         return self.mean(range(1, FIRST_STEPS + 1))
@@ -92,13 +92,13 @@ class _PolicyTally:
 
 
 class Tally:
-    """Gathers the reports of one run."""
+    """Aggregates the reports of one run."""
 
     def __init__(self, policies: Iterable[PolicyId], *, window_steps: int, clock: Clock | None = None) -> None:
         self._window_steps = window_steps
         self._clock = clock or SystemClock()
         self.has_learned = False
-        """Whether dataflow reported that the stop condition was met by learning."""
+        """True once dataflow reported that the stop condition was met by learning."""
         self._policies = {policy: _PolicyTally() for policy in policies}
         self._counters: dict[NodeId, Mapping[str, float]] = {}
         self._gap_max: float | None = None
@@ -107,7 +107,7 @@ class Tally:
         self._first_step_at: float | None = None
 
     def observe(self, report: Report) -> None:
-        """Take in a report."""
+        """Adds a report."""
         for stream in report.streams:
             self._policies[stream.policy].observe(stream)
         if self._first_step_at is None and any(stream.steps for stream in report.streams):
@@ -123,20 +123,20 @@ class Tally:
             self.has_learned = report.completion.has_learned
 
     def summary(self, *, reason: str, has_failed: bool, began_at: float, ended_at: float, restarts: int) -> Summary:
-        """The run as it stands. Times are `time.monotonic()`."""
+        """Returns the current summary. Times are `time.monotonic()`."""
         policies = tuple(self._policy_summary(policy, tally) for policy, tally in self._policies.items())
-        behind = min(policies, key=lambda policy: (policy.reward_last or 0.0, policy.steps))
+        lowest = min(policies, key=lambda policy: (policy.reward_last or 0.0, policy.steps))
         return Summary(
             learned=self.has_learned,
             failed=has_failed,
             balanced=not self._imbalances,
             reason=reason,
-            steps=behind.steps,
-            reward_first=behind.reward_first,
-            reward_last=behind.reward_last,
+            steps=lowest.steps,
+            reward_first=lowest.reward_first,
+            reward_last=lowest.reward_last,
             seconds=round(ended_at - began_at, 2),
             seconds_training=round(ended_at - self._first_step_at, 2) if self._first_step_at is not None else 0.0,
-            wait_fraction=behind.wait_fraction,
+            wait_fraction=lowest.wait_fraction,
             weight_bytes_full=self._total("weight_bytes_full"),
             weight_updates_full=self._total("weight_updates_full"),
             weight_bytes_delta=self._total("weight_bytes_delta"),
@@ -162,23 +162,27 @@ class Tally:
         )
 
     def _total(self, counter: str) -> int:
-        """Over all nodes that were ever seen: a node that starts again counts from 0 under a new id."""
+        """Returns the sum over all nodes ever reported: a restarted node counts from 0 under a new id."""
         return int(sum(counters.get(counter, 0.0) for counters in self._counters.values()))
 
 
 def imbalances(report: Report) -> list[str]:
-    """Sentences about counts that do not add up; none ever should."""
-    found = []
+    """Returns messages about counts that do not add up; a correct run has none."""
+    messages = []
     for flow in report.flows:
         accounted = flow.open + flow.admitted + sum(flow.dropped.values())
         if flow.issued != accounted:
-            found.append(f"flow {flow.id}: {flow.issued} groups issued, {accounted} accounted for")
-        ends = sum(flow.prefixes.get(end, 0) for end in ("kept", "continued", "discarded", "stale"))
-        if flow.prefixes.get("handed_back", 0) != ends:
-            handed_back = flow.prefixes.get("handed_back", 0)
-            found.append(f"flow {flow.id}: {handed_back} beginnings of episodes handed back, {ends} accounted for")
+            messages.append(f"flow {flow.id}: {flow.issued} groups issued, {accounted} accounted for")
+        accounted_rollouts = sum(
+            flow.partial_rollouts.get(outcome, 0) for outcome in ("stored", "continued", "discarded", "stale")
+        )
+        if flow.partial_rollouts.get("handed_back", 0) != accounted_rollouts:
+            handed_back = flow.partial_rollouts.get("handed_back", 0)
+            messages.append(
+                f"flow {flow.id}: {handed_back} partial rollouts handed back, {accounted_rollouts} accounted for"
+            )
     for stream in report.streams:
         accounted = stream.buffered + stream.in_batch + stream.trained + sum(stream.dropped.values())
         if stream.admitted != accounted:
-            found.append(f"stream {stream.policy}: {stream.admitted} groups admitted, {accounted} accounted for")
-    return found
+            messages.append(f"stream {stream.policy}: {stream.admitted} groups admitted, {accounted} accounted for")
+    return messages

@@ -1,4 +1,4 @@
-"""`astraflow token`: let a node, a trainer or another service join a run, list the tokens, and take them back."""
+"""`astraflow token`: creates, lists and revokes the tokens with which nodes, trainers and services join a run."""
 
 import asyncio
 import getpass
@@ -26,30 +26,28 @@ OWNER_ONLY = "600"
 
 def token(
     address: Address = "",
-    pool: Annotated[str, typer.Option(help="For a node: the pool it joins; with --role, the only one to touch.")] = "",
-    policy: Annotated[str, typer.Option(help="For a trainer: the policy it trains.")] = "",
-    role: Annotated[
-        str, typer.Option(help="For a service that is a viewer, operator, agent or page; with --name.")
-    ] = "",
-    name: Annotated[str, typer.Option(help="Who may use it: the only name a node may take, or a service's.")] = "",
-    minutes: Annotated[float, typer.Option(min=0, max=24 * 60, help="How long it is good for.")] = 15.0,
+    pool: Annotated[str, typer.Option(help="For a node: its pool; with --role: the only pool it may change.")] = "",
+    policy: Annotated[str, typer.Option(help="For a trainer: its policy.")] = "",
+    role: Annotated[str, typer.Option(help="For a service: viewer, operator, agent or page; with --name.")] = "",
+    name: Annotated[str, typer.Option(help="Name of the service, or the only name that the node may use.")] = "",
+    minutes: Annotated[float, typer.Option(min=0, max=24 * 60, help="Validity in minutes.")] = 15.0,
     reusable: Annotated[
-        bool, typer.Option("--reusable", help="With --pool: any number of its nodes may join with it, again and again.")
+        bool, typer.Option("--reusable", help="With --pool: any number of nodes may join with it, repeatedly.")
     ] = False,
     hours: Annotated[
-        float, typer.Option(min=0, max=30 * 24, help="With --reusable: how long it is good for; 7 days by default.")
+        float, typer.Option(min=0, max=30 * 24, help="With --reusable: validity in hours; default: 7 days.")
     ] = 7 * 24.0,
-    uses: Annotated[int, typer.Option(min=0, help="With --reusable: how often it may be used; 0 for no limit.")] = 0,
+    uses: Annotated[int, typer.Option(min=0, help="With --reusable: maximum number of uses; 0: no limit.")] = 0,
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the token into this file instead of printing it.")
     ] = None,
     mode: Annotated[str, typer.Option(metavar="OCTAL", help="With --out: permissions of the file.")] = OWNER_ONLY,
-    reason: Annotated[str, typer.Option(help="Why; it stands in the run's events, with your name.")] = "by hand",
+    reason: Annotated[str, typer.Option(help="Reason, recorded in the run's events with your name.")] = "by hand",
     revoke: Annotated[
-        str, typer.Option(metavar="ID|ROLE/NAME", help="Instead: take back a join token, or let a holder in no more.")
+        str, typer.Option(metavar="ID|ROLE/NAME", help="Revoke a join token, or the credential of a holder, instead.")
     ] = "",
-    list_: Annotated[bool, typer.Option("--list", help="Instead: show the join tokens that have not expired.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="For scripts: one JSON value.")] = False,
+    list_: Annotated[bool, typer.Option("--list", help="List the unexpired join tokens instead.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON value, for scripts.")] = False,
     token: Token = "",
     token_file: TokenFile = None,
     authority: Authority = None,
@@ -57,36 +55,36 @@ def token(
     tls_client_certificate: TlsClientCertificate = None,
     tls_client_key: TlsClientKey = None,
 ) -> None:
-    """Mint a join token: good once, for 15 minutes, and for what it says. Prints the command that joins with it."""
-    from astraflow.cli.local import find_run
-    from astraflow.cli.roles import client_tls
+    """Create a join token, valid once and for 15 minutes by default. Prints the command that joins with it."""
+    from astraflow.cli.run_endpoints import client_tls, find_run
     from astraflow.client.control_plane import ControlPlaneClient
     from astraflow.wire.channel import dial
 
-    door = find_run(address, token, token_file)
-    tls = client_tls(tls_ca, tls_client_certificate, tls_client_key, authority) or door.tls
+    endpoint = find_run(address, token, token_file)
+    tls = client_tls(tls_ca, tls_client_certificate, tls_client_key, authority) or endpoint.tls
     actor = getpass.getuser()
 
-    def asked(call: Callable[["ControlPlaneClient"], Awaitable[T]]) -> T:
-        async def answered() -> T:
-            async with dial(door.address, token=door.token, tls=tls) as link:
+    def request(call: Callable[["ControlPlaneClient"], Awaitable[T]]) -> T:
+        async def connect_and_call() -> T:
+            async with dial(endpoint.address, token=endpoint.token, tls=tls) as link:
                 return await call(ControlPlaneClient(link))
 
-        return asyncio.run(answered())
+        return asyncio.run(connect_and_call())
 
     if list_:
-        _show(asked(lambda client: client.join_tokens()), as_json=as_json)
+        _show(request(lambda client: client.join_tokens()), as_json=as_json)
         return
     if revoke:
-        typer.echo(asked(lambda client: _revoke(client, revoke, actor=actor, reason=reason)))
+        typer.echo(request(lambda client: _revoke(client, revoke, actor=actor, reason=reason)))
         return
     joins_as = _role(pool=pool, policy=policy, role=role)
     permissions = _permissions(mode)
     if uses and not reusable:
         raise InvalidInput(
-            "cannot mint a token for several uses: it is for one use; add --reusable, or leave --uses out"
+            "cannot create a token for several uses: it is for single use; add --reusable, or omit --uses",
+            code="token.single_use",
         )
-    minted = asked(
+    minted = request(
         lambda client: client.mint_join_token(
             joins_as,
             pool=pool,
@@ -95,41 +93,48 @@ def token(
             actor=actor,
             reason=reason,
             is_reusable=reusable,
-            most_uses=uses,
+            max_uses=uses,
         )
     )
-    where = f"{door.advertised or door.address.rpartition(':')[0]}:{minted.port}"
+    join_address = f"{endpoint.advertised or endpoint.address.rpartition(':')[0]}:{minted.port}"
     if out is not None:
         _write(out, minted.token, permissions)
     if as_json:
-        typer.echo(json.dumps(_said(minted, where, out)))
+        typer.echo(json.dumps(_token_json(minted, join_address, out)))
         return
     until = datetime.fromtimestamp(minted.expires_at).astimezone()
-    often = f"Good{f' {uses} times' if uses else ''}" if reusable else "Good once"
+    validity = f"Valid{f' {uses} times' if uses else ''}" if reusable else "Valid once"
     typer.echo(
-        f"{often}, until {until:%Y-%m-%d %H:%M:%S}; to take it back: astraflow token --revoke {minted.id}", err=True
+        f"{validity}, until {until:%Y-%m-%d %H:%M:%S}; to revoke it: astraflow token --revoke {minted.id}", err=True
     )
-    typer.echo(_command(joins_as, policy, where, minted, out))
+    typer.echo(_command(joins_as, policy, join_address, minted, out))
 
 
 def _role(*, pool: str, policy: str, role: str) -> str:
-    """Who is to join. Raises: InvalidInput when the options name none, or several."""
-    chosen = [one for one in ("node" if pool and not role else "", "trainer" if policy else "", role) if one]
+    """Returns the role that joins. Raises: InvalidInput when the options name none or several."""
+    chosen = [
+        role_option
+        for role_option in ("node" if pool and not role else "", "trainer" if policy else "", role)
+        if role_option
+    ]
     if len(chosen) != 1:
-        known = "--pool POOL, --policy POLICY, --role ROLE --name NAME (and --pool POOL)"
-        raise InvalidInput(f"say who is to join, one of: {known}")
+        choices = "--pool POOL, --policy POLICY, --role ROLE --name NAME (and --pool POOL)"
+        raise InvalidInput(
+            f"cannot create a token: the options do not name exactly one role; use one of {choices}",
+            code="token.role_required",
+        )
     return chosen[0]
 
 
-async def _revoke(client: "ControlPlaneClient", what: str, *, actor: str, reason: str) -> str:
-    holder, slash, named = what.partition("/")
+async def _revoke(client: "ControlPlaneClient", subject: str, *, actor: str, reason: str) -> str:
+    holder, slash, name = subject.partition("/")
     if slash:
-        return await client.revoke_credential(holder, named, actor=actor, reason=reason)
-    return await client.revoke_join_token(what, actor=actor, reason=reason)
+        return await client.revoke_credential(holder, name, actor=actor, reason=reason)
+    return await client.revoke_join_token(subject, actor=actor, reason=reason)
 
 
 def _command(role: str, policy: str, where: str, minted: JoinToken, out: Path | None) -> str:
-    """The command that joins with a token, or where and with what."""
+    """Returns the command that joins with a token; for a service, its address and token."""
     if role == "trainer":
         secret = f"ASTRAFLOW_TOKEN_FILE={out}" if out else f"ASTRAFLOW_TOKEN={minted.token}"
         return f"{secret} astraflow serve trainer RECIPE --policy {policy} --dataflow {where}"
@@ -138,7 +143,7 @@ def _command(role: str, policy: str, where: str, minted: JoinToken, out: Path | 
     return f"{where} {out or minted.token}"
 
 
-def _said(minted: JoinToken, where: str, out: Path | None) -> dict[str, object]:
+def _token_json(minted: JoinToken, where: str, out: Path | None) -> dict[str, object]:
     secret = {"file": str(out)} if out else {"token": minted.token}
     return {"address": where, **secret, "id": minted.id, "expires_at": minted.expires_at}
 
@@ -147,27 +152,36 @@ def _show(tokens: Iterable[KnownJoinToken], *, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps([asdict(token) for token in tokens]))
         return
-    for one in tokens:
-        until = datetime.fromtimestamp(one.expires_at).astimezone()
-        limit = f" of {one.most_uses}" if one.most_uses else ""
-        what = " ".join(filter(None, (one.role, one.name, f"pool {one.pool}" if one.pool else "")))
-        kind = "reusable" if one.is_reusable else "single use"
-        typer.echo(f"{one.id}  {what}  {kind}  {one.state}  used {one.uses}{limit}  until {until:%Y-%m-%d %H:%M:%S}")
+    for known_token in tokens:
+        until = datetime.fromtimestamp(known_token.expires_at).astimezone()
+        limit = f" of {known_token.max_uses}" if known_token.max_uses else ""
+        what = " ".join(
+            filter(None, (known_token.role, known_token.name, f"pool {known_token.pool}" if known_token.pool else ""))
+        )
+        kind = "reusable" if known_token.is_reusable else "single use"
+        typer.echo(
+            f"{known_token.id}  {what}  {kind}  {known_token.state}  used {known_token.uses}{limit}  until "
+            f"{until:%Y-%m-%d %H:%M:%S}"
+        )
 
 
 def _permissions(mode: str) -> int:
-    """Raises: InvalidInput for what is no file mode, or would let everyone change the file."""
+    """Parses a file mode. Raises: InvalidInput for an invalid one, or one that lets others change the file."""
     try:
         permissions = int(mode, 8)
     except ValueError:
         permissions = -1
     if not 0o400 <= permissions <= 0o777 or permissions & 0o022 or permissions & 0o111:
-        raise InvalidInput(f"cannot write a token with mode {mode[:20]!r}: give octal digits such as 600, 640 or 444")
+        raise InvalidInput(
+            f"cannot write a token with mode {mode[:20]!r}: it is invalid or lets others change the file; use octal "
+            "digits such as 600, 640 or 444",
+            code="token.invalid_mode",
+        )
     return permissions
 
 
 def _write(file: Path, secret: str, permissions: int) -> None:
-    """Replaces the file in one step; until then, only its owner can read it. Raises: InvalidInput."""
+    """Replaces the file atomically; until then, only its owner can read it. Raises: InvalidInput."""
     partial = file.with_name(f".{file.name}.partial")
     try:
         partial.unlink(missing_ok=True)
@@ -179,4 +193,7 @@ def _write(file: Path, secret: str, permissions: int) -> None:
             os.fsync(descriptor)
         partial.replace(file)
     except OSError as problem:
-        raise InvalidInput(f"cannot write the token to {file}: {problem.strerror}; choose another --out") from None
+        raise InvalidInput(
+            f"cannot write the token to {str(file)!r}: {problem.strerror}; choose another --out",
+            code="storage.unusable",
+        ) from None

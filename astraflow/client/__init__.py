@@ -1,1 +1,1 @@
-"""How the planes are used: typed async clients, the public door of AstraFlow."""
+"""Typed asynchronous clients of the planes: the public API of AstraFlow."""

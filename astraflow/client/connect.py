@@ -1,4 +1,4 @@
-"""Dialling a plane from outside AstraFlow: the web page and the maintainer need nothing below this."""
+"""Connects to planes from outside AstraFlow: the entry points for the web page and the maintainer."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -8,30 +8,30 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from astraflow.access.callers import Role
-from astraflow.access.credentials import claims_of, is_join_token
+from astraflow.access.credentials import is_join_token, read_claims
 from astraflow.client.control_plane import ControlPlaneClient
 from astraflow.client.fleet_plane import FleetPlaneClient, connect_fleet
 from astraflow.wire.channel import dial, folder_client_tls
 
 if TYPE_CHECKING:
-    from astraflow.client.badge import Badge
+    from astraflow.client.credential import HeldCredential
 
-JOIN_S = 30.0
-"""A page that cannot join within this time ends, and whatever started it starts it again."""
+JOIN_TIMEOUT_S = 30.0
+"""Time after which a page that cannot join ends; its supervisor restarts it."""
 
 PAGE_NAME = "page"
-"""Name of a page whose token gives it none."""
+"""Name of a page whose token has no name."""
 
 
 @asynccontextmanager
 async def connect_control(
     address: str, token: str, *, authority: Path | None = None
 ) -> AsyncIterator[ControlPlaneClient]:
-    """A client of the control plane at `HOST:PORT`, open for the block.
+    """Connects a client of the control plane at `HOST:PORT` for the block.
 
-    Dialling is lazy: nothing is checked here but the form of the address, and a lost connection comes back by itself.
-    authority: folder of the run's certificate authority, for a run that speaks TLS and a process that holds its token.
-    Raises: InvalidInput for an address without a port, or a folder without an authority.
+    It connects lazily, checks only the form of the address here, and reconnects by itself. authority: folder of the
+    run's certificate authority, required if the run uses TLS. Raises: InvalidInput for an
+    address without a port, or a folder without an authority.
     """
     tls = folder_client_tls(authority) if authority else None
     async with dial(address, token=token, tls=tls) as link:
@@ -42,11 +42,10 @@ async def connect_control(
 async def connect_agent(
     dataflow: str, fleet: str, token: str, *, name: str, authority: Path | None = None
 ) -> AsyncIterator[tuple[ControlPlaneClient, FleetPlaneClient]]:
-    """Both planes for a program that acts on pools, open for the block.
+    """Connects clients of both planes for a program that changes pools, for the block.
 
-    token: the run's, or a join token of the role agent for `name`: that is exchanged for a credential, which is renewed
-    as long as the block lasts. `dataflow` is then where those who join get theirs.
-    Raises: InvalidInput, NotAuthenticated, NotPermitted.
+    token: the run token, or a join token of the role agent for `name`, which is exchanged at the `dataflow` address for
+    a credential; it is renewed until the block ends. Raises: InvalidInput, NotAuthenticated, NotPermitted.
     """
     if authority is not None:
         async with (
@@ -56,11 +55,11 @@ async def connect_agent(
             yield control, plane
         return
     async with (
-        _joined(dataflow, token, role=Role.AGENT, name=name) as (where, badge),
-        badge.dial(where) as to_dataflow,
-        badge.dial(fleet) as to_fleet,
+        _joined(dataflow, token, role=Role.AGENT, name=name) as (joined_dataflow, credential),
+        credential.dial(joined_dataflow) as dataflow_channel,
+        credential.dial(fleet) as fleet_channel,
     ):
-        yield ControlPlaneClient(to_dataflow), FleetPlaneClient(to_fleet)
+        yield ControlPlaneClient(dataflow_channel), FleetPlaneClient(fleet_channel)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,15 +71,15 @@ class PageAccess:
     fleet_token: str = field(default="", repr=False)
     """Token for the fleet service; empty to use `token`."""
     authority: Path | None = None
-    """Folder of the run's certificate authority, for a run that speaks TLS and a page beside it."""
+    """Folder of the run's certificate authority, for a run with TLS and a page on the same machine."""
     ca_hash: str = ""
     """Pin of the run's authority, with which the run token is exchanged for a credential."""
-    keep: Path | None = None
-    """Folder in which the credential is kept for the next process."""
+    credential_folder: Path | None = None
+    """Folder that stores the credential for the next process."""
 
     @property
-    def is_exchanged(self) -> bool:
-        """Whether the page gets a credential of its own."""
+    def uses_credential(self) -> bool:
+        """Returns whether the page joins the run to get its own credential."""
         return is_join_token(self.token) or bool(self.ca_hash)
 
 
@@ -88,29 +87,29 @@ class PageAccess:
 async def connect_page(
     dataflow: str, fleet: str, access: PageAccess
 ) -> AsyncIterator[tuple[ControlPlaneClient, FleetPlaneClient | None]]:
-    """The planes of the run that a page follows, open for the block; None for a run without a fleet service.
+    """Connects clients of both planes for the web page, for the block; None for a run without a fleet service.
 
-    With a join token of the role page, or the run token and a pin, the page joins first, at `dataflow`: its credential
-    is renewed as long as the block lasts.
-    Raises: InvalidInput, NotAuthenticated, NotPermitted; Unavailable when the run cannot be joined in time.
+    With a join token of the role page, or the run token and a pin, the page first joins at `dataflow`; its credential
+    is renewed until the block ends. Raises: InvalidInput, NotAuthenticated, NotPermitted; Unavailable when the run
+    cannot be joined in time.
     """
     async with AsyncExitStack() as resources:
         enter = resources.enter_async_context
-        if access.is_exchanged:
-            name = claims_of(access.token).name if is_join_token(access.token) else ""
-            where, badge = await enter(
+        if access.uses_credential:
+            name = read_claims(access.token).name if is_join_token(access.token) else ""
+            joined_dataflow, credential = await enter(
                 _joined(
                     dataflow,
                     access.token,
                     role=Role.PAGE,
                     name=name or PAGE_NAME,
                     ca_hash=access.ca_hash,
-                    keep=access.keep,
-                    give_up_after_s=JOIN_S,
+                    credential_folder=access.credential_folder,
+                    give_up_after_s=JOIN_TIMEOUT_S,
                 )
             )
-            plane = FleetPlaneClient(await enter(badge.dial(fleet))) if fleet else None
-            yield ControlPlaneClient(await enter(badge.dial(where))), plane
+            plane = FleetPlaneClient(await enter(credential.dial(fleet))) if fleet else None
+            yield ControlPlaneClient(await enter(credential.dial(joined_dataflow))), plane
             return
         control = await enter(connect_control(dataflow, access.token, authority=access.authority))
         token = access.fleet_token or access.token
@@ -118,14 +117,14 @@ async def connect_page(
 
 
 @asynccontextmanager
-async def _joined(dataflow: str, token: str, **options: Any) -> AsyncIterator[tuple[str, "Badge"]]:
+async def _joined(dataflow: str, token: str, **options: Any) -> AsyncIterator[tuple[str, "HeldCredential"]]:
     """Yields the address of dataflow and a credential that is renewed until the block ends."""
-    from astraflow.client.badge import badge_for  # X.509: see `folder_client_tls`
+    from astraflow.client.credential import join_run  # X.509: see `folder_client_tls`
 
-    where, badge = await badge_for(dataflow, token=token, **options)
-    renewing = asyncio.create_task(badge.run(where))
+    joined_dataflow, credential = await join_run(dataflow, token=token, **options)
+    renewing = asyncio.create_task(credential.run(joined_dataflow))
     try:
-        yield where, badge
+        yield joined_dataflow, credential
     finally:
         renewing.cancel()
         await asyncio.gather(renewing, return_exceptions=True)

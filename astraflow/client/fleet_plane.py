@@ -1,4 +1,4 @@
-"""The fleet plane: how large pools are, and changing that."""
+"""Client of the fleet plane: reads and changes pools."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -6,13 +6,13 @@ from pathlib import Path
 
 from astraflow.contract.fleet import (
     Actor,
-    Applied,
+    AppliedPlan,
     Decision,
     FleetStatus,
+    InjectedFault,
     Instance,
     KillScope,
     LaunchId,
-    Loss,
     Plan,
     PlanId,
     PlanRequest,
@@ -20,22 +20,22 @@ from astraflow.contract.fleet import (
     PoolSpec,
 )
 from astraflow.contract.ids import PoolId
-from astraflow.contract.maintenance import (
+from astraflow.contract.maintainer import (
     Maintainer,
+    MaintainerControlState,
     MaintainerMode,
-    MaintainerOrders,
     MaintainerStatus,
     Proposal,
     TranscriptEntry,
     TranscriptPage,
 )
-from astraflow.contract.rehearsals import ProviderFacts, Rehearsal
-from astraflow.wire.channel import Link, dial, folder_client_tls
+from astraflow.contract.preflight import PreflightResult, ProviderFacts
+from astraflow.wire.channel import ServiceChannel, dial, folder_client_tls
 from astraflow.wire.codec_fleet import (
     decode_applied,
     decode_decision,
+    decode_injected_fault,
     decode_instance,
-    decode_loss,
     decode_plan,
     decode_pool,
     decode_status,
@@ -43,39 +43,40 @@ from astraflow.wire.codec_fleet import (
     encode_request,
     encode_spec,
 )
-from astraflow.wire.codec_maintenance import (
+from astraflow.wire.codec_maintainer import (
+    decode_control_state,
     decode_entry,
     decode_maintainer,
-    decode_orders,
     decode_proposal,
     encode_entry,
     encode_maintainer_status,
 )
-from astraflow.wire.codec_rehearsals import decode_provider, decode_rehearsal
+from astraflow.wire.codec_preflight import decode_preflight_result, decode_provider
 from astraflow.wire.pb import fleet_plane_pb2 as pb
 from astraflow.wire.pb.fleet_plane_pb2_grpc import FleetPlaneStub
 
 TIMEOUT_S = 10.0
-REHEARSAL_S = 60.0
-"""Clouds take their time, and the service gives up before this."""
+PREFLIGHT_TIMEOUT_S = 60.0
+"""Cloud APIs are slow; the service gives up before this."""
 
 
 class FleetPlaneClient:
     """Reads and changes pools. Every call may raise Unavailable, DeadlineExceeded, NotAuthenticated.
 
-    A change may be sent again under the same key after any of these: it is made once, and answered as the first time.
+    A change may be repeated with the same key after any of these errors: it is applied once, and every call returns the
+    first answer.
     """
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: ServiceChannel) -> None:
         self._link = link
         self._stub = FleetPlaneStub(link.channel)
 
     async def status(self) -> FleetStatus:
-        """The service and its pools now."""
+        """Returns the state of the service and its pools."""
         return decode_status(await self._link.call(self._stub.GetFleet, pb.GetFleetRequest(), timeout_s=TIMEOUT_S))
 
     async def put_pool(self, spec: PoolSpec, *, observed_version: int, actor: Actor, key: str, reason: str) -> Pool:
-        """Make a pool (`observed_version` 0), or change its spec.
+        """Creates a pool (`observed_version` 0), or changes its spec.
 
         Raises: InvalidInput, NotPermitted, Conflict when the pool has another version.
         """
@@ -85,43 +86,45 @@ class FleetPlaneClient:
         return decode_pool(await self._link.call(self._stub.PutPool, request, timeout_s=TIMEOUT_S))
 
     async def plan(self, request: PlanRequest) -> Plan:
-        """What a change would do; nothing is done. Raises: InvalidInput for an unknown pool or instance."""
+        """Returns the plan of a change without applying it. Raises: InvalidInput for an unknown pool or instance."""
         return decode_plan(await self._link.call(self._stub.PlanChange, encode_request(request), timeout_s=TIMEOUT_S))
 
-    async def apply(self, plan: PlanId, *, key: str, approver: Actor | None = None) -> Applied:
-        """Do what was planned. Machines start and end after the answer; `instances` shows them.
+    async def apply(self, plan: PlanId, *, key: str, approver: Actor | None = None) -> AppliedPlan:
+        """Applies a plan. Instances start and end after the answer; `instances` shows them.
 
-        Raises: PlanRefused with what the guard says; NotPermitted; Conflict when the pool has changed since, or for a
-        plan that expired.
+        Raises: PlanRefused with the guard's findings; NotPermitted; Conflict when the pool has changed since the
+        plan was made, or the plan has expired.
         """
         request = pb.ApplyPlanRequest(
             plan=plan, idempotency_key=key, approver=encode_actor(approver) if approver is not None else None
         )
         return decode_applied(await self._link.call(self._stub.ApplyPlan, request, timeout_s=TIMEOUT_S))
 
-    async def hold(self, pool: PoolId, *, minutes: float, actor: Actor, key: str, reason: str) -> Decision:
-        """Take no node away for so long; 0 ends it. Raises: InvalidInput."""
-        request = pb.HoldPoolRequest(pool=pool, minutes=minutes, mutation=_mutation(actor, key, reason))
-        return decode_decision(await self._link.call(self._stub.HoldPool, request, timeout_s=TIMEOUT_S))
+    async def set_override(self, pool: PoolId, *, minutes: float, actor: Actor, key: str, reason: str) -> Decision:
+        """Sets a manual override: no node of the pool is removed for `minutes`; 0 ends the override. Raises:
+        InvalidInput."""
+        request = pb.SetPoolOverrideRequest(pool=pool, minutes=minutes, mutation=_mutation(actor, key, reason))
+        return decode_decision(await self._link.call(self._stub.SetPoolOverride, request, timeout_s=TIMEOUT_S))
 
     async def escalate(self, severity: str, *, actor: Actor, key: str, reason: str) -> Decision:
-        """Tell people something: it stands in the journal. severity: info, warning or critical."""
+        """Records a message for people in the audit log. severity: info, warning or critical."""
         request = pb.EscalateRequest(severity=severity, mutation=_mutation(actor, key, reason))
         return decode_decision(await self._link.call(self._stub.Escalate, request, timeout_s=TIMEOUT_S))
 
     async def kill_switch(self, scope: KillScope, *, actor: Actor, key: str, reason: str) -> Decision:
-        """Stop agents, or every change, or let them go on. Raises: NotPermitted for turning it off without the role."""
+        """Sets the kill switch: stops agents, all changes, or none. Raises: NotPermitted when the actor's role may not
+        turn it off."""
         request = pb.SetKillSwitchRequest(scope=scope.value, mutation=_mutation(actor, key, reason))
         return decode_decision(await self._link.call(self._stub.SetKillSwitch, request, timeout_s=TIMEOUT_S))
 
-    async def lose(self, pool: PoolId, *, share: float, actor: Actor, key: str, reason: str) -> Loss:
-        """Simulate a fault: that share of a pool's nodes ends at once, as if their machines had failed.
+    async def inject_fault(self, pool: PoolId, *, share: float, actor: Actor, key: str, reason: str) -> InjectedFault:
+        """Injects a fault: terminates `share` of a pool's nodes at once, as if their machines had failed.
 
-        Raises: NotPermitted for all but admins and while the kill switch stops everybody; InvalidInput for a pool whose
-        provider cannot do that.
+        Raises: NotPermitted for all but admins and while the kill switch has scope `all`; InvalidInput for a pool whose
+        provider does not support it.
         """
-        request = pb.LoseNodesRequest(pool=pool, share=share, mutation=_mutation(actor, key, reason))
-        return decode_loss(await self._link.call(self._stub.LoseNodes, request, timeout_s=TIMEOUT_S))
+        request = pb.InjectFaultRequest(pool=pool, share=share, mutation=_mutation(actor, key, reason))
+        return decode_injected_fault(await self._link.call(self._stub.InjectFault, request, timeout_s=TIMEOUT_S))
 
     async def instances(
         self,
@@ -131,7 +134,7 @@ class FleetPlaneClient:
         before: LaunchId | None = None,
         limit: int = 1000,
     ) -> tuple[Instance, ...]:
-        """The ledger, newest first; for the next page, `before` is the id of the last one seen."""
+        """Returns instances of the ledger, newest first; for the next page, `before` is the id of the last one seen."""
         request = pb.InstancesRequest(pool=pool or "", with_gone=with_gone, before=before or "", limit=limit)
         reply = await self._link.call(self._stub.Instances, request, timeout_s=TIMEOUT_S)
         return tuple(decode_instance(instance) for instance in reply.instances)
@@ -139,28 +142,28 @@ class FleetPlaneClient:
     async def decisions(
         self, *, pool: PoolId | None = None, before: int | None = None, limit: int = 100
     ) -> tuple[Decision, ...]:
-        """The journal, newest first; for the next page, `before` is the ordinal of the last one seen."""
+        """Returns the audit log, newest first; for the next page, `before` is the ordinal of the last entry seen."""
         request = pb.DecisionsRequest(pool=pool or "", before=before, limit=limit)
         reply = await self._link.call(self._stub.Decisions, request, timeout_s=TIMEOUT_S)
         return tuple(decode_decision(decision) for decision in reply.decisions)
 
     async def propose(self, plan: PlanId, *, actor: Actor, key: str, reason: str) -> Proposal:
-        """Put a plan of one's own before people. To approve it is to `apply` it, with an approver.
+        """Proposes the caller's own plan to people. They approve it with `apply` and an approver.
 
-        Raises: Conflict when it is not known any more, NotPermitted when the guard refuses it anyway.
+        Raises: Conflict when the plan is no longer known, NotPermitted when the guard refuses it in any case.
         """
         request = pb.ProposePlanRequest(plan=plan, mutation=_mutation(actor, key, reason))
         return decode_proposal(await self._link.call(self._stub.ProposePlan, request, timeout_s=TIMEOUT_S))
 
     async def reject(self, plan: PlanId, *, actor: Actor, key: str, reason: str) -> Decision:
-        """Say no to a proposal. Raises: InvalidInput when it does not wait, NotPermitted, Conflict."""
+        """Rejects a proposal. Raises: InvalidInput when it is not waiting, NotPermitted, Conflict."""
         request = pb.RejectPlanRequest(plan=plan, mutation=_mutation(actor, key, reason))
         return decode_decision(await self._link.call(self._stub.RejectPlan, request, timeout_s=TIMEOUT_S))
 
     async def proposals(
         self, *, only_waiting: bool = True, before: PlanId | None = None, limit: int = 100
     ) -> tuple[Proposal, ...]:
-        """Plans that wait for a person, or all there were; newest first."""
+        """Returns the waiting proposals, or all of them; newest first."""
         request = pb.ProposalsRequest(only_waiting=only_waiting, before=before or "", limit=limit)
         reply = await self._link.call(self._stub.Proposals, request, timeout_s=TIMEOUT_S)
         return tuple(decode_proposal(proposal) for proposal in reply.proposals)
@@ -168,62 +171,67 @@ class FleetPlaneClient:
     async def hand_over(
         self, message: str, *, pool: PoolId | None = None, actor: Actor, key: str, reason: str
     ) -> Decision:
-        """A note for whoever comes next: it stands in the journal. Raises: InvalidInput."""
+        """Records a handover note in the audit log. Raises: InvalidInput."""
         request = pb.HandOverRequest(pool=pool or "", message=message, mutation=_mutation(actor, key, reason))
         return decode_decision(await self._link.call(self._stub.HandOver, request, timeout_s=TIMEOUT_S))
 
-    async def beat_maintainer(self, status: MaintainerStatus, *, timeout_s: float = TIMEOUT_S) -> MaintainerOrders:
-        """For the maintainer: say how it is, and learn what to go by."""
+    async def send_maintainer_heartbeat(
+        self, status: MaintainerStatus, *, timeout_s: float = TIMEOUT_S
+    ) -> MaintainerControlState:
+        """Reports the maintainer's status and returns its control state."""
         request = encode_maintainer_status(status)
-        return decode_orders(await self._link.call(self._stub.BeatMaintainer, request, timeout_s=timeout_s))
+        return decode_control_state(await self._link.call(self._stub.MaintainerHeartbeat, request, timeout_s=timeout_s))
 
     async def maintainer(self) -> Maintainer:
-        """The maintainer: what people told it, and how it says it is."""
+        """Returns the maintainer's mode and its last reported status."""
         request = pb.GetMaintainerRequest()
         return decode_maintainer(await self._link.call(self._stub.GetMaintainer, request, timeout_s=TIMEOUT_S))
 
     async def set_maintainer_mode(self, mode: MaintainerMode, *, actor: Actor, key: str, reason: str) -> Decision:
-        """Say how far the maintainer may go. Raises: NotPermitted for anybody but people."""
+        """Sets the maintainer's mode. Raises: NotPermitted for callers other than people."""
         request = pb.SetMaintainerModeRequest(mode=mode.value, mutation=_mutation(actor, key, reason))
         return decode_decision(await self._link.call(self._stub.SetMaintainerMode, request, timeout_s=TIMEOUT_S))
 
-    async def keep_transcript(self, chain: str, entries: tuple[TranscriptEntry, ...]) -> int:
-        """For the maintainer: have a copy kept; returns the ordinal of the entry that is wanted next.
+    async def append_transcript(self, chain: str, entries: tuple[TranscriptEntry, ...]) -> int:
+        """Stores a copy of the maintainer's transcript entries; returns the next expected ordinal.
 
-        chain: hash of the first entry. Raises: CorruptData, Conflict for what does not follow, or was changed.
+        chain: hash of the first entry. Raises: CorruptData, Conflict for entries that do not follow or were changed.
         """
-        request = pb.KeepTranscriptRequest(chain=chain, entries=[encode_entry(entry) for entry in entries])
-        return int((await self._link.call(self._stub.KeepTranscript, request, timeout_s=TIMEOUT_S)).next_ordinal)
+        request = pb.AppendTranscriptRequest(chain=chain, entries=[encode_entry(entry) for entry in entries])
+        return int((await self._link.call(self._stub.AppendTranscript, request, timeout_s=TIMEOUT_S)).next_ordinal)
 
     async def transcript(
         self, *, chain: str = "", wake: str = "", before: int | None = None, limit: int = 100
     ) -> TranscriptPage:
-        """Of the latest transcript, or of another; for the next page, `before` is the last ordinal."""
+        """Returns a page of the latest transcript or of `chain`; for the next page, `before` is the last ordinal
+        seen."""
         request = pb.TranscriptRequest(chain=chain, wake=wake, before=before, limit=limit)
         reply = await self._link.call(self._stub.Transcript, request, timeout_s=TIMEOUT_S)
         entries = tuple(decode_entry(entry) for entry in reply.entries)
         return TranscriptPage(chain=reply.chain, entries=entries, has_older=reply.has_older)
 
     async def providers(self) -> tuple[ProviderFacts, ...]:
-        """Those of the configuration, by name, each with its latest rehearsal."""
+        """Returns the configured providers by name, each with its latest preflight result."""
         reply = await self._link.call(self._stub.Providers, pb.ProvidersRequest(), timeout_s=TIMEOUT_S)
         return tuple(decode_provider(provider) for provider in reply.providers)
 
-    async def rehearse(self, provider: str, *, actor: Actor) -> Rehearsal:
-        """Ask a provider whether it would do its part; nothing is started. What it cannot do is in the checks.
+    async def run_preflight(self, provider: str, *, actor: Actor) -> PreflightResult:
+        """Runs the preflight checks of a provider; nothing is started. Failed checks are in the result.
 
-        Raises: InvalidInput for one that is not configured, NotPermitted, RateLimited when it was asked too often.
+        Raises: InvalidInput for an unknown provider, NotPermitted, RateLimited.
         """
-        request = pb.RehearseProviderRequest(provider=provider, actor=encode_actor(actor))
-        return decode_rehearsal(await self._link.call(self._stub.RehearseProvider, request, timeout_s=REHEARSAL_S))
+        request = pb.RunPreflightRequest(provider=provider, actor=encode_actor(actor))
+        return decode_preflight_result(
+            await self._link.call(self._stub.RunPreflight, request, timeout_s=PREFLIGHT_TIMEOUT_S)
+        )
 
 
 @asynccontextmanager
 async def connect_fleet(address: str, token: str, *, authority: Path | None = None) -> AsyncIterator[FleetPlaneClient]:
-    """A client of the fleet plane at `HOST:PORT`, open for the block. Dialling is lazy.
+    """Connects a client of the fleet plane at `HOST:PORT` for the block. It connects lazily.
 
-    authority: folder of the run's certificate authority, for a run that speaks TLS and a process that holds its token.
-    Raises: InvalidInput for an address without a port, or a folder without an authority.
+    authority: folder of the run's certificate authority, required if the run uses TLS. Raises: InvalidInput for an
+    address without a port, or a folder without an authority.
     """
     tls = folder_client_tls(authority) if authority else None
     async with dial(address, token=token, tls=tls) as link:

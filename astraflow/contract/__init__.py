@@ -1,1 +1,1 @@
-"""What is said between services: frozen dataclasses over the standard library and numpy, nothing else."""
+"""Domain types that services exchange: frozen dataclasses over the standard library and numpy."""

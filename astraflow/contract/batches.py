@@ -1,4 +1,4 @@
-"""What a trainer pulls and what it says about it."""
+"""Batches that a trainer pulls, and its reports about them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from astraflow.contract.trajectories import Trajectory
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One trajectory in a batch, with where it came from."""
+    """One trajectory in a batch, with its origin."""
 
     group: GroupId
     task: TaskId
@@ -19,40 +19,40 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """What a trainer learns from in one step. Rows of a group stand together."""
+    """Rows for one training step. Rows of a group are adjacent."""
 
     id: BatchId
     policy: PolicyId
     version: Version
-    """The version the trainer had when the batch was put together: no row was begun more than the bound before it."""
+    """Trainer's version when the batch was assembled. Every row began at most the staleness bound before it."""
     is_redelivered: bool
     rows: tuple[Row, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepReport:
-    """A trainer acknowledges a batch: from now on it is trained, durably, and never served again."""
+    """Trainer's acknowledgement of a batch, which is then durably trained and never served again."""
 
     batch: BatchId
     policy: PolicyId
     version: Version
-    """The version the step made."""
+    """Version that the step produced."""
     wait_s: float
-    """Blocked in `PullBatch`."""
+    """Time blocked in `PullBatch`."""
     compute_s: float
     publish_s: float
-    """Time this step was held up by weights (copying out, or waiting for the previous publish)."""
+    """Time the step was blocked by publishing (copying out, or waiting for the previous publish)."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     """loss, reward_mean, grad_norm, clip_fraction, entropy, logprob_gap, ... natural units."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainerWelcome:
+class TrainerAttachment:
     """Dataflow's answer to a trainer that attaches."""
 
     run: str
     weights_address: str
     acknowledged_steps: int
-    """Steps dataflow has seen acknowledged for this policy."""
+    """Acknowledged steps of this policy."""
     weights_key: bytes = b""
-    """As in `Welcome`."""
+    """Public key as in `JoinResult.weights_key`."""

@@ -1,24 +1,25 @@
-"""What made a node or its machine go."""
+"""Causes of the end of a node or its instance."""
 
 from enum import Enum
 
 
 class Cause(Enum):
-    """The first stays, but for one: what was only missed at first, and was taken away, was taken."""
+    """Cause of the end of a node or instance. The first recorded cause is final, except that `LOST` becomes `PREEMPTED`
+    when the provider reports a preemption later."""
 
-    ORDERED = "ordered"
-    """Somebody asked: a person, the rule or a program."""
-    TAKEN = "taken"
-    """Its provider takes it away, as spot machines are, and says so before."""
+    REQUESTED = "requested"
+    """A person, the scaling rule or a program requested it."""
+    PREEMPTED = "preempted"
+    """The provider reclaims the instance after a notice, as with spot instances."""
     LOST = "lost"
-    """It worked, and ended or was not heard any more, without anybody having asked."""
+    """Terminated or unreachable after it had worked, without a request."""
     FAILED = "failed"
-    """It never worked: refused, stuck, too late, or ended before."""
+    """Never worked: launch refused, stuck, too late, or terminated before the node joined."""
     EXPIRED = "expired"
-    """It is as old as machines may get."""
-    UNCLEAR = "unclear"
-    """What was seen of it has not fit for too long."""
+    """Reached the maximum age of instances."""
+    INCONSISTENT = "inconsistent"
+    """Observations contradicted its recorded state for too long."""
 
 
-LOSSES = (Cause.TAKEN, Cause.LOST)
-"""Of what worked, and went without having been asked."""
+LOSSES = (Cause.PREEMPTED, Cause.LOST)
+"""Causes that count as losses: the node worked and ended without a request."""

@@ -1,20 +1,20 @@
-"""Error types. A type exists where a caller can act differently; a code names the place that raised it.
+"""Error types. A type exists where a caller can act differently; a code identifies the cause.
 
 AstraFlowError
-├── InvalidInput          fix what was sent; do not retry
+├── InvalidInput          the input is invalid: fix it, do not retry
 ├── NotAuthenticated      the token is missing or wrong
-├── NotPermitted          the token is right, the action is not allowed to it
-│   └── PlanRefused       the guard says no to a plan; it has what the guard was told
-├── RateLimited           asked too often: wait as long as it says, then ask again
-├── ProtocolMismatch      the peer speaks another version of the protocol: upgrade one of the two
-├── UnknownNode           the node was forgotten: join again
+├── NotPermitted          the token is valid but does not permit the action
+│   └── PlanRefused       the guard refused a plan; carries the guard's inputs
+├── RateLimited           too many requests: wait for the stated time, then retry
+├── ProtocolMismatch      the peer uses another version of the protocol: upgrade one of the two
+├── UnknownNode           the node is not registered: join again
 ├── UnknownPolicy         no such policy in this run
-├── UnknownVersion        the version is not (or no longer) kept: plan the transfer again
+├── UnknownVersion        the version is not (or no longer) stored: plan the transfer again
 ├── RunComplete           the run has reached its stop condition: end with exit code 0
-├── Conflict              somebody else was first: read again, then decide
+├── Conflict              the state changed since it was read: read again, then decide
 ├── CorruptData           bytes do not match their checksum or hash: fetch again
-├── NotTrusted            weights that the run's key did not sign: do not use them, find out who offers them
-├── StorageFull           no room on the disk: free some, the service carries on by itself
+├── NotTrusted            weights that the run's key did not sign: do not use them, check their source
+├── StorageFull           the disk is full: free space, the service resumes by itself
 ├── Unavailable           the peer cannot be reached or is stopping: retry with backoff
 ├── DeadlineExceeded      no answer in time: retry
 └── InternalError         a defect on the other side; details are in its log
@@ -30,21 +30,21 @@ CODE = re.compile(r"[a-z][a-z0-9_]{0,39}(\.[a-z][a-z0-9_]{0,39}){0,3}")
 
 
 class AstraFlowError(Exception):
-    """Base of everything AstraFlow raises on purpose. The message is written for a person who can act on it."""
+    """Base of all errors that AstraFlow raises deliberately. The message addresses a person who can act on it."""
 
     def __init__(self, message: str = "", *, code: str = "") -> None:
-        """code: the place that raises it, matching `CODE`; by default the type's own, such as `invalid_input`."""
+        """code: cause of the error, matching `CODE`; by default the code of the type, such as `invalid_input`."""
         super().__init__(message)
         self.code = code or type_code(type(self))
 
 
 def type_code(kind: type[AstraFlowError]) -> str:
-    """Code of a type: its name in lower case, words joined by underscores."""
+    """Returns the code of a type: its name in lower case, words joined by underscores."""
     return re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower()
 
 
 class InvalidInput(AstraFlowError):
-    """What was given breaks a rule; the message names the rule."""
+    """The input breaks a rule, which the message names."""
 
 
 class NotAuthenticated(AstraFlowError):
@@ -52,24 +52,24 @@ class NotAuthenticated(AstraFlowError):
 
 
 class NotPermitted(AstraFlowError):
-    """The caller is known and may not do this."""
+    """The caller is authenticated but lacks the permission."""
 
 
 class PlanRefused(NotPermitted):
-    """The guard does not let a plan be applied, or not by this caller; nothing was done."""
+    """The guard refuses to apply a plan, in general or for this caller; nothing was changed."""
 
     def __init__(self, message: str = "", *, code: str = "", guard_json: str = "") -> None:
-        """guard_json: the guard's input, as JSON, so that the decision can be replayed."""
+        """guard_json: the guard's inputs as JSON, so that the decision can be replayed."""
         super().__init__(message, code=code)
         self.guard_json = guard_json
 
 
 class RateLimited(AstraFlowError):
-    """The caller asks too often, or was wrong too often; the message says for how long to wait."""
+    """The caller sent too many requests or too many invalid credentials; the message states how long to wait."""
 
 
 class ProtocolMismatch(AstraFlowError):
-    """The peer speaks another version of the protocol."""
+    """The peer uses another version of the protocol."""
 
 
 class UnknownNode(AstraFlowError):
@@ -81,15 +81,15 @@ class UnknownPolicy(AstraFlowError):
 
 
 class UnknownVersion(AstraFlowError):
-    """The weight store does not keep this version."""
+    """The weight store does not hold this version."""
 
 
 class RunComplete(AstraFlowError):
-    """The run has reached its stop condition. A trainer or node that is told so ends with exit code 0."""
+    """The run has reached its stop condition. A trainer or node that receives this ends with exit code 0."""
 
 
 class Conflict(AstraFlowError):
-    """The state changed under the caller."""
+    """The state changed since the caller read it."""
 
 
 class CorruptData(AstraFlowError):
@@ -101,11 +101,11 @@ class NotTrusted(AstraFlowError):
 
 
 class StorageFull(AstraFlowError):
-    """The disk has no room for what must be made durable."""
+    """The disk lacks space for data that must be durable."""
 
 
 class Unavailable(AstraFlowError):
-    """The peer cannot be reached, or is stopping."""
+    """The peer is unreachable or stopping."""
 
 
 class DeadlineExceeded(AstraFlowError):
@@ -113,4 +113,4 @@ class DeadlineExceeded(AstraFlowError):
 
 
 class InternalError(AstraFlowError):
-    """A defect on the other side."""
+    """A defect in the service that answered."""

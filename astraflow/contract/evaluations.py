@@ -1,4 +1,4 @@
-"""What evaluations find: how good pinned versions are, as figures with their error."""
+"""Results of evaluations: quality of pinned versions, as figures with their standard error."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,20 +8,20 @@ from astraflow.contract.ids import FlowId, PolicyId, Version
 
 
 class EvaluationState(Enum):
-    """Where a round of an evaluation is."""
+    """State of one round of an evaluation."""
 
     WAITING = "waiting"
-    """Another round of the same evaluation runs; a newer request takes its place."""
+    """Another round of the same evaluation is running. A newer request replaces this round."""
     RUNNING = "running"
     DONE = "done"
-    """Every sample has a result, or had all its tries."""
+    """Every sample has a result or used all its attempts."""
     STOPPED = "stopped"
-    """Ended by a person; its scores are about the prompts that were complete."""
+    """Stopped by a person. The scores cover the prompts that were complete."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationScore:
-    """One figure of one policy: the mean over the prompts that have it."""
+    """One metric of one policy: the mean over the prompts for which the metric exists."""
 
     policy: PolicyId
     name: str
@@ -33,29 +33,29 @@ class EvaluationScore:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationReport:
-    """One round: every prompt of an evaluation, a few times, with pinned versions."""
+    """One round of an evaluation: all its prompts, with one or more samples each, with pinned versions."""
 
     flow: FlowId
-    """Name of the evaluation, which is the flow of its tasks."""
+    """Name of the evaluation, which is the flow id of its tasks."""
     round: int
-    """Grows over all evaluations of the run, from 1: the key for paging; 0 while it waits."""
+    """Counts the rounds of all evaluations of the run from 1: the paging key. 0 while the round waits."""
     versions: Mapping[PolicyId, Version]
-    """What it is about, and nothing else."""
+    """Pinned version of each evaluated policy."""
     state: EvaluationState
     done: int
-    """Samples with a result, masked ones included."""
+    """Samples with a result, masked samples included."""
     total: int
-    """Samples of the round: prompts times samples of each."""
+    """Samples in the round: prompts times samples per prompt."""
     masked: int
-    """Samples without a score: what failed, and at last had all its tries, is left out of every figure."""
+    """Samples that failed in every attempt. All figures exclude them."""
     failed: int
-    """Prompts of which every sample was masked."""
+    """Prompts whose samples were all masked."""
     scores: tuple[EvaluationScore, ...]
     """Empty until the round has ended."""
     actor: str
-    """Who asked for it; `schedule` for the recipe."""
+    """Name of the requester; `schedule` for rounds that the recipe schedules."""
     reason: str
-    asked_at: float
-    """Unix seconds, as the two below."""
+    requested_at: float
+    """Unix seconds, like `started_at` and `finished_at`."""
     started_at: float | None
     finished_at: float | None

@@ -1,11 +1,11 @@
-"""Rollouts that broke: data, not crashes."""
+"""Failures of rollouts, as data."""
 
 from dataclasses import dataclass
 from enum import Enum
 
 
 class Boundary(Enum):
-    """Where a rollout broke."""
+    """Component in which a rollout failed."""
 
     ENGINE = "engine"
     ENVIRONMENT = "environment"
@@ -14,13 +14,13 @@ class Boundary(Enum):
 
     @property
     def is_infrastructure(self) -> bool:
-        """True when trying again elsewhere may help; a workflow or reward defect would only repeat."""
+        """Returns whether a retry on another node may help. A workflow or reward defect would repeat."""
         return self in (Boundary.ENGINE, Boundary.ENVIRONMENT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """Why an episode has no result: data, not a crash."""
+    """Reason for which an episode has no result: data, not an exception."""
 
     boundary: Boundary
     message: str

@@ -1,136 +1,158 @@
-"""What is said to the fleet service: pools, plans, instances and the journal of who changed what and why.
+"""Types of the fleet service: pools, plans, instances and the audit log.
 
     plan (no side effect) ──► apply (once for each key) ──► instances: launched, drained, retired
 
-A plan is made for a pool as it was seen; when the pool has changed since, applying it is a conflict.
+A plan is made for one version of a pool; when the pool has changed since, applying the plan is a conflict.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from astraflow.contract.advice import Mode
 from astraflow.contract.causes import LOSSES, Cause
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.ids import Name, PoolId
+from astraflow.contract.ids import Name, PolicyId, PoolId
+from astraflow.contract.recommendations import Mode
 from astraflow.contract.values import Json
 
 
 class LaunchId(Name):
-    """One instance, from the intent to start it on: a ULID, its provider's tag and the name of its node."""
+    """Identifier of an instance, from the intent to start it: a ULID. It is also the tag at the provider and the node
+    name."""
 
     __slots__ = ()
 
 
 class PlanId(Name):
-    """One plan."""
+    """Identifier of a plan."""
 
     __slots__ = ()
 
 
 class Role(Enum):
-    """What an actor may do; later ones may more."""
+    """Permissions of an actor, in ascending order."""
 
     AGENT = "agent"
-    """A model or a program: plans and applies inside the envelope, approves nothing."""
+    """A model or a program: plans and applies within the envelope, approves nothing."""
     RULE = "rule"
-    """The sizer, through the fleet service itself."""
+    """The sizer, acting through the fleet service itself."""
     OPERATOR = "operator"
-    """A person: plans, applies, holds, approves what agents and the rule plan."""
+    """A person: plans, applies, sets manual overrides, approves plans of agents and the rule."""
     ADMIN = "admin"
-    """A person: bounds, modes, budgets; approves everything; retires without a drain; turns the kill switch off."""
+    """A person: sets bounds, modes and budgets; approves everything; retires without a drain; turns the kill switch
+    off."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Actor:
-    """Who acts, as the journal names it."""
+    """Caller of a change, as the audit log names it."""
 
     name: str
     role: Role
     pool: str = ""
-    """The only pool on which they have the role, and may touch anything at all; empty for all of them."""
+    """Only pool that the actor may change; empty for all pools."""
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.name) <= 128 or not self.name.isprintable():
-            raise InvalidInput(f"an actor has a name of 1 to 128 printable characters, not {self.name[:140]!r}")
+            raise InvalidInput(
+                f"cannot use {self.name[:140]!r} as an actor's name: invalid; use 1 to 128 printable characters",
+                code="actor.invalid_name",
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolSpec:
-    """What a pool is made of and how far it may go. Kept by the fleet service."""
+    """Configuration of a pool: hardware, engine and bounds. The fleet service stores it."""
 
     id: PoolId
     provider: str
     """Name of one of the fleet service's providers."""
     mode: Mode = Mode.ADVISE
-    """Off: only people change it. Advise: the rule's and programs' plans wait for a person. Up-only: the rule's targets
-    are followed upwards. On: they are followed."""
+    """Off: only people change the pool. Advise: plans of the rule and of programs wait for approval. Up-only: the
+    rule's targets are applied upwards. On: they are applied."""
     min_nodes: int = 0
     max_nodes: int = 8
     usd_per_hour_max: float | None = None
     """None for no bound."""
     usd_per_day_max: float | None = None
-    """Of a day in UTC; None for no bound."""
+    """Per day in UTC; None for no bound."""
     type: str = ""
-    """The provider's name of the hardware; empty for its default."""
+    """The provider's name of the instance type; empty for its default."""
     region: str = ""
     is_spot: bool = False
     engine: str = ""
-    """Of the nodes: a kind, or a TOML table of its options; empty for what the run suggests."""
+    """Engine of the nodes: a kind or a TOML table of its options; empty for the run's suggestion."""
     capacity: int | None = None
-    """Episodes a node runs at once; None for its default."""
+    """Concurrent episodes per node; None for the node's default."""
+    policies: tuple[PolicyId, ...] = ()
+    """Policies that the nodes serve; empty for all. Only for pools that people size, because the rule's figures are
+    those of nodes that serve all policies."""
     drain_s: float = 600.0
-    """A node that is to go gets so long to finish or hand back."""
+    """Time for a draining node to finish or hand back its tasks."""
     options: Mapping[str, Json] = field(default_factory=dict)
-    """What only its provider knows."""
+    """Provider-specific options."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "policies", tuple(map(PolicyId, self.policies)))
+        if self.policies and self.mode in (Mode.UP_ONLY, Mode.ON):
+            raise InvalidInput(
+                f"cannot define pool {str(self.id)!r}: mode is {self.mode.value!r} and its nodes serve only "
+                f"{', '.join(self.policies)}, whose demand the rule does not measure apart; use the mode advise or "
+                "off, or serve all policies",
+                code="pool.partial_autoscaling",
+            )
         if not 0 <= self.min_nodes <= self.max_nodes:
-            found = f"found min_nodes {self.min_nodes}, max_nodes {self.max_nodes}"
-            raise InvalidInput(f"pool {self.id}: bounds are 0 <= min_nodes <= max_nodes, {found}")
+            raise InvalidInput(
+                f"cannot define pool {str(self.id)!r}: min_nodes={self.min_nodes} and max_nodes={self.max_nodes}; "
+                "use 0 <= min_nodes <= max_nodes",
+                code="pool.invalid_bounds",
+            )
         for name in ("usd_per_hour_max", "usd_per_day_max", "drain_s"):
             value = getattr(self, name)
             if value is not None and not 0 <= value < float("inf"):
-                raise InvalidInput(f"pool {self.id}: {name} is {value}, and has to be 0 or more")
+                raise InvalidInput(
+                    f"cannot define pool {str(self.id)!r}: {name} is {value}; use a finite number of 0 or more",
+                    code="pool.invalid_bounds",
+                )
 
 
 class InstanceState(Enum):
-    """An instance as the ledger has it; `maintainer.fleet.lifecycle` draws the way through these."""
+    """State of an instance in the ledger; `maintainer.fleet.lifecycle` draws the transitions."""
 
     INTENDED = "intended"
-    """Written down; the provider may have it or not."""
+    """Recorded before the launch; the provider may or may not have it."""
     PENDING = "pending"
-    """The provider has taken it; it is being made, or boots."""
+    """Accepted by the provider; being created or booting."""
     RUNNING = "running"
-    """It runs; its node has not taken part yet."""
+    """Running; its node has not joined yet."""
     READY = "ready"
-    """Its node works."""
+    """Its node takes tasks."""
     DRAINING = "draining"
-    """Its node finishes or hands back what it has."""
+    """Its node finishes or hands back its tasks."""
     RETIRING = "retiring"
-    """The provider was, or is to be, asked to end it."""
+    """Its termination was, or is about to be, requested from the provider."""
     SUSPECT = "suspect"
-    """Something was seen of it that does not fit: it is looked at again, and left alone."""
+    """Observations contradict its record; it is observed further and left unchanged."""
     GONE = "gone"
-    """It has ended, or never was."""
+    """Terminated, or never started."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instance:
-    """One machine in the ledger. Times are Unix seconds, None for what has not come yet."""
+    """One instance in the ledger. Times are Unix seconds, None before the transition."""
 
     id: LaunchId
     pool: PoolId
     state: InstanceState
     provider: str
     handle: str = ""
-    """The provider's own id; empty while none is known."""
+    """The provider's identifier; empty while unknown."""
     type: str = ""
     region: str = ""
     is_spot: bool = False
     usd_per_hour: float = 0.0
     actor: str
-    """Who had it launched."""
+    """Name of the actor that launched it."""
     reason: str
     intended_at: float
     expires_at: float
@@ -140,57 +162,57 @@ class Instance:
     retiring_at: float | None = None
     gone_at: float | None = None
     cause: Cause | None = None
-    """What made it go; None while it stays, and of what went before ledgers said so."""
+    """Cause of its end. None while it stays, and for instances recorded before the ledger had causes."""
     message: str = ""
-    """What is to be known about it: why it goes, or what went wrong."""
+    """Reason for its end or latest problem, as a sentence."""
 
     @property
     def left_at(self) -> float | None:
-        """When it began to go; None while it stays."""
+        """Time when it began to drain, retire or end; None while it stays."""
         times = (self.draining_at, self.retiring_at, self.gone_at)
         return min((at for at in times if at is not None), default=None)
 
     @property
     def was_lost(self) -> bool:
-        """Whether it worked, and goes or went without having been asked."""
+        """Returns whether it had worked and ended, or is ending, without a request."""
         return self.ready_at is not None and self.cause in LOSSES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
-    """A pool as the fleet service sees it now."""
+    """Current state of a pool in the fleet service."""
 
     spec: PoolSpec
     version: int
-    """Grows with every change of the spec and of what the pool consists of."""
+    """Grows with every change of the spec or of the pool's instances."""
     target: int
-    """Nodes it is to have, by the last plan that was applied."""
+    """Requested number of nodes, from the last applied plan."""
     nodes: Mapping[InstanceState, int]
-    """Instances in each state; those that are gone left out."""
-    leaving: Mapping[Cause, int] = field(default_factory=dict)
-    """Of those that drain or are retired, how many each cause made go."""
+    """Instances by state; `GONE` excluded."""
+    terminating: Mapping[Cause, int] = field(default_factory=dict)
+    """Draining and retiring instances, by cause."""
     losses: Mapping[Cause, int] = field(default_factory=dict)
-    """Nodes that worked and went within the last hour without having been asked, by cause."""
+    """Nodes that worked and were preempted or lost within the last hour, by cause."""
     usd_per_hour: float
     usd_today: float
     rule_target: int | None
-    """What the rule advises; None while it says nothing."""
+    """Target that the rule recommends; None without a recommendation."""
     launch_delay_s: float
-    """From the intent to a node that works: the 90th percentile of what was measured, else what the provider says."""
-    hold_until: float | None = None
-    """No node is taken away before."""
-    hold_reason: str = ""
+    """From the intent to a ready node: measured 90th percentile, or the provider's estimate without measurements."""
+    override_until_at: float | None = None
+    """End of the manual override, before which no node is removed; None without one."""
+    override_reason: str = ""
     breaker_until: float | None = None
-    """Too many launches failed: none is tried before."""
+    """No launch is tried before this time because too many failed; None otherwise."""
     last_change_at: float | None = None
     simulated: tuple[str, ...] = ()
-    """What of its provider is a stand-in."""
-    can_lose: bool = False
-    """Whether nodes can be lost on somebody's word: a simulated fault."""
+    """Simulated parts of its provider."""
+    can_inject_fault: bool = False
+    """True if the provider supports fault injection."""
 
 
 class Verdict(Enum):
-    """What the guard says of a plan."""
+    """The guard's verdict on a plan."""
 
     ALLOWED = "allowed"
     NEEDS_APPROVAL = "needs_approval"
@@ -199,136 +221,167 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One rule of the guard that a plan touches."""
+    """One rule of the guard that applies to a plan."""
 
     code: str
-    """A word for programs: `envelope`, `max_nodes`."""
+    """Identifier of the rule: `envelope`, `max_nodes`."""
     verdict: Verdict
     message: str
-    """A sentence that says what was found and what would work."""
+    """Cause and remedy, as a sentence."""
     numbers: Mapping[str, float] = field(default_factory=dict)
-    """What the sentence is about, for programs: `target`, `limit`, `usd`, `left_s`, ..."""
+    """Figures of the sentence, for programs: `target`, `limit`, `usd`, `left_s`, ..."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRequest:
-    """A change of one pool that somebody wants: a size, or certain nodes gone."""
+    """Requested change of one pool: a size, or instances to retire."""
 
     pool: PoolId
     actor: Actor
     reason: str
     target: int | None = None
     retire: tuple[LaunchId, ...] = ()
-    """Those and no others; not together with `target`."""
+    """Exactly these instances; excludes `target`."""
     is_kill: bool = False
-    """Without a drain; for admins."""
+    """Retires without a drain; for admins."""
 
     def __post_init__(self) -> None:
         if (self.target is None) == (not self.retire):
-            raise InvalidInput("a plan states either a target or which instances to retire")
+            raise InvalidInput(
+                "cannot make a plan: it needs either `target` or `retire`; set exactly one of them",
+                code="plan.invalid_change",
+            )
         if not self.reason.strip():
-            raise InvalidInput("a plan needs a reason: the journal keeps it")
+            raise InvalidInput(
+                "cannot make a plan: the reason is empty; give one for the audit log", code="plan.invalid_reason"
+            )
         if len(self.reason) > 2000:
-            raise InvalidInput(f"a reason has at most 2000 characters, this one {len(self.reason)}")
+            raise InvalidInput(
+                f"cannot make a plan: the reason has {len(self.reason)} characters; use at most 2000",
+                code="plan.invalid_reason",
+            )
         if self.target is not None and not 0 <= self.target <= 1_000_000:
-            raise InvalidInput(f"a target is a number of nodes, not {self.target}")
+            raise InvalidInput(
+                f"cannot make a plan: the target is {self.target}; use 0 to 1000000 nodes", code="plan.invalid_target"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What applying a request would do. Nothing has happened yet."""
+    """Effect of a requested change. Nothing has been changed yet."""
 
     id: PlanId
     request: PlanRequest
     observed_version: int
-    """Of the pool."""
+    """Version of the pool for which the plan was made."""
     nodes: int
-    """It has now, or has ordered; those on their way out not counted."""
+    """Current plus requested nodes; nodes that are draining or retiring do not count."""
     target: int
     launches: int
     victims: tuple[LaunchId, ...]
     eta_s: float
-    """Until the pool has that size, as far as launch delays and drains are known."""
+    """Estimated time until the pool has the target size, from known launch delays and drains."""
     usd_per_hour_change: float
     verdict: Verdict
     findings: tuple[Finding, ...]
     created_at: float
     expires_at: float
     rule_target: int | None = None
-    """What the rule wanted when it was made; None when it said nothing."""
-    hold_s: float = 0.0
-    """With it no node of the pool is taken away for so long: the rule wants fewer, and would do so at its next look."""
+    """Target of the rule when the plan was made; None without a recommendation."""
+    override_s: float = 0.0
+    """Manual override that applying the plan sets, because the rule recommends fewer nodes and would undo it at its
+    next tick. Seconds; 0 for none."""
     guard_json: str = ""
-    """All that the guard was told: `maintainer.fleet.evidence` asks it again."""
+    """Inputs of the guard as JSON, which `maintainer.fleet.guard_inputs` can evaluate again."""
 
     @property
     def needs_approval(self) -> bool:
-        """Whether somebody else has to agree."""
+        """Returns whether another actor must approve it."""
         return self.verdict is Verdict.NEEDS_APPROVAL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Applied:
-    """What came of applying a plan; the same for every call with the same key."""
+class AppliedPlan:
+    """Result of applying a plan; the same for every call with the same key."""
 
     plan: PlanId
     decision: int
-    """Ordinal in the journal."""
+    """Ordinal of its audit log entry."""
     launched: tuple[LaunchId, ...]
     retired: tuple[LaunchId, ...]
     message: str
     guard_json: str = ""
-    """All that the guard was told when it was applied."""
-    hold_until: float | None = None
-    """Until then no node of the pool is taken away; None when it set no hold."""
+    """Inputs of the guard when the plan was applied, as JSON."""
+    override_until_at: float | None = None
+    """End of the manual override that the plan set; None when it set none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppliedChange:
+    """Change of a pool that an applied plan requested, in numbers."""
+
+    nodes_before: int
+    """Present plus requested nodes before the change. Count."""
+    nodes_after: int
+    """Size that the plan requested, nodes."""
+    launched: int
+    """Requested launches. Count."""
+    retired: int
+    """Nodes that were drained or terminated. Count."""
+    override_s: float
+    """Duration of the manual override that the plan set, seconds; 0 for none."""
+    is_approved: bool
+    """True if a person approved the plan."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """One entry of the journal."""
+    """One entry of the audit log."""
 
     ordinal: int
     at: float
     kind: str
-    """`apply`, `refuse`, `spec`, `hold`, `escalate`, `kill_switch`, `orphan`, `launch_failed`, `fault`, `propose`,
+    """`apply`, `refuse`, `spec`, `override`, `escalate`, `kill_switch`, `orphan`, `launch_failed`, `fault`, `propose`,
     `reject`, `note`, `maintainer_mode`, `alarm`, `alarm_over`."""
     pool: str
-    """Empty for what concerns no single pool."""
+    """Empty for entries that concern no single pool."""
     actor: Actor
     reason: str
     message: str
-    """One sentence: what was done."""
+    """Performed change, as a sentence."""
     key: str = ""
-    """Idempotency key, where the caller gave one."""
+    """Idempotency key of the caller; empty when it gave none."""
     findings: tuple[Finding, ...] = ()
-    """What the guard said of a plan that was applied or refused."""
+    """The guard's findings on a plan that was applied or refused."""
+    change: AppliedChange | None = None
+    """Change of an applied plan; None for other kinds, and for entries of ledgers before revision 0007."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Loss:
-    """A simulated fault: nodes that end at once, as if their machines had failed."""
+class InjectedFault:
+    """An injected fault: nodes that end at once, as if their machines had failed."""
 
     decision: Decision
     lost: tuple[LaunchId, ...]
 
 
 class KillScope(Enum):
-    """Whom the kill switch stops."""
+    """Callers that the kill switch stops."""
 
     NONE = "none"
     """Off."""
     AGENTS = "agents"
-    """Models and programs; the rule and people go on."""
+    """Stops models and programs; the rule and people continue."""
     ALL = "all"
-    """Everybody: nothing is launched or retired until an admin turns it off."""
+    """Stops all callers: nothing is launched or retired until an admin turns it off."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetStatus:
-    """The service as a whole."""
+    """State of the fleet service."""
 
     cluster: str
-    """The tag of all that is its own."""
+    """Tag of the service's instances at the providers."""
     at: float
     pools: tuple[Pool, ...]
     kill: KillScope
@@ -337,8 +390,8 @@ class FleetStatus:
     usd_today: float
     last_sweep_at: float | None
     orphans: int
-    """Instances with this cluster's tag that the ledger does not know; they are watched, then ended."""
+    """Instances with this cluster's tag that are not in the ledger; they are observed, then terminated."""
     waiting: int = 0
-    """Proposals that wait for a person."""
-    troubles: tuple[str, ...] = ()
-    """What somebody has to do something about, each a sentence."""
+    """Proposals that wait for approval."""
+    problems: tuple[str, ...] = ()
+    """Problems that need an action by a person, each a sentence."""

@@ -1,38 +1,61 @@
-"""What is asked of an engine and what it answers: token ids in; token ids, logprobs and version spans out."""
+"""Request to an engine and its result: token ids in; token ids, logprobs and version spans out."""
 
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import Version
 from astraflow.contract.trajectories import Float32Array, Int32Array
 
+UInt16Array: TypeAlias = npt.NDArray[np.uint16]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """How tokens are drawn. Logprobs are always those of the distribution that was sampled from."""
+    """Sampling parameters. Logprobs always come from the distribution that was sampled from."""
 
     max_new_tokens: int
     temperature: float = 1.0
     top_p: float = 1.0
+    top_k: int = 0
+    """Number of most likely tokens to sample from; 0: all."""
+    min_p: float = 0.0
+    """Smallest probability of a sampled token, relative to the most likely token; 0: no limit."""
     stop_tokens: tuple[int, ...] = ()
-    """Generation ends after one of these, which is part of the result."""
+    """Token ids that end the generation. The token itself is part of the result."""
+    stop_strings: tuple[str, ...] = ()
+    """Texts that end the generation; the tokens of the text are part of the result."""
+    json_schema: str = ""
+    """JSON schema that the text must match, as JSON; empty: none. Excludes `regex`."""
+    regex: str = ""
+    """Regular expression that the text must match; empty: none."""
+    seed: int | None = None
+    """Seed of the sampling; None: chosen by the engine."""
+    with_routes: bool = False
+    """Returns the experts that each token was routed to, for models with a mixture of experts."""
+
+    @property
+    def is_full_distribution(self) -> bool:
+        """True if every token can be sampled: a trainer recomputes the logprobs with the temperature alone."""
+        return self.top_p == 1 and self.top_k == 0 and self.min_p == 0 and not self.json_schema and not self.regex
 
 
 class Finish(Enum):
-    """Why a generation ended."""
+    """Reason for the end of a generation."""
 
     STOP = "stop"
     LENGTH = "length"
     ABORT = "abort"
-    """Cut short by a pause or an abort; what was written so far is in the result."""
+    """Interrupted by a pause or an abort. The result holds the tokens generated so far."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionSpan:
-    """That many consecutive tokens were written with this version."""
+    """`length` consecutive tokens that one version wrote."""
 
     version: Version
     length: int
@@ -40,20 +63,27 @@ class VersionSpan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generation:
-    """What the model wrote. tokens: int32 `[n]`; logprobs: float32 `[n]`; the spans cover all n."""
+    """Output of the model. tokens: int32 `[n]`; logprobs: float32 `[n]`; the spans cover all n."""
 
     tokens: Int32Array
     logprobs: Float32Array
     spans: tuple[VersionSpan, ...]
     finish: Finish
+    routes: UInt16Array | None = None
+    """Experts per token and layer: uint16 `[prompt + n - 1, layers, experts per token]`; None unless requested.
+    Trajectories do not carry routes yet, so trainers do not replay them."""
 
     def __post_init__(self) -> None:
         if len(self.tokens) != len(self.logprobs) or sum(span.length for span in self.spans) != len(self.tokens):
-            raise InvalidInput("a generation needs one logprob for each token and spans that cover them all")
+            raise InvalidInput(
+                "cannot build a generation: tokens, logprobs and spans differ in length; "
+                "give one logprob per token and spans that cover all tokens",
+                code="generation.length_mismatch",
+            )
 
 
 def joined(begun: Generation, rest: Generation) -> Generation:
-    """One generation of an answer that was begun, aborted, and continued from where it stood."""
+    """Joins an aborted generation and its continuation into one."""
     spans = [*begun.spans]
     for span in rest.spans:
         if spans and spans[-1].version == span.version:
@@ -65,4 +95,5 @@ def joined(begun: Generation, rest: Generation) -> Generation:
         logprobs=np.concatenate([begun.logprobs, rest.logprobs]),
         spans=tuple(spans),
         finish=rest.finish,
+        routes=rest.routes,  # the prompt of the rest is all before it
     )

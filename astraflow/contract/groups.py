@@ -1,4 +1,4 @@
-"""What all tasks of one prompt produced."""
+"""Group of all episodes of one prompt."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from astraflow.contract.trajectories import Episode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """All episodes of one prompt: the unit of group-relative advantages, never split."""
+    """All episodes of one prompt: the unit of group-relative advantages. It is never split."""
 
     id: GroupId
     flow: FlowId

@@ -1,7 +1,7 @@
-"""Names and numbers that identify things, each with the rule it must satisfy.
+"""Names and numbers that identify things, each with its validation rule.
 
-They are subclasses of `str` and `int`: they hash, compare and serialise as what they are, and a wrong one is refused
-where it is made instead of far away where it is used.
+They are subclasses of `str` and `int`: they hash, compare and serialise as such, and an invalid value is rejected at
+construction instead of far away where it is used.
 """
 
 import re
@@ -9,8 +9,8 @@ from typing import Self
 
 from astraflow.contract.errors import InvalidInput
 
-LARGEST_VERSION = 2**53
-"""Exact in every language and database that reads a report."""
+MAX_VERSION = 2**53
+"""Largest version. Every language and database that reads a report represents it exactly."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}")
 
@@ -23,14 +23,15 @@ class Name(str):
     def __new__(cls, value: str) -> Self:
         if not _NAME.fullmatch(value):
             raise InvalidInput(
-                f"{cls.__name__} {value[:140]!r} is not a name: use 1 to 128 letters, digits and . _ : / -, "
-                "beginning with a letter or digit"
+                f"cannot use {value[:140]!r} as {cls.__name__}: not a valid name; "
+                "use 1 to 128 letters, digits and . _ : / -, beginning with a letter or digit",
+                code="id.invalid_name",
             )
         return super().__new__(cls, value)
 
     @classmethod
-    def known(cls, value: str) -> Self:
-        """Without the check, which takes as long as all else: for what is made of names that were checked."""
+    def unchecked(cls, value: str) -> Self:
+        """Skips validation, which takes as long as everything else: for ids composed of names that were checked."""
         return str.__new__(cls, value)
 
 
@@ -52,17 +53,17 @@ class NodeId(Name):
     __slots__ = ()
 
 
-def name_of(node: str) -> str:
-    """The name that a node's incarnations share.
+def node_name(node: str) -> str:
+    """Returns the name that all incarnations of a node share.
 
-    >>> name_of("node-a.17")
+    >>> node_name("node-a.17")
     'node-a'
     """
     return node.rpartition(".")[0]
 
 
 class PoolId(Name):
-    """A set of nodes that are sized together."""
+    """A set of nodes that is scaled as one unit."""
 
     __slots__ = ()
 
@@ -92,13 +93,19 @@ class BatchId(Name):
 
 
 class Version(int):
-    """The weights of a policy after that many publishes; the first is 0."""
+    """Number of publishes that produced the weights of a policy; the first is 0."""
 
     __slots__ = ()
 
     def __new__(cls, value: int) -> Self:
         if value < 0:
-            raise InvalidInput(f"version {value} is negative: versions count publishes, from 0")
-        if value > LARGEST_VERSION:
-            raise InvalidInput(f"version {value} is too large: versions count publishes, from 0")
+            raise InvalidInput(
+                f"cannot use {value} as version: it is negative; versions count publishes from 0",
+                code="id.invalid_version",
+            )
+        if value > MAX_VERSION:
+            raise InvalidInput(
+                f"cannot use {value} as version: it is above {MAX_VERSION}; versions count publishes from 0",
+                code="id.invalid_version",
+            )
         return super().__new__(cls, value)

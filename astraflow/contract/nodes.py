@@ -1,19 +1,19 @@
-"""What a node says about itself, and what it is told: no tokens, so whoever only reads about nodes needs no arrays."""
+"""Facts and status that a node reports, and dataflow's answers. The types hold no tokens and need no numpy."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from astraflow.contract.ids import FlowId, NodeId, PolicyId, PoolId, TaskId, Version
-from astraflow.contract.links import LinkReport
 from astraflow.contract.values import Json
+from astraflow.contract.weight_reports import LinkReport
 
 MAX_CAPACITY = 4096
-"""Episodes that one node runs at once, at most: their leases and the ids in its reports stay small."""
+"""Largest number of concurrent episodes of one node, so that its leases and the ids in its reports stay small."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFacts:
-    """What a node says about itself when it joins. `name` is stable over restarts of the same node."""
+    """Facts that a node reports when it joins. `name` is stable over restarts of the same node."""
 
     name: str
     pool: PoolId
@@ -22,71 +22,83 @@ class NodeFacts:
     is_simulated: bool
     hardware: str
     capacity: int
-    """Episodes it runs at once."""
+    """Upper limit of concurrent episodes; the gauge `lease_limit` is the limit in effect. Count."""
     price_per_hour: float
-    """US dollars; 0 when unknown."""
+    """US dollars per hour; 0 when unknown."""
     software: str
-    """Release of astraflow it runs."""
+    """Release of AstraFlow that the node runs."""
     running: tuple[TaskId, ...] = ()
-    """Tasks still in flight when an already running node joins again, after dataflow was away."""
+    """Tasks still in flight when an already running node joins again, after dataflow was unreachable."""
+    policies: tuple[PolicyId, ...] = ()
+    """Policies that the node serves; empty for all policies of the run. The node gets tasks of flows whose policies are
+    all among them."""
+
+    def serves(self, policies: Iterable[PolicyId]) -> bool:
+        """Returns whether the node serves all of these policies."""
+        return not self.policies or set(policies) <= set(self.policies)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowSpec:
-    """What a node must know to run a flow's tasks: plug-in kinds with their options, as data."""
+    """Workflow and reward that a node needs to run a flow's tasks: plugin kinds with their options."""
 
     id: FlowId
     workflow: Mapping[str, Json]
     reward: Mapping[str, Json]
     evaluation_share: float | None = None
-    """For an evaluation, the largest share of a node's capacity that it takes; None for a flow that is trained on."""
+    """For an evaluation, the largest share of a node's capacity that it uses; None for a flow that is trained on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicySpec:
-    """What a node must know to serve a policy: how to build its model (weights come over the weight plane)."""
+    """Model that a node needs to serve a policy. Its weights come over the weight plane."""
 
     id: PolicyId
     model: Mapping[str, Json]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Welcome:
-    """Dataflow's answer to a node that joins: all it needs to take part."""
+class JoinResult:
+    """Dataflow's answer to a node that joins: everything it needs to take part."""
 
     node: NodeId
     lease_s: float
-    beat_s: float
+    """Duration of a lease. Seconds."""
+    heartbeat_s: float
+    """Interval of heartbeats. Seconds."""
     run: str
     weights_address: str
     flows: tuple[FlowSpec, ...]
     policies: tuple[PolicySpec, ...]
     engine: Mapping[str, Json]
-    """The run's suggested engine; a node may choose another."""
+    """Engine that the run suggests; a node may choose another one."""
+    engines: Mapping[PolicyId, Mapping[str, Json]] = field(default_factory=dict)
+    """Engines that the run suggests for single policies, instead of `engine`."""
     weights_key: bytes = b""
-    """Public key (Ed25519, 32 bytes) that signs the run's versions; empty when it does not sign."""
+    """Public key (Ed25519, 32 bytes) that verifies the signatures of the run's versions; empty when the run does not
+    sign."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeStatus:
-    """A node's beat: what it is doing now and what it did since it joined (all counters grow)."""
+    """Heartbeat of a node: its current work and cumulative counters since it joined."""
 
     node: NodeId
     running: tuple[TaskId, ...]
     versions: Mapping[PolicyId, Version]
     """The version each engine serves; a policy is absent until its first version is loaded."""
     counters: Mapping[str, float] = field(default_factory=dict)
-    """Cumulative: see `NODE_COUNTERS`."""
+    """Cumulative values; keys in `NODE_COUNTERS`."""
     gauges: Mapping[str, float] = field(default_factory=dict)
-    """Current: see `NODE_GAUGES`."""
+    """Current values; keys in `NODE_GAUGES`."""
     errors: tuple[str, ...] = ()
-    """Latest messages worth an operator's look, newest last; at most 8."""
-    ending: str = ""
-    """Why it is about to leave by its own decision; empty while it goes on."""
-    is_taken: bool = False
-    """It leaves because it was given notice that its machine is taken away."""
+    """Latest messages for an operator, newest last; at most 8."""
+    leave_reason: str = ""
+    """Reason for which the node leaves by its own decision; empty while it stays."""
+    is_preempted: bool = False
+    """The node leaves because it received a preemption notice for its machine."""
     links: tuple[LinkReport, ...] = ()
-    """Where its weights come from, the preferred source first."""
+    """Links over which the node fetches weights, the preferred source first."""
 
 
 NODE_COUNTERS = (
@@ -107,25 +119,42 @@ NODE_COUNTERS = (
     "weight_pause_s",
     "weight_failures",
     "logprob_gap_failures",
+    "logprob_gap_jumps",
+    "reprefill_gap_failures",
+    "engine_restarts",
     "evaluation_episodes",
     "evaluation_loads",
     "evaluation_load_s",
     "evaluation_bytes",
 )
-"""Keys of `NodeStatus.counters`. Those that begin with `evaluation_` are about pinned tasks and the weights fetched for
-them; `weight_` leaves these out."""
+"""Keys of `NodeStatus.counters`. Keys that begin with `evaluation_` cover pinned tasks and the weights fetched for
+them; keys that begin with `weight_` exclude both."""
 
-NODE_GAUGES = ("logprob_gap", "logprob_gap_max", "tokens_per_s", "evaluation_running")
-"""Keys of `NodeStatus.gauges`. Gaps: the largest absolute difference of engine and trainer logprobs, in nats.
-`evaluation_running`: pinned tasks that run; absent on a node that never had one."""
+NODE_GAUGES = (
+    "logprob_gap",
+    "logprob_gap_max",
+    "reprefill_gap",
+    "tokens_per_s",
+    "evaluation_running",
+    "engine_running",
+    "engine_waiting",
+    "engine_cache_used",
+    "lease_limit",
+)
+"""Keys of `NodeStatus.gauges`. Gaps: largest absolute difference between engine and trainer logprobs, in nats.
+`reprefill_gap`: largest difference between the logprobs of a request that was in flight during a swap and those of the
+same tokens scored again, in nats; absent until one was checked.
+`evaluation_running`: running pinned tasks; absent on a node that never ran one. `engine_running`, `engine_waiting`:
+requests over all engines; `engine_cache_used`: used share of the fullest key-value cache; `lease_limit`: concurrent
+episodes that the node accepts now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Directive:
-    """Dataflow's answer to a beat."""
+    """Dataflow's answer to a heartbeat."""
 
     action: str
-    """`go_on`, `drain` (finish what runs, lease nothing) or `leave` (hand everything back and stop)."""
+    """`continue_running`, `drain` (finish what runs, lease nothing) or `leave` (hand everything back and stop)."""
     reason: str = ""
     deadline_s: float = 0.0
-    """Of `drain`: seconds after which the node is to be gone, having handed back what did not end; 0 for no limit."""
+    """For `drain`, seconds until the node must leave and hand back unfinished tasks; 0 for no limit."""

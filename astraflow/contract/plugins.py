@@ -1,4 +1,4 @@
-"""Data algorithms as a run is told about them: what is asked for, and what is to change while it runs."""
+"""Data algorithm plugins of a run: requested specs and changes while the run is active."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,11 +9,12 @@ from astraflow.contract.ids import FlowId, PolicyId, Version
 from astraflow.contract.values import Json
 
 PluginSpec: TypeAlias = Mapping[str, Json]
-"""A plug-in: its `kind` and that kind's options."""
+"""Plugin spec: its `kind` and the options of that kind."""
 
 
-class Seam(Enum):
-    """A point of the dataflow where plug-ins decide. The first two belong to a flow, the last to a policy's stream."""
+class PluginSlot(Enum):
+    """Point of the dataflow where plugins decide. `SELECTOR` and `FILTERS` belong to a flow, `SAMPLER` to a policy's
+    stream."""
 
     SELECTOR = "selector"
     FILTERS = "filters"
@@ -22,35 +23,35 @@ class Seam(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PluginChange:
-    """Other plug-ins for one flow or for one policy's stream. What is None stays as it is."""
+    """New plugins for one flow or for one policy's stream. A field that is None leaves its slot unchanged."""
 
     flow: FlowId | None = None
     policy: PolicyId | None = None
     selector: PluginSpec | None = None
-    """Of a flow."""
+    """New selector of the flow."""
     filters: tuple[PluginSpec, ...] | None = None
-    """Of a flow: all of them, in order."""
+    """New filters of the flow: the complete list, in order."""
     sampler: PluginSpec | None = None
-    """Of a policy's stream."""
+    """New sampler of the policy's stream."""
     actor: str
     reason: str
 
-    def wanted(self) -> dict[Seam, tuple[PluginSpec, ...]]:
-        """The specs of each seam that is to change."""
+    def specs_by_slot(self) -> dict[PluginSlot, tuple[PluginSpec, ...]]:
+        """Returns the new specs of each slot that changes."""
         return {
-            **({} if self.selector is None else {Seam.SELECTOR: (self.selector,)}),
-            **({} if self.filters is None else {Seam.FILTERS: self.filters}),
-            **({} if self.sampler is None else {Seam.SAMPLER: (self.sampler,)}),
+            **({} if self.selector is None else {PluginSlot.SELECTOR: (self.selector,)}),
+            **({} if self.filters is None else {PluginSlot.FILTERS: self.filters}),
+            **({} if self.sampler is None else {PluginSlot.SAMPLER: (self.sampler,)}),
         }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedPlugins:
-    """Plug-ins of one seam that take over with the next version."""
+    """Plugins of one slot that take effect with the next version."""
 
-    seam: Seam
+    slot: PluginSlot
     specs: tuple[PluginSpec, ...]
     actor: str
     reason: str
     version: Version
-    """At which they were asked for: they take over once it is passed."""
+    """Version at the time of the request. The plugins take effect once it is passed."""

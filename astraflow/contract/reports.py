@@ -1,42 +1,42 @@
-"""What is measured, as data: tables, pages, Prometheus, the sizer and the maintainer all read this one report."""
+"""Report on the state of a run: the only source for tables, pages, Prometheus, the sizer and the maintainer."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from astraflow.contract.advice import PoolAdvice
 from astraflow.contract.causes import Cause
 from astraflow.contract.evaluations import EvaluationReport
 from astraflow.contract.failures import Failure
 from astraflow.contract.ids import FlowId, GroupId, NodeId, PolicyId, PoolId, TaskId, Version
-from astraflow.contract.links import LinkReport, WeightsReport
 from astraflow.contract.nodes import NodeFacts
 from astraflow.contract.plugins import PlannedPlugins, PluginSpec
+from astraflow.contract.recommendations import PoolRecommendation
 from astraflow.contract.spans import Span
+from astraflow.contract.weight_reports import LinkReport, WeightsReport
 
 
 class NodeState(Enum):
-    """A node as dataflow sees it."""
+    """State of a node, as dataflow records it."""
 
     JOINING = "joining"
-    """Joined, no version loaded yet."""
+    """Joined, but no version loaded yet."""
     READY = "ready"
     DRAINING = "draining"
     LOST = "lost"
-    """Beats stopped; its leases expired."""
+    """Heartbeats stopped; its leases expired."""
     GONE = "gone"
-    """Said goodbye."""
+    """Left the run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeReport:
-    """One node now. Rates are over the last ten seconds."""
+    """State of one node. Rates are over the last ten seconds."""
 
     id: NodeId
     facts: NodeFacts
     state: NodeState
     joined_at: float
-    beat_age_s: float
+    heartbeat_age_s: float
     leased: int
     episodes_per_s: float
     tokens_per_s: float
@@ -46,15 +46,20 @@ class NodeReport:
     lease_expiries: int
     errors: tuple[str, ...] = ()
     links: tuple[LinkReport, ...] = ()
-    """Where its weights come from, the preferred source first."""
+    """Links over which the node fetches weights, the preferred source first."""
     cause: Cause | None = None
-    """Why it drains, or left: somebody asked, or it was given notice that its machine is taken away. None while it goes
-    on, and where it does not say."""
+    """Reason why the node drains or left: a request or a preemption notice. None while it stays, and when unknown."""
+
+    @property
+    def lease_limit(self) -> int:
+        """Concurrent episodes that the node accepts now; its capacity when it reports no valid limit."""
+        limit = self.gauges.get("lease_limit", -1.0)
+        return int(limit) if 0 <= limit <= self.facts.capacity else self.facts.capacity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolReport:
-    """Nodes that are sized together."""
+    """Nodes of one pool, by state. Counts."""
 
     id: PoolId
     ready: int
@@ -67,7 +72,7 @@ class PoolReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowReport:
-    """Where the groups of one flow are. Cumulative since the run began, over restarts.
+    """Counts of the groups of one flow by state. Cumulative since the run began, over restarts.
 
     The balance `issued == open + admitted + dropped` holds at all times.
     """
@@ -75,40 +80,40 @@ class FlowReport:
     id: FlowId
     issued: int
     open: int
-    """Issued, not all members back yet."""
+    """Issued groups with members that have no result yet."""
     admitted: int
     dropped: Mapping[str, int]
-    """Groups refused at admission, by reason (filter name, `failed`)."""
+    """Groups rejected at admission, by reason (filter name, `failed`)."""
     tasks_queued: int
     tasks_leased: int
     episodes: Mapping[str, int]
-    """Pushed episodes, each under one fate. Those that count: `accepted` and `failed_<boundary>`. Those that do not:
-    `retried` (the infrastructure failed), `superseded` (it failed in a try that another took the place of), `duplicate`
-    (the member has a result), `late` (so had all members: the group is closed), `unknown` (never issued)."""
+    """Pushed episodes, by outcome. Counted outcomes: `accepted` and `failed_<boundary>`. Discarded: `retried` (the
+    infrastructure failed), `superseded` (a failed attempt that another attempt had replaced), `duplicate` (the member
+    has a result), `late` (all members have a result: the group is closed), `unknown` (never issued)."""
     leases_expired: int
     tasks_returned: int
-    """Handed back, by a node that left or was replaced too."""
+    """Tasks handed back by nodes, including nodes that left or were replaced."""
     is_paused: bool = False
     plugins: Mapping[str, float] = field(default_factory=dict)
-    """What its selector and filters say of themselves, as `kind.metric`."""
+    """Metrics of its selector and filters, as `kind.metric`."""
     selector: PluginSpec = field(default_factory=dict)
-    """The one in force."""
+    """Active selector."""
     filters: tuple[PluginSpec, ...] = ()
-    """Those in force, in order."""
+    """Active filters, in order."""
     planned: tuple[PlannedPlugins, ...] = ()
-    """What takes over when all its policies have reached the next version."""
-    prefixes: Mapping[str, int] = field(default_factory=dict)
-    """What nodes wrote of tasks that they handed back. `handed_back == kept + continued + discarded + stale` always;
-    besides: `late` (handed back by a node that did not hold the task any more), `tokens_saved` (continued instead of
-    written again) and `kept_bytes`."""
+    """Plugins that take effect when all its policies have reached the next version."""
+    partial_rollouts: Mapping[str, int] = field(default_factory=dict)
+    """Generations of handed-back tasks. `handed_back == stored + continued + discarded + stale` always holds. Other
+    keys: `late` (handed back by a node that no longer held the task), `tokens_saved` (continued instead of generated
+    again) and `stored_bytes`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamReport:
-    """What one policy's trainer consumes. Cumulative since the run began, over restarts.
+    """Counts and rates of the groups that one policy's trainer consumes. Cumulative since the run began, over restarts.
 
-    The balance `admitted == buffered + in_batch + trained + sum(dropped)` holds at all times: it is about fresh groups,
-    each trained once. What is trained again is counted as `replayed`: batches hold `trained + replayed` groups in all.
+    The balance `admitted == buffered + in_batch + trained + sum(dropped)` holds at all times. It covers fresh groups,
+    each trained once. Groups trained again count as `replayed`: batches hold `trained + replayed` groups in total.
     """
 
     policy: PolicyId
@@ -118,18 +123,19 @@ class StreamReport:
     admitted: int
     buffered: int
     in_batch: int
-    """Fresh groups in a batch that is not acknowledged yet."""
+    """Fresh groups in unacknowledged batches."""
     trained: int
     dropped: Mapping[str, int]
-    """By reason: `stale`, or `full` for what was made for another policy while this one's trainer was stalled."""
-    issue_room: int
-    """How many more groups the staleness gate lets out now."""
+    """Dropped groups by reason: `stale`, or `full` for groups made for another policy while this trainer was
+    stalled."""
+    issue_headroom: int
+    """Groups that the staleness gate still allows to issue."""
     produced_per_s: float
     """Admitted groups, over the last ten seconds."""
     consumed_per_s: float
     """Trained groups, over the last ten seconds."""
     staleness: Mapping[int, int]
-    """Rows of the last ten batches by how many versions old they were when served."""
+    """Rows of the last ten batches by staleness, in versions, at delivery."""
     steps: int
     redelivered: int
     wait_s: float
@@ -137,9 +143,9 @@ class StreamReport:
     publish_s: float
     """Cumulative seconds over all steps."""
     wait_fraction: float
-    """Blocked in `PullBatch` over step wall time, last ten steps."""
+    """Share of step wall time blocked in `PullBatch`, over the last ten steps."""
     is_waiting: bool
-    """The trainer is blocked in `PullBatch` now."""
+    """True if the trainer is blocked in `PullBatch` now."""
     reward_mean: float
     """Mean reward of the last trained batch; of the admitted groups before the first step."""
     reward_produced: float
@@ -147,53 +153,54 @@ class StreamReport:
     tokens_mean: float
     """Model-written tokens per row in the last trained batch."""
     metrics: Mapping[str, float] = field(default_factory=dict)
-    """The trainer's own metrics of its last step."""
+    """Metrics that the trainer reported with its last step."""
     rewards: tuple[float, ...] = ()
-    """For each of the latest 32 steps, the mean reward of the rollouts that came in between it and the step before it,
-    before any filter; newest last: `rewards[-1]` belongs to step number `steps`."""
+    """For each of the latest 32 steps, the mean reward of the rollouts that arrived between the previous step and this
+    step, before any filter; newest last: `rewards[-1]` belongs to step number `steps`."""
     replayed: int = 0
-    """Times that a trained group was trained again; 0 unless the sampler replays."""
+    """Times a trained group was trained again; 0 unless the sampler replays."""
     replayable: int = 0
-    """Trained groups that are kept to be trained again while they are fresh enough."""
+    """Trained groups retained for replay while they are fresh enough."""
     plugins: Mapping[str, float] = field(default_factory=dict)
-    """What its sampler says of itself, as `kind.metric`."""
+    """Metrics of its sampler, as `kind.metric`."""
     sampler: PluginSpec = field(default_factory=dict)
-    """The one in force."""
+    """Active sampler."""
     planned: tuple[PlannedPlugins, ...] = ()
-    """What takes over with the next version."""
+    """Plugins that take effect with the next version."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """Something that happened, for people: `kind` a word, `subject` what it is about, `message` a sentence."""
+    """An event of a run, for people: `kind` a word, `subject` what it concerns, `message` a sentence."""
 
     ordinal: int
-    """Grows with each event, over restarts too: the key for paging."""
+    """Grows with each event, over restarts too: the paging key."""
     at: float
     kind: str
     subject: str
     message: str
-    folded: int = 0
-    """Happenings of the same kind that this one event stands for besides itself; 0 when it stands for itself alone."""
+    repeats: int = 0
+    """Number of further occurrences of the same kind that this event stands for; 0 for a single occurrence. Subject and
+    message are those of the latest occurrence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
-    """The stop condition of a run that was met, and what followed."""
+    """Stop condition that a run has met, and the consequence."""
 
     reason: str
-    """Which part of the condition was met. A sentence."""
+    """Part of the condition that was met, as a sentence."""
     has_learned: bool
     """False when the steps ran out before every policy reached the reward."""
     at: float
-    """When it was met. Unix seconds."""
+    """Time when the condition was met. Unix seconds."""
     ends_run: bool
     """The run is complete: no tasks and batches are served. False for a run that continues after its stop condition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """The state of a run at one second. `sequence` grows by one a second and over restarts."""
+    """State of a run at one second. `sequence` grows by one per second and over restarts."""
 
     run: str
     sequence: int
@@ -201,33 +208,34 @@ class Report:
     """Unix seconds."""
     uptime_s: float
     simulated: tuple[str, ...]
-    """Stand-ins that take part (`engine scripted`, `trainer scripted`), so that every page can say so."""
+    """Simulated components in use (`engine scripted`, `trainer scripted`), for every page to show."""
     flows: tuple[FlowReport, ...]
     streams: tuple[StreamReport, ...]
     pools: tuple[PoolReport, ...]
     nodes: tuple[NodeReport, ...]
     events: tuple[Event, ...]
-    """The latest ones, newest last."""
-    troubles: tuple[str, ...] = ()
-    """What keeps the run from going on or has something lost now, each a sentence that says which and what to do; empty
-    when all is well."""
+    """Latest events, newest last."""
+    problems: tuple[str, ...] = ()
+    """Problems that block the run or lose work now, each a sentence with the cause and what to do; empty when there is
+    none."""
     is_durable: bool = True
-    """False for a run that keeps nothing on disk: a restart of dataflow begins it anew."""
+    """False for a run without storage on disk: a restart of dataflow begins the run again."""
     held_bytes: int = 0
-    """Results that are held in memory until they are trained, filtered out or too stale, and what was handed back."""
+    """Bytes of results in memory until they are trained, filtered out or too stale, handed-back generations
+    included."""
     memory_bytes: int = 0
-    """Bound of `held_bytes`: no new groups are issued while it is reached."""
-    advice: tuple[PoolAdvice, ...] = ()
-    """How large each pool should be, and why; empty before the first tick of the sizer."""
+    """Limit of `held_bytes`: no new groups are issued while it is reached."""
+    recommendations: tuple[PoolRecommendation, ...] = ()
+    """Recommended size of each pool; empty before the first tick of the sizer."""
     evaluations: tuple[EvaluationReport, ...] = ()
-    """Of each evaluation the round that ended last, the one that runs and the one that waits, where there are any."""
+    """For each evaluation, the last finished, the running and the waiting round, where they exist."""
     weights: tuple[WeightsReport, ...] = ()
-    """The latest versions of each policy; in a minute's point of the history, those published in that minute."""
+    """Latest versions of each policy; in a one-minute point of the history, the versions published in that minute."""
     completion: Completion | None = None
     """Absent until the stop condition is met."""
 
     def lag(self, node: NodeReport) -> Mapping[PolicyId, int]:
-        """Versions that a node is behind each trainer; without what it does not serve yet."""
+        """Returns the versions by which a node is behind each trainer; policies it does not serve yet are absent."""
         trained = {stream.policy: stream.version for stream in self.streams}
         served = node.versions.items()
         return {policy: max(0, trained[policy] - version) for policy, version in served if policy in trained}
@@ -235,10 +243,10 @@ class Report:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampledTrajectory:
-    """One trajectory to look at, or a member of its group that failed: then there are no tokens, but a failure."""
+    """A sampled trajectory, or a member of its group that failed: then it has a failure instead of tokens."""
 
     ordinal: int
-    """Grows with each sample: the key for paging."""
+    """Grows with each sample: the paging key."""
     group: GroupId
     task: TaskId
     flow: FlowId
@@ -246,12 +254,12 @@ class SampledTrajectory:
     node: NodeId
     at: float
     step: int | None
-    """The trainer step it was used in; None when not trained (yet)."""
-    fate: str
-    """`buffered`, `trained`, `evaluated` (it was never meant for training), why its group was dropped (a filter's name,
-    `failed`, `stale`), or `unrecorded` when the service was killed before that was kept."""
+    """Trainer step that used the trajectory; None when it was not trained (yet)."""
+    outcome: str
+    """`buffered`, `trained`, `evaluated` (never meant for training), the reason its group was dropped (a filter's name,
+    `failed`, `stale`), or `unrecorded` when the service was killed before it stored the outcome."""
     reward: float
-    """0 for a member that failed."""
+    """Reward; 0 for a member that failed."""
     prompt_text: str
     completion_text: str
     reference_text: str
@@ -260,17 +268,17 @@ class SampledTrajectory:
     spans: tuple[Span, ...]
     is_truncated: bool
     member: int = 0
-    """Its place in the group."""
+    """Index of the member in its group."""
     attempt: int = 0
-    """Tries of this member that failed before the one that is shown."""
+    """Failed attempts of this member before this attempt."""
     duration_s: float = 0.0
-    """Of its episode, on the node."""
+    """Duration of its episode on the node."""
     metrics: Mapping[str, float] = field(default_factory=dict)
-    """What the workflow measured."""
+    """Metrics of the workflow."""
     failure: Failure | None = None
-    """Why this member has no trajectory: it is masked out of its group."""
+    """Failure of this member, which is masked out of its group; None for a trajectory."""
     text_ends: tuple[int, ...] = ()
-    """Where in `prompt_text + completion_text` each span ends, in letters; empty when it was not recorded."""
+    """End of each span in `prompt_text + completion_text`, in characters; empty when not recorded."""
     span_s: tuple[float, ...] = ()
-    """Seconds of each span, 0 where they are not known, a stretch of one author with all its time at its first; empty
-    when they were not recorded."""
+    """Seconds of each span, 0 where unknown. Consecutive spans of one author have their total at the first. Empty when
+    not recorded."""

@@ -1,4 +1,4 @@
-"""Who wrote which stretch of a sequence, without its tokens: what is shown of a trajectory needs no arrays."""
+"""Authors of the stretches of a sequence, without its tokens, so that views of a trajectory need no arrays."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -7,17 +7,17 @@ from astraflow.contract.ids import Version
 
 
 class Author(Enum):
-    """Who wrote a stretch of tokens."""
+    """Author of a stretch of tokens."""
 
     CONTEXT = "context"
-    """The prompt, a tool, the environment or another policy: masked out of the loss."""
+    """The prompt, a tool, the environment or another policy. The loss masks these tokens out."""
     MODEL = "model"
-    """The policy itself: trained on, with a logprob for each token."""
+    """The policy itself. These tokens are trained on and have a logprob each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """A stretch of tokens with one author and, if the model wrote it, one policy version."""
+    """Consecutive tokens with one author and, if the model wrote them, one policy version."""
 
     author: Author
     length: int

@@ -1,16 +1,16 @@
-"""What a node is asked to do."""
+"""Work that a node leases: prompts, tasks and leases."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from astraflow.contract.ids import FlowId, GroupId, PolicyId, PromptId, TaskId, Version
-from astraflow.contract.partials import Recorded
+from astraflow.contract.partial_rollouts import RecordedGeneration
 from astraflow.contract.values import Json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
-    """One dataset item. `fields` holds what the workflow formats and what the reward checks against."""
+    """One dataset item. `fields` holds the values for the workflow's format and the reward's check."""
 
     id: PromptId
     fields: Mapping[str, Json]
@@ -18,24 +18,25 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """One prompt to be turned into one episode. Members of a group share the prompt and differ in `member`."""
+    """Assignment of a prompt that produces one episode. Members of a group share the prompt and differ in `member`."""
 
     id: TaskId
     group: GroupId
     flow: FlowId
     member: int
     attempt: int
-    """0 at first; grows when the infrastructure failed. A lease that ran out or was handed back is no failed try."""
+    """0 for the first attempt; grows when the infrastructure failed. An expired lease or a hand-back is not a failed
+    attempt."""
     prompt: Prompt
     pinned: Mapping[PolicyId, Version] = field(default_factory=dict)
-    """For an evaluation, the versions that must write every token; empty for training: the newest the node has."""
-    resume: tuple[Recorded, ...] = ()
-    """What an earlier node wrote for it before it handed the task back: to be continued, not written again."""
+    """For an evaluation, the versions that must write every token; empty for training, which uses the node's newest."""
+    resume_from: tuple[RecordedGeneration, ...] = ()
+    """Generations of an earlier node that handed the task back: to be continued, not generated again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
-    """Tasks a node owns until `lease_s` seconds pass without a beat that names them."""
+    """Lease of tasks to a node, valid until `lease_s` seconds pass without a heartbeat that names them."""
 
     tasks: tuple[Task, ...]
     lease_s: float

@@ -1,4 +1,4 @@
-"""What is said about weights: versions, their layout, and how they travel."""
+"""Weights: versions, their layout, and how they are transferred."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from astraflow.contract.ids import PolicyId, Version
 
 
 class Dtype(Enum):
-    """Element types, by their safetensors name. Weights are handled as bits; the type says how wide they are."""
+    """Element types, by their safetensors name. Weights are handled as bits; the type gives their width."""
 
     FLOAT32 = "F32"
     FLOAT16 = "F16"
@@ -51,7 +51,7 @@ class TensorSpec:
 class Probe:
     """Token sequences with the logprobs the trainer's own forward pass gives them under this version.
 
-    An engine that loaded the version scores the same tokens; the largest difference says whether the two agree.
+    An engine that loaded the version scores the same tokens; the largest difference shows whether the two agree.
     tokens: little-endian int32, sequences back to back; lengths: tokens of each sequence; logprobs: little-endian
     float32, `length - scored_from` for each sequence (the tokens from `scored_from` on).
     """
@@ -64,7 +64,8 @@ class Probe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """What a version is, whatever way it travels. `root_hash` covers names, types, shapes and all tensor hashes."""
+    """Content of a version, independent of how it is transferred. `root_hash` covers names, types, shapes and all
+    tensor hashes."""
 
     policy: PolicyId
     version: Version
@@ -82,7 +83,7 @@ class Manifest:
 
 
 class TransferKind(Enum):
-    """How a version travels."""
+    """Encoding in which a version is transferred."""
 
     FULL = "full"
     DELTA = "delta"
@@ -102,12 +103,16 @@ class Transfer:
 
     def __post_init__(self) -> None:
         if (self.kind is TransferKind.DELTA) != (self.base is not None):
-            raise InvalidInput("a delta names its base version, a full snapshot has none")
+            raise InvalidInput(
+                f"cannot build {self.kind.value} transfer: base version is {self.base}; "
+                "set one for a delta, none for a full snapshot",
+                code="transfer.wrong_base",
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedFile:
-    """A file in a host's shared memory, for processes on that host; see `astraflow.weights.shared`."""
+    """A file in a host's shared memory, for processes on that host; see `astraflow.weights.shared_memory`."""
 
     host: str
     path: str
@@ -116,23 +121,23 @@ class SharedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """A stretch of a version's flat buffer, from the start of one tensor to the end of another: what one publisher of
-    several sends."""
+    """Contiguous range of a version's flat buffer, from the start of one tensor to the end of another: one publisher's
+    share of a multipart publish."""
 
     offset: int
     size_bytes: int
 
     @property
     def end(self) -> int:
-        """First byte after it."""
+        """First byte after the part."""
         return self.offset + self.size_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferPlan:
-    """How to get from the version a node has to the one it wants: transfers to apply in order, fewest bytes.
+    """Transfers that lead from the version that a node has to the version that it wants: in order, fewest bytes.
 
-    shared: the target's full bits in the memory of the store's host, for a reader that is on it.
+    shared: the target's full bits in the shared memory of the store's host, for readers on that host.
     """
 
     manifest: Manifest
@@ -156,19 +161,19 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionNotice:
-    """A version that can be fetched now."""
+    """Announcement of a version that can be fetched."""
 
     policy: PolicyId
     version: Version
     root_hash: bytes
     full_bytes: int
     delta_bytes: int
-    """Size of the delta from the version before; 0 when there is none."""
+    """Size of the delta from the previous version; 0 when there is none."""
     published_at: float
     """Unix seconds at the store."""
     changed_elements: int = 0
-    """Elements that differ from the version before; 0 when not known."""
+    """Elements that differ from the previous version; 0 when unknown."""
     elements: int = 0
-    """Elements of the version; 0 when not known."""
+    """Elements of the version; 0 when unknown."""
     is_durable: bool = False
-    """Whether the store keeps it where it outlasts the machine's memory."""
+    """True if the store holds it on storage that survives a reboot of the machine."""

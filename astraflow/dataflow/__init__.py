@@ -1,1 +1,1 @@
-"""The data role: hands out tasks, keeps what they produce, serves batches, and reports what it measures."""
+"""The data role: issues tasks, stores their results, serves batches to trainers, and reports measurements."""

@@ -1,4 +1,4 @@
-"""One flow: issue groups, take results in, hand finished groups to admission."""
+"""One flow: issues groups, accepts results, and passes finished groups to admission."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -7,13 +7,17 @@ from typing import Any
 
 from astraflow.contract.ids import FlowId, GroupId, NodeId, PolicyId, TaskId, Version
 from astraflow.contract.nodes import FlowSpec
-from astraflow.contract.partials import Partial
-from astraflow.contract.plugins import Seam
+from astraflow.contract.partial_rollouts import PartialRollout
+from astraflow.contract.plugins import PluginSlot
 from astraflow.contract.tasks import Task
 from astraflow.contract.trajectories import Episode
 from astraflow.contract.values import Json
-from astraflow.dataflow.admitting.admitter import FAILED, Admission, Admitter
-from astraflow.dataflow.fates import (
+from astraflow.dataflow.admission.admitter import FAILED, Admission, Admitter
+from astraflow.dataflow.issuing.groups import OpenGroup, UnfinishedTask, ordinal_of, parse_task_id
+from astraflow.dataflow.issuing.issuer import GroupSource
+from astraflow.dataflow.issuing.leases import Leases
+from astraflow.dataflow.issuing.partial_rollouts import PartialRollouts
+from astraflow.dataflow.outcomes import (
     ACCEPTED,
     DUPLICATE,
     HANDED_BACK,
@@ -21,20 +25,16 @@ from astraflow.dataflow.fates import (
     RETRIED,
     SUPERSEDED,
     UNKNOWN,
-    Taken,
-    failed_at,
+    PushResult,
+    failed_outcome,
 )
-from astraflow.dataflow.issuing.groups import OpenGroup, Unfinished, ordinal_of, parse_task_id
-from astraflow.dataflow.issuing.issuer import GroupSource
-from astraflow.dataflow.issuing.leases import Leases
-from astraflow.dataflow.issuing.prefixes import Prefixes
-from astraflow.dataflow.plugged import Plugged
-from astraflow.dataflow.rows import RowKeeper
+from astraflow.dataflow.plugin_slot import SlotPlugins
+from astraflow.dataflow.prompt_rows import RowProvider
 
 
 @dataclass(slots=True)
 class FlowCounts:
-    """Groups and episodes of one flow since the run began. `issued == open + admitted + sum(dropped)` always."""
+    """Groups and episodes of one flow since the run began. Invariant: `issued == open + admitted + sum(dropped)`."""
 
     admitted: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
@@ -44,7 +44,7 @@ class FlowCounts:
 
 
 class Flow:
-    """The groups of one flow that are out, and what became of the others."""
+    """Open groups of one flow, and counts of the finished groups."""
 
     def __init__(
         self,
@@ -61,13 +61,13 @@ class Flow:
         self.spec = spec
         self.policies = policies
         self.waits_when_full = waits_when_full
-        """Whether it waits for the stalled trainer of one policy while another has room."""
+        """True if the flow waits for the stalled trainer of one policy while another policy has headroom."""
         self.leases = leases
         self.reward_range = reward_range
-        """Lowest and highest reward that a trajectory can have."""
+        """Lowest and highest reward of a trajectory."""
         self.counts = FlowCounts()
-        self.open: dict[GroupId, OpenGroup] = {}
-        self.prefixes = Prefixes()
+        self.open_groups: dict[GroupId, OpenGroup] = {}
+        self.partial_rollouts = PartialRollouts()
         self.is_paused = False
         self._issuer = issuer
         self._admitter = admitter
@@ -75,169 +75,180 @@ class Flow:
 
     @property
     def id(self) -> FlowId:
-        """Its name in the recipe."""
+        """Name of the flow in the recipe."""
         return self.spec.id
 
     @property
     def issued(self) -> int:
-        """Groups issued since the run began."""
+        """Number of groups issued since the run began."""
         return self._issuer.issued
 
     @property
     def version(self) -> Version:
-        """That every policy of the flow has reached."""
+        """Newest version that every policy of the flow has reached."""
         return self._issuer.version
 
     @property
-    def seams(self) -> dict[Seam, Plugged[Any]]:
-        """Where its plug-ins may be changed."""
-        selector = {} if self._issuer.plugged is None else {Seam.SELECTOR: self._issuer.plugged}
-        return {**selector, Seam.FILTERS: self._admitter.plugged}
+    def plugin_slots(self) -> dict[PluginSlot, SlotPlugins[Any]]:
+        """Slots whose plugins may be changed during the run."""
+        selector = {} if self._issuer.slot_plugins is None else {PluginSlot.SELECTOR: self._issuer.slot_plugins}
+        return {**selector, PluginSlot.FILTERS: self._admitter.slot_plugins}
 
     def issue(
-        self, *, served: Mapping[PolicyId, Version] | None = None, spare_for: frozenset[PolicyId] = frozenset()
+        self, *, served: Mapping[PolicyId, Version] | None = None, surplus_policies: frozenset[PolicyId] = frozenset()
     ) -> OpenGroup:
-        """Issue one group for a node that serves these versions; its tasks are queued.
+        """Issues one group for a node that serves these versions, and queues its tasks.
 
-        spare_for: policies whose share is to be dropped.
+        surplus_policies: policies whose share of the group will be dropped.
         """
         versions = {policy: served[policy] for policy in self.policies if policy in served} if served else {}
         group = self._issuer.next_group()
-        group.served, group.spare_for = versions, spare_for
-        self.open[group.id] = group
+        group.issued_for_versions, group.surplus_policies = versions, surplus_policies
+        self.open_groups[group.id] = group
         self.leases.add(group.open_tasks())
         return group
 
     def lease(
-        self, node: NodeId, capacity: int, *, served: Mapping[PolicyId, Version], now: float, room_bytes: int
+        self, node: NodeId, capacity: int, *, served: Mapping[PolicyId, Version], now: float, remaining_bytes: int
     ) -> list[Task]:
-        """Hand up to `capacity` queued tasks to a node, none that it would begin with older weights than intended.
+        """Leases up to `capacity` queued tasks to a node, except tasks that it would begin with older weights than
+        intended.
 
-        The last of them may pass the room for what was handed back.
+        The last task may exceed `remaining_bytes` with its partial rollout.
         """
         tasks: list[Task] = []
 
         def take(task: TaskId) -> bool:
-            nonlocal room_bytes
-            group, member = self._member(task)
-            if room_bytes <= 0 or not group.may_begin_at(served):
+            nonlocal remaining_bytes
+            group, member = self._open_member(task)
+            if remaining_bytes <= 0 or not group.may_start_with(served):
                 return False
-            partial = self.prefixes.get(task)
-            room_bytes -= partial.size_bytes if partial else 0
+            partial = self.partial_rollouts.get(task)
+            remaining_bytes -= partial.size_bytes if partial else 0
             tasks.append(group.task(task, member, partial))
             return True
 
-        self.leases.lease(node, capacity, now=now, suits=take)
+        self.leases.lease(node, capacity, now=now, is_suitable=take)
         return tasks
 
-    def hand_back(self, partial: Partial, node: NodeId, floors: Mapping[PolicyId, Version]) -> str:
-        """The node that holds a task does not finish it: to the front of the queue with what was written so far.
+    def hand_back(
+        self, partial: PartialRollout, node: NodeId, oldest_trainable_versions: Mapping[PolicyId, Version]
+    ) -> str:
+        """Requeues a task that its node does not finish at the front, with the tokens written so far.
 
-        floors: see `Prefixes.keep`. It is no failed try: the attempt stays what it was.
+        oldest_trainable_versions: see `PartialRollouts.store`. A hand-back does not count as a failed attempt.
         """
-        place = self._place(partial.task)
-        if place is None:
+        member_location = self._locate(partial.task)
+        if member_location is None:
             return UNKNOWN
-        group, member = self.open.get(place[0]), place[1]
-        is_present = group is not None and member not in group.episodes and group.attempt(member) == partial.attempt
-        if not is_present or self.leases.holder(partial.task) != node:
-            self.prefixes.counts[LATE] += 1
+        group, member = self.open_groups.get(member_location[0]), member_location[1]
+        is_current = group is not None and member not in group.episodes and group.attempt(member) == partial.attempt
+        if not is_current or self.leases.holder(partial.task) != node:
+            self.partial_rollouts.counts[LATE] += 1
             return LATE
-        self.leases.give_back(partial.task)
+        self.leases.requeue(partial.task)
         self.counts.tasks_returned += 1
         if partial.tokens:
-            self.prefixes.keep(partial, floors)
+            self.partial_rollouts.store(partial, oldest_trainable_versions)
         return HANDED_BACK
 
-    def drop_stale_prefixes(self, floors: Mapping[PolicyId, Version]) -> list[Unfinished]:
-        """Versions have moved on: what was handed back and is too old by now is forgotten. Tells whose it was."""
-        return [self.unfinished(task) for task in self.prefixes.drop_stale(floors)]
+    def drop_stale_partial_rollouts(
+        self, oldest_trainable_versions: Mapping[PolicyId, Version]
+    ) -> list[UnfinishedTask]:
+        """Drops partial rollouts that are too old to be trained on by now; returns their tasks."""
+        return [self.unfinished_task(task) for task in self.partial_rollouts.drop_stale(oldest_trainable_versions)]
 
-    def unfinished(self, task: TaskId) -> Unfinished:
-        """What is known of a task that was issued and has no result."""
-        group, member = self._member(task)
-        return Unfinished(task=task, group=group.id, attempt=group.attempt(member), partial=self.prefixes.get(task))
+    def unfinished_task(self, task: TaskId) -> UnfinishedTask:
+        """Returns the state of a task that was issued and has no result."""
+        group, member = self._open_member(task)
+        return UnfinishedTask(
+            task=task, group=group.id, attempt=group.attempt(member), partial=self.partial_rollouts.get(task)
+        )
 
-    def take(self, episode: Episode, versions: Mapping[PolicyId, Version]) -> Taken:
-        """A node hands in an episode: the first result of a task counts, whoever holds the lease by now.
+    def accept(self, episode: Episode, versions: Mapping[PolicyId, Version]) -> PushResult:
+        """Accepts an episode of a node: the first result of a task counts, whichever node holds the lease by now.
 
-        versions: of the trainers now.
+        versions: the trainers' current versions.
         """
-        taken = self._take(episode, versions)
-        self.counts.episodes[taken.fate] += 1
-        return taken
+        result = self._accept(episode, versions)
+        self.counts.episodes[result.outcome] += 1
+        return result
 
-    def is_out(self, task: TaskId) -> bool:
-        """Whether a task was issued and has no result."""
-        place = self._place(task)
-        group = self.open.get(place[0]) if place else None
-        return place is not None and group is not None and place[1] not in group.episodes
+    def is_open_task(self, task: TaskId) -> bool:
+        """Returns whether a task was issued and has no result."""
+        member_location = self._locate(task)
+        group = self.open_groups.get(member_location[0]) if member_location else None
+        return member_location is not None and group is not None and member_location[1] not in group.episodes
 
-    def refuse_foreign(self) -> Taken:
-        """A result from a node that never held the task: whoever holds it goes on undisturbed."""
+    def reject_foreign(self) -> PushResult:
+        """Rejects a result of a node that never held the task; its holder continues undisturbed."""
         self.counts.episodes[LATE] += 1
-        return Taken(fate=LATE)
+        return PushResult(outcome=LATE)
 
     def advance(self, version: Version) -> None:
-        """Every policy of the flow has reached this version."""
+        """Sets the newest version that every policy of the flow has reached."""
         self._issuer.advance(version)
 
     @property
-    def rows(self) -> tuple[str, RowKeeper] | None:
-        """Under which name, and by whom, rows are kept beside the flow's state, if any."""
+    def rows(self) -> tuple[str, RowProvider] | None:
+        """Name and provider of the rows stored in addition to the flow's state, None without rows."""
         return self._issuer.rows
 
     def metrics(self) -> dict[str, float]:
-        """What selector and filters say of themselves, as `kind.metric`."""
+        """Returns the metrics of the selector and the filters, named `kind.metric`."""
         return {**self._issuer.metrics(), **self._admitter.metrics()}
 
     def expire(self, *, now: float) -> list[tuple[TaskId, NodeId | None]]:
-        """Return tasks of silent nodes to the queue; tells which, and who held them."""
+        """Returns tasks of expired leases to the queue; returns them with their holders."""
         expired = self.leases.expire(now=now)
         self.counts.leases_expired += sum(node is not None for _, node in expired)
         return expired
 
-    def expire_all_of(self, node: NodeId) -> int:
-        """A node is silent: its tasks go back to the queue. Returns how many."""
-        expired = len(self.leases.return_all_of(node))
+    def expire_tasks_of(self, node: NodeId) -> int:
+        """Returns the tasks of an unresponsive node to the queue. Returns their number."""
+        expired = len(self.leases.return_tasks_of(node))
         self.counts.leases_expired += expired
         return expired
 
-    def return_all_of(self, node: NodeId) -> int:
-        """A node left: its tasks go back to the queue. Returns how many."""
-        returned = len(self.leases.return_all_of(node))
+    def return_tasks_of(self, node: NodeId) -> int:
+        """Returns the tasks of a node that left to the queue. Returns their number."""
+        returned = len(self.leases.return_tasks_of(node))
         self.counts.tasks_returned += returned
         return returned
 
     def abandon(self) -> list[OpenGroup]:
-        """Forget the groups that are out; tells which. What nodes still send of them counts for nothing."""
-        abandoned = list(self.open.values())
+        """Discards the open groups and returns them. Later results of their tasks do not count."""
+        abandoned = list(self.open_groups.values())
         for group in abandoned:
             for task in group.open_tasks():
                 self.leases.complete(task)
-                self.prefixes.settle(task, continued_tokens=0)
-        self.open.clear()
+                self.partial_rollouts.settle(task, continued_tokens=0)
+        self.open_groups.clear()
         return abandoned
 
     def count_admission(self, admission: Admission) -> None:
-        """A finished group went to these streams, or to none."""
-        if admission.kept:
+        """Counts a finished group as admitted or dropped."""
+        if admission.admitted:
             self.counts.admitted += 1
         else:
             self.counts.dropped[next(iter(admission.refused.values()), FAILED)] += 1
 
-    def restore(self, groups: Iterable[OpenGroup], partials: Iterable[Partial], *, now: float, grace_s: float) -> None:
-        """Take up the groups that were out when the service stopped; nodes may still run their tasks.
+    def restore(
+        self, groups: Iterable[OpenGroup], partials: Iterable[PartialRollout], *, now: float, grace_s: float
+    ) -> None:
+        """Restores the groups that were open when the service stopped; nodes may still run their tasks.
 
         partials: of all flows.
         """
         for group in groups:
-            self.open[group.id] = group
-            self.leases.add_in_doubt(group.open_tasks(), now=now, grace_s=grace_s)
-        self.prefixes.restore(partial for partial in partials if partial.task.rpartition("/")[0] in self.open)
+            self.open_groups[group.id] = group
+            self.leases.add_unconfirmed(group.open_tasks(), now=now, grace_s=grace_s)
+        self.partial_rollouts.restore(
+            partial for partial in partials if partial.task.rpartition("/")[0] in self.open_groups
+        )
 
     def state_dict(self) -> dict[str, Json]:
-        """Cursor and counts."""
+        """Returns cursors and counts."""
         counts = self.counts
         return {
             "issuer": self._issuer.state_dict(),
@@ -248,11 +259,11 @@ class Flow:
             "episodes": dict(counts.episodes),
             "leases_expired": counts.leases_expired,
             "tasks_returned": counts.tasks_returned,
-            "prefixes": self.prefixes.state_dict(),
+            "partial_rollouts": self.partial_rollouts.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there."""
+        """Restores the state."""
         self._issuer.load_state_dict(state["issuer"])
         self._admitter.load_state_dict(state["filters"])
         self.is_paused = state["is_paused"]
@@ -263,58 +274,58 @@ class Flow:
             leases_expired=state["leases_expired"],
             tasks_returned=state["tasks_returned"],
         )
-        self.prefixes.load_state_dict(state["prefixes"])
+        self.partial_rollouts.load_state_dict(state["partial_rollouts"])
 
-    def _take(self, episode: Episode, versions: Mapping[PolicyId, Version]) -> Taken:
-        place = self._place(episode.task)
-        if place is None:
-            return Taken(fate=UNKNOWN)
-        group, member = self.open.get(place[0]), place[1]
+    def _accept(self, episode: Episode, versions: Mapping[PolicyId, Version]) -> PushResult:
+        member_location = self._locate(episode.task)
+        if member_location is None:
+            return PushResult(outcome=UNKNOWN)
+        group, member = self.open_groups.get(member_location[0]), member_location[1]
         if group is None:
-            return Taken(fate=LATE)
+            return PushResult(outcome=LATE)
         if member in group.episodes:
-            return Taken(fate=DUPLICATE)
+            return PushResult(outcome=DUPLICATE)
         if episode.failure is not None and episode.failure.boundary.is_infrastructure:
             if self._is_superseded(episode, group, member):
-                return Taken(fate=SUPERSEDED)
-            if group.may_retry(member, max_attempts=self._max_attempts):
-                self.prefixes.settle(episode.task, continued_tokens=0)
-                self.leases.give_back(episode.task)
-                return Taken(fate=RETRIED)
+                return PushResult(outcome=SUPERSEDED)
+            if group.count_failed_attempt(member, max_attempts=self._max_attempts):
+                self.partial_rollouts.settle(episode.task, continued_tokens=0)
+                self.leases.requeue(episode.task)
+                return PushResult(outcome=RETRIED)
         self.leases.complete(episode.task)
-        self.prefixes.settle(episode.task, continued_tokens=0 if episode.failure else episode.continued_tokens)
+        self.partial_rollouts.settle(episode.task, continued_tokens=0 if episode.failure else episode.continued_tokens)
         group.episodes[member] = episode
-        fate = ACCEPTED if episode.failure is None else failed_at(episode.failure.boundary)
+        outcome = ACCEPTED if episode.failure is None else failed_outcome(episode.failure.boundary)
         if not group.is_complete:
-            return Taken(fate=fate, group=group.id, counted=episode)
-        del self.open[group.id]
+            return PushResult(outcome=outcome, group=group.id, counted_episode=episode)
+        del self.open_groups[group.id]
         self._issuer.observe(group)
-        finished = group.finished()
+        finished = group.to_group()
         admission = self._admitter.admit(finished, versions)
-        return Taken(
-            fate=fate,
+        return PushResult(
+            outcome=outcome,
             group=group.id,
-            counted=episode,
-            finished=finished,
+            counted_episode=episode,
+            finished_group=finished,
             admission=admission,
-            spare_for=group.spare_for,
+            surplus_policies=group.surplus_policies,
         )
 
     def _is_superseded(self, episode: Episode, group: OpenGroup, member: int) -> bool:
-        """Whether a failure is of a try that is over: to count it would take a try from the one that goes on."""
+        """Returns whether a failure belongs to a past attempt; counting it would cost the current attempt a try."""
         holder = self.leases.holder(episode.task)
         return episode.attempt != group.attempt(member) or holder not in (None, episode.node)
 
-    def _member(self, task: TaskId) -> tuple[OpenGroup, int]:
-        """Of a task that was issued and has no result."""
+    def _open_member(self, task: TaskId) -> tuple[OpenGroup, int]:
+        """Returns group and member of a task that was issued and has no result."""
         group, _, member = task.rpartition("/")
-        return self.open[GroupId.known(group)], int(member)
+        return self.open_groups[GroupId.unchecked(group)], int(member)
 
-    def _place(self, task: TaskId) -> tuple[GroupId, int] | None:
-        """Group and member of a task that this flow did issue."""
+    def _locate(self, task: TaskId) -> tuple[GroupId, int] | None:
+        """Returns group and member of a task of this flow, None if the flow never issued it."""
         parsed = parse_task_id(task)
         ordinal = ordinal_of(parsed[0]) if parsed else None
         if parsed is None or ordinal is None or ordinal >= self._issuer.issued:
             return None
-        group = self.open.get(parsed[0])
+        group = self.open_groups.get(parsed[0])
         return None if group is not None and parsed[1] >= group.size else parsed

@@ -1,11 +1,11 @@
-"""Durability: every change of state goes to disk in order, many changes to a commit.
+"""Durability: writes every change of state to disk in order, many changes per commit.
 
-The service's memory is the authority while it runs; the journal is what it is rebuilt from. It is a SQLite file, for
-what changes, and append-only segments, for the payload of results (`segments.py`), which the file only points to.
-Changes are committed in the order they were made, so after a crash the journal holds a prefix of the run's history, and
-whoever waited for `durable()` before answering answered about something inside that prefix. Small states (cursors,
-counters) are not written change by change: they are dumped when a commit is collected, which makes them exact for that
-prefix. A state that grows with the data is kept in rows instead, and a commit takes the changed ones (`rows.py`).
+The service's memory is authoritative while it runs; the journal is what it is rebuilt from. The journal consists of a
+SQLite file for state, and append-only segments (`segments.py`) for the payload of results, which the file points to.
+Changes are committed in the order in which they were made, so after a crash the journal holds a prefix of the run's
+history, and every answer that waited for `wait_durable()` is inside that prefix. Small states (cursors, counters) are
+not written change by change: they are dumped when a commit is collected, which makes them exact for that prefix. A
+state that grows with the data is stored in rows, and a commit writes the changed ones (`prompt_rows.py`).
 """
 
 import asyncio
@@ -21,18 +21,18 @@ from typing import Any
 
 from astraflow.contract.errors import AstraFlowError, CorruptData, InvalidInput, StorageFull
 from astraflow.contract.values import Json
-from astraflow.dataflow.segments import Place, SegmentFiles, SegmentMap
-from astraflow.runtime.locks import held
+from astraflow.dataflow.segments import RecordLocation, SegmentFiles, SegmentMap
+from astraflow.runtime.locks import exclusive_lock
 from astraflow.runtime.logs import get_logger
 from astraflow.wire.errors import is_disk_full
 
 log = get_logger()
 
 RETRY_S = 1.0
-"""Pause before a failed commit is tried again."""
+"""Pause before a failed commit is tried again. Seconds."""
 
-_SCHEMA_VERSION = 9
-"""Grows when the tables or their bodies change; a run is taken up by the releases that share it."""
+_SCHEMA_VERSION = 11
+"""Grows when the tables or their bodies change; only releases with the same version can resume a run."""
 
 _SCHEMA = """
 create table if not exists states (name text primary key, body text not null) without rowid;
@@ -50,7 +50,7 @@ create table if not exists routed (
     policy text not null, group_id text not null, batch text, is_trained integer not null,
     primary key (policy, group_id)
 );
-create table if not exists batches (policy text primary key, id text not null, version integer not null) without rowid;
+create table if not exists batches (id text primary key, policy text not null, version integer not null);
 create table if not exists evaluations (round integer primary key, body blob not null);
 create table if not exists credentials (
     id text primary key, kind text not null, state text not null, role text not null, name text not null,
@@ -63,28 +63,28 @@ create table if not exists acts (ordinal integer primary key, body blob not null
 
 @dataclass(slots=True)
 class _Changes:
-    """What a commit carries out, in this order: payload, then the statements that point to it, then the removals."""
+    """Changes of one commit, carried out in this order: payloads, statements that point to them, removals."""
 
-    payloads: list[tuple[Place, bytes]] = field(default_factory=list)
-    moves: list[tuple[Place, Place]] = field(default_factory=list)
+    payloads: list[tuple[RecordLocation, bytes]] = field(default_factory=list)
+    moves: list[tuple[RecordLocation, RecordLocation]] = field(default_factory=list)
     statements: list[tuple[str, tuple[Any, ...]]] = field(default_factory=list)
-    useless: list[int] = field(default_factory=list)
-    """Segments that nothing points to after this."""
+    unneeded_segments: list[int] = field(default_factory=list)
+    """Segments without references after this commit."""
 
-    def before(self, later: "_Changes") -> "_Changes":
-        """Both, in order."""
+    def followed_by(self, later: "_Changes") -> "_Changes":
+        """Returns both, in order."""
         return _Changes(
             payloads=self.payloads + later.payloads,
             moves=self.moves + later.moves,
             statements=self.statements + later.statements,
-            useless=self.useless + later.useless,
+            unneeded_segments=self.unneeded_segments + later.unneeded_segments,
         )
 
 
 class Journal:
-    """One SQLite file in WAL mode with full synchronisation, and its segments; one commit at a time, in a thread.
+    """SQLite file in WAL mode with full synchronisation, and its segments; one commit at a time, in a thread.
 
-    An `async with` is not enough of a life for it: `run()` commits until cancelled, then commits what is left.
+    `run()` commits until it is cancelled, then commits the remaining changes.
     """
 
     is_durable = True
@@ -94,9 +94,9 @@ class Journal:
         self._database = _open(path)
         self._files = SegmentFiles(path.parent / "payload")
         self._map = self._saved_map()
-        self._last_payload = max((number for number, _ in self.payload_places()), default=0)
+        self._last_payload = max((number for number, _ in self.payload_locations()), default=0)
         self._new_payloads: dict[int, bytes] = {}
-        """Those that no commit has collected."""
+        """Payloads that no commit has collected yet."""
         self._pending = _Changes()
         self._states: dict[str, Callable[[], Mapping[str, Json]]] = {}
         self._rows: dict[str, Callable[[], Mapping[int, Json]]] = {}
@@ -106,76 +106,79 @@ class Journal:
         self._changed = asyncio.Event()
         self._writing: asyncio.Future[None] | None = None
         self.failure: AstraFlowError | None = None
-        """Why commits fail at present; None when they work. Nothing new should be begun while it is set."""
+        """Error of the latest commits; None when commits work. Callers begin nothing new while it is set."""
 
-    def keep_state(self, name: str, dump: Callable[[], Mapping[str, Json]]) -> None:
-        """Have `dump()` saved under `name` with every commit."""
+    def register_state(self, name: str, dump: Callable[[], Mapping[str, Json]]) -> None:
+        """Registers `dump()`, whose result every commit saves under `name`."""
         self._states[name] = dump
 
-    def keep_rows(self, owner: str, changed: Callable[[], Mapping[int, Json]]) -> None:
-        """Have the rows that `changed()` tells of saved with every commit; None deletes one.
+    def register_rows(self, owner: str, changed_rows: Callable[[], Mapping[int, Json]]) -> None:
+        """Registers `changed_rows()`, whose result every commit saves for `owner`; None deletes a row.
 
-        Whoever told of them until now is asked once more, so that rows may change hands.
+        The previous provider of this owner is called once more, so that rows may change providers.
         """
         self._pending.statements += self._changed_rows(owner)
-        self._rows[owner] = changed
+        self._rows[owner] = changed_rows
         self.touch()
 
-    def forget_rows(self, owner: str) -> None:
-        """Delete all rows of `owner`, and ask for no more."""
+    def delete_rows(self, owner: str) -> None:
+        """Deletes all rows of `owner` and its provider."""
         self._rows.pop(owner, None)
         self.put("delete from rows where owner = ?", owner)
 
     def saved_rows(self, owner: str) -> dict[int, Any]:
-        """What was last committed for `owner`."""
+        """Returns the rows that were last committed for `owner`."""
         return {
             key: json.loads(body) for key, body in self.rows("select key, body from rows where owner = ?", (owner,))
         }
 
     def saved_state(self, name: str) -> dict[str, Any] | None:
-        """What was last committed under `name`."""
+        """Returns the state that was last committed under `name`, None if there is none."""
         row = self._database.execute("select body from states where name = ?", (name,)).fetchone()
         return json.loads(row[0]) if row else None
 
     def rows(self, query: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-        """Read what is committed. Meant for start-up: it blocks."""
+        """Returns committed rows of a query. Meant for start-up: it blocks."""
         return self._database.execute(query, values).fetchall()
 
     def put(self, statement: str, *values: Any) -> None:
-        """Add a change; it is durable when a `durable()` that began later returns."""
+        """Adds a change; it is durable when a later `wait_durable()` returns."""
         self._pending.statements.append((statement, values))
         self.touch()
 
-    def keep_payload(self, body: bytes) -> int:
-        """Keep these bytes until they are dropped; returns their number."""
+    def store_payload(self, body: bytes) -> int:
+        """Stores these bytes until they are dropped; returns their number."""
         self._last_payload += 1
         self._new_payloads[self._last_payload] = body
         self.touch()
         return self._last_payload
 
     def drop_payload(self, number: int) -> None:
-        """A payload is needed no more; one that no commit has seen yet is never written."""
+        """Drops a payload; one that no commit has collected is never written."""
         if self._new_payloads.pop(number, None) is None:
             self._map.drop(number)
             self.put("delete from payloads where number = ?", number)
 
     def payloads(self) -> Iterator[tuple[int, bytes]]:
-        """All that is kept, as committed. Meant for start-up: it blocks. Raises: CorruptData."""
-        for number, place in self.payload_places():
-            yield number, self._files.read(place)
+        """Yields all committed payloads by number. Meant for start-up: it blocks. Raises: CorruptData."""
+        for number, location in self.payload_locations():
+            yield number, self._files.read(location)
 
-    def payload_places(self) -> list[tuple[int, Place]]:
-        """Where the committed payloads are, by number."""
+    def payload_locations(self) -> list[tuple[int, RecordLocation]]:
+        """Returns the locations of the committed payloads, by number."""
         rows = self.rows("select number, segment, offset, length from payloads order by number")
-        return [(number, Place(segment=segment, offset=at, length=length)) for number, segment, at, length in rows]
+        return [
+            (number, RecordLocation(segment=segment, offset=offset, length=length))
+            for number, segment, offset, length in rows
+        ]
 
     def touch(self) -> None:
-        """Have the states committed though no row changed."""
+        """Requests a commit of the states although no row changed."""
         self._ordinal += 1
         self._wake.set()
 
-    async def durable(self) -> None:
-        """Wait until everything put so far is on disk. Raises: StorageFull while the disk is full."""
+    async def wait_durable(self) -> None:
+        """Waits until everything put so far is on disk. Raises: StorageFull while the disk is full."""
         target = self._ordinal
         while self._committed < target:
             if self.failure is not None:
@@ -184,7 +187,7 @@ class Journal:
             await changed.wait()
 
     async def run(self) -> None:
-        """Commit until cancelled, then once more, and close."""
+        """Commits until cancelled, then once more, and closes the files."""
         try:
             while True:
                 await self._wake.wait()
@@ -198,13 +201,13 @@ class Journal:
             self._database.close()
 
     async def _commit(self) -> None:
-        """One transaction of all that is pending; on failure it stays pending and is tried again."""
+        """Commits all pending changes in one transaction; on failure they stay pending and are tried again."""
         ordinal, changes, states = self._ordinal, *self._collected()
         self._writing = asyncio.ensure_future(asyncio.to_thread(self._write, changes, states))
         try:
             await asyncio.shield(self._writing)
         except (OSError, sqlite3.Error) as problem:
-            self._pending = changes.before(self._pending)
+            self._pending = changes.followed_by(self._pending)
             self._fail(problem)
             await asyncio.sleep(RETRY_S)
             self._wake.set()
@@ -226,32 +229,33 @@ class Journal:
         self._compact()
         changes, self._pending = self._pending, _Changes()
         changes.statements += [statement for owner in self._rows for statement in self._changed_rows(owner)]
-        changes.useless += self._map.take_useless()
+        changes.unneeded_segments += self._map.take_unneeded_segments()
         return changes, {name: json.dumps(dict(dump())) for name, dump in self._states.items()}
 
     def _place_payloads(self) -> None:
         new, self._new_payloads = self._new_payloads, {}
-        for number, place in zip(new, self._map.append([(n, len(body)) for n, body in new.items()]), strict=True):
-            self._pending.payloads.append((place, new[number]))
-            self._pending.statements.append(("insert into payloads values (?, ?, ?, ?)", (number, *_columns(place))))
+        locations = self._map.append([(number, len(body)) for number, body in new.items()])
+        for number, location in zip(new, locations, strict=True):
+            self._pending.payloads.append((location, new[number]))
+            self._pending.statements.append(("insert into payloads values (?, ?, ?, ?)", (number, *_columns(location))))
 
     def _compact(self) -> None:
-        """Move what is left of one segment that is nearly useless."""
-        scattered = [(number, self._map.place(number)) for number in self._map.scattered()]
-        for number, _ in scattered:
+        """Moves the remaining records of one segment that is mostly unused."""
+        records = [(number, self._map.location(number)) for number in self._map.records_to_compact()]
+        for number, _ in records:
             self._map.drop(number)
-        new = self._map.append([(number, old.length) for number, old in scattered])
-        for (number, old), place in zip(scattered, new, strict=True):
-            self._pending.moves.append((old, place))
+        new_locations = self._map.append([(number, old.length) for number, old in records])
+        for (number, old), location in zip(records, new_locations, strict=True):
+            self._pending.moves.append((old, location))
             self._pending.statements.append(
                 (
                     "update payloads set segment = ?, offset = ?, length = ? where number = ?",
-                    (*_columns(place), number),
+                    (*_columns(location), number),
                 )
             )
 
     def _changed_rows(self, owner: str) -> list[tuple[str, tuple[Any, ...]]]:
-        """As changes, so that they outlive a commit that fails; none of an owner whose rows nobody tells of."""
+        """Returns the changed rows as statements, so that they survive a failed commit; none without a provider."""
         return [
             ("delete from rows where owner = ? and key = ?", (owner, key))
             if row is None
@@ -263,16 +267,16 @@ class Journal:
         self._files.write(changes.payloads)
         self._files.write([(new, self._files.read(old)) for old, new in changes.moves])
         with self._database:
-            for statement, same in groupby(changes.statements, key=itemgetter(0)):
-                self._database.executemany(statement, [values for _, values in same])
+            for statement, group in groupby(changes.statements, key=itemgetter(0)):
+                self._database.executemany(statement, [values for _, values in group])
             self._database.executemany("insert or replace into states values (?, ?)", list(states.items()))
-        self._files.remove(changes.useless)
+        self._files.remove(changes.unneeded_segments)
 
     def _saved_map(self) -> SegmentMap:
-        """Segments that nothing points to are what a crash left: they go. New records begin a segment of their own."""
-        numbers = self._files.numbers()
-        saved = SegmentMap(self.payload_places(), first_free=max(numbers, default=0) + 1)
-        pointed_to = {place.segment for _, place in self.payload_places()}
+        """Loads the map and removes unreferenced segments that a crash left. New records begin a new segment."""
+        numbers = self._files.segment_numbers()
+        saved = SegmentMap(self.payload_locations(), first_free=max(numbers, default=0) + 1)
+        pointed_to = {location.segment for _, location in self.payload_locations()}
         self._files.remove(number for number in numbers if number not in pointed_to)
         return saved
 
@@ -287,27 +291,35 @@ class Journal:
         self._changed = asyncio.Event()
 
 
-def _columns(place: Place) -> tuple[int, int, int]:
-    return (place.segment, place.offset, place.length)
+def _columns(location: RecordLocation) -> tuple[int, int, int]:
+    return (location.segment, location.offset, location.length)
 
 
 def _explained(problem: Exception, path: Path) -> AstraFlowError:
     if is_disk_full(problem):
-        return StorageFull(f"the disk under {path} is full: free some space, the run goes on by itself")
-    return CorruptData(f"{path} cannot be written: {problem}")
+        return StorageFull(
+            f"cannot write {str(path)!r}: the disk is full; free some space, then the run continues by itself",
+            code="journal.disk_full",
+        )
+    return CorruptData(
+        f"cannot write {str(path)!r}: {problem}; check the disk and its permissions", code="journal.write_failed"
+    )
 
 
 @contextmanager
-def sole_user(directory: Path) -> Iterator[None]:
-    """Keep every other process away from a run's journal: two that write it would remove each other's files.
+def exclusive_use(directory: Path) -> Iterator[None]:
+    """Locks a run's journal against other processes: two writers would remove each other's files.
 
-    Raises: InvalidInput when another one is there, or the directory cannot be used; StorageFull.
+    Raises: InvalidInput when another process holds it, or the directory cannot be used; StorageFull.
     """
-    refusal = f"another dataflow service is using {directory}: stop it or choose another run directory"
+    refusal = InvalidInput(
+        f"cannot use {str(directory)!r}: another dataflow service is using it; stop it or choose another run directory",
+        code="journal.in_use",
+    )
     with ExitStack() as stack:
         with _explaining(directory):
             directory.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(held(directory / "lock", refusal=refusal))
+            stack.enter_context(exclusive_lock(directory / "lock", refusal=refusal))
         yield
 
 
@@ -329,12 +341,21 @@ def _explaining(path: Path) -> Iterator[None]:
         yield
     except (OSError, sqlite3.Error) as problem:
         if is_disk_full(problem):
-            raise StorageFull(f"no room for {path}: free some space or choose another run directory") from problem
-        raise InvalidInput(f"{path} cannot be used as a journal ({problem}): choose another run directory") from problem
+            raise StorageFull(
+                f"cannot open {str(path)!r}: the disk is full; free some space or choose another run directory",
+                code="journal.disk_full",
+            ) from problem
+        raise InvalidInput(
+            f"cannot use {str(path)!r} as a journal: {problem}; choose another run directory", code="journal.unusable"
+        ) from problem
 
 
 def _check_version(database: sqlite3.Connection, path: Path) -> None:
     (version,) = database.execute("pragma user_version").fetchone()
     (tables,) = database.execute("select count(*) from sqlite_master").fetchone()
     if tables and version != _SCHEMA_VERSION:
-        raise InvalidInput(f"{path} was written by another release (schema {version}, this one has {_SCHEMA_VERSION})")
+        raise InvalidInput(
+            f"cannot resume {str(path)!r}: another release wrote it (schema {version}, this release has "
+            f"{_SCHEMA_VERSION}); use that release or choose another run directory",
+            code="journal.schema_mismatch",
+        )

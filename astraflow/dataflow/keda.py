@@ -1,8 +1,8 @@
-"""KEDA's external scaler: the advice on a pool as a metric, so that a cluster's autoscaler follows it.
+"""KEDA's external scaler: exposes a pool's recommendation as a metric for the cluster's autoscaler.
 
-The metric is the target itself and its value for each replica is 1: the autoscaler then wants as many replicas as the
-target says. Where there is nothing to go by (no advice yet, a mode in which nobody is to act), the answer is an error,
-on which KEDA leaves the size as it is: absence of data is never a reason to shrink.
+The metric is the target itself and its value per replica is 1, so the autoscaler sets the number of replicas to the
+target. Without a recommendation, or in a mode that does not act, the answer is an error. KEDA then keeps the current
+size: missing data never shrinks a pool.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -11,34 +11,34 @@ from typing import Any
 
 import grpc
 
-from astraflow.contract.advice import Mode, PoolAdvice
 from astraflow.contract.errors import Conflict, InvalidInput, Unavailable
+from astraflow.contract.recommendations import Mode, PoolRecommendation
 from astraflow.contract.reports import Report
 from astraflow.dataflow.keda_config import KedaConfig
 from astraflow.dataflow.reporting.history import History
-from astraflow.wire.listeners import SCALER
+from astraflow.wire.listener_limits import SCALER_LIMITS
 from astraflow.wire.pb import external_scaler_pb2 as pb
 from astraflow.wire.pb.external_scaler_pb2_grpc import ExternalScalerServicer, add_ExternalScalerServicer_to_server
-from astraflow.wire.server import serving_openly
+from astraflow.wire.server import serving_without_token
 
 METRIC = "astraflow_target_nodes"
 POOL_KEY = "pool"
-"""Of the manifest's metadata: which pool the scaled object is."""
+"""Key of the manifest's metadata that names the pool of the scaled object."""
 
 
 @asynccontextmanager
 async def serving_keda(config: KedaConfig, latest: Callable[[], Report | None], history: History) -> AsyncIterator[str]:
-    """Answer KEDA for the block; yields the address. Raises: InvalidInput when the port is taken."""
+    """Serves KEDA during the block; yields the address. Raises: InvalidInput when the port is taken."""
 
     def register(server: grpc.aio.Server) -> None:
         add_ExternalScalerServicer_to_server(KedaService(latest, history.watch), server)
 
-    async with serving_openly(config.host, config.port, config.tls, register, limits=SCALER) as address:
+    async with serving_without_token(config.host, config.port, config.tls, register, limits=SCALER_LIMITS) as address:
         yield address
 
 
 class KedaService(ExternalScalerServicer):
-    """Answers from the newest report."""
+    """Answers KEDA from the newest report."""
 
     def __init__(self, latest: Callable[[], Report | None], watch: Callable[[], AsyncIterator[Report]]) -> None:
         self._latest = latest
@@ -46,19 +46,23 @@ class KedaService(ExternalScalerServicer):
 
     async def IsActive(self, request: pb.ScaledObjectRef, context: Any) -> pb.IsActiveResponse:  # noqa: N802
         """See the proto."""
-        return pb.IsActiveResponse(result=self._advice(request).target > 0)
+        return pb.IsActiveResponse(result=self._recommendation(request).target > 0)
 
     async def StreamIsActive(  # noqa: N802
         self, request: pb.ScaledObjectRef, context: Any
     ) -> AsyncIterator[pb.IsActiveResponse]:
-        """See the proto. Says nothing while there is nothing to go by."""
-        pool, said = _pool_of(request), None
+        """See the proto. Yields nothing while there is no recommendation to follow."""
+        pool, last_result = _pool_of(request), None
         async for report in self._watch():
-            found = [advice for advice in report.advice if advice.pool == pool and _is_followed(advice)]
-            for advice in found:
-                if said != (advice.target > 0):
-                    said = advice.target > 0
-                    yield pb.IsActiveResponse(result=said)
+            followed = [
+                recommendation
+                for recommendation in report.recommendations
+                if recommendation.pool == pool and _is_acted_on(recommendation)
+            ]
+            for recommendation in followed:
+                if last_result != (recommendation.target > 0):
+                    last_result = recommendation.target > 0
+                    yield pb.IsActiveResponse(result=last_result)
 
     async def GetMetricSpec(  # noqa: N802
         self, request: pb.ScaledObjectRef, context: Any
@@ -72,37 +76,56 @@ class KedaService(ExternalScalerServicer):
     async def GetMetrics(self, request: pb.GetMetricsRequest, context: Any) -> pb.GetMetricsResponse:  # noqa: N802
         """See the proto."""
         if request.metricName != METRIC:
-            raise InvalidInput(f"no metric is called {request.metricName!r}; there is {METRIC}")
-        target = self._advice(request.scaledObjectRef).target
+            raise InvalidInput(
+                f"cannot get metric {request.metricName!r}: this scaler has only {METRIC!r}; use that metric",
+                code="keda.unknown_metric",
+            )
+        target = self._recommendation(request.scaledObjectRef).target
         value = pb.MetricValue(metricName=METRIC, metricValue=target, metricValueFloat=float(target))
         return pb.GetMetricsResponse(metricValues=[value])
 
-    def _advice(self, asked: pb.ScaledObjectRef) -> PoolAdvice:
-        """Raises: InvalidInput, Unavailable when there is none (yet), Conflict for a pool that nobody is to follow."""
-        pool = _pool_of(asked)
+    def _recommendation(self, scaled_object: pb.ScaledObjectRef) -> PoolRecommendation:
+        """Returns the recommendation of the pool that the scaled object names.
+
+        Raises: InvalidInput for an unknown pool, Unavailable without a recommendation, Conflict in a mode that does not
+        act.
+        """
+        pool = _pool_of(scaled_object)
         report = self._latest()
-        known = {str(advice.pool): advice for advice in report.advice} if report else {}
-        if not known:
-            raise Unavailable("there is no advice yet: it comes within a tick of the first report")
-        advice = known.get(pool)
-        if advice is None:
-            raise InvalidInput(f"this run has no pool {pool!r}; it has {', '.join(known)}")
-        if not _is_followed(advice):
-            raise Conflict(
-                f"the pool {pool} is in mode {advice.mode.value}, in which nobody acts by himself: set "
-                f'dataflow.pools.{pool}.mode to "on" or "up-only"'
+        recommendations = (
+            {str(recommendation.pool): recommendation for recommendation in report.recommendations} if report else {}
+        )
+        if not recommendations:
+            raise Unavailable(
+                f"cannot read the target of pool {pool!r}: there is no recommendation yet; retry later",
+                code="keda.no_recommendation",
             )
-        return advice
+        recommendation = recommendations.get(pool)
+        if recommendation is None:
+            raise InvalidInput(
+                f"cannot read the target of pool {pool!r}: this run has no such pool; use one of "
+                f"{', '.join(recommendations)}",
+                code="keda.unknown_pool",
+            )
+        if not _is_acted_on(recommendation):
+            raise Conflict(
+                f"cannot read the target of pool {pool!r}: its mode is {recommendation.mode.value!r}, which only "
+                f'recommends; set dataflow.pools.{pool}.mode to "on" or "up-only"',
+                code="keda.pool_not_automatic",
+            )
+        return recommendation
 
 
-def _is_followed(advice: PoolAdvice) -> bool:
-    return advice.mode in (Mode.ON, Mode.UP_ONLY)
+def _is_acted_on(recommendation: PoolRecommendation) -> bool:
+    return recommendation.mode in (Mode.ON, Mode.UP_ONLY)
 
 
-def _pool_of(asked: pb.ScaledObjectRef) -> str:
-    pool = asked.scalerMetadata.get(POOL_KEY, "")
+def _pool_of(scaled_object: pb.ScaledObjectRef) -> str:
+    pool = scaled_object.scalerMetadata.get(POOL_KEY, "")
     if not pool:
         raise InvalidInput(
-            f"the metadata of {asked.namespace}/{asked.name} names no pool: give {POOL_KEY}, as in pool: gpu"
+            f"cannot read a target for {scaled_object.namespace}/{scaled_object.name}: its metadata names no pool; set "
+            f"{POOL_KEY}, for example pool: gpu",
+            code="keda.no_pool",
         )
     return str(pool)

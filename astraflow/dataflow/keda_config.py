@@ -1,4 +1,4 @@
-"""Where KEDA is answered, and who may ask."""
+"""Configuration of the KEDA endpoint: address and TLS."""
 
 from pathlib import Path
 from typing import Annotated, Self
@@ -7,40 +7,40 @@ from pydantic import Field, model_validator
 
 from astraflow.runtime.config import Config
 from astraflow.runtime.hosts import is_loopback
-from astraflow.runtime.overrides import SetBy
+from astraflow.runtime.setting_permissions import SettableBy
 from astraflow.wire.server import ServerTls
 
 
 class KedaConfig(Config):
-    """KEDA knows no run token: beyond loopback it shows a certificate, or the port is open to whoever reaches it."""
+    """KEDA has no run token: beyond loopback it presents a client certificate, or the port is open to every client."""
 
-    host: Annotated[str, SetBy.RECIPE] = "127.0.0.1"
+    host: Annotated[str, SettableBy.RECIPE] = "127.0.0.1"
     port: int = Field(default=9465, ge=0, lt=2**16)
-    """0 takes a free one."""
-    certificate: Annotated[Path | None, SetBy.RECIPE] = None
-    """Serve TLS with this certificate (PEM)."""
-    key: Annotated[Path | None, SetBy.RECIPE] = None
+    """Port to listen on; 0 takes a free one."""
+    certificate: Annotated[Path | None, SettableBy.RECIPE] = None
+    """Certificate to serve TLS with (PEM)."""
+    key: Annotated[Path | None, SettableBy.RECIPE] = None
     """The certificate's key (PEM)."""
-    client_ca: Annotated[Path | None, SetBy.RECIPE] = None
-    """Let in only clients with a certificate of this authority (PEM)."""
+    client_ca: Annotated[Path | None, SettableBy.RECIPE] = None
+    """Authority whose client certificates are accepted (PEM)."""
     is_open: bool = False
-    """Listen beyond loopback without asking for certificates: targets can be read there, and nothing can be changed."""
+    """Listen beyond loopback without client certificates: clients can read targets and change nothing."""
 
     @model_validator(mode="after")
     def _is_safe(self) -> Self:
         if (self.certificate is None) != (self.key is None):
-            raise ValueError("a certificate and its key belong together: give both or neither")
+            raise ValueError("cannot serve TLS: certificate and key belong together; set both or neither")
         if self.client_ca is not None and self.certificate is None:
-            raise ValueError("client_ca needs a certificate and a key to serve TLS with")
+            raise ValueError("cannot check client certificates: TLS needs a certificate and a key; set both")
         if not (is_loopback(self.host) or self.client_ca is not None or self.is_open):
             raise ValueError(
-                f"will not answer everybody on {self.host}: give certificate, key and client_ca, or is_open = true"
+                f"cannot serve every client on {self.host!r}: set certificate, key and client_ca, or is_open = true"
             )
         return self
 
     @property
     def tls(self) -> ServerTls | None:
-        """Certificates as the server takes them. Raises: InvalidInput naming a file that does not do."""
+        """TLS settings of the server, None without a certificate. Raises: InvalidInput naming an unusable file."""
         if self.certificate is None or self.key is None:
             return None
         return ServerTls.read(self.certificate, self.key, self.client_ca)

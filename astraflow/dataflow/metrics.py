@@ -1,4 +1,4 @@
-"""The OpenMetrics endpoint: the newest report over HTTP, for Prometheus. Off the path of data, and off unless asked."""
+"""The OpenMetrics endpoint: serves the newest report to Prometheus over HTTP. Off unless configured."""
 
 import asyncio
 import gzip
@@ -10,7 +10,7 @@ from typing import Any
 from prometheus_client.exposition import choose_encoder
 
 from astraflow.contract.reports import Report
-from astraflow.dataflow.metrics_door import MetricsDoor
+from astraflow.dataflow.metrics_endpoint import MetricsEndpoint
 from astraflow.dataflow.reporting.losses import Losses
 from astraflow.dataflow.reporting.openmetrics import ReportCollector
 from astraflow.runtime.http import listening, serving_http, url_of
@@ -21,15 +21,17 @@ _GZIP_LEVEL = 1
 
 
 @asynccontextmanager
-async def serving_metrics(door: MetricsDoor, report: Callable[[], Report], losses: Losses) -> AsyncIterator[str]:
-    """Serve the reports that `report()` gives for the block; yields the address. Raises: InvalidInput."""
-    with listening(door.host, door.port) as listener:
-        async with serving_http(_Endpoint(report, door.token, losses), listener):
-            yield f"{url_of(listener, door.host)}{PATH}"
+async def serving_metrics(
+    endpoint: MetricsEndpoint, report: Callable[[], Report], losses: Losses
+) -> AsyncIterator[str]:
+    """Serves the reports of `report()` during the block; yields the address. Raises: InvalidInput."""
+    with listening(endpoint.host, endpoint.port) as listener:
+        async with serving_http(_MetricsApp(report, endpoint.token, losses), listener):
+            yield f"{url_of(listener, endpoint.host)}{PATH}"
 
 
-class _Endpoint:
-    """One address, read only. The report is taken on the event loop, which owns it; text is made of it in a thread."""
+class _MetricsApp:
+    """One read-only path. The event loop, which owns the report, takes it; a thread formats it."""
 
     def __init__(self, report: Callable[[], Report], token: str, losses: Losses) -> None:
         self._report = report
@@ -48,18 +50,18 @@ class _Endpoint:
     ) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
         text = [(b"content-type", b"text/plain; charset=utf-8")]
         if self._expected and not hmac.compare_digest(headers.get(b"authorization", b""), self._expected):
-            return 401, [*text, (b"www-authenticate", b"Bearer")], b"the metrics token is missing or wrong\n"
+            return 401, [*text, (b"www-authenticate", b"Bearer")], b"cannot read metrics: token missing or wrong\n"
         if path != PATH:
-            return 404, text, f"metrics are at {PATH}\n".encode()
+            return 404, text, f"not found; metrics are at {PATH}\n".encode()
         if method not in ("GET", "HEAD"):
-            return 405, [*text, (b"allow", b"GET, HEAD")], b"metrics can only be read\n"
+            return 405, [*text, (b"allow", b"GET, HEAD")], b"method not allowed; use GET or HEAD\n"
         accept = headers.get(b"accept", b"").decode("latin-1")
         does_gzip = b"gzip" in headers.get(b"accept-encoding", b"")
         try:
             body, content_type = await asyncio.to_thread(exposition, self._report(), accept, dict(self._losses.counts))
-        except Exception as problem:  # whatever a report holds that cannot be told: the next one may do
+        except Exception as problem:  # a report that cannot be formatted; the next one may be
             self._losses.add("metrics", problem)
-            return 503, text, b"the latest report cannot be told; the log of dataflow says why\n"
+            return 503, text, b"cannot format the latest report; see the log of dataflow\n"
         fields = [(b"content-type", content_type.encode()), (b"vary", b"accept, accept-encoding")]
         if does_gzip:
             body = await asyncio.to_thread(gzip.compress, body, _GZIP_LEVEL)
@@ -68,9 +70,9 @@ class _Endpoint:
 
 
 def exposition(report: Report, accept: str, left_out: Mapping[str, int] | None = None) -> tuple[bytes, str]:
-    """A report as text, and its content type: OpenMetrics or the format before it, as `accept` asks.
+    """Returns a report as text, and its content type: OpenMetrics or the older format, as `accept` asks.
 
-    left_out: what could not be reported, by kind.
+    left_out: numbers of items that could not be reported, by kind.
     """
     encode, content_type = choose_encoder(accept)
     return encode(ReportCollector(report, left_out)), content_type

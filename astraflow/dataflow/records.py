@@ -1,4 +1,4 @@
-"""What the journal keeps of groups, episodes and batches, and how a run is read back from it."""
+"""Journal records of groups, episodes and batches, and recovery of a run from them."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -7,137 +7,143 @@ from typing import TypeAlias
 
 from astraflow.contract.evaluations import EvaluationReport
 from astraflow.contract.ids import BatchId, FlowId, GroupId, PolicyId, PromptId, TaskId, Version
-from astraflow.contract.partials import Partial
+from astraflow.contract.partial_rollouts import PartialRollout
 from astraflow.contract.tasks import Prompt
 from astraflow.contract.trajectories import Episode
-from astraflow.dataflow.admitting.routing import RoutedGroup, route
-from astraflow.dataflow.issuing.groups import OpenGroup, Unfinished, parse_task_id
+from astraflow.dataflow.admission.routing import RoutedGroup, route
+from astraflow.dataflow.issuing.groups import OpenGroup, UnfinishedTask, parse_task_id
 from astraflow.dataflow.journal import Journal
-from astraflow.dataflow.serving.batching import ServedBatch
+from astraflow.dataflow.serving.batches import ServedBatch
 from astraflow.wire.codec_data import decode_push, encode_push
 from astraflow.wire.codec_evaluations import decode_evaluation, encode_evaluation
-from astraflow.wire.codec_partials import decode_partial, encode_partial
+from astraflow.wire.codec_partial_rollouts import decode_partial_rollout, encode_partial_rollout
 from astraflow.wire.pb import control_plane_pb2 as pb
 from astraflow.wire.pb import data_plane_pb2 as data
 
-_Placed: TypeAlias = tuple[str, bool, RoutedGroup]
-"""A group of a batch: its place, and whether it was trained before."""
+_BatchedGroup: TypeAlias = tuple[str, bool, RoutedGroup]
+"""A group of a batch: its sort key in the batch, whether it was trained before, and the group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recovered:
-    """A run as the journal holds it."""
+class RecoveredRun:
+    """State of a run read back from the journal."""
 
     open_groups: list[OpenGroup]
     buffered: dict[PolicyId, list[RoutedGroup]]
-    """In the order of their arrival."""
-    batches: dict[PolicyId, ServedBatch]
+    """In order of arrival."""
+    batches: dict[PolicyId, list[ServedBatch]]
+    """Open batches, oldest first."""
     replayable: dict[PolicyId, list[RoutedGroup]]
-    """Trained groups that may be trained again, in the order in which they were trained last."""
+    """Trained groups that may be trained again, in the order of their last training."""
     evaluations: list[EvaluationReport]
     """Rounds that ended, oldest first."""
-    partials: list[Partial]
-    """What was handed back and not finished since."""
+    partials: list[PartialRollout]
+    """Handed-back rollouts of unfinished tasks."""
 
 
 class Records:
-    """Named changes of the journal. A group is forgotten once no stream needs it, a payload once no group does."""
+    """Writes journal changes. A group is deleted once no stream needs it, a payload once no group needs it."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self._needed: dict[GroupId, set[PolicyId]] = {}
         self._users: dict[int, set[GroupId]] = {}
-        """Groups that a payload holds results of."""
+        """Groups with results in a payload, by payload."""
         self._payloads: dict[GroupId, set[int]] = {}
-        """The same by group."""
+        """Payloads with results of a group, by group."""
         self._sizes: dict[int, int] = {}
-        """Bytes of each payload."""
+        """Size of each payload. Bytes."""
         self.held_bytes = 0
-        """Of all payloads: results in memory are views of them."""
+        """Size of all payloads: results in memory are views of them. Bytes."""
         self._unfinished: dict[GroupId, set[TaskId]] = {}
-        """Tasks with a row of their own, by group."""
+        """Tasks with a row in the table `unfinished`, by group."""
 
-    def issued(self, group: OpenGroup) -> None:
-        """A group is out."""
+    def record_issued(self, group: OpenGroup) -> None:
+        """Records an issued group."""
         body = json.dumps(
             {
                 "prompt": group.prompt.id,
                 "fields": dict(group.prompt.fields),
-                "index": group.index,
+                "index": group.prompt_index,
                 "size": group.size,
-                "spare_for": sorted(group.spare_for),
-                "served": dict(group.served),
+                "surplus_policies": sorted(group.surplus_policies),
+                "served": dict(group.issued_for_versions),
                 "pinned": dict(group.pinned),
             }
         )
         self._journal.put("insert into groups values (?, ?, ?)", group.id, group.flow, body)
 
-    def accepted(self, episodes: Sequence[Episode], groups: Sequence[GroupId], *, raw: bytes | None) -> None:
-        """Results of these groups count. They are kept as they came, `raw`, if that is what it holds."""
+    def record_accepted(self, episodes: Sequence[Episode], groups: Sequence[GroupId], *, raw: bytes | None) -> None:
+        """Records results that count. `raw`: their encoded push, stored unchanged if it holds exactly these results."""
         if episodes:
             body = encode_push(episodes[0].node, episodes) if raw is None else raw
-            self._note_payload(self._journal.keep_payload(body), set(groups), len(body))
+            self._note_payload(self._journal.store_payload(body), set(groups), len(body))
         for episode, group in zip(episodes, groups, strict=True) if self._unfinished else ():
             if episode.task in self._unfinished.get(group, ()):
                 self._unfinished[group].remove(episode.task)
                 self._journal.put("delete from unfinished where task = ?", episode.task)
 
-    def unfinished(self, member: Unfinished) -> None:
-        """A member without a result failed, or was handed back, or what was handed back is not good any more."""
+    def record_unfinished(self, member: UnfinishedTask) -> None:
+        """Records a member without a result whose attempt failed, or whose partial rollout was stored or dropped."""
         self._unfinished.setdefault(member.group, set()).add(member.task)
-        body = encode_partial(member.partial).SerializeToString() if member.partial else None
+        body = encode_partial_rollout(member.partial).SerializeToString() if member.partial else None
         statement = "insert or replace into unfinished values (?, ?, ?, ?)"
         self._journal.put(statement, member.task, member.group, member.attempt, body)
 
-    def closed(self, group: GroupId, kept_by: Iterable[PolicyId]) -> None:
-        """A group is complete or given up, and these streams buffer it; for none of them it is forgotten."""
+    def record_closed(self, group: GroupId, buffered_by: Iterable[PolicyId]) -> None:
+        """Records a complete or abandoned group and the streams that buffer it; without any the group is deleted."""
         if self._unfinished.pop(group, None):
             self._journal.put("delete from unfinished where group_id = ?", group)
-        self._needed[group] = set(kept_by)
+        self._needed[group] = set(buffered_by)
         for policy in self._needed[group]:
             self._journal.put("insert into routed values (?, ?, null, 0)", policy, group)
         self._forget_if_unneeded(group)
 
-    def batched(self, policy: PolicyId, batch: ServedBatch) -> None:
-        """A batch is put together."""
-        self._journal.put("insert or replace into batches values (?, ?, ?)", policy, batch.id, int(batch.version))
-        for ordinal, group in enumerate((*batch.groups, *batch.replayed)):
-            place = f"{batch.id}/{ordinal:06d}"
-            self._journal.put("update routed set batch = ? where policy = ? and group_id = ?", place, policy, group.id)
+    def record_batch(self, policy: PolicyId, batch: ServedBatch) -> None:
+        """Records a new batch."""
+        self._journal.put("insert or replace into batches values (?, ?, ?)", batch.id, policy, int(batch.version))
+        for ordinal, group in enumerate((*batch.fresh_groups, *batch.replayed)):
+            sort_key = f"{batch.id}/{ordinal:06d}"
+            self._journal.put(
+                "update routed set batch = ? where policy = ? and group_id = ?", sort_key, policy, group.id
+            )
 
-    def trained(self, policy: PolicyId, *, kept: Iterable[RoutedGroup], forgotten: Iterable[RoutedGroup]) -> None:
-        """The batch that was out is acknowledged; some of its groups are kept to be trained again."""
-        self._journal.put("delete from batches where policy = ?", policy)
-        for group in kept:  # put in anew: rows are in the order in which groups came to wait
+    def record_trained(
+        self, policy: PolicyId, batch: BatchId, *, replayable: Iterable[RoutedGroup], released: Iterable[RoutedGroup]
+    ) -> None:
+        """Records the acknowledgement of a batch; `replayable` groups stay to be trained again."""
+        self._journal.put("delete from batches where id = ?", batch)
+        for group in replayable:  # inserted again: rows are in the order in which groups became replayable
             self._journal.put("insert or replace into routed values (?, ?, null, 1)", policy, group.id)
-        self.released(policy, forgotten)
+        self.record_released(policy, released)
 
-    def released(self, policy: PolicyId, groups: Iterable[RoutedGroup]) -> None:
-        """A stream needs these groups no more."""
+    def record_released(self, policy: PolicyId, groups: Iterable[RoutedGroup]) -> None:
+        """Records that a stream no longer needs these groups."""
         for group in groups:
             self._journal.put("delete from routed where policy = ? and group_id = ?", policy, group.id)
             self._needed[group.id].discard(policy)
             self._forget_if_unneeded(group.id)
 
-    def evaluated(self, report: EvaluationReport) -> None:
-        """A round of an evaluation ended."""
+    def record_evaluation(self, report: EvaluationReport) -> None:
+        """Records an ended round of an evaluation."""
         body = encode_evaluation(report).SerializeToString()
         self._journal.put("insert into evaluations values (?, ?)", report.round, body)
 
-    def recover(self) -> Recovered:
-        """Read everything back."""
+    def recover(self) -> RecoveredRun:
+        """Reads everything back."""
         groups = self._groups()
         waiting: dict[bool, dict[PolicyId, list[RoutedGroup]]] = {False: {}, True: {}}
-        batched: dict[PolicyId, list[_Placed]] = {}
-        for policy, group_id, place, is_trained in self._journal.rows("select * from routed order by rowid"):
+        batched: dict[BatchId, list[_BatchedGroup]] = {}
+        for policy, group_id, sort_key, is_trained in self._journal.rows("select * from routed order by rowid"):
             group = groups[GroupId(group_id)]
-            routed = route(group.finished())[PolicyId(policy)]
+            routed = route(group.to_group())[PolicyId(policy)]
             self._needed.setdefault(group.id, set()).add(routed.policy)
-            if place is None:
+            if sort_key is None:
                 waiting[bool(is_trained)].setdefault(routed.policy, []).append(routed)
             else:
-                batched.setdefault(routed.policy, []).append((place, bool(is_trained), routed))
-        return Recovered(
+                batch = BatchId(sort_key.rpartition("/")[0])
+                batched.setdefault(batch, []).append((sort_key, bool(is_trained), routed))
+        return RecoveredRun(
             open_groups=[group for group in groups.values() if group.id not in self._needed],
             buffered=waiting[False],
             replayable=waiting[True],
@@ -149,16 +155,16 @@ class Records:
             partials=self._partials(groups),
         )
 
-    def _partials(self, groups: dict[GroupId, OpenGroup]) -> list[Partial]:
-        """What was handed back; tells the groups at which try their members are."""
-        partials: list[Partial] = []
+    def _partials(self, groups: dict[GroupId, OpenGroup]) -> list[PartialRollout]:
+        """Returns the partial rollouts; sets the attempts of the groups' members."""
+        partials: list[PartialRollout] = []
         for task, group_id, attempt, blob in self._journal.rows("select * from unfinished"):
             self._unfinished.setdefault(GroupId(group_id), set()).add(TaskId(task))
-            place = parse_task_id(TaskId(task))
-            if place is not None and attempt:
-                groups[GroupId(group_id)].attempts[place[1]] = attempt
+            parsed = parse_task_id(TaskId(task))
+            if parsed is not None and attempt:
+                groups[GroupId(group_id)].attempts[parsed[1]] = attempt
             if blob is not None:
-                partials.append(decode_partial(data.Partial.FromString(blob)))
+                partials.append(decode_partial_rollout(data.PartialRollout.FromString(blob)))
         return partials
 
     def _groups(self) -> dict[GroupId, OpenGroup]:
@@ -169,10 +175,10 @@ class Records:
                 id=GroupId(group_id),
                 flow=FlowId(flow),
                 prompt=Prompt(id=PromptId(body["prompt"]), fields=body["fields"]),
-                index=body["index"],
+                prompt_index=body["index"],
                 size=body["size"],
-                spare_for=frozenset(map(PolicyId, body["spare_for"])),
-                served={PolicyId(policy): Version(version) for policy, version in body["served"].items()},
+                surplus_policies=frozenset(map(PolicyId, body["surplus_policies"])),
+                issued_for_versions={PolicyId(policy): Version(version) for policy, version in body["served"].items()},
                 pinned={PolicyId(policy): Version(version) for policy, version in body["pinned"].items()},
             )
         for number, body in self._journal.payloads():
@@ -199,16 +205,17 @@ class Records:
         for group in users:
             self._payloads.setdefault(group, set()).add(number)
 
-    def _batches(self, batched: dict[PolicyId, list[_Placed]]) -> dict[PolicyId, ServedBatch]:
-        batches = {}
-        for policy, batch_id, version in self._journal.rows("select policy, id, version from batches"):
-            members = sorted(batched[PolicyId(policy)], key=lambda placed: placed[0])
-            batches[PolicyId(policy)] = ServedBatch(
+    def _batches(self, batched: dict[BatchId, list[_BatchedGroup]]) -> dict[PolicyId, list[ServedBatch]]:
+        batches: dict[PolicyId, list[ServedBatch]] = {}
+        for policy, batch_id, version in self._journal.rows("select policy, id, version from batches order by rowid"):
+            members = sorted(batched[BatchId(batch_id)], key=lambda member: member[0])
+            batch = ServedBatch(
                 id=BatchId(batch_id),
                 version=Version(version),
-                groups=tuple(group for _, is_trained, group in members if not is_trained),
+                fresh_groups=tuple(group for _, is_trained, group in members if not is_trained),
                 replayed=tuple(group for _, is_trained, group in members if is_trained),
             )
+            batches.setdefault(PolicyId(policy), []).append(batch)
         return batches
 
     def _forget_if_unneeded(self, group: GroupId) -> None:

@@ -1,7 +1,7 @@
-"""One run: its flows, streams and nodes, and how they come back after a restart.
+"""One run: its flows, streams and nodes, and their recovery after a restart.
 
-All state lives on one event loop and changes in plain synchronous steps; whoever must wait (for a task, for a batch)
-waits for a change and looks again. What is answered to the outside is answered after the journal says it is durable.
+All state lives on one event loop and changes in synchronous steps; an operation that must wait (for a task, for a
+batch) waits for a notification and checks again. Answers to clients are sent after the journal reports durability.
 """
 
 import json
@@ -14,25 +14,25 @@ from astraflow.contract.errors import InvalidInput, RunComplete, UnknownPolicy
 from astraflow.contract.ids import FlowId, NodeId, PolicyId, Version
 from astraflow.contract.plugins import PluginChange
 from astraflow.contract.values import Json
-from astraflow.dataflow.bell import Bell
-from astraflow.dataflow.changes import PluginChanges, owner_of_rows
-from astraflow.dataflow.evaluating.evaluation import Evaluation
+from astraflow.dataflow.evaluation.evaluation import Evaluation
 from astraflow.dataflow.flow import Flow
-from astraflow.dataflow.issuing.stalls import Stalls
+from astraflow.dataflow.issuing.stalls import StallDetector
 from astraflow.dataflow.journal import Journal
-from astraflow.dataflow.pool.registry import Registry
+from astraflow.dataflow.notifier import Notifier
+from astraflow.dataflow.plugin_changes import PluginChanges, selector_rows_owner
+from astraflow.dataflow.pool.registry import NodeRegistry
 from astraflow.dataflow.records import Records
+from astraflow.dataflow.reporting.activity import RunActivity
 from astraflow.dataflow.reporting.events import Events
-from astraflow.dataflow.reporting.ledger import Ledger
-from astraflow.dataflow.reporting.rounds import KeptRounds
-from astraflow.dataflow.reporting.samples import Samples
+from astraflow.dataflow.reporting.round_archive import RoundArchive
+from astraflow.dataflow.reporting.samples import TrajectorySamples
 from astraflow.dataflow.serving.stream import Stream
-from astraflow.dataflow.stopping import StopCondition
+from astraflow.dataflow.stop_condition import StopCondition
 from astraflow.runtime.clock import Clock
 
 
 class Run:
-    """The state that the three loops share; `NodeSide` and `TrainerSide` are what they do to it."""
+    """State shared by the three loops; `NodeOperations` and `TrainerOperations` change it."""
 
     def __init__(
         self,
@@ -40,12 +40,12 @@ class Run:
         streams: Mapping[PolicyId, Stream],
         evaluations: Mapping[FlowId, Evaluation],
         *,
-        registry: Registry,
+        registry: NodeRegistry,
         journal: Journal,
         events: Events,
-        samples: Samples,
-        rounds: KeptRounds,
-        stalls: Stalls,
+        samples: TrajectorySamples,
+        round_archive: RoundArchive,
+        stall_detector: StallDetector,
         stop_condition: StopCondition,
         lease_s: float,
         memory_bytes: int,
@@ -59,13 +59,13 @@ class Run:
         self.records = Records(journal)
         self.events = events
         self.samples = samples
-        self.rounds = rounds
-        self.stalls = stalls
+        self.round_archive = round_archive
+        self.stall_detector = stall_detector
         self.stop_condition = stop_condition
-        self.ledger = Ledger(list(streams), now=clock.now())
+        self.activity = RunActivity(list(streams), now=clock.now())
         self.trainers: dict[PolicyId, dict[str, Json]] = {}
-        """What the trainer of each policy said about itself."""
-        self.changes = PluginChanges(
+        """Facts that the trainer of each policy reported about itself."""
+        self.plugin_changes = PluginChanges(
             self.flows,
             self.streams,
             trainers=self.trainers,
@@ -73,118 +73,136 @@ class Run:
             records=self.records,
             events=self.events,
         )
-        self.waiting: Counter[PolicyId] = Counter()
-        """Pulls that wait for a batch now."""
+        self.waiting_pulls: Counter[PolicyId] = Counter()
+        """Number of pulls that wait for a batch, by policy."""
         self.lease_s = lease_s
         self.memory_bytes = memory_bytes
         self.clock = clock
-        self.nodes_bell = Bell()
-        """Rung when there may be tasks to lease, by node."""
-        self.trainers_bell = Bell()
-        """Rung when there may be a batch to pull, by policy."""
+        self.nodes_notifier = Notifier()
+        """Notified when there may be tasks to lease, by node."""
+        self.trainers_notifier = Notifier()
+        """Notified when there may be a batch to pull, by policy."""
 
     @property
-    def every_flow(self) -> list[Flow]:
-        """Those that are trained on, and those of the evaluations."""
+    def all_flows(self) -> list[Flow]:
+        """Flows of training and of evaluations."""
         return [*self.flows.values(), *(evaluation.flow for evaluation in self.evaluations.values())]
 
     def stream(self, policy: PolicyId) -> Stream:
-        """The stream of a policy. Raises: UnknownPolicy."""
+        """Returns the stream of a policy. Raises: UnknownPolicy."""
         if policy not in self.streams:
-            raise UnknownPolicy(f"this run has no policy {policy!r}; it has {', '.join(self.streams)}")
+            raise UnknownPolicy(
+                f"cannot find policy {policy!r}: this run has no such policy; choose from {', '.join(self.streams)}",
+                code="policy.unknown",
+            )
         return self.streams[policy]
 
     @property
     def is_over(self) -> bool:
-        """The stop condition is met and ends the run: nothing is issued or served for training any more."""
+        """True if the stop condition is met and ends the run: nothing more is issued or served for training."""
         return self.stop_condition.is_over
 
     @property
     def needs_no_nodes(self) -> bool:
-        """The run is over, and no round of an evaluation is left to finish."""
-        is_evaluated = any(
-            evaluation.rounds.round is not None or evaluation.waiting for evaluation in self.evaluations.values()
+        """True if the run is over and no evaluation round remains to finish."""
+        has_evaluations = any(
+            evaluation.rounds.round is not None or evaluation.pending_request
+            for evaluation in self.evaluations.values()
         )
-        return self.is_over and not is_evaluated
+        return self.is_over and not has_evaluations
 
-    async def refuse_complete(self) -> None:
-        """Tells the caller, once that is durable, that the run is complete. Raises: RunComplete, StorageFull."""
-        await self.journal.durable()
+    async def raise_run_complete(self) -> None:
+        """Raises RunComplete once the completion is durable. Raises: RunComplete, StorageFull."""
+        await self.journal.wait_durable()
         completion = self.stop_condition.completion
-        raise RunComplete(f"the run is complete: {completion.reason if completion else 'it was stopped'}")
+        raise RunComplete(
+            f"the run is complete: {completion.reason if completion else 'it was stopped'}", code="run.complete"
+        )
 
     def drain_node(self, node_id: NodeId, *, actor: str, reason: str, deadline_s: float) -> str:
-        """Have a node finish what runs and leave; within `deadline_s`, unless it is 0.
+        """Drains a node: it finishes what runs and leaves, within `deadline_s` unless that is 0.
 
         Raises: UnknownNode, InvalidInput.
         """
         if not 0 <= deadline_s < math.inf:
-            raise InvalidInput(f"a deadline of {deadline_s} s: give the seconds that the node has, or 0 for no limit")
+            raise InvalidInput(
+                f"cannot drain node {node_id!r} with a deadline of {deadline_s} s: it must be finite and not negative; "
+                "give seconds, or 0 for no limit",
+                code="drain.invalid_deadline",
+            )
         until = self.clock.now() + deadline_s if deadline_s else None
         node = self.registry.drain(node_id, f"{actor}: {reason}", until=until)
-        limit = f", at the latest in {deadline_s:g} s" if deadline_s else ""
-        self.events.act("node_drained", node.id, actor=actor, reason=f"{reason}{limit}")
-        return f"{node.id} leases nothing more; it leaves when what runs has ended{limit}"
+        limit = f", within {deadline_s:g} s" if deadline_s else ""
+        self.events.record_action("node_drained", node.id, actor=actor, reason=f"{reason}{limit}")
+        return f"{node.id} is draining: it leases no more tasks and leaves when its running tasks have ended{limit}"
 
     def pause_flow(self, flow_id: FlowId, *, is_paused: bool, actor: str, reason: str) -> str:
-        """Stop or go on issuing. Raises: InvalidInput."""
+        """Pauses or resumes a flow. Raises: InvalidInput."""
         if flow_id not in self.flows:
-            raise InvalidInput(f"this run has no flow {flow_id!r}; it has {', '.join(self.flows)}")
+            raise InvalidInput(
+                f"cannot pause or resume flow {flow_id!r}: this run has no such flow; choose from "
+                f"{', '.join(self.flows)}",
+                code="flow.unknown",
+            )
         self.flows[flow_id].is_paused = is_paused
-        word = "paused" if is_paused else "resumed"
-        self.events.act(f"flow_{word}", flow_id, actor=actor, reason=reason)
-        self.changes.carry_out_paused(self.flows[flow_id])
+        state = "paused" if is_paused else "resumed"
+        self.events.record_action(f"flow_{state}", flow_id, actor=actor, reason=reason)
+        self.plugin_changes.activate_due_of_paused_flow(self.flows[flow_id])
         self.notify()
-        return f"{flow_id} is {word}"
+        return f"{flow_id} is {state}"
 
     def change_plugins(self, change: PluginChange) -> str:
-        """Have other data algorithms decide from the next version on. Raises: InvalidInput, UnknownPolicy."""
-        answer = self.changes.ask(change)
+        """Plans a change of data algorithms. Raises: InvalidInput, NotPermitted, UnknownPolicy."""
+        answer = self.plugin_changes.plan(change)
         self.notify()
         return answer
 
     def restore(self, *, grace_s: float) -> None:
-        """Take up what the journal holds, and have it keep the rest from now on."""
+        """Restores the state in the journal, and registers all state to be saved from now on."""
         for name, part in self._parts().items():
             saved = self.journal.saved_state(name)
             if saved is not None:
                 part.load_state_dict(saved)
-            self.journal.keep_state(name, part.state_dict)
+            self.journal.register_state(name, part.state_dict)
         self._restore_rows()
         saved = self.journal.saved_state("trainers")
         self.trainers.update({PolicyId(policy): facts for policy, facts in (saved or {}).items()})
-        self.journal.keep_state("trainers", lambda: {str(policy): dict(f) for policy, f in self.trainers.items()})
+        self.journal.register_state(
+            "trainers", lambda: {str(policy): dict(facts) for policy, facts in self.trainers.items()}
+        )
         recovered = self.records.recover()
         now = self.clock.now()
-        for flow in self.every_flow:
+        for flow in self.all_flows:
             groups = [group for group in recovered.open_groups if group.flow == flow.id]
             flow.restore(groups, recovered.partials, now=now, grace_s=grace_s)
         for policy, stream in self.streams.items():
             stream.restore(
                 recovered.buffered.get(policy, []),
-                recovered.batches.get(policy),
+                recovered.batches.get(policy, []),
                 recovered.replayable.get(policy, []),
             )
-            self.records.released(policy, stream.forget_unreplayed())
+            self.records.record_released(policy, stream.release_unreplayed())
         for evaluation in self.evaluations.values():
             evaluation.restore(recovered.evaluations)
-        self.rounds.restore(recovered.evaluations)
+        self.round_archive.restore(recovered.evaluations)
         steps = {policy: stream.counts.steps for policy, stream in self.streams.items()}
         self.stop_condition.resume(steps, at=self.clock.wall())
-        self.samples.settle({policy: stream.waiting() for policy, stream in self.streams.items()})
+        self.samples.mark_unrecorded({policy: stream.untrained_groups() for policy, stream in self.streams.items()})
 
-    def floors(self) -> dict[PolicyId, Version]:
-        """The oldest version of each policy that can still be trained on."""
-        return {policy: stream.floor for policy, stream in self.streams.items()}
+    def oldest_trainable_versions(self) -> dict[PolicyId, Version]:
+        """Returns the oldest version of each policy that can still be trained on."""
+        return {policy: stream.oldest_trainable_version for policy, stream in self.streams.items()}
 
     def _restore_rows(self) -> None:
-        """Rows of a selector that the run has no more are forgotten: it would begin anew with its other state."""
-        keepers = {owner: flow.rows[1] for flow in self.every_flow if flow.rows and (owner := owner_of_rows(flow))}
-        for owner, keeper in keepers.items():
-            keeper.load_rows(self.journal.saved_rows(owner))
-            self.journal.keep_rows(owner, keeper.changed_rows)
+        """Restores rows, and deletes the rows of selectors that the run no longer has."""
+        providers = {
+            owner: flow.rows[1] for flow in self.all_flows if flow.rows and (owner := selector_rows_owner(flow))
+        }
+        for owner, provider in providers.items():
+            provider.load_rows(self.journal.saved_rows(owner))
+            self.journal.register_rows(owner, provider.changed_rows)
         statement = "delete from rows where owner not in (select value from json_each(?))"
-        self.journal.put(statement, json.dumps(list(keepers)))
+        self.journal.put(statement, json.dumps(list(providers)))
 
     def _parts(self) -> dict[str, Any]:
         return {
@@ -197,31 +215,43 @@ class Run:
 
     @property
     def held_bytes(self) -> int:
-        """Of results, and of what was handed back: what waits in memory for its use."""
-        return self.records.held_bytes + sum(flow.prefixes.kept_bytes for flow in self.every_flow)
+        """Memory held by results and partial rollouts. Bytes."""
+        return self.records.held_bytes + sum(flow.partial_rollouts.stored_bytes for flow in self.all_flows)
 
     @property
-    def may_begin(self) -> bool:
-        """Whether new groups may be issued at all: not while the disk fails, nor while results fill the memory."""
+    def may_issue(self) -> bool:
+        """True unless the disk fails or results fill the memory: new groups may be issued."""
         return self.journal.failure is None and self.held_bytes < self.memory_bytes
 
-    def troubles(self) -> tuple[str, ...]:
-        """What keeps the run from going on now, each with what to do."""
-        found = [] if self.journal.failure is None else [str(self.journal.failure)]
-        is_starved = any(self.waiting[policy] and stream.batch is None for policy, stream in self.streams.items())
+    def problems(self) -> tuple[str, ...]:
+        """Returns what blocks the run now, each with a remedy."""
+        problems = [] if self.journal.failure is None else [str(self.journal.failure)]
+        waiting = [stream for policy, stream in self.streams.items() if self.waiting_pulls[policy]]
+        is_starved = any(not stream.open_batches for stream in waiting)
         if is_starved and self.held_bytes >= self.memory_bytes:
-            found.append(
-                f"results fill the {self.memory_bytes / 2**20:.0f} MiB they may take, and no batch is complete: "
+            problems.append(
+                f"results fill the {self.memory_bytes / 2**20:.0f} MiB limit of memory, and no batch is complete: "
                 "raise dataflow.memory_bytes, or lower batch_groups or max_staleness"
             )
-        return tuple(found)
+        return (*problems, *self._flows_without_nodes())
+
+    def _flows_without_nodes(self) -> list[str]:
+        """Returns a problem for each flow that no node of the run serves, once there are nodes."""
+        nodes = [node for node in self.registry.nodes() if node.is_live and node.drain_reason is None]
+        unserved = [flow for flow in self.all_flows if not any(node.facts.serves(flow.policies) for node in nodes)]
+        return [
+            f"no node serves all policies of the flow {flow.id!r} ({', '.join(flow.policies)}): start a node that "
+            "serves them, or add them to the `policies` of a node"
+            for flow in unserved
+            if nodes and not self.is_over
+        ]
 
     def notify(self) -> None:
-        """Something changed that may matter to anyone: whoever waits looks again."""
-        self.nodes_bell.ring()
-        self.trainers_bell.ring()
+        """Notifies all waiting operations, which check the state again."""
+        self.nodes_notifier.notify()
+        self.trainers_notifier.notify()
 
     def stop(self) -> None:
-        """Whoever waits comes back empty-handed."""
-        self.nodes_bell.stop()
-        self.trainers_bell.stop()
+        """Ends all waits."""
+        self.nodes_notifier.stop()
+        self.trainers_notifier.stop()

@@ -1,17 +1,17 @@
-"""Where the payload of accepted results is on disk: append-only files, removed when nothing in them is needed.
+"""Segments: append-only files for the payload of accepted results, removed when nothing in them is needed.
 
-A record is what one push brought, as it came over the wire, so that nothing is encoded again. The index (which records
-are needed, and where they are) is the journal's, and a record is on disk before the index names it: what a crash tears
-is never looked at. The records of a commit stand together in a block of whole pages, which goes to the disk past the
-page cache where the file system can: new files written and synchronised through the cache took 15 to 90 µs of CPU for
-each 32 KiB here, and 1 to 6 µs past it, at two to four times the rate.
+A record is one push as received over the wire, so that nothing is encoded again. The journal holds the index (which
+records are needed, and where they are), and a record is on disk before the index names it: a record torn by a crash is
+never read. The records of a commit form a block of whole pages, which is written past the page cache where the file
+system supports it: new files written and synchronised through the cache took 15 to 90 µs of CPU for each 32 KiB here,
+and 1 to 6 µs past it, at two to four times the rate.
 
-    open segment ──full──► sealed ──nothing needed──► spare ──► the next open segment, or removed when there are others
-                             └──little needed──► its records move to the open one
+    open segment ──full──► sealed ──nothing needed──► spare ──► the next open segment, or removed if surplus
+                             └──little needed──► its records move to the open segment
 
-A segment in use holds at least `LEAST_NEEDED` of its size in needed records, so the files stay within a few times what
-is needed, however long single groups take. Spares are written over: some file systems give space back to the disk when
-a file goes, and every write waits for that (1.2 ms for each MiB here, against 0.1 ms for a commit).
+A segment in use holds at least `MIN_NEEDED_SHARE` of its size in needed records, so the files stay within a few times
+the needed size, however long single groups take. Spares are overwritten: some file systems discard the space of a
+deleted file at once, and every write waits for that (1.2 ms for each MiB here, against 0.1 ms for a commit).
 """
 
 import errno
@@ -29,102 +29,102 @@ import xxhash
 from astraflow.contract.errors import CorruptData
 
 SEGMENT_BYTES = 64 * 2**20
-"""A segment is sealed when it has at least this size."""
+"""Size at which a segment is sealed."""
 
-LEAST_NEEDED = 0.25
-"""A sealed segment of which less is needed is emptied."""
+MIN_NEEDED_SHARE = 0.25
+"""Share of needed bytes below which a sealed segment is compacted."""
 
 PAGE_BYTES = 4096
-"""A block begins and ends at a multiple of this, in the file and in memory, as disks want it."""
+"""Alignment of blocks, in the file and in memory, as direct I/O requires."""
 
-SPARES = 2
-"""Segments that are kept to be written over. Others are cut away, little by little."""
+MAX_SPARE_SEGMENTS = 2
+"""Number of spare segments that are kept to be overwritten. Further segments are truncated step by step."""
 
-CUT_BYTES = 4 * 2**20
-"""Of a segment too many, with each commit."""
+SHRINK_BYTES = 4 * 2**20
+"""Size by which a surplus spare is truncated with each commit."""
 
 _BUFFER_BYTES = 8 * 2**20
 
 _SPARE = ".spare"
-_HEAD = struct.Struct("<IQ")
-"""Length of the record and the xxh3 hash of its bytes, before each."""
+_HEADER = struct.Struct("<IQ")
+"""Header of a record: its length and the xxh3 hash of its bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where a record is."""
+class RecordLocation:
+    """Location of a record."""
 
     segment: int
     offset: int
-    """Of its head."""
+    """Position of the header in the segment. Bytes."""
     length: int
-    """Of the record alone."""
+    """Length of the record without its header. Bytes."""
 
     @property
     def size_bytes(self) -> int:
-        """With its head."""
-        return _HEAD.size + self.length
+        """Size of the record with its header."""
+        return _HEADER.size + self.length
 
 
 @dataclass(slots=True)
 class _Segment:
     size_bytes: int = 0
-    needed: dict[int, Place] = field(default_factory=dict)
-    """Records by their number."""
+    needed_records: dict[int, RecordLocation] = field(default_factory=dict)
+    """Locations of the needed records, by record number."""
 
     @property
     def needed_bytes(self) -> int:
-        return sum(place.size_bytes for place in self.needed.values())
+        return sum(location.size_bytes for location in self.needed_records.values())
 
 
 class SegmentMap:
-    """Which records are where. Places are given out before anything is written; it touches no file."""
+    """Locations of records. It assigns locations before anything is written and touches no file."""
 
-    def __init__(self, places: Iterable[tuple[int, Place]] = (), *, first_free: int = 1) -> None:
+    def __init__(self, locations: Iterable[tuple[int, RecordLocation]] = (), *, first_free: int = 1) -> None:
         self._segments: dict[int, _Segment] = {}
-        self._places: dict[int, Place] = {}
+        self._locations: dict[int, RecordLocation] = {}
         self._open = first_free
-        for record, place in places:
-            self._put(record, place)
+        for record, location in locations:
+            self._put(record, location)
 
-    def place(self, record: int) -> Place:
-        """Of a record."""
-        return self._places[record]
+    def location(self, record: int) -> RecordLocation:
+        """Returns the location of a record."""
+        return self._locations[record]
 
     @property
     def size_bytes(self) -> int:
-        """Of all segments."""
+        """Size of all segments."""
         return sum(segment.size_bytes for segment in self._segments.values())
 
-    def append(self, records: Sequence[tuple[int, int]]) -> list[Place]:
-        """Places for records of these numbers and lengths, one after the other in a new block of the open segment."""
-        places = []
-        begin = -(-self._end() // PAGE_BYTES) * PAGE_BYTES
+    def append(self, records: Sequence[tuple[int, int]]) -> list[RecordLocation]:
+        """Assigns locations to records of these numbers and lengths, in sequence in a new block of the open segment."""
+        locations = []
+        offset = -(-self._end() // PAGE_BYTES) * PAGE_BYTES
         for record, length in records:
-            if begin >= SEGMENT_BYTES:
-                self._open, begin = self._open + 1, 0
-            places.append(Place(segment=self._open, offset=begin, length=length))
-            self._put(record, places[-1])
-            begin = self._end()
-        return places
+            if offset >= SEGMENT_BYTES:
+                self._open, offset = self._open + 1, 0
+            locations.append(RecordLocation(segment=self._open, offset=offset, length=length))
+            self._put(record, locations[-1])
+            offset = self._end()
+        return locations
 
     def drop(self, record: int) -> None:
-        """A record is needed no more."""
-        place = self._places.pop(record)
-        del self._segments[place.segment].needed[record]
+        """Drops a record that is no longer needed."""
+        location = self._locations.pop(record)
+        del self._segments[location.segment].needed_records[record]
 
-    def take_useless(self) -> list[int]:
-        """Forget the sealed segments of which nothing is needed; returns their numbers."""
-        useless = [number for number, segment in self._sealed() if not segment.needed]
-        for number in useless:
+    def take_unneeded_segments(self) -> list[int]:
+        """Removes the sealed segments without needed records; returns their numbers."""
+        unneeded = [number for number, segment in self._sealed() if not segment.needed_records]
+        for number in unneeded:
             del self._segments[number]
-        return useless
+        return unneeded
 
-    def scattered(self) -> list[int]:
-        """The needed records of one sealed segment that holds little of them; empty when there is no such segment."""
+    def records_to_compact(self) -> list[int]:
+        """Returns the needed records of one sealed segment below `MIN_NEEDED_SHARE`; empty without such a segment."""
         for _, segment in self._sealed():
-            if segment.needed and segment.needed_bytes < LEAST_NEEDED * segment.size_bytes:
-                return list(segment.needed)
+            if segment.needed_records and segment.needed_bytes < MIN_NEEDED_SHARE * segment.size_bytes:
+                return list(segment.needed_records)
         return []
 
     def _end(self) -> int:
@@ -133,57 +133,64 @@ class SegmentMap:
     def _sealed(self) -> Iterator[tuple[int, _Segment]]:
         return ((number, segment) for number, segment in self._segments.items() if number != self._open)
 
-    def _put(self, record: int, place: Place) -> None:
-        segment = self._segments.setdefault(place.segment, _Segment())
-        segment.needed[record] = place
-        segment.size_bytes = max(segment.size_bytes, place.offset + place.size_bytes)
-        self._places[record] = place
+    def _put(self, record: int, location: RecordLocation) -> None:
+        segment = self._segments.setdefault(location.segment, _Segment())
+        segment.needed_records[record] = location
+        segment.size_bytes = max(segment.size_bytes, location.offset + location.size_bytes)
+        self._locations[record] = location
 
 
 class SegmentFiles:
-    """The files. One caller at a time; everything here blocks."""
+    """Files of the segments. One caller at a time; all methods block."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._open: tuple[int, int] | None = None
-        """Number and file descriptor of the segment written last."""
-        self._buffer = mmap.mmap(-1, _BUFFER_BYTES)  # begins at a page
+        """Number and file descriptor of the open segment."""
+        self._buffer = mmap.mmap(-1, _BUFFER_BYTES)  # starts at a page boundary
 
-    def numbers(self) -> list[int]:
-        """Of the segments that exist."""
+    def segment_numbers(self) -> list[int]:
+        """Returns the numbers of the existing segments."""
         return sorted(int(path.stem) for path in self._directory.glob("*.segment") if path.stem.isdecimal())
 
-    def write(self, records: Iterable[tuple[Place, bytes]]) -> None:
-        """Write records to their places, and have them on disk. Raises: OSError."""
-        for segment, same in groupby(records, key=lambda record: record[0].segment):
-            self._write_block(self._descriptor(segment), list(same))
+    def write(self, records: Iterable[tuple[RecordLocation, bytes]]) -> None:
+        """Writes records to their locations and synchronises the files. Raises: OSError."""
+        for segment, segment_records in groupby(records, key=lambda record: record[0].segment):
+            self._write_block(self._descriptor(segment), list(segment_records))
         if self._open is not None:
             os.fdatasync(self._open[1])
 
-    def read(self, place: Place) -> bytes:
-        """A record. Raises: CorruptData when it is not what was written."""
-        path = self._path(place.segment)
+    def read(self, location: RecordLocation) -> bytes:
+        """Returns a record. Raises: CorruptData when its bytes differ from what was written."""
+        path = self._path(location.segment)
         try:
             with path.open("rb") as file:
-                file.seek(place.offset)
-                length, digest = _HEAD.unpack(file.read(_HEAD.size))
+                file.seek(location.offset)
+                length, digest = _HEADER.unpack(file.read(_HEADER.size))
                 body = file.read(length)
         except (OSError, struct.error) as problem:
-            raise CorruptData(f"{path} cannot be read at {place.offset}: {problem}") from problem
-        if len(body) != place.length or xxhash.xxh3_64_intdigest(body) != digest:
-            raise CorruptData(f"{path} is damaged at {place.offset}: restore it from a copy, or begin a new run")
+            raise CorruptData(
+                f"cannot read {str(path)!r} at offset {location.offset}: {problem}; check the disk",
+                code="journal.unreadable",
+            ) from problem
+        if len(body) != location.length or xxhash.xxh3_64_intdigest(body) != digest:
+            raise CorruptData(
+                f"cannot read {str(path)!r} at offset {location.offset}: the record is damaged; restore the file from "
+                "a backup, or start a new run",
+                code="journal.damaged",
+            )
         return body
 
     def remove(self, numbers: Iterable[int]) -> None:
-        """Make spares of these segments, one that is gone already is no mistake; and cut a little off one too many."""
+        """Turns these segments into spares, ignoring missing segments, and truncates one surplus spare."""
         for number in numbers:
             with suppress(FileNotFoundError):
                 self._path(number).rename(self._directory / f"{number:08d}{_SPARE}")
-        for spare in self._spares()[SPARES:][:1]:
-            _cut(spare)
+        for spare in self._spares()[MAX_SPARE_SEGMENTS:][:1]:
+            _shrink(spare)
 
     def close(self) -> None:
-        """Close what is open, and remove the spares."""
+        """Closes the open segment and removes the spares."""
         self._close_open()
         for spare in self._spares():
             spare.unlink()
@@ -194,21 +201,21 @@ class SegmentFiles:
             self._open = None
 
     def _spares(self) -> list[Path]:
-        """The smallest last."""
+        """Returns the spares, largest first."""
         return sorted(self._directory.glob(f"*{_SPARE}"), key=lambda path: (-path.stat().st_size, path))
 
-    def _write_block(self, descriptor: int, records: Sequence[tuple[Place, bytes]]) -> None:
-        """Records that stand together: through the buffer, whole pages at a time."""
+    def _write_block(self, descriptor: int, records: Sequence[tuple[RecordLocation, bytes]]) -> None:
+        """Writes the records of one block through the buffer, in whole pages."""
         offset = records[0][0].offset // PAGE_BYTES * PAGE_BYTES
         filled = records[0][0].offset - offset
-        for place, body in records:
-            for part in (_HEAD.pack(place.length, xxhash.xxh3_64_intdigest(body)), body):
+        for location, body in records:
+            for part in (_HEADER.pack(location.length, xxhash.xxh3_64_intdigest(body)), body):
                 rest = memoryview(part)
                 while rest:
-                    taken = rest[: _BUFFER_BYTES - filled]
-                    self._buffer[filled : filled + len(taken)] = taken
-                    filled += len(taken)
-                    rest = rest[len(taken) :]
+                    chunk = rest[: _BUFFER_BYTES - filled]
+                    self._buffer[filled : filled + len(chunk)] = chunk
+                    filled += len(chunk)
+                    rest = rest[len(chunk) :]
                     if filled == _BUFFER_BYTES:
                         _write_all(descriptor, memoryview(self._buffer), offset)
                         offset, filled = offset + filled, 0
@@ -232,16 +239,16 @@ class SegmentFiles:
         return self._directory / f"{number:08d}.segment"
 
 
-def _cut(path: Path) -> None:
-    left = path.stat().st_size - CUT_BYTES
-    if left > 0:
-        os.truncate(path, left)
+def _shrink(path: Path) -> None:
+    remaining_bytes = path.stat().st_size - SHRINK_BYTES
+    if remaining_bytes > 0:
+        os.truncate(path, remaining_bytes)
     else:
         path.unlink()
 
 
 def _opened(path: Path) -> int:
-    """For writing past the page cache, or through it on file systems that know nothing else (those in memory)."""
+    """Opens a file for direct I/O, or through the page cache on file systems without it (those in memory)."""
     try:
         return os.open(path, os.O_CREAT | os.O_WRONLY | getattr(os, "O_DIRECT", 0), 0o600)
     except OSError as problem:
@@ -251,7 +258,7 @@ def _opened(path: Path) -> int:
 
 
 def _write_all(descriptor: int, view: memoryview, offset: int) -> None:
-    """A write may end early, when the disk is nearly full for one."""
+    """Writes all bytes; a single write may be partial, for example when the disk is nearly full."""
     while view:
         written = os.pwrite(descriptor, view, offset)
         offset += written
@@ -259,7 +266,7 @@ def _write_all(descriptor: int, view: memoryview, offset: int) -> None:
 
 
 def _sync_directory(directory: Path) -> None:
-    """A new file is there after a crash only when its directory is on disk too."""
+    """Synchronises a directory: without it a new file may be missing after a crash."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -9,37 +9,38 @@ from pathlib import Path
 
 import grpc
 
-from astraflow.access.keeper import Keeper
+from astraflow.access.authenticator import Authenticator
 from astraflow.contract.ids import FlowId, PolicyId, PoolId
-from astraflow.contract.nodes import FlowSpec, PolicySpec, Welcome
-from astraflow.contract.plugins import Seam
+from astraflow.contract.nodes import FlowSpec, JoinResult, PolicySpec
+from astraflow.contract.plugins import PluginSlot
 from astraflow.contract.reports import Report
-from astraflow.dataflow.admitting.admitter import Admitter
-from astraflow.dataflow.admitting.filters import filters
+from astraflow.dataflow.admission.admitter import Admitter
+from astraflow.dataflow.admission.filters import filters
 from astraflow.dataflow.config import DataflowConfig, EvaluationConfig, FlowConfig, StreamConfig
-from astraflow.dataflow.evaluating.evaluation import Evaluation
-from astraflow.dataflow.evaluating.round import Rounds
-from astraflow.dataflow.evaluating.schedule import Schedule
+from astraflow.dataflow.evaluation.evaluation import Evaluation
+from astraflow.dataflow.evaluation.rounds import EvaluationRounds
+from astraflow.dataflow.evaluation.schedule import Schedule
 from astraflow.dataflow.flow import Flow
 from astraflow.dataflow.issuing.issuer import Issuer
 from astraflow.dataflow.issuing.leases import Leases
 from astraflow.dataflow.issuing.mixture import build_selector
-from astraflow.dataflow.issuing.stalls import Patience, Stalls
-from astraflow.dataflow.journal import Journal, sole_user
-from astraflow.dataflow.metrics_door import MetricsDoor, metrics_door
-from astraflow.dataflow.node_side import NodeSide
-from astraflow.dataflow.plugged import Plugged
+from astraflow.dataflow.issuing.stalls import StallDetector, StallThreshold
+from astraflow.dataflow.journal import Journal, exclusive_use
+from astraflow.dataflow.metrics_endpoint import MetricsEndpoint, metrics_endpoint
+from astraflow.dataflow.node_operations import NodeOperations
+from astraflow.dataflow.null_journal import NullJournal
+from astraflow.dataflow.plugin_slot import SlotPlugins
+from astraflow.dataflow.pool.credential_ledger import CredentialLedger
 from astraflow.dataflow.pool.credentials import Credentials
-from astraflow.dataflow.pool.ledger import Ledger
-from astraflow.dataflow.pool.registry import Node, Registry
-from astraflow.dataflow.reporting.advice import Advisor
+from astraflow.dataflow.pool.registry import Node, NodeRegistry
 from astraflow.dataflow.reporting.archive import Archive
 from astraflow.dataflow.reporting.events import Events
+from astraflow.dataflow.reporting.health import HealthMonitor
 from astraflow.dataflow.reporting.history import History
+from astraflow.dataflow.reporting.recommender import Recommender
 from astraflow.dataflow.reporting.report import build_report
-from astraflow.dataflow.reporting.rounds import KeptRounds
-from astraflow.dataflow.reporting.samples import Samples
-from astraflow.dataflow.reporting.watching import Watch
+from astraflow.dataflow.reporting.round_archive import RoundArchive
+from astraflow.dataflow.reporting.samples import TrajectorySamples
 from astraflow.dataflow.run import Run
 from astraflow.dataflow.servicers import (
     ControlService,
@@ -50,39 +51,38 @@ from astraflow.dataflow.servicers import (
 )
 from astraflow.dataflow.serving.samplers import samplers
 from astraflow.dataflow.serving.stream import Stream
-from astraflow.dataflow.stopping import StopCondition
-from astraflow.dataflow.trainer_side import TrainerSide
-from astraflow.dataflow.unkept import NoJournal
+from astraflow.dataflow.stop_condition import StopCondition
+from astraflow.dataflow.trainer_operations import TrainerOperations
 from astraflow.datasets import datasets
-from astraflow.runtime.aio import periodic
 from astraflow.runtime.clock import Clock, SystemClock
 from astraflow.runtime.logs import get_logger
+from astraflow.runtime.retries import periodic
 from astraflow.runtime.service import run_until
 from astraflow.runtime.tracing import begin_run
 from astraflow.scaling.options import Spec
-from astraflow.wire.listeners import ENROLMENT
+from astraflow.wire.listener_limits import ENROLMENT_LIMITS
 from astraflow.wire.pb.control_plane_pb2_grpc import add_ControlPlaneServicer_to_server
 from astraflow.wire.pb.data_plane_pb2_grpc import add_NodeDataServicer_to_server, add_TrainerDataServicer_to_server
 from astraflow.wire.pb.enrollment_pb2_grpc import add_EnrollmentServicer_to_server
-from astraflow.wire.server import Listen, keeper_of, serving
+from astraflow.wire.server import ListenOptions, authenticator_for, serving
 from astraflow.workflows import workflows
 
 log = get_logger()
 
 TICK_S = 0.25
-"""How often leases and beats are checked."""
+"""Interval at which leases and heartbeats are checked. Seconds."""
 
-ALIVE_BEATS = 3.0
-"""A node that reported within so many periods of its beat is alive: its name is not given to another process."""
+LIVENESS_HEARTBEATS = 3.0
+"""A node that reported within this many heartbeat periods is alive: its name is not given to another process."""
 
 GRACE_S = 5.0
-"""After a restart, nodes have this long to come back and say which tasks they still run."""
+"""Time after a restart in which nodes may report the tasks that they still run. Seconds."""
 
 
 async def serve(
     config: DataflowConfig,
     *,
-    listen: Listen,
+    listen: ListenOptions,
     directory: Path,
     weights_address: str,
     stop: asyncio.Event,
@@ -91,28 +91,28 @@ async def serve(
     weights_key: bytes = b"",
     clock: Clock | None = None,
 ) -> None:
-    """Serve a run until `stop`; its state is kept in `directory` and taken up from there.
+    """Serves a run until `stop`; its state is stored in `directory` and restored from there.
 
-    metrics_token: what whoever reads the metrics must show. weights_key: the public key that signs the run's versions,
-    for all who join; empty when it does not sign.
-    Raises: InvalidInput for a configuration that does not fit together, a port in use, or a directory that cannot be
-    written or that another service is using.
+    metrics_token: token required to read the metrics. weights_key: public key of the run's signed versions, sent to
+    nodes and trainers; empty when versions are not signed.
+    Raises: InvalidInput for an inconsistent configuration, a port in use, or a directory that cannot be written or that
+    another service is using.
     """
     begin_run(config.run)
-    door = metrics_door(config.metrics, token=metrics_token)
-    with sole_user(directory):
+    endpoint = metrics_endpoint(config.metrics, token=metrics_token)
+    with exclusive_use(directory):
         is_durable = config.durability == "disk"
         clock = clock or SystemClock()
         await _serve(
             config,
-            Journal(directory / "journal.sqlite") if is_durable else NoJournal(),
-            Archive(directory / "history.sqlite", clock=clock, begins_anew=not is_durable),
+            Journal(directory / "journal.sqlite") if is_durable else NullJournal(),
+            Archive(directory / "history.sqlite", clock=clock, starts_empty=not is_durable),
             listen=listen,
             weights_address=weights_address,
             weights_key=weights_key,
             stop=stop,
             on_ready=on_ready,
-            door=door,
+            endpoint=endpoint,
             clock=clock,
         )
 
@@ -122,17 +122,17 @@ async def _serve(
     journal: Journal,
     archive: Archive,
     *,
-    listen: Listen,
+    listen: ListenOptions,
     weights_address: str,
     weights_key: bytes,
     stop: asyncio.Event,
     on_ready: Callable[[str], None],
-    door: MetricsDoor | None,
+    endpoint: MetricsEndpoint | None,
     clock: Clock,
 ) -> None:
     run = build_run(config, journal=journal, archive=archive, clock=clock)
     run.restore(grace_s=min(config.lease_s, GRACE_S))
-    keeper = keeper_of(listen, clock=clock)
+    authenticator = authenticator_for(listen, clock=clock)
     service = Service(
         config,
         run,
@@ -140,16 +140,16 @@ async def _serve(
         archive=archive,
         weights_address=weights_address,
         weights_key=weights_key,
-        credentials=_credentials(run, listen, keeper, beat_s=config.beat_s),
+        credentials=_credentials(run, listen, authenticator, heartbeat_s=config.heartbeat_s),
         clock=clock,
     )
     async with asyncio.TaskGroup() as tasks:
         writing = [tasks.create_task(journal.run()), tasks.create_task(archive.run())]
         try:
             async with (
-                serving(listen, service.register, keeper=keeper) as address,
-                service.enrolling(listen, address),
-                service.metrics(door),
+                serving(listen, service.register, authenticator=authenticator) as address,
+                service.serve_enrollment(listen, address),
+                service.metrics(endpoint),
                 service.keda(),
             ):
                 run.events.add("service_started", config.run, f"dataflow at {address}")
@@ -162,7 +162,7 @@ async def _serve(
 
 
 class Service:
-    """A run with everything that goes on around it."""
+    """Serves a run: planes, metrics, KEDA, periodic checks and reports."""
 
     def __init__(
         self,
@@ -180,22 +180,22 @@ class Service:
         self._credentials = credentials
         self._ports = Ports()
         self._run = run
-        self._nodes = NodeSide(run)
+        self._nodes = NodeOperations(run)
         self._archive = archive
         self._history = History(journal, archive, seconds=config.history, minutes=config.history_minutes)
-        self._watch = Watch()
+        self._health_monitor = HealthMonitor()
         pools = {PoolId(name): options for name, options in config.pools.items()}
         spec = Spec(options=config.scaling, pools=pools)
-        self._advisor = Advisor(spec, journal=journal, events=run.events)
+        self._recommender = Recommender(spec, journal=journal, events=run.events)
         self._weights_address = weights_address
         self._weights_key = weights_key
         self._clock = clock
         self._began_at = clock.now()
 
     def register(self, server: grpc.aio.Server) -> None:
-        """Add the data and control planes to a server."""
+        """Adds the data and control planes to a server."""
         trainers = TrainerDataService(
-            TrainerSide(self._run),
+            TrainerOperations(self._run),
             name=self._config.run,
             weights_address=self._weights_address,
             weights_key=self._weights_key,
@@ -207,7 +207,7 @@ class Service:
             nodes=self._nodes,
             credentials=self._credentials,
             ports=self._ports,
-            advisor=self._advisor,
+            recommender=self._recommender,
         )
         add_NodeDataServicer_to_server(NodeDataService(self._nodes, self._welcome, self._credentials), server)
         add_TrainerDataServicer_to_server(trainers, server)
@@ -215,65 +215,67 @@ class Service:
         self._register_enrollment(server)
 
     @asynccontextmanager
-    async def enrolling(self, listen: Listen, address: str) -> AsyncIterator[None]:
-        """With mutual TLS, let those who have no certificate get one, on a port where nothing else is to be had.
+    async def serve_enrollment(self, listen: ListenOptions, address: str) -> AsyncIterator[None]:
+        """With mutual TLS, serves enrolment without client certificates, on a port with no other service.
 
-        address: where the other planes are. Raises: InvalidInput.
+        address: of the other planes. Raises: InvalidInput.
         """
         self._ports.main = self._ports.enrollment = _port(address)
-        if listen.tls is None or not listen.wants_certificates:
+        if listen.tls is None or not listen.requires_certificates:
             yield
             return
-        door = replace(listen, port=listen.enroll_port, tls=replace(listen.tls, client_ca=None))
-        register = partial(self._register_enrollment, wants_tokens=True)
-        async with serving(door, register, limits=ENROLMENT) as enroll_address:
+        enrollment_options = replace(listen, port=listen.enroll_port, tls=replace(listen.tls, client_ca=None))
+        register = partial(self._register_enrollment, accepts_tokens=True)
+        async with serving(enrollment_options, register, limits=ENROLMENT_LIMITS) as enroll_address:
             self._ports.enrollment = _port(enroll_address)
             log.info("enrollment_ready", address=enroll_address)
             yield
 
-    def _register_enrollment(self, server: grpc.aio.Server, *, wants_tokens: bool = False) -> None:
-        service = EnrollmentService(self._run, self._credentials, self._ports, self._nodes, wants_tokens=wants_tokens)
+    def _register_enrollment(self, server: grpc.aio.Server, *, accepts_tokens: bool = False) -> None:
+        service = EnrollmentService(
+            self._run, self._credentials, self._ports, self._nodes, accepts_tokens=accepts_tokens
+        )
         add_EnrollmentServicer_to_server(service, server)
 
     @asynccontextmanager
-    async def metrics(self, door: MetricsDoor | None) -> AsyncIterator[None]:
-        """Serve metrics at the door, if there is one, for the block. Raises: InvalidInput."""
-        if door is None:
+    async def metrics(self, endpoint: MetricsEndpoint | None) -> AsyncIterator[None]:
+        """Serves metrics at the endpoint during the block, if there is one. Raises: InvalidInput."""
+        if endpoint is None:
             yield
             return
-        from astraflow.dataflow.metrics import serving_metrics  # an HTTP server, for those who want one
+        from astraflow.dataflow.metrics import serving_metrics  # imports an HTTP server, only if used
 
         losses = self._archive.losses
-        async with serving_metrics(door, lambda: self._history.latest or self.report(), losses) as address:
+        async with serving_metrics(endpoint, lambda: self._history.latest or self.report(), losses) as address:
             log.info("metrics_ready", address=address)
             yield
 
     @asynccontextmanager
     async def keda(self) -> AsyncIterator[None]:
-        """Answer KEDA for the block, if that is wanted. Raises: InvalidInput."""
+        """Serves KEDA during the block, if configured. Raises: InvalidInput."""
         if self._config.keda is None:
             yield
             return
-        from astraflow.dataflow.keda import serving_keda  # another server, for those who want one
+        from astraflow.dataflow.keda import serving_keda  # imports another server, only if used
 
         async with serving_keda(self._config.keda, lambda: self._history.latest, self._history) as address:
             log.info("keda_ready", address=address)
             yield
 
     async def work(self) -> None:
-        """Check leases and report, until cancelled."""
+        """Checks leases and reports, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(periodic(self._tick, every_s=TICK_S, clock=self._clock))
             tasks.create_task(periodic(self._report, every_s=self._config.report_s, clock=self._clock))
 
     async def drain(self) -> None:
-        """Let those who wait go; whatever was answered is durable."""
+        """Ends all waits; everything that was answered is durable."""
         self._run.events.stop()
         self._run.stop()
         self._history.stop()
 
     def report(self) -> Report:
-        """The state of the run now."""
+        """Returns the current report."""
         return build_report(
             self._run,
             name=self._config.run,
@@ -281,21 +283,22 @@ class Service:
             now=self._clock.now(),
             wall=self._clock.wall(),
             uptime_s=self._clock.now() - self._began_at,
-            archive_trouble=self._archive.trouble,
-            advice=self._advisor.latest,
+            archive_problem=self._archive.problem,
+            recommendations=self._recommender.latest,
         )
 
-    def _welcome(self, node: Node) -> Welcome:
+    def _welcome(self, node: Node) -> JoinResult:
         config = self._config
-        return Welcome(
+        return JoinResult(
             node=node.id,
             lease_s=config.lease_s,
-            beat_s=config.beat_s,
+            heartbeat_s=config.heartbeat_s,
             run=config.run,
             weights_address=self._weights_address,
-            flows=tuple(flow.spec for flow in self._run.every_flow),
+            flows=tuple(flow.spec for flow in self._run.all_flows),
             policies=tuple(PolicySpec(id=PolicyId(policy), model=model) for policy, model in config.models.items()),
             engine=config.engine,
+            engines={PolicyId(policy): engine for policy, engine in config.engines.items()},
             weights_key=self._weights_key,
         )
 
@@ -303,27 +306,27 @@ class Service:
         self._nodes.tick()
 
     async def _report(self) -> None:
-        """Report once. What fails is left out and counted: a report never ends the service."""
-        with self._archive.losses.counted("report"):
+        """Reports once. Errors are counted and suppressed: a report never ends the service."""
+        with self._archive.losses.counting("report"):
             report = self.report()
-            for finding in self._watch.findings(report):
+            for finding in self._health_monitor.findings(report):
                 self._run.events.add(finding.kind, finding.subject, finding.message)
             self._run.events.tick()
-            with self._archive.losses.counted("report"):
-                self._advisor.observe(report)
-            self._history.add(replace(report, advice=self._advisor.latest))
+            with self._archive.losses.counting("report"):
+                self._recommender.observe(report)
+            self._history.add(replace(report, recommendations=self._recommender.latest))
 
 
-def _credentials(run: Run, listen: Listen, keeper: Keeper, *, beat_s: float) -> Credentials:
+def _credentials(run: Run, listen: ListenOptions, authenticator: Authenticator, *, heartbeat_s: float) -> Credentials:
     return Credentials(
-        Ledger(run.journal, run.clock),
-        seal=keeper.seal,
-        revoked=keeper.revoked,
+        CredentialLedger(run.journal, run.clock),
+        signer=authenticator.signer,
+        revoked=authenticator.revoked,
         authority=listen.authority,
-        pin=listen.authority.pin if listen.authority and listen.wants_certificates else "",
+        pin=listen.authority.pin if listen.authority and listen.requires_certificates else "",
         policies=frozenset(run.streams),
         silent_s=lambda name: run.registry.silent_s(name, now=run.clock.now()),
-        alive_s=ALIVE_BEATS * beat_s,
+        alive_s=LIVENESS_HEARTBEATS * heartbeat_s,
         events=run.events,
         clock=run.clock,
     )
@@ -334,19 +337,24 @@ def _port(address: str) -> int:
 
 
 def build_run(config: DataflowConfig, *, journal: Journal, archive: Archive, clock: Clock) -> Run:
-    """A run as configured, before it takes up any state. Raises: InvalidInput."""
-    registry = Registry()
+    """Builds a run as configured, before it restores any state. Raises: InvalidInput."""
+    registry = NodeRegistry()
     streams = {PolicyId(name): _stream(PolicyId(name), stream) for name, stream in config.streams.items()}
     return Run(
         {FlowId(name): _flow(config, FlowId(name), flow, registry) for name, flow in config.flows.items()},
         streams,
-        {FlowId(name): _evaluation(config, FlowId(name), one, registry) for name, one in config.evaluations.items()},
+        {
+            FlowId(name): _evaluation(config, FlowId(name), evaluation, registry)
+            for name, evaluation in config.evaluations.items()
+        },
         registry=registry,
         journal=journal,
-        events=Events(journal, archive, clock, kept=config.events),
-        samples=Samples(archive, limit=config.samples, limit_bytes=config.sample_bytes),
-        rounds=KeptRounds(archive),
-        stalls=Stalls(streams, {PolicyId(name): _patience(stream) for name, stream in config.streams.items()}),
+        events=Events(journal, archive, clock, limit=config.events),
+        samples=TrajectorySamples(archive, limit=config.samples, limit_bytes=config.sample_bytes),
+        round_archive=RoundArchive(archive),
+        stall_detector=StallDetector(
+            streams, {PolicyId(name): _stall_threshold(stream) for name, stream in config.streams.items()}
+        ),
         stop_condition=StopCondition(config.stop, streams),
         lease_s=config.lease_s,
         memory_bytes=config.memory_bytes,
@@ -354,19 +362,21 @@ def build_run(config: DataflowConfig, *, journal: Journal, archive: Archive, clo
     )
 
 
-def _flow(config: DataflowConfig, flow_id: FlowId, flow: FlowConfig, registry: Registry) -> Flow:
+def _flow(config: DataflowConfig, flow_id: FlowId, flow: FlowConfig, registry: NodeRegistry) -> Flow:
     policies = workflows.build(flow.workflow).policies
     dataset = datasets.build(flow.dataset, config.seed)
     build = partial(build_selector, dataset=dataset, seed=config.seed)
     return Flow(
         FlowSpec(id=flow_id, workflow=flow.workflow, reward=flow.reward),
         policies,
-        issuer=Issuer(flow_id, dataset, Plugged(Seam.SELECTOR, [flow.selector], build), group_size=flow.group_size),
+        issuer=Issuer(
+            flow_id, dataset, SlotPlugins(PluginSlot.SELECTOR, [flow.selector], build), group_size=flow.group_size
+        ),
         leases=Leases(config.lease_s, owner_of=registry.owner),
         reward_range=flow.reward_range,
         admitter=Admitter(
             policies,
-            Plugged(Seam.FILTERS, flow.filters, filters.build),
+            SlotPlugins(PluginSlot.FILTERS, flow.filters, filters.build),
             min_group_size=min(flow.min_group_size, flow.group_size),
         ),
         max_attempts=flow.max_attempts,
@@ -375,23 +385,25 @@ def _flow(config: DataflowConfig, flow_id: FlowId, flow: FlowConfig, registry: R
 
 
 def _evaluation(
-    config: DataflowConfig, flow_id: FlowId, evaluation: EvaluationConfig, registry: Registry
+    config: DataflowConfig, flow_id: FlowId, evaluation: EvaluationConfig, registry: NodeRegistry
 ) -> Evaluation:
     policies = workflows.build(evaluation.workflow).policies
     dataset = datasets.build(evaluation.dataset, config.seed)
-    rounds = Rounds(flow_id, dataset, prompts=evaluation.prompts, samples=evaluation.samples, seed=config.seed)
+    rounds = EvaluationRounds(
+        flow_id, dataset, prompts=evaluation.prompts, samples=evaluation.samples, seed=config.seed
+    )
     flow = Flow(
         FlowSpec(id=flow_id, workflow=evaluation.workflow, reward=evaluation.reward, evaluation_share=evaluation.share),
         policies,
         issuer=rounds,
         leases=Leases(config.lease_s, owner_of=registry.owner),
         reward_range=evaluation.reward_range,
-        admitter=Admitter((), Plugged(Seam.FILTERS, (), filters.build), min_group_size=1),  # into no stream
+        admitter=Admitter((), SlotPlugins(PluginSlot.FILTERS, (), filters.build), min_group_size=1),  # feeds no stream
         max_attempts=evaluation.max_attempts,
         waits_when_full=True,
     )
     schedule = Schedule(every_versions=evaluation.every_versions, at_start=evaluation.at_start)
-    return Evaluation(flow, rounds, schedule, right_from=evaluation.right_from)
+    return Evaluation(flow, rounds, schedule, correct_threshold=evaluation.correct_threshold)
 
 
 def _stream(policy: PolicyId, stream: StreamConfig) -> Stream:
@@ -399,9 +411,9 @@ def _stream(policy: PolicyId, stream: StreamConfig) -> Stream:
         policy,
         batch_groups=stream.batch_groups,
         max_staleness=stream.max_staleness,
-        sampler=Plugged(Seam.SAMPLER, [stream.sampler], samplers.build),
+        sampler=SlotPlugins(PluginSlot.SAMPLER, [stream.sampler], samplers.build),
     )
 
 
-def _patience(stream: StreamConfig) -> Patience:
-    return Patience(usual_steps=stream.stalled_after_steps, at_least_s=stream.stalled_after_s)
+def _stall_threshold(stream: StreamConfig) -> StallThreshold:
+    return StallThreshold(usual_steps=stream.stalled_after_steps, min_s=stream.stalled_after_s)

@@ -1,4 +1,4 @@
-"""The data and control planes as gRPC sees them: decode, call, encode."""
+"""gRPC servicers of the data and control planes: they decode, call and encode."""
 
 import asyncio
 import math
@@ -6,22 +6,21 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from astraflow.access.callers import Role, actor, current_caller, own_pool
-from astraflow.contract.batches import TrainerWelcome
+from astraflow.access.callers import Role, audit_actor, check_own_pool, current_caller
+from astraflow.contract.batches import TrainerAttachment
 from astraflow.contract.errors import CorruptData, InvalidInput, NotPermitted
 from astraflow.contract.ids import FlowId, NodeId, PolicyId, Version
-from astraflow.contract.nodes import MAX_CAPACITY, Welcome
+from astraflow.contract.nodes import MAX_CAPACITY, JoinResult
 from astraflow.contract.reports import Report
-from astraflow.dataflow.evaluating.evaluator import Evaluator
-from astraflow.dataflow.node_side import NodeSide
-from astraflow.dataflow.pool.credentials import Credentials, Revoked
+from astraflow.dataflow.evaluation.evaluator import Evaluator
+from astraflow.dataflow.node_operations import NodeOperations
+from astraflow.dataflow.pool.credentials import Credentials, RevocationResult
 from astraflow.dataflow.pool.registry import Node
-from astraflow.dataflow.reporting.advice import TERMS_S, Advisor
 from astraflow.dataflow.reporting.history import History
+from astraflow.dataflow.reporting.recommender import FLEET_CONSTRAINTS_VALID_S, Recommender
 from astraflow.dataflow.run import Run
-from astraflow.dataflow.trainer_side import TrainerSide
-from astraflow.scaling.replay import changed_spec, replayed
-from astraflow.wire.codec_advice import decode_question, decode_terms, encode_answer
+from astraflow.dataflow.trainer_operations import TrainerOperations
+from astraflow.scaling.what_if import changed_spec, replay
 from astraflow.wire.codec_common import decode_facts, decode_versions
 from astraflow.wire.codec_control import decode_change, decode_report, encode_event, encode_report
 from astraflow.wire.codec_data import (
@@ -30,21 +29,22 @@ from astraflow.wire.codec_data import (
     decode_step,
     encode_batch,
     encode_directive,
+    encode_join_result,
     encode_lease,
-    encode_trainer_welcome,
-    encode_welcome,
+    encode_trainer_attachment,
 )
 from astraflow.wire.codec_evaluations import encode_evaluation
-from astraflow.wire.codec_lookups import (
+from astraflow.wire.codec_partial_rollouts import decode_partial_rollout
+from astraflow.wire.codec_queries import (
     decode_event_query,
     decode_group_query,
     decode_reward_query,
     decode_trajectory_query,
+    encode_histogram,
     encode_sample,
     encode_sampled_group,
-    encode_spread,
 )
-from astraflow.wire.codec_partials import decode_partial
+from astraflow.wire.codec_recommendations import decode_fleet_constraints, decode_question, encode_answer
 from astraflow.wire.pb import common_pb2 as common
 from astraflow.wire.pb import control_plane_pb2 as control
 from astraflow.wire.pb import data_plane_pb2 as data
@@ -52,30 +52,32 @@ from astraflow.wire.pb import enrollment_pb2 as enrollment
 from astraflow.wire.pb.control_plane_pb2_grpc import ControlPlaneServicer
 from astraflow.wire.pb.data_plane_pb2_grpc import NodeDataServicer, TrainerDataServicer
 from astraflow.wire.pb.enrollment_pb2_grpc import EnrollmentServicer
-from astraflow.wire.requests import is_finite
+from astraflow.wire.request_limits import is_finite
 
 MAX_WAIT_S = 60.0
-"""A long poll is never longer, whatever is asked."""
+"""Upper limit for the requested wait of a long poll, seconds."""
 
 MAX_REPLAYED = 50_000
-"""Reports that one question is about, whatever is asked: more than a month of minutes."""
+"""Upper limit for the reports that one what-if query replays: more than a month of one-minute points."""
 
 MAX_PAGE = 1000
-"""Entries on one page, whatever is asked."""
+"""Upper limit for the entries of one page."""
 
 
 class NodeDataService(NodeDataServicer):
     """Node side of the data plane."""
 
-    def __init__(self, nodes: NodeSide, welcome: Callable[[Node], Welcome], credentials: Credentials) -> None:
+    def __init__(
+        self, nodes: NodeOperations, join_result_of: Callable[[Node], JoinResult], credentials: Credentials
+    ) -> None:
         self._nodes = nodes
-        self._welcome = welcome
+        self._join_result_of = join_result_of
         self._credentials = credentials
 
     async def Join(self, request: common.NodeFacts, context: Any) -> data.JoinReply:  # noqa: N802 (named in the proto)
         """See the proto."""
-        await self._nodes.check_wanted()
-        return encode_welcome(self._welcome(self._nodes.join(decode_facts(request))))
+        await self._nodes.check_nodes_needed()
+        return encode_join_result(self._join_result_of(self._nodes.join(decode_facts(request))))
 
     async def Lease(self, request: data.LeaseRequest, context: Any) -> data.LeaseReply:  # noqa: N802
         """See the proto."""
@@ -91,31 +93,31 @@ class NodeDataService(NodeDataServicer):
     async def Push(self, request: bytes, context: Any) -> data.PushReply:  # type: ignore[override]  # noqa: N802 (raw)
         """See the proto."""
         node, episodes = decode_push(request, is_checked=True)
-        return data.PushReply(fates=await self._nodes.push(node, episodes, raw=request))
+        return data.PushReply(outcomes=await self._nodes.push(node, episodes, raw=request))
 
     async def HandBack(self, request: data.HandBackRequest, context: Any) -> data.HandBackReply:  # noqa: N802
         """See the proto."""
-        partials = [decode_partial(partial) for partial in request.partials]
-        return data.HandBackReply(fates=await self._nodes.hand_back(NodeId(request.node), partials))
+        partials = [decode_partial_rollout(partial) for partial in request.partials]
+        return data.HandBackReply(outcomes=await self._nodes.hand_back(NodeId(request.node), partials))
 
-    async def Beat(self, request: data.BeatRequest, context: Any) -> data.BeatReply:  # noqa: N802
+    async def Heartbeat(self, request: data.HeartbeatRequest, context: Any) -> data.HeartbeatReply:  # noqa: N802
         """See the proto."""
-        directive = self._nodes.beat(decode_status(request))
-        if directive.action == "leave":  # a node that leaves does not come back: the reason survives a restart
-            await self._nodes.durable()
+        directive = self._nodes.heartbeat(decode_status(request))
+        if directive.action == "leave":  # a node that leaves does not return: the reason must survive a restart
+            await self._nodes.wait_durable()
         return encode_directive(directive)
 
     async def Leave(self, request: data.LeaveRequest, context: Any) -> data.LeaveReply:  # noqa: N802
         """See the proto."""
-        returned = self._nodes.leave(NodeId(request.node), request.reason, is_taken=request.is_taken)
-        self._credentials.left(current_caller())
+        returned = self._nodes.leave(NodeId(request.node), request.reason, is_preempted=request.is_preempted)
+        self._credentials.revoke_departed(current_caller())
         return data.LeaveReply(returned=returned)
 
 
 class TrainerDataService(TrainerDataServicer):
     """Trainer side of the data plane."""
 
-    def __init__(self, trainers: TrainerSide, *, name: str, weights_address: str, weights_key: bytes) -> None:
+    def __init__(self, trainers: TrainerOperations, *, name: str, weights_address: str, weights_key: bytes) -> None:
         self._trainers = trainers
         self._name = name
         self._weights_address = weights_address
@@ -129,8 +131,8 @@ class TrainerDataService(TrainerDataServicer):
             backend=request.backend,
             is_simulated=request.is_simulated,
         )
-        return encode_trainer_welcome(
-            TrainerWelcome(
+        return encode_trainer_attachment(
+            TrainerAttachment(
                 run=self._name,
                 weights_address=self._weights_address,
                 acknowledged_steps=stream.counts.steps,
@@ -143,7 +145,12 @@ class TrainerDataService(TrainerDataServicer):
     ) -> AsyncIterator[bytes]:
         """See the proto."""
         wait_s = _wait_s(request.wait_s)
-        batch = await self._trainers.pull(PolicyId(request.policy), Version(request.version), wait_s=wait_s)
+        batch = await self._trainers.pull(
+            PolicyId(request.policy),
+            Version(request.version),
+            wait_s=wait_s,
+            unacknowledged=request.unacknowledged,
+        )
         for piece in encode_batch(batch) if batch else ():
             yield piece
 
@@ -154,21 +161,21 @@ class TrainerDataService(TrainerDataServicer):
 
 @dataclass(slots=True)
 class Ports:
-    """Where the service listens, once it does."""
+    """Ports of the service; 0 until it listens."""
 
     main: int = 0
     enrollment: int = 0
 
 
 class EnrollmentService(EnrollmentServicer):
-    """Exchanges join tokens, and the run token, for credentials; renews those where callers show their certificate."""
+    """Exchanges join tokens and the run token for credentials; renews credentials with a client certificate."""
 
     def __init__(
-        self, run: Run, credentials: Credentials, ports: Ports, nodes: NodeSide, *, wants_tokens: bool = False
+        self, run: Run, credentials: Credentials, ports: Ports, nodes: NodeOperations, *, accepts_tokens: bool = False
     ) -> None:
-        """wants_tokens: whether this port asks for no certificate, so that credentials, which go with one, are refused
-        here."""
-        self._wants_tokens = wants_tokens
+        """accepts_tokens: True if this port accepts clients without certificates; credentials, which require one, are
+        then refused."""
+        self._accepts_tokens = accepts_tokens
         self._run = run
         self._nodes = nodes
         self._credentials = credentials
@@ -177,16 +184,17 @@ class EnrollmentService(EnrollmentServicer):
     async def Enroll(self, request: enrollment.EnrollRequest, context: Any) -> enrollment.EnrollReply:  # noqa: N802
         """See the proto."""
         caller = current_caller()
-        if self._wants_tokens and caller.role not in (Role.JOINER, Role.ADMIN):
+        if self._accepts_tokens and caller.role not in (Role.JOINER, Role.ADMIN):
             raise NotPermitted(
-                "cannot renew a credential on this port: it asks for no certificate; ask on the port of the other "
-                "planes, with the certificate that belongs to the credential"
+                "cannot renew a credential on this port: it does not check client certificates; use the port of the "
+                "other planes, with the certificate of the credential",
+                code="credential.wrong_port",
             )
         issued = self._credentials.enroll(
             caller, request.signing_request, role=request.role, name=request.name, pool=request.pool
         )
-        self._nodes.retire(issued.replaced, reason="started again")
-        await self._run.journal.durable()
+        self._nodes.retire(issued.replaced, reason="restarted")
+        await self._run.journal.wait_durable()
         return enrollment.EnrollReply(
             credential=issued.credential,
             certificate=issued.certificate,
@@ -196,7 +204,7 @@ class EnrollmentService(EnrollmentServicer):
 
 
 class ControlService(ControlPlaneServicer):
-    """Watch and steer."""
+    """Reports, queries and commands of the control plane."""
 
     def __init__(
         self,
@@ -204,16 +212,16 @@ class ControlService(ControlPlaneServicer):
         history: History,
         report: Callable[[], Report],
         *,
-        nodes: NodeSide,
+        nodes: NodeOperations,
         credentials: Credentials,
         ports: Ports,
-        advisor: Advisor,
+        recommender: Recommender,
     ) -> None:
         self._run = run
         self._nodes = nodes
         self._credentials = credentials
         self._ports = ports
-        self._advisor = advisor
+        self._recommender = recommender
         self._evaluator = Evaluator(run)
         self._history = history
         self._report = report
@@ -232,17 +240,22 @@ class ControlService(ControlPlaneServicer):
                 yield message
 
     def _frame(self, report: Report) -> control.Report | None:
-        """A report for a watcher; None, counted, for one that cannot be encoded: the next one may do."""
-        with self._history.losses.counted("frame", sequence=report.sequence):
+        """Returns the frame of a report for a watcher; None, counted, if it cannot be encoded."""
+        with self._history.losses.counting("frame", sequence=report.sequence):
             message = encode_report(report)
             if not is_finite(message):
-                raise CorruptData("cannot send a report: it has a figure that is not finite; it is left out")
+                raise CorruptData(
+                    "cannot send a report: it contains a number that is not finite; it is left out",
+                    code="report.not_finite",
+                )
             return message
         return None
 
     async def History(self, request: control.HistoryRequest, context: Any) -> control.HistoryReply:  # noqa: N802
         """See the proto."""
-        return await self._history.after(request.after_sequence, limit=request.limit, resolution_s=request.resolution_s)
+        return await self._history.page_after(
+            request.after_sequence, limit=request.limit, resolution_s=request.resolution_s
+        )
 
     async def Trajectories(  # noqa: N802
         self, request: control.TrajectoriesRequest, context: Any
@@ -265,7 +278,7 @@ class ControlService(ControlPlaneServicer):
 
     async def Rewards(self, request: control.RewardsRequest, context: Any) -> control.RewardsReply:  # noqa: N802
         """See the proto."""
-        return encode_spread(await self._run.samples.rewards(decode_reward_query(request)))
+        return encode_histogram(await self._run.samples.rewards(decode_reward_query(request)))
 
     async def Events(self, request: control.EventsRequest, context: Any) -> control.EventsReply:  # noqa: N802
         """See the proto."""
@@ -276,26 +289,28 @@ class ControlService(ControlPlaneServicer):
     async def DrainNode(self, request: control.DrainNodeRequest, context: Any) -> control.ControlReply:  # noqa: N802
         """See the proto."""
         node, deadline_s = NodeId(request.node), request.deadline_s
-        own_pool(current_caller(), self._run.registry.get(node).facts.pool)
-        message = self._run.drain_node(node, actor=actor(request.actor), reason=request.reason, deadline_s=deadline_s)
-        await self._run.journal.durable()
+        check_own_pool(current_caller(), self._run.registry.get(node).facts.pool)
+        message = self._run.drain_node(
+            node, actor=audit_actor(request.actor), reason=request.reason, deadline_s=deadline_s
+        )
+        await self._run.journal.wait_durable()
         return control.ControlReply(message=message)
 
     async def PauseFlow(self, request: control.PauseFlowRequest, context: Any) -> control.ControlReply:  # noqa: N802
         """See the proto."""
         message = self._run.pause_flow(
-            FlowId(request.flow), is_paused=request.is_paused, actor=actor(request.actor), reason=request.reason
+            FlowId(request.flow), is_paused=request.is_paused, actor=audit_actor(request.actor), reason=request.reason
         )
-        await self._run.journal.durable()
+        await self._run.journal.wait_durable()
         return control.ControlReply(message=message)
 
     async def Evaluate(self, request: control.EvaluateRequest, context: Any) -> control.EvaluationReport:  # noqa: N802
         """See the proto."""
         versions = decode_versions(request.versions)
         report = self._evaluator.request(
-            FlowId(request.flow), versions, actor=actor(request.actor), reason=request.reason
+            FlowId(request.flow), versions, actor=audit_actor(request.actor), reason=request.reason
         )
-        await self._run.journal.durable()
+        await self._run.journal.wait_durable()
         return encode_evaluation(report)
 
     async def Evaluations(  # noqa: N802
@@ -313,8 +328,8 @@ class ControlService(ControlPlaneServicer):
         self, request: control.StopEvaluationRequest, context: Any
     ) -> control.ControlReply:
         """See the proto."""
-        message = self._evaluator.stop(FlowId(request.flow), actor=actor(request.actor), reason=request.reason)
-        await self._run.journal.durable()
+        message = self._evaluator.stop(FlowId(request.flow), actor=audit_actor(request.actor), reason=request.reason)
+        await self._run.journal.wait_durable()
         return control.ControlReply(message=message)
 
     async def ChangePlugins(  # noqa: N802
@@ -322,8 +337,8 @@ class ControlService(ControlPlaneServicer):
     ) -> control.ControlReply:
         """See the proto."""
         change = decode_change(request)
-        message = self._run.change_plugins(replace(change, actor=actor(change.actor)))
-        await self._run.journal.durable()
+        message = self._run.change_plugins(replace(change, actor=audit_actor(change.actor)))
+        await self._run.journal.wait_durable()
         return control.ControlReply(message=message)
 
     async def MintJoinToken(  # noqa: N802
@@ -331,16 +346,16 @@ class ControlService(ControlPlaneServicer):
     ) -> control.MintJoinTokenReply:
         """See the proto."""
         token, holder = self._credentials.mint(
-            Role.granted(request.role),
+            Role.parse_grantable(request.role),
             name=request.name,
             pool=request.pool,
             valid_s=request.valid_s,
-            actor=actor(request.actor),
+            actor=audit_actor(request.actor),
             reason=request.reason,
             is_reusable=request.is_reusable,
-            most_uses=request.most_uses,
+            max_uses=request.max_uses,
         )
-        await self._run.journal.durable()
+        await self._run.journal.wait_durable()
         return control.MintJoinTokenReply(
             token=token, id=holder.id, expires_at=holder.expires_at, port=self._ports.enrollment
         )
@@ -356,44 +371,48 @@ class ControlService(ControlPlaneServicer):
         self, request: control.RevokeJoinTokenRequest, context: Any
     ) -> control.ControlReply:
         """See the proto."""
-        who = actor(request.actor)
-        revoked = self._credentials.revoke_token(request.id, actor=who, reason=request.reason)
-        return await self._retired(revoked, f"revoked by {who}: {request.reason}")
+        actor_name = audit_actor(request.actor)
+        revoked = self._credentials.revoke_token(request.id, actor=actor_name, reason=request.reason)
+        return await self._revocation_reply(revoked, f"revoked by {actor_name}: {request.reason}")
 
     async def RevokeCredential(  # noqa: N802
         self, request: control.RevokeCredentialRequest, context: Any
     ) -> control.ControlReply:
         """See the proto."""
-        role, who = Role.granted(request.role), actor(request.actor)
-        revoked = self._credentials.revoke(role, request.name, actor=who, reason=request.reason)
-        return await self._retired(revoked, f"revoked by {who}: {request.reason}")
+        role, actor_name = Role.parse_grantable(request.role), audit_actor(request.actor)
+        revoked = self._credentials.revoke(role, request.name, actor=actor_name, reason=request.reason)
+        return await self._revocation_reply(revoked, f"revoked by {actor_name}: {request.reason}")
 
-    async def _retired(self, revoked: Revoked, reason: str) -> control.ControlReply:
-        """Once the nodes of these holders take part no more."""
-        nodes = self._nodes.of(revoked.holders)
+    async def _revocation_reply(self, revoked: RevocationResult, reason: str) -> control.ControlReply:
+        """Removes the nodes of the revoked holders and returns the answer."""
+        nodes = self._nodes.nodes_of(revoked.holders)
         returned = self._nodes.retire(revoked.holders, reason=reason)
-        await self._run.journal.durable()
+        await self._run.journal.wait_durable()
         return control.ControlReply(
             message=f"{revoked.message}; {returned} tasks returned" if nodes else revoked.message
         )
 
-    async def TellTerms(self, request: control.FleetTerms, context: Any) -> control.ControlReply:  # noqa: N802
+    async def ReportFleetConstraints(self, request: control.FleetConstraints, context: Any) -> control.ControlReply:  # noqa: N802
         """See the proto."""
-        self._advisor.learn(decode_terms(request))
-        return control.ControlReply(message=f"advice keeps to it for {TERMS_S:g} s")
+        self._recommender.set_fleet_constraints(decode_fleet_constraints(request))
+        message = f"recommendations respect these constraints for {FLEET_CONSTRAINTS_VALID_S:g} s"
+        return control.ControlReply(message=message)
 
     async def WhatIf(self, request: control.WhatIfRequest, context: Any) -> control.WhatIfReply:  # noqa: N802
         """See the proto."""
         question = decode_question(request)
-        spec = changed_spec(self._advisor.spec, options=question.options, pools=question.pools)
+        spec = changed_spec(self._recommender.spec, options=question.options, pools=question.pools)
         limit = min(question.limit, MAX_REPLAYED)
-        messages = await self._history.all_after(0, limit=limit, resolution_s=question.resolution_s)
-        answer = await asyncio.to_thread(lambda: replayed((decode_report(message) for message in messages), spec))
+        messages = await self._history.all_reports_after(0, limit=limit, resolution_s=question.resolution_s)
+        answer = await asyncio.to_thread(lambda: replay((decode_report(message) for message in messages), spec))
         return encode_answer(answer)
 
 
-def _wait_s(asked: float) -> float:
-    """How long a long poll may take. Raises: InvalidInput."""
-    if not math.isfinite(asked):
-        raise InvalidInput(f"cannot wait for {asked} s: give a finite number of seconds")
-    return min(max(asked, 0.0), MAX_WAIT_S)
+def _wait_s(requested_s: float) -> float:
+    """Returns the duration of a long poll in seconds. Raises: InvalidInput."""
+    if not math.isfinite(requested_s):
+        raise InvalidInput(
+            f"cannot wait for {requested_s} s: not a finite number; give a finite number of seconds",
+            code="request.invalid_wait",
+        )
+    return min(max(requested_s, 0.0), MAX_WAIT_S)

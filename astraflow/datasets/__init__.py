@@ -1,4 +1,4 @@
-"""Where prompts come from: made on the spot, read from files, or published sets that a loader knows."""
+"""Sources of prompts: generated tasks, files, and published datasets."""
 
 from astraflow.datasets.base import Dataset
 from astraflow.runtime.plugins import Registry

@@ -1,4 +1,4 @@
-"""Sums of small numbers, made on the spot."""
+"""Generated sums of small numbers."""
 
 from typing import Literal
 
@@ -6,23 +6,23 @@ from pydantic import Field
 
 from astraflow.contract.tasks import Prompt
 from astraflow.datasets import datasets
-from astraflow.datasets.base import made_up, sampled_fingerprint
+from astraflow.datasets.base import generated_prompt, sampled_fingerprint
 from astraflow.datasets.shuffle import Shuffle
 from astraflow.runtime.config import Config
 
 
 class ArithmeticOptions(Config):
-    """Which sums."""
+    """Sums to generate."""
 
     operation: Literal["add", "subtract", "multiply"] = "add"
-    """`3+4=` is answered `7`, `3-4=` is answered `-1`, `3*4=` is answered `12`."""
+    """`add`: `3+4=` with the answer `7`; `subtract`: `3-4=`, `-1`; `multiply`: `3*4=`, `12`."""
     digits: int = Field(default=1, ge=1, le=12)
-    """Digits of both numbers, at most."""
+    """Maximum digits of both numbers."""
 
 
 @datasets.register("arithmetic", options=ArithmeticOptions)
 class Arithmetic:
-    """Every pair of numbers, in an order that the seed shuffles."""
+    """Every pair of numbers, in an order shuffled by the seed."""
 
     def __init__(self, options: ArithmeticOptions, seed: int) -> None:
         self._operation = options.operation
@@ -31,16 +31,16 @@ class Arithmetic:
 
     @property
     def size(self) -> int:
-        """All pairs there are."""
+        """Number of pairs."""
         return self._numbers * self._numbers
 
     @property
     def fingerprint(self) -> str:
-        """Of the prompts."""
+        """Fingerprint of the prompts."""
         return sampled_fingerprint(self)
 
     def prompt(self, index: int) -> Prompt:
-        """`3+4=`."""
+        """Returns a prompt such as `3+4=`."""
         left, right = divmod(self._order.item(index), self._numbers)
         match self._operation:
             case "add":
@@ -49,4 +49,4 @@ class Arithmetic:
                 sign, result = "-", left - right
             case "multiply":
                 sign, result = "*", left * right
-        return made_up(self._operation, index, question=f"{left}{sign}{right}=", answer=str(result))
+        return generated_prompt(self._operation, index, question=f"{left}{sign}{right}=", answer=str(result))

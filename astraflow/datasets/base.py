@@ -1,4 +1,4 @@
-"""The port of datasets, and what made-up ones share."""
+"""Interface of datasets, and helpers for generated datasets."""
 
 import json
 import random
@@ -13,22 +13,22 @@ from astraflow.contract.ids import PromptId
 from astraflow.contract.tasks import Prompt
 
 QUESTION = "question"
-"""Field of a prompt: what the user asks, as text."""
+"""Field of a prompt: the question, as text."""
 
 ANSWER = "answer"
-"""Field of a prompt: a right answer, as text; empty where tests or an environment decide and no solution is known."""
+"""Field of a prompt: a correct answer, as text; empty where tests or an environment decide and no solution is known."""
 
-_SAMPLED = 64
-"""Prompts in the fingerprint of a made-up data set: two sets that share them by chance share nearly all."""
+_SAMPLED_PROMPTS = 64
+"""Prompts in the fingerprint of a generated dataset: two datasets with equal samples are almost surely equal. Count."""
 
 
 class Dataset(Protocol):
     """A numbered list of prompts. Built by `datasets.build(spec, seed)`.
 
-    A prompt depends on the spec, the seed and its index alone, so that an integer is all a cursor has to remember.
-    Every prompt has the fields `question` and `answer`, and whatever else its reward or workflow wants.
+    A prompt depends on the spec, the seed and its index alone, so a cursor is a single integer.
+    Every prompt has the fields `question` and `answer`, and further fields for its reward or workflow.
 
-    A plug-in is a class in a module that registers itself; list the module under the entry point group
+    A plugin is a class in a module that registers itself; list the module under the entry point group
     `astraflow.datasets`:
 
         @datasets.register("riddles", options=RiddleOptions)
@@ -38,62 +38,65 @@ class Dataset(Protocol):
 
     @property
     def size(self) -> int:
-        """How many prompts there are, at least 1."""
+        """Number of prompts, at least 1."""
 
     @property
     def fingerprint(self) -> str:
-        """Differs when an index may mean another prompt: at a restart, a run tells whether its data changed."""
+        """Text that changes when an index may mean another prompt; a restarted run compares it."""
 
     def prompt(self, index: int) -> Prompt:
-        """Number `index`. Raises: InvalidInput outside `0 <= index < size`."""
+        """Returns prompt number `index`. Raises: InvalidInput outside `0 <= index < size`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
-    """One part of a mixed data set."""
+class DatasetShare:
+    """One part of a mixed dataset."""
 
     name: str
     size: int
-    """Prompts, which follow those of the parts before it."""
+    """Number of prompts; their indices follow the indices of the previous parts."""
     weight: float
-    """Of the prompts issued, relative to the other parts."""
+    """Share of the issued prompts, relative to the other parts."""
 
 
 @runtime_checkable
 class MixedDataset(Dataset, Protocol):
-    """A data set with parts that are to be issued in fixed shares."""
+    """A dataset with parts that are issued in fixed shares."""
 
     @property
-    def shares(self) -> tuple[Share, ...]:
-        """Of each part, in the order of their prompts."""
+    def shares(self) -> tuple[DatasetShare, ...]:
+        """Shares of the parts, in the order of their prompts."""
 
 
 def examples(dataset: Dataset, *, seed: int) -> Iterator[tuple[str, str]]:
-    """Questions with their right answers, drawn for ever: what a supervised warm start learns from."""
-    draws = random.Random(f"examples/{seed}")
+    """Yields questions with correct answers, drawn without end, for a supervised warm start."""
+    rng = random.Random(f"examples/{seed}")
     while True:
-        fields = dataset.prompt(draws.randrange(dataset.size)).fields
+        fields = dataset.prompt(rng.randrange(dataset.size)).fields
         yield str(fields[QUESTION]), str(fields[ANSWER])
 
 
-def made_up(kind: str, index: int, *, question: str, answer: str) -> Prompt:
-    """A prompt that was made on the spot."""
+def generated_prompt(kind: str, index: int, *, question: str, answer: str) -> Prompt:
+    """Returns a generated prompt."""
     return Prompt(id=PromptId(f"{kind}:{index}"), fields={QUESTION: question, ANSWER: answer})
 
 
 def sampled_fingerprint(dataset: Dataset) -> str:
-    """Of prompts that are made on the spot: their number, and some of them from all over.
+    """Returns the fingerprint of a generated dataset, computed from its size and a sample of its prompts.
 
-    What they follow from (options, seed, the code that makes them) changes all of them or none that matters.
+    A sample is sufficient, because a change of options, seed or code changes nearly all prompts.
     """
     digest = xxh3_128(str(dataset.size).encode())
-    for place in range(_SAMPLED):
-        prompt = dataset.prompt(place * dataset.size // _SAMPLED)
+    for sample in range(_SAMPLED_PROMPTS):
+        prompt = dataset.prompt(sample * dataset.size // _SAMPLED_PROMPTS)
         digest.update(json.dumps([prompt.id, dict(prompt.fields)], sort_keys=True).encode())
     return digest.hexdigest()
 
 
 def check_index(index: int, size: int) -> None:
-    """Raises: InvalidInput when there is no such prompt."""
+    """Checks the index of a prompt. Raises: InvalidInput when it is out of range."""
     if not 0 <= index < size:
-        raise InvalidInput(f"prompt {index} does not exist: the dataset has {size}, numbered from 0")
+        raise InvalidInput(
+            f"cannot get prompt {index}: the dataset has {size} prompts, numbered from 0; use a smaller index",
+            code="dataset.index_out_of_range",
+        )

@@ -10,36 +10,36 @@ from pydantic import Field, field_validator
 from astraflow.contract.values import Json
 from astraflow.datasets import datasets
 from astraflow.datasets.base import ANSWER, QUESTION
-from astraflow.datasets.code_tests import bounded, deepcoder_tests, livecodebench_tests
-from astraflow.datasets.known import KnownOptions, KnownPrompts, Published, filled, known_name
-from astraflow.runtime.overrides import SetBy
+from astraflow.datasets.code_tests import deepcoder_tests, limit_tests, livecodebench_tests
+from astraflow.datasets.published import PublishedOptions, PublishedPrompts, PublishedSet, check_set_name, fill_template
+from astraflow.runtime.setting_permissions import SettableBy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """One problem, whatever set it is from."""
+    """One problem, in a form common to all sets."""
 
     text: str
     tests: list[Json]
     starter_code: str = ""
-    """What the solution begins with, or the signature that it must have."""
+    """Code that the solution begins with, or its required signature."""
     solution: str = ""
-    """A right one, if the set has any."""
+    """A correct solution; empty if the set has none."""
     level: Json = None
     source: Json = None
 
     @property
     def function(self) -> str:
-        """What the tests call; empty when they run a program."""
+        """Function that the tests call; empty when they run a program."""
         first = self.tests[0] if self.tests else None
         return str(first.get("function", "")) if isinstance(first, dict) else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeSet:
-    """Where a set is, and how its rows are read."""
+    """Location of a set, and how to read its rows."""
 
-    published: Published
+    published: PublishedSet
     read: Callable[[Mapping[str, Json], str], Problem]
 
 
@@ -77,15 +77,20 @@ def _humaneval(row: Mapping[str, Json], _where: str) -> Problem:
 
 
 def _deepcoder_part(config: str, split: str) -> CodeSet:
-    wanted = {"problem": (str,), "tests": (str, list, dict)}
+    required_fields = {"problem": (str,), "tests": (str, list, dict)}
     hub = "agentica-org/DeepCoder-Preview-Dataset"
-    return CodeSet(published=Published(hub=hub, config=config, split=split, wanted=wanted), read=_deepcoder)
+    return CodeSet(
+        published=PublishedSet(hub=hub, config=config, split=split, required_fields=required_fields), read=_deepcoder
+    )
 
 
 def _livecodebench_release(file: str) -> CodeSet:
-    wanted = {"question_content": (str,), "public_test_cases": (str,), "private_test_cases": (str,)}
-    hub = "livecodebench/code_generation_lite"  # its card leads to a script, which is not run
-    return CodeSet(published=Published(hub=hub, split="test", files=(file,), wanted=wanted), read=_livecodebench)
+    required_fields = {"question_content": (str,), "public_test_cases": (str,), "private_test_cases": (str,)}
+    hub = "livecodebench/code_generation_lite"  # its card refers to a script, which is not executed
+    return CodeSet(
+        published=PublishedSet(hub=hub, split="test", files=(file,), required_fields=required_fields),
+        read=_livecodebench,
+    )
 
 
 CODE_SETS = {
@@ -96,58 +101,58 @@ CODE_SETS = {
     "livecodebench_v5": _livecodebench_release("test5.jsonl"),
     "livecodebench_v6": _livecodebench_release("test6.jsonl"),
     "humaneval": CodeSet(
-        published=Published(
+        published=PublishedSet(
             hub="openai/openai_humaneval",
             split="test",
-            wanted={"prompt": (str,), "test": (str,), "entry_point": (str,)},
+            required_fields={"prompt": (str,), "test": (str,), "entry_point": (str,)},
         ),
         read=_humaneval,
     ),
 }
-"""By name."""
+"""Sets by name."""
 
 
-class CodeOptions(KnownOptions):
-    """Which problems, how they are put, and how many of their tests go with them."""
+class CodeOptions(PublishedOptions):
+    """Problems to use, their templates, and a bound on their tests."""
 
-    template: Annotated[str, SetBy.AGENT] = (
+    template: Annotated[str, SettableBy.AGENT] = (
         "{question}\n\nRead the input from stdin and write the output to stdout. "
         "Put the whole program into one block:\n\n```python\n# your code\n```"
     )
-    """What the policy is asked when the solution is a program; `{question}` is the problem."""
-    starter_template: Annotated[str, SetBy.AGENT] = (
+    """Prompt when the solution is a program; `{question}` is the problem."""
+    starter_template: Annotated[str, SettableBy.AGENT] = (
         "{question}\n\nBegin with this code and put the whole solution into one block:\n\n"
         "```python\n{starter_code}\n```"
     )
-    """The same when the solution begins with `{starter_code}`."""
-    function_template: Annotated[str, SetBy.AGENT] = (
+    """Prompt when the solution begins with `{starter_code}`."""
+    function_template: Annotated[str, SettableBy.AGENT] = (
         "{question}\n\nPut the whole solution, with the function `{function}`, into one block:\n\n"
         "```python\n# your code\n```"
     )
-    """The same when the tests call `{function}` and there is no code to begin with."""
+    """Prompt when the tests call `{function}` and there is no starter code."""
     max_tests_bytes: int = Field(default=1_000_000, ge=1)
-    """Tests of one problem, as JSON: the largest are left out until the rest fits. Every task carries them to its node,
-    and some problems have tens of MB. The field `tests_left_out` says how many are missing."""
+    """Bound of the tests of one problem as JSON: the largest are left out until the rest fits. Every task carries them
+    to its node, and some problems have tens of MB. The field `tests_left_out` contains the number of missing tests."""
 
     @field_validator("name")
     @classmethod
     def _known(cls, name: str) -> str:
-        return known_name(name, CODE_SETS)
+        return check_set_name(name, CODE_SETS)
 
 
 @datasets.register("code", options=CodeOptions)
-class Code(KnownPrompts):
-    """Fields: question, answer (a right solution, or empty), problem, starter_code, function, tests (see
+class Code(PublishedPrompts):
+    """Fields: question, answer (a correct solution, or empty), problem, starter_code, function, tests (see
     `code_tests`), tests_left_out, level, source."""
 
     def __init__(self, options: CodeOptions, _seed: int) -> None:
-        found = CODE_SETS[options.name]
-        super().__init__(options, found.published, partial(_fields, found, options))
+        code_set = CODE_SETS[options.name]
+        super().__init__(options, code_set.published, partial(_fields, code_set, options))
 
 
-def _fields(found: CodeSet, options: CodeOptions, row: Mapping[str, Json], where: str) -> dict[str, Json]:
-    problem = found.read(row, where)
-    tests, left_out = bounded(problem.tests, options.max_tests_bytes)
+def _fields(code_set: CodeSet, options: CodeOptions, row: Mapping[str, Json], where: str) -> dict[str, Json]:
+    problem = code_set.read(row, where)
+    tests, left_out = limit_tests(problem.tests, options.max_tests_bytes)
     return {
         QUESTION: _question(problem, options),
         ANSWER: problem.solution,
@@ -163,7 +168,7 @@ def _fields(found: CodeSet, options: CodeOptions, row: Mapping[str, Json], where
 
 def _question(problem: Problem, options: CodeOptions) -> str:
     template = options.function_template if problem.function else options.template
-    return filled(
+    return fill_template(
         options.starter_template if problem.starter_code else template,
         starter_code=problem.starter_code,
         function=problem.function,

@@ -1,8 +1,8 @@
-"""The tests of published programming problems, in one form.
+"""Converts the tests of published programming problems into one form.
 
 A test is one of
-    {"kind": "stdin", "input": text, "output": text}         what the program reads and must write
-    {"kind": "call", "function": name, "arguments": [...], "expected": [...]}     any of the expected values is right
+    {"kind": "stdin", "input": text, "output": text}         input of a program and its expected output
+    {"kind": "call", "function": name, "arguments": [...], "expected": [...]}     any of the expected values is correct
     {"kind": "check", "function": name, "code": text}        Python that defines `check(candidate)`, which raises
 """
 
@@ -18,7 +18,7 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.contract.values import Json
 
 _MAX_UNPACKED_BYTES = 2**30
-"""Of one problem's packed tests: what unpacks to more is no set of tests."""
+"""Bound of one problem's unpacked tests; larger data is rejected."""
 
 _CALLS = frozenset({"function_call", "functional"})
 
@@ -27,81 +27,91 @@ _EMPTY_OPCODES = frozenset({"PROTO", "FRAME", "MEMOIZE", "PUT", "BINPUT", "LONG_
 
 
 def deepcoder_tests(raw: Json, function: str, where: str) -> list[Json]:
-    """Of a row of DeepCoder: a list of tests, or lists of inputs and outputs (TACO); as JSON or JSON in text.
+    """Reads the tests of a DeepCoder row: a list of tests, or lists of inputs and outputs (TACO), as JSON or JSON text.
 
-    function: the one that `functional` tests call, if the row names it. Raises: InvalidInput.
+    function: function that `functional` tests call, if the row names it. Raises: InvalidInput.
     """
-    found: Any = _json(raw, where) if isinstance(raw, str) else raw
-    match found:
+    content: Any = _json(raw, where) if isinstance(raw, str) else raw
+    match content:
         case {"inputs": list(inputs), "outputs": list(outputs)} if len(inputs) == len(outputs):
-            kind = "function_call" if found.get("fn_name") else "stdin"
-            name = str(found.get("fn_name") or function)
+            kind = "function_call" if content.get("fn_name") else "stdin"
+            name = str(content.get("fn_name") or function)
             tests: list[Any] = [
-                {"type": kind, "fn_name": name, "input": given, "output": wanted}
-                for given, wanted in zip(inputs, outputs, strict=True)
+                {"type": kind, "fn_name": name, "input": arguments, "output": expected}
+                for arguments, expected in zip(inputs, outputs, strict=True)
             ]
         case list():
-            tests = found
+            tests = content
         case _:
-            raise InvalidInput(f"{where}: tests are neither a list nor inputs and as many outputs")
+            raise InvalidInput(
+                f"cannot read {where}: tests are neither a list nor equally many inputs and outputs; correct the row",
+                code="dataset.invalid_tests",
+            )
     return [_test(test, function, where) for test in tests]
 
 
 def livecodebench_tests(public: str, private: str, metadata: str, where: str) -> list[Json]:
-    """Of a row of LiveCodeBench: the public tests, then the private ones, which may be packed. Raises: InvalidInput."""
-    facts = _json(metadata or "{}", where)
-    function = str(facts.get("func_name") or "") if isinstance(facts, dict) else ""
-    both = [_json(public, where), _json(private if _is_json(private) else _unpacked(private, where), where)]
-    if not all(isinstance(tests, list) for tests in both):
-        raise InvalidInput(f"{where}: test cases are no lists")
-    return [_test(test, function, where) for tests in both for test in tests]
+    """Reads the public, then the private tests of a LiveCodeBench row; these may be packed. Raises: InvalidInput."""
+    fields = _json(metadata or "{}", where)
+    function = str(fields.get("func_name") or "") if isinstance(fields, dict) else ""
+    test_lists = [_json(public, where), _json(private if _is_json(private) else _unpacked(private, where), where)]
+    if not all(isinstance(tests, list) for tests in test_lists):
+        raise InvalidInput(
+            f"cannot read {where}: test cases are not lists; correct the row", code="dataset.invalid_tests"
+        )
+    return [_test(test, function, where) for tests in test_lists for test in tests]
 
 
-def bounded(tests: Sequence[Json], max_bytes: int) -> tuple[list[Json], int]:
-    """The tests without the largest, so that the rest fits (one is always kept), and how many were left out.
+def limit_tests(tests: Sequence[Json], max_bytes: int) -> tuple[list[Json], int]:
+    """Returns the tests without the largest, so that the rest fits (at least one is kept), and the number left out.
 
-    >>> bounded(["a" * 10, "b", "c"], max_bytes=8)
+    >>> limit_tests(["a" * 10, "b", "c"], max_bytes=8)
     (['b', 'c'], 1)
     """
     sizes = [len(json.dumps(test)) for test in tests]
-    kept, total = set(range(len(tests))), sum(sizes)
-    for place in sorted(kept, key=lambda place: sizes[place], reverse=True):
-        if total <= max_bytes or len(kept) == 1:
+    included, total = set(range(len(tests))), sum(sizes)
+    for index in sorted(included, key=lambda index: sizes[index], reverse=True):
+        if total <= max_bytes or len(included) == 1:
             break
-        kept.remove(place)
-        total -= sizes[place]
-    return [tests[place] for place in sorted(kept)], len(tests) - len(kept)
+        included.remove(index)
+        total -= sizes[index]
+    return [tests[index] for index in sorted(included)], len(tests) - len(included)
 
 
 def _test(test: Any, function: str, where: str) -> Json:
     if not isinstance(test, dict) or "input" not in test or "output" not in test:
-        raise InvalidInput(f"{where}: a test needs an input and an output")
+        raise InvalidInput(
+            f"cannot read {where}: a test has no input or no output; correct the row", code="dataset.invalid_tests"
+        )
     kind = test.get("type") or test.get("testtype")
     if kind not in _CALLS:
         return {"kind": "stdin", "input": _lines(test["input"]), "output": _lines(test["output"])}
-    name = str(test.get("fn_name") or _named_in(test) or function)
+    name = str(test.get("fn_name") or _function_named_in(test) or function)
     if not name:
-        raise InvalidInput(f"{where}: a test calls a function, and neither it nor the row says which")
+        raise InvalidInput(
+            f"cannot read {where}: a test calls a function that neither it nor the row names; correct the row",
+            code="dataset.invalid_tests",
+        )
     arguments, expected = _call(test["input"], test["output"], where)
     return {"kind": "call", "function": name, "arguments": arguments, "expected": expected}
 
 
-def _named_in(test: Mapping[str, Any]) -> str:
-    facts = test.get("metadata")
-    return str(facts.get("func_name") or "") if isinstance(facts, dict) else ""
+def _function_named_in(test: Mapping[str, Any]) -> str:
+    metadata = test.get("metadata")
+    return str(metadata.get("func_name") or "") if isinstance(metadata, dict) else ""
 
 
-def _call(given: Any, wanted: Any, where: str) -> tuple[list[Json], list[Json]]:
-    """Arguments and right values: as JSON in text, one argument a line, or as a list of arguments.
+def _call(inputs: Any, expected: Any, where: str) -> tuple[list[Json], list[Json]]:
+    """Returns arguments and correct values: from JSON text with one argument per line, or from a list of arguments.
 
-    In the latter form a value may stand in a list of its own, which is not told from a value that is such a list.
+    In the latter form a value may be wrapped in a list, which is not distinguishable from a value that is such a list.
     """
-    if isinstance(given, str):
-        arguments = [_json(line, where) for line in given.splitlines() if line.strip()]
-        return arguments, [_json(wanted, where) if isinstance(wanted, str) else wanted]
-    arguments = given if isinstance(given, list) else [given]
-    is_wrapped = isinstance(wanted, list) and len(wanted) == 1
-    return arguments, [wanted, wanted[0]] if is_wrapped else [wanted]
+    if isinstance(inputs, str):
+        arguments = [_json(line, where) for line in inputs.splitlines() if line.strip()]
+        return arguments, [_json(expected, where) if isinstance(expected, str) else expected]
+    arguments = inputs if isinstance(inputs, list) else [inputs]
+    is_wrapped = isinstance(expected, list) and len(expected) == 1
+    return arguments, [expected, expected[0]] if is_wrapped else [expected]
 
 
 def _lines(value: Any) -> str:
@@ -112,7 +122,9 @@ def _json(text: str, where: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as problem:
-        raise InvalidInput(f"{where}: tests are not JSON: {problem}") from None
+        raise InvalidInput(
+            f"cannot read {where}: tests are not JSON: {problem}; correct the row", code="dataset.invalid_tests"
+        ) from None
 
 
 def _is_json(text: str) -> bool:
@@ -120,22 +132,24 @@ def _is_json(text: str) -> bool:
 
 
 def _unpacked(text: str, where: str) -> str:
-    """Text that was pickled, compressed and written in base 64. It is parsed, never unpickled."""
+    """Returns text that was pickled, compressed and encoded in base 64. It is parsed, never unpickled."""
     try:
         unpacker = zlib.decompressobj()
         content = unpacker.decompress(base64.b64decode(text, validate=True), _MAX_UNPACKED_BYTES)
         if not unpacker.eof:
-            raise ValueError(f"they unpack to more than {_MAX_UNPACKED_BYTES} bytes, or are cut off")
+            raise ValueError(f"more than {_MAX_UNPACKED_BYTES} bytes when unpacked, or truncated")
         return _pickled_text(content)
     except (ValueError, binascii.Error, zlib.error) as problem:
-        raise InvalidInput(f"{where}: packed tests cannot be read: {problem}") from None
+        raise InvalidInput(
+            f"cannot read {where}: packed tests are invalid: {problem}; correct the row", code="dataset.invalid_tests"
+        ) from None
 
 
 def _pickled_text(content: bytes) -> str:
-    """The one text in a pickle. Raises: ValueError when there is anything else, such as a call."""
+    """Returns the only text in a pickle. Raises: ValueError when there is anything else, such as a call."""
     texts = list(_texts(content))
     if len(texts) != 1:
-        raise ValueError(f"the pickle holds {len(texts)} texts, expected one")
+        raise ValueError(f"the pickle contains {len(texts)} texts, expected one")
     return texts[0]
 
 
@@ -144,4 +158,4 @@ def _texts(content: bytes) -> Iterator[str]:
         if opcode.name in _TEXT_OPCODES:
             yield str(argument)
         elif opcode.name not in _EMPTY_OPCODES:
-            raise ValueError(f"the pickle holds {opcode.name}, expected a text alone")
+            raise ValueError(f"the pickle contains {opcode.name}, expected only a text")

@@ -1,37 +1,37 @@
-"""Prompts from data sets of the Hugging Face `datasets` library, saved here or on the hub."""
+"""Prompts from datasets of the Hugging Face `datasets` library, local or on the hub."""
 
 from typing import Annotated
 
 from astraflow.datasets import datasets
 from astraflow.datasets.prompts import RowOptions, RowPrompts
-from astraflow.datasets.tables.arrow import ArrowTable, Origin
-from astraflow.runtime.overrides import SetBy
+from astraflow.datasets.tables.arrow import ArrowTable, DatasetSource
+from astraflow.runtime.setting_permissions import SettableBy
 
 
 class HuggingfaceOptions(RowOptions):
-    """Which data set, and which part of it."""
+    """Dataset and split to read."""
 
-    path: Annotated[str, SetBy.PLACE]
-    """A folder that `save_to_disk` wrote, a file (Arrow, Parquet, JSON, JSON lines, CSV), a folder of files, or a name
-    on the hub, as `owner/name`. HF_TOKEN opens gated ones, HF_HOME says where they are kept."""
-    split: Annotated[str, SetBy.AGENT] = "train"
-    """Also a slice of one: `train[:8000]`, `test[50%:]`; of a folder by `save_to_disk` the whole split."""
-    name: Annotated[str, SetBy.RECIPE] = ""
-    """Configuration of the data set, if it has several."""
-    revision: Annotated[str, SetBy.RECIPE] = ""
-    """Commit, branch or tag on the hub; name a commit for a run that can be repeated."""
-    files: Annotated[tuple[str, ...], SetBy.RECIPE] = ()
-    """Files of the folder or of the hub's repository, read instead of what its card says."""
-    cache: Annotated[str, SetBy.RECIPE] = ""
-    """Folder for what is fetched and converted to Arrow; the library's own when empty."""
+    path: Annotated[str, SettableBy.DATA_LOCATION]
+    """A folder written by `save_to_disk`, a file (Arrow, Parquet, JSON, JSON lines, CSV), a folder of files, or a name
+    on the hub, as `owner/name`. HF_TOKEN grants access to gated datasets, HF_HOME sets their cache."""
+    split: Annotated[str, SettableBy.AGENT] = "train"
+    """Split, or a slice of one: `train[:8000]`, `test[50%:]`; for a folder by `save_to_disk` only a whole split."""
+    name: Annotated[str, SettableBy.RECIPE] = ""
+    """Configuration of the dataset, if it has several."""
+    revision: Annotated[str, SettableBy.RECIPE] = ""
+    """Commit, branch or tag on the hub; set a commit for reproducible runs."""
+    files: Annotated[tuple[str, ...], SettableBy.RECIPE] = ()
+    """Files of the folder or of the hub's repository, read instead of those that its card lists."""
+    cache: Annotated[str, SettableBy.RECIPE] = ""
+    """Folder for downloads and their conversion to Arrow; empty: the library's default."""
 
 
 @datasets.register("huggingface", options=HuggingfaceOptions)
 class Huggingface(RowPrompts):
-    """Rows of one split, mapped into memory: any order is as fast as any other."""
+    """Rows of one split, mapped into memory: any order is equally fast."""
 
     def __init__(self, options: HuggingfaceOptions, _seed: int) -> None:
-        origin = Origin(
+        origin = DatasetSource(
             path=options.path,
             split=options.split,
             config=options.name,
@@ -39,4 +39,4 @@ class Huggingface(RowPrompts):
             files=options.files,
             cache=options.cache,
         )
-        super().__init__(ArrowTable(origin, options.wanted, fields=options.fields), options)
+        super().__init__(ArrowTable(origin, options.required_fields, fields=options.fields), options)

@@ -1,17 +1,17 @@
-"""Prompts from a local file with one JSON object on each line."""
+"""Prompts from a local file with one JSON object per line."""
 
 from typing import Annotated
 
 from astraflow.datasets import datasets
 from astraflow.datasets.prompts import RowOptions, RowPrompts
 from astraflow.datasets.tables.lines import LineTable
-from astraflow.runtime.overrides import SetBy
+from astraflow.runtime.setting_permissions import SettableBy
 
 
 class JsonlOptions(RowOptions):
-    """Which file, and where in its objects the question and the answer are."""
+    """File to read, and the fields of the question and the answer."""
 
-    path: Annotated[str, SetBy.PLACE]
+    path: Annotated[str, SettableBy.DATA_LOCATION]
     """File on the machine that runs dataflow."""
 
 
@@ -20,4 +20,4 @@ class Jsonl(RowPrompts):
     """Lines in file order."""
 
     def __init__(self, options: JsonlOptions, _seed: int) -> None:
-        super().__init__(LineTable(options.path, options.wanted), options)
+        super().__init__(LineTable(options.path, options.required_fields), options)

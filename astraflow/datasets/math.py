@@ -1,4 +1,4 @@
-"""Published sets of mathematical problems, each with one right answer."""
+"""Published mathematical problems, each with one correct answer."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,14 +10,14 @@ from pydantic import field_validator
 from astraflow.contract.values import Json
 from astraflow.datasets import datasets
 from astraflow.datasets.base import ANSWER, QUESTION
-from astraflow.datasets.known import KnownOptions, KnownPrompts, Published, filled, known_name
-from astraflow.datasets.tables.base import Wanted
-from astraflow.runtime.overrides import SetBy
+from astraflow.datasets.published import PublishedOptions, PublishedPrompts, PublishedSet, check_set_name, fill_template
+from astraflow.datasets.tables.base import RequiredFields
+from astraflow.runtime.setting_permissions import SettableBy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MathSet:
-    """Where a set is, and what its fields are called there."""
+    """Location of a set, and the names of its fields."""
 
     hub: str
     split: str
@@ -26,14 +26,14 @@ class MathSet:
     level: str = ""
     subject: str = ""
     source: str = ""
-    """Field that says where the problem is from."""
+    """Field with the origin of the problem; empty if there is none."""
     config: str = ""
 
     @property
-    def published(self) -> Published:
-        """For the loader."""
-        wanted: Wanted = {self.question: (str,), self.answer: (str, int, float)}
-        return Published(hub=self.hub, split=self.split, config=self.config, wanted=wanted)
+    def published(self) -> PublishedSet:
+        """Location and required fields for the loader."""
+        required_fields: RequiredFields = {self.question: (str,), self.answer: (str, int, float)}
+        return PublishedSet(hub=self.hub, split=self.split, config=self.config, required_fields=required_fields)
 
 
 MATH_SETS = {
@@ -55,51 +55,51 @@ MATH_SETS = {
         hub="HuggingFaceH4/MATH-500", split="test", level="level", subject="subject", source="unique_id"
     ),
 }
-"""By name."""
+"""Sets by name."""
 
 
-class MathOptions(KnownOptions):
-    """Which problems, and how they are put."""
+class MathOptions(PublishedOptions):
+    """Problems to use, and their template."""
 
-    template: Annotated[str, SetBy.AGENT] = (
+    template: Annotated[str, SettableBy.AGENT] = (
         "{question}\n\nPlease reason step by step, and put your final answer within \\boxed{}."
     )
-    """What the policy is asked; `{question}` is the problem."""
+    """Prompt; `{question}` is the problem."""
 
     @field_validator("name")
     @classmethod
     def _known(cls, name: str) -> str:
-        return known_name(name, MATH_SETS)
+        return check_set_name(name, MATH_SETS)
 
     @field_validator("template")
     @classmethod
     def _asks(cls, template: str) -> str:
         if "{question}" not in template:
-            raise ValueError("must have a {question}")
+            raise ValueError("the template must contain {question}")
         return template
 
 
 @datasets.register("math", options=MathOptions)
-class Math(KnownPrompts):
-    """Fields: question, answer, problem (the bare one), and level, subject, source, null where the set has none."""
+class Math(PublishedPrompts):
+    """Fields: question, answer, problem (without the template), level, subject, source (null if the set has none)."""
 
     def __init__(self, options: MathOptions, _seed: int) -> None:
-        found = MATH_SETS[options.name]
-        super().__init__(options, found.published, partial(_fields, found, options.template))
+        math_set = MATH_SETS[options.name]
+        super().__init__(options, math_set.published, partial(_fields, math_set, options.template))
 
 
-def _fields(found: MathSet, template: str, row: Mapping[str, Json], _where: str) -> dict[str, Json]:
-    problem = str(row[found.question])
+def _fields(math_set: MathSet, template: str, row: Mapping[str, Json], _where: str) -> dict[str, Json]:
+    problem = str(row[math_set.question])
     return {
-        QUESTION: filled(template, question=problem),
-        ANSWER: _text(row[found.answer]),
+        QUESTION: fill_template(template, question=problem),
+        ANSWER: _text(row[math_set.answer]),
         "problem": problem,
-        "level": row.get(found.level),
-        "subject": row.get(found.subject),
-        "source": row.get(found.source),
+        "level": row.get(math_set.level),
+        "subject": row.get(math_set.subject),
+        "source": row.get(math_set.source),
     }
 
 
 def _text(answer: Json) -> str:
-    """Some sets hold whole numbers in a column of floats."""
+    """Returns the answer as text; whole numbers in a column of floats lose their fraction."""
     return str(int(answer)) if isinstance(answer, float) and answer.is_integer() else str(answer)

@@ -1,4 +1,4 @@
-"""Several data sets as one, in fixed shares."""
+"""Mixture of several datasets in fixed shares."""
 
 from typing import Annotated, Any
 
@@ -7,18 +7,18 @@ from pydantic import Field, field_validator
 from astraflow.contract.ids import PromptId
 from astraflow.contract.tasks import Prompt
 from astraflow.datasets import datasets
-from astraflow.datasets.base import Dataset, Share, check_index
+from astraflow.datasets.base import Dataset, DatasetShare, check_index
 from astraflow.runtime.config import Config
-from astraflow.runtime.overrides import SetBy
+from astraflow.runtime.setting_permissions import SettableBy
 
 
 class PartOptions(Config):
-    """One data set of the mixture."""
+    """One dataset of the mixture."""
 
-    dataset: Annotated[dict[str, Any], SetBy.RECIPE]
-    """A kind and its options."""
+    dataset: Annotated[dict[str, Any], SettableBy.RECIPE]
+    """Kind and options of the dataset."""
     weight: float = Field(default=1.0, gt=0, allow_inf_nan=False)
-    """Its share of the prompts issued is this over the sum of all weights, whatever its size."""
+    """The dataset's share of the issued prompts is this weight over the sum of all weights, independent of its size."""
 
     @field_validator("dataset")
     @classmethod
@@ -28,15 +28,15 @@ class PartOptions(Config):
 
 
 class MixtureOptions(Config):
-    """What is mixed."""
+    """Datasets to mix."""
 
     parts: dict[str, PartOptions] = Field(min_length=1)
-    """By name, which begins the ids of its prompts and its figures in the report."""
+    """By name, which prefixes the ids of its prompts and its figures in the report."""
 
 
 @datasets.register("mixture", options=MixtureOptions)
 class Mixture:
-    """The parts one after the other; their shares are kept by whoever chooses prompts."""
+    """Concatenated parts; the selector of the flow implements their shares."""
 
     def __init__(self, options: MixtureOptions, seed: int) -> None:
         self._parts: dict[str, Dataset] = {
@@ -46,21 +46,23 @@ class Mixture:
 
     @property
     def size(self) -> int:
-        """Prompts of all parts."""
+        """Number of prompts of all parts."""
         return sum(part.size for part in self._parts.values())
 
     @property
     def fingerprint(self) -> str:
-        """Of each part, in the order of their prompts; weights may change."""
+        """Fingerprints of the parts, in order; weights are left out, because they may change."""
         return ", ".join(f"{name}: {part.fingerprint}" for name, part in self._parts.items())
 
     @property
-    def shares(self) -> tuple[Share, ...]:
-        """Of each part."""
-        return tuple(Share(name=name, size=part.size, weight=self._weights[name]) for name, part in self._parts.items())
+    def shares(self) -> tuple[DatasetShare, ...]:
+        """Shares of the parts."""
+        return tuple(
+            DatasetShare(name=name, size=part.size, weight=self._weights[name]) for name, part in self._parts.items()
+        )
 
     def prompt(self, index: int) -> Prompt:
-        """A part's prompt, as `part/id`."""
+        """Returns a prompt of a part, with the id `part/id`."""
         check_index(index, self.size)
         parts = iter(self._parts.items())
         name, part = next(parts)

@@ -1,4 +1,4 @@
-"""Prompts from Parquet files, here or behind an address, of which a few row groups are in memory at a time."""
+"""Prompts from local or remote Parquet files, of which a few row groups are in memory at a time."""
 
 from typing import Annotated
 
@@ -8,21 +8,21 @@ from astraflow.datasets import datasets
 from astraflow.datasets.prompts import RowOptions, RowPrompts
 from astraflow.datasets.tables.base import Table
 from astraflow.datasets.tables.shards import ShardTable
-from astraflow.datasets.tables.windows import WindowTable
-from astraflow.runtime.overrides import SetBy
+from astraflow.datasets.tables.window_shuffle import WindowShuffledTable
+from astraflow.runtime.setting_permissions import SettableBy
 
 
 class ParquetOptions(RowOptions):
-    """Which files, in which order, and how much of them to hold."""
+    """Files to read, their order, and the size of the cache."""
 
-    path: Annotated[str, SetBy.PLACE]
-    """A file, a folder of them, or a pattern with `*`: on the machine that runs dataflow, or an address such as
-    `hf://datasets/owner/name/data/*.parquet` or `s3://bucket/folder`, of which only what is asked for is fetched."""
+    path: Annotated[str, SettableBy.DATA_LOCATION]
+    """A file, a folder, or a pattern with `*`: on the machine that runs dataflow, or a URL such as
+    `hf://datasets/owner/name/data/*.parquet` or `s3://bucket/folder`, of which only requested parts are fetched."""
     shuffle_window: int = Field(default=0, ge=0)
-    """Row groups that are mixed with each other, in an order of row groups that the seed shuffles; 0 keeps the order of
-    the files. For data that is larger than the cache, with the selector `sequential` and its `is_shuffled = false`."""
+    """Row groups whose rows are mixed, in an order of row groups shuffled by the seed; 0 keeps the order of the files.
+    For data larger than the cache, with the selector `sequential` and its `is_shuffled = false`."""
     cache_mb: int = Field(default=256, ge=1)
-    """Memory for decoded row groups, in MB; enough for `shuffle_window` of them reads each row group once."""
+    """Memory for decoded row groups, in MB; if `shuffle_window` row groups fit, each is read once."""
 
 
 @datasets.register("parquet", options=ParquetOptions)
@@ -31,8 +31,8 @@ class Parquet(RowPrompts):
 
     def __init__(self, options: ParquetOptions, seed: int) -> None:
         files = ShardTable(
-            options.path, options.wanted, fields=options.fields, cache_bytes=options.cache_mb * 1_000_000
+            options.path, options.required_fields, fields=options.fields, cache_bytes=options.cache_mb * 1_000_000
         )
         window = options.shuffle_window
-        table: Table = WindowTable(files, files.group_sizes, window=window, seed=seed) if window else files
+        table: Table = WindowShuffledTable(files, files.group_sizes, window=window, seed=seed) if window else files
         super().__init__(table, options)

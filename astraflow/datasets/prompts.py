@@ -1,4 +1,4 @@
-"""Rows of a table as prompts, when a field of theirs is the question and another the answer."""
+"""Rows of a table as prompts: one field is the question and one the answer."""
 
 from typing import Annotated
 
@@ -7,51 +7,51 @@ from pydantic import Field
 from astraflow.contract.ids import PromptId
 from astraflow.contract.tasks import Prompt
 from astraflow.datasets.base import ANSWER, QUESTION, check_index
-from astraflow.datasets.tables.base import Head, Table, Wanted, check_fields
+from astraflow.datasets.tables.base import FirstRows, RequiredFields, Table, check_fields
 from astraflow.runtime.config import Config
-from astraflow.runtime.overrides import SetBy
+from astraflow.runtime.setting_permissions import SettableBy
 
 
 class RowOptions(Config):
-    """How rows become prompts."""
+    """Mapping of rows to prompts."""
 
-    question_field: Annotated[str, SetBy.AGENT] = QUESTION
+    question_field: Annotated[str, SettableBy.AGENT] = QUESTION
     """Field with the question: text."""
-    answer_field: Annotated[str, SetBy.AGENT] = ANSWER
+    answer_field: Annotated[str, SettableBy.AGENT] = ANSWER
     """Field with the answer: text or a number."""
-    fields: Annotated[tuple[str, ...], SetBy.AGENT] = ()
-    """Fields that go with them to workflow and reward; all when empty. Every task carries them over the wire."""
+    fields: Annotated[tuple[str, ...], SettableBy.AGENT] = ()
+    """Further fields for workflow and reward; all when empty. Every task carries them over the wire."""
     limit: int = Field(default=0, ge=0)
-    """Only the first so many rows; 0 is all."""
+    """Number of first rows to use; 0: all."""
 
     @property
-    def wanted(self) -> Wanted:
-        """What every row must have."""
+    def required_fields(self) -> RequiredFields:
+        """Fields that every row must have."""
         return {self.question_field: (str,), self.answer_field: (str, int, float)}
 
 
 class RowPrompts:
-    """Rows in their order; the seed plays no part."""
+    """Rows in their order; the seed has no effect."""
 
     def __init__(self, table: Table, options: RowOptions) -> None:
-        self._table = Head(table, options.limit) if options.limit else table
+        self._table = FirstRows(table, options.limit) if options.limit else table
         self._options = options
 
     @property
     def size(self) -> int:
-        """Rows."""
+        """Number of rows."""
         return self._table.size
 
     @property
     def fingerprint(self) -> str:
-        """The table's."""
+        """Fingerprint of the table."""
         return self._table.fingerprint
 
     def prompt(self, index: int) -> Prompt:
-        """A row with its fields, the question and the answer also under these names."""
+        """Returns a row with its fields, and with the question and the answer also under these names."""
         check_index(index, self.size)
         row, options = self._table.row(index), self._options
-        check_fields(row, options.wanted, self._table.where(index))
-        kept = {field: value for field, value in row.items() if not options.fields or field in options.fields}
+        check_fields(row, options.required_fields, self._table.where(index))
+        selected = {field: value for field, value in row.items() if not options.fields or field in options.fields}
         texts = {QUESTION: str(row[options.question_field]), ANSWER: str(row[options.answer_field])}
-        return Prompt(id=PromptId(self._table.key(index)), fields={**kept, **texts})
+        return Prompt(id=PromptId(self._table.key(index)), fields={**selected, **texts})

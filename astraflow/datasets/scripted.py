@@ -1,7 +1,7 @@
-"""Prompts for the scripted engine, whose right answer follows from their text.
+"""Prompts for the scripted engine, whose correct answers follow from their text.
 
-The rule: a question holds `say WORD`, and its right answer is WORD. It may also hold `difficulty=0.3`: the share of the
-probability of a right answer that this question takes away.
+A question contains `say WORD`, and its correct answer is WORD. It may also contain `difficulty=0.3`: the share by which
+this question reduces the probability of a correct answer.
 """
 
 import random
@@ -13,55 +13,55 @@ from pydantic import Field, model_validator
 
 from astraflow.contract.tasks import Prompt
 from astraflow.datasets import datasets
-from astraflow.datasets.base import check_index, made_up, sampled_fingerprint
+from astraflow.datasets.base import check_index, generated_prompt, sampled_fingerprint
 from astraflow.runtime.config import Config
 
-_SAY = re.compile(r"\bsay (\w+)")
+_ANSWER_PATTERN = re.compile(r"\bsay (\w+)")
 _DIFFICULTY = re.compile(r"\bdifficulty=(0(?:\.\d+)?|1(?:\.0+)?)\b")
 _WORD = "right"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cue:
-    """What a question asks of the scripted engine."""
+class ScriptedAnswer:
+    """Correct answer and difficulty in a question for the scripted engine."""
 
     word: str
-    """The right answer."""
+    """The correct answer."""
     difficulty: float
     """0 to 1."""
 
 
-def cue_in(text: str) -> Cue | None:
-    """The cue of a question; None when it has none.
+def parse_scripted_answer(text: str) -> ScriptedAnswer | None:
+    """Parses a question; None when it contains no answer.
 
-    >>> cue_in("item 7, difficulty=0.3: say right")
-    Cue(word='right', difficulty=0.3)
+    >>> parse_scripted_answer("item 7, difficulty=0.3: say right")
+    ScriptedAnswer(word='right', difficulty=0.3)
     """
-    said = _SAY.search(text)
-    hard = _DIFFICULTY.search(text)
-    return Cue(word=said[1], difficulty=float(hard[1]) if hard else 0.0) if said else None
+    word = _ANSWER_PATTERN.search(text)
+    difficulty = _DIFFICULTY.search(text)
+    return ScriptedAnswer(word=word[1], difficulty=float(difficulty[1]) if difficulty else 0.0) if word else None
 
 
 class ScriptedOptions(Config):
-    """How many prompts and how hard."""
+    """Number of prompts and their difficulty."""
 
     size: int = Field(default=10_000, ge=1)
-    """Prompts."""
+    """Number of prompts."""
     easiest: float = Field(default=0.0, ge=0, le=1)
-    """Difficulty of the easiest ones."""
+    """Lowest difficulty."""
     hardest: float = Field(default=0.0, ge=0, le=1)
-    """Difficulty of the hardest ones; spread evenly in between."""
+    """Highest difficulty; difficulties are uniform in between."""
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
         if self.easiest > self.hardest:
-            raise ValueError("easiest must not be above hardest")
+            raise ValueError("easiest must not exceed hardest")
         return self
 
 
 @datasets.register("scripted", options=ScriptedOptions)
 class Scripted:
-    """Numbered questions that are answered `right`."""
+    """Numbered questions with the answer `right`."""
 
     def __init__(self, options: ScriptedOptions, seed: int) -> None:
         self._options = options
@@ -69,19 +69,19 @@ class Scripted:
 
     @property
     def size(self) -> int:
-        """As many as were asked for."""
+        """Number of prompts."""
         return self._options.size
 
     @property
     def fingerprint(self) -> str:
-        """Of the prompts."""
+        """Fingerprint of the prompts."""
         return sampled_fingerprint(self)
 
     def prompt(self, index: int) -> Prompt:
-        """`item 7, difficulty=0.30: say right`."""
+        """Returns a prompt such as `item 7, difficulty=0.30: say right`."""
         check_index(index, self.size)
         options = self._options
         difficulty = random.Random(f"scripted/{self._seed}/{index}").uniform(options.easiest, options.hardest)
-        return made_up(
+        return generated_prompt(
             "scripted", index, question=f"item {index}, difficulty={difficulty:.2f}: say {_WORD}", answer=_WORD
         )

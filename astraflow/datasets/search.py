@@ -10,35 +10,35 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.contract.values import Json
 from astraflow.datasets import datasets
 from astraflow.datasets.base import ANSWER, QUESTION
-from astraflow.datasets.known import KnownOptions, KnownPrompts, Published, filled, known_name
-from astraflow.runtime.overrides import SetBy
+from astraflow.datasets.published import PublishedOptions, PublishedPrompts, PublishedSet, check_set_name, fill_template
+from astraflow.runtime.setting_permissions import SettableBy
 
 SEARCH_SETS = {
-    "asearcher": Published(
+    "asearcher": PublishedSet(
         hub="inclusionAI/ASearcher-train-data",
         split="train",
         files=("ASearcher-Base-35k.jsonl",),  # the repository has another file with other columns
-        wanted={"question": (str,), "answer": (str, int, float, list)},
+        required_fields={"question": (str,), "answer": (str, int, float, list)},
     ),
 }
-"""By name."""
+"""Sets by name."""
 
 
-class SearchOptions(KnownOptions):
-    """Which questions, and how they are put."""
+class SearchOptions(PublishedOptions):
+    """Questions to use, and their template."""
 
-    template: Annotated[str, SetBy.AGENT] = "{question}"
-    """What the policy is asked; the workflow says how to search."""
+    template: Annotated[str, SettableBy.AGENT] = "{question}"
+    """Prompt; `{question}` is the question. The workflow explains how to search."""
 
     @field_validator("name")
     @classmethod
     def _known(cls, name: str) -> str:
-        return known_name(name, SEARCH_SETS)
+        return check_set_name(name, SEARCH_SETS)
 
 
 @datasets.register("search", options=SearchOptions)
-class Search(KnownPrompts):
-    """Fields: question, answer, answers (that one and its other forms), source."""
+class Search(PublishedPrompts):
+    """Fields: question, answer, answers (the answer and its other forms), source."""
 
     def __init__(self, options: SearchOptions, _seed: int) -> None:
         super().__init__(options, SEARCH_SETS[options.name], partial(_fields, options.template))
@@ -47,9 +47,9 @@ class Search(KnownPrompts):
 def _fields(template: str, row: Mapping[str, Json], where: str) -> dict[str, Json]:
     answers = list(dict.fromkeys([*_listed(row["answer"]), *_listed(row.get("aug_answer"))]))
     if not answers:
-        raise InvalidInput(f"{where}: there is no answer")
+        raise InvalidInput(f"cannot read {where}: the row has no answer; correct the row", code="dataset.no_answer")
     return {
-        QUESTION: filled(template, question=str(row["question"])),
+        QUESTION: fill_template(template, question=str(row["question"])),
         ANSWER: answers[0],
         "answers": list[Any](answers),
         "source": row.get("source"),

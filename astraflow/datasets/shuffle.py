@@ -1,4 +1,4 @@
-"""A random order of any number of items, computed item by item: nothing is stored, whatever the size."""
+"""A random order of any number of items, computed item by item, without stored state."""
 
 import hashlib
 
@@ -14,7 +14,7 @@ class Shuffle:
     until they fall inside (cycle walking), which takes fewer than four tries on average.
     Source: Black and Rogaway, Ciphers with Arbitrary Finite Domains, CT-RSA 2002.
 
-    >>> sorted(Shuffle(10, seed=1).item(place) for place in range(10))
+    >>> sorted(Shuffle(10, seed=1).item(position) for position in range(10))
     [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
     """
 
@@ -23,10 +23,10 @@ class Shuffle:
         self._half_bits = max(1, ((size - 1).bit_length() + 1) // 2)
         self._key = hashlib.blake2b(f"shuffle/{seed}".encode(), digest_size=32).digest()
 
-    def item(self, place: int) -> int:
-        """Which item stands at `place`. Raises: InvalidInput outside `0 <= place < size`."""
-        check_index(place, self._size)
-        item = self._permuted(place)
+    def item(self, position: int) -> int:
+        """Returns the item at `position`. Raises: InvalidInput outside `0 <= position < size`."""
+        check_index(position, self._size)
+        item = self._permuted(position)
         while item >= self._size:
             item = self._permuted(item)
         return item

@@ -1,8 +1,8 @@
-"""Crafting tasks, made on the spot: recipes, a goal, and nothing but thought between them.
+"""Generated crafting tasks: recipes and a goal, for which the policy must find a plan.
 
-The world is that of TextCraft (ADaPT, arXiv:2311.05772): `get 2 oak log` takes what no recipe makes, `craft 4 oak plank
-using 1 oak log` makes the rest. Its recipes are those of a game that models have read about; these are made up, so that
-the way to the goal has to be found in the task.
+The world follows TextCraft (ADaPT, arXiv:2311.05772): `get 2 oak log` takes an item that no recipe makes, `craft 4 oak
+plank using 1 oak log` makes other items. TextCraft uses the recipes of a game that models know from text. The recipes
+here are invented, so that the plan must be derived from the task.
 """
 
 import random
@@ -32,33 +32,33 @@ _NAMES = tuple(f"{material} {form}" for material in _MATERIALS.split() for form 
 
 
 class TextcraftOptions(Config):
-    """How many tasks, and how hard."""
+    """Number of tasks and their difficulty."""
 
     size: int = Field(default=1000, ge=1)
-    """Tasks."""
+    """Number of tasks."""
     min_depth: int = Field(default=2, ge=1)
-    """Recipes between what is taken and the goal, along the longest way, in the easiest tasks."""
+    """Recipes on the longest path from raw items to the goal, in the easiest tasks."""
     max_depth: int = Field(default=4, le=5)
-    """The same in the hardest; all between are equally frequent."""
+    """The same in the hardest tasks; all depths in between are equally frequent."""
     max_inputs: int = Field(default=3, ge=1, le=3)
-    """Different things that a recipe needs, at most."""
+    """Maximum of different inputs of a recipe."""
     max_count: int = Field(default=2, ge=1, le=8)
-    """Of each thing in a recipe, at most."""
+    """Maximum count of each item in a recipe."""
     max_crafts: int = Field(default=32, ge=16)
-    """Recipes that have to be followed, counting each time; a task that takes more is drawn again."""
+    """Maximum of craft commands in a plan; a task that needs more is drawn again."""
     distractors: int = Field(default=6, ge=0, le=64)
-    """Recipes that lead nowhere."""
+    """Recipes that do not lead to the goal."""
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
         if self.min_depth > self.max_depth:
-            raise ValueError("min_depth must not be above max_depth")
+            raise ValueError("min_depth must not exceed max_depth")
         return self
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """One command, as the task lists it."""
+    """One recipe, as the task lists it."""
 
     item: str
     count: int
@@ -66,34 +66,34 @@ class Recipe:
 
     @property
     def command(self) -> str:
-        """`craft 4 oak plank using 1 oak log, 2 iron nail`."""
+        """Text of the command, such as `craft 4 oak plank using 1 oak log, 2 iron nail`."""
         return f"craft {self.count} {self.item} using {', '.join(f'{count} {item}' for item, count in self.inputs)}"
 
     @property
     def facts(self) -> dict[str, Json]:
-        """As JSON."""
+        """The recipe as JSON."""
         inputs: list[Json] = [{"item": item, "count": count} for item, count in self.inputs]
         return {"item": self.item, "count": self.count, "inputs": inputs}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """A goal, recipes, and commands that reach the one by the others."""
+    """A goal, recipes, and a plan of commands that reaches the goal."""
 
     goal: str
-    number: int
+    goal_count: int
     recipes: tuple[Recipe, ...]
     plan: tuple[str, ...]
 
     @property
-    def crafts(self) -> int:
-        """Times that a recipe is followed."""
+    def craft_count(self) -> int:
+        """Number of craft commands in the plan."""
         return sum(command.startswith("craft") for command in self.plan)
 
 
 @datasets.register("textcraft", options=TextcraftOptions)
 class Textcraft:
-    """Fields: question, answer (commands that reach the goal), goal, recipes, depth, crafts (of that answer)."""
+    """Fields: question, answer (commands that reach the goal), goal, recipes, depth, crafts (in that answer)."""
 
     def __init__(self, options: TextcraftOptions, seed: int) -> None:
         self._options = options
@@ -101,103 +101,103 @@ class Textcraft:
 
     @property
     def size(self) -> int:
-        """As many as were asked for."""
+        """Number of tasks."""
         return self._options.size
 
     @property
     def fingerprint(self) -> str:
-        """Of the prompts."""
+        """Fingerprint of the prompts."""
         return sampled_fingerprint(self)
 
     def prompt(self, index: int) -> Prompt:
-        """Task number `index`."""
+        """Returns task number `index`."""
         check_index(index, self.size)
         task = next(
-            task for attempt in count() if (task := self._task(index, attempt)).crafts <= self._options.max_crafts
+            task for attempt in count() if (task := self._task(index, attempt)).craft_count <= self._options.max_crafts
         )
         commands = "\n".join(recipe.command for recipe in task.recipes)
         fields: dict[str, Json] = {
-            QUESTION: f"Crafting commands:\n{commands}\n\nGoal: craft {task.number} {task.goal}.",
+            QUESTION: f"Crafting commands:\n{commands}\n\nGoal: craft {task.goal_count} {task.goal}.",
             ANSWER: "\n".join(task.plan),
-            "goal": {"item": task.goal, "count": task.number},
+            "goal": {"item": task.goal, "count": task.goal_count},
             "recipes": [recipe.facts for recipe in task.recipes],
             "depth": self._depth(index),
-            "crafts": task.crafts,
+            "crafts": task.craft_count,
         }
         return Prompt(id=PromptId(f"textcraft:{index}"), fields=fields)
 
     def _task(self, index: int, attempt: int) -> Task:
-        chance = random.Random(f"textcraft/{self._seed}/{index}/{attempt}")
-        world = _World(chance, self._options)
-        goal, number = world.item(self._depth(index)), chance.randint(1, self._options.max_count)
-        recipes = [*world.recipes.values(), *world.distractors()]
-        chance.shuffle(recipes)
-        return Task(goal=goal, number=number, recipes=tuple(recipes), plan=tuple(world.plan(goal, number)))
+        rng = random.Random(f"textcraft/{self._seed}/{index}/{attempt}")
+        builder = _RecipeBuilder(rng, self._options)
+        goal, number = builder.item(self._depth(index)), rng.randint(1, self._options.max_count)
+        recipes = [*builder.recipes.values(), *builder.distractors()]
+        rng.shuffle(recipes)
+        return Task(goal=goal, goal_count=number, recipes=tuple(recipes), plan=tuple(builder.plan(goal, number)))
 
     def _depth(self, index: int) -> int:
         return self._options.min_depth + index % (self._options.max_depth - self._options.min_depth + 1)
 
 
 @dataclass(slots=True)
-class _World:
-    """The things of one task. Each is made by one recipe, or taken, and each made one goes into one other."""
+class _RecipeBuilder:
+    """Items of one task. Each is raw or made by one recipe, and each made item is an input of one other recipe."""
 
-    chance: random.Random
+    rng: random.Random
     options: TextcraftOptions
     recipes: dict[str, Recipe] = field(default_factory=dict)
-    taken: list[str] = field(default_factory=list)
+    raw_items: list[str] = field(default_factory=list)
     names: set[str] = field(default_factory=set)
 
     def item(self, depth: int) -> str:
-        """A new thing that takes so many recipes along the longest way."""
+        """Creates an item whose longest path has `depth` recipes; returns its name."""
         name = self._new_name()
         if depth == 0:
-            self.taken.append(name)
+            self.raw_items.append(name)
             return name
-        others = [self._side_item(depth) for _ in range(self.chance.randint(0, self.options.max_inputs - 1))]
+        others = [self._side_item(depth) for _ in range(self.rng.randint(0, self.options.max_inputs - 1))]
         self.recipes[name] = self._recipe(name, [self.item(depth - 1), *others])
         return name
 
     def plan(self, goal: str, number: int) -> list[str]:
-        """Commands that make the goal, what is taken first: a recipe is followed as often as it must be."""
+        """Returns the commands that make the goal, raw items first; recipes are repeated as needed."""
         takes: dict[str, int] = {}
         crafts: list[str] = []
-        self._need(goal, number, takes, crafts)
+        self._plan_item(goal, number, takes, crafts)
         return [*(f"get {needed} {item}" for item, needed in takes.items()), *crafts]
 
     def distractors(self) -> list[Recipe]:
-        """Recipes of things that nobody needs."""
-        found = []
+        """Returns recipes of items that no other recipe needs."""
+        recipes = []
         for _ in range(self.options.distractors):
-            inputs = self.chance.sample(
-                self.taken, min(len(self.taken), self.chance.randint(1, self.options.max_inputs))
+            inputs = self.rng.sample(
+                self.raw_items, min(len(self.raw_items), self.rng.randint(1, self.options.max_inputs))
             )
-            found.append(self._recipe(self._new_name(), inputs))
-        return found
+            recipes.append(self._recipe(self._new_name(), inputs))
+        return recipes
 
-    def _need(self, item: str, number: int, takes: dict[str, int], crafts: list[str]) -> None:
+    def _plan_item(self, item: str, number: int, takes: dict[str, int], crafts: list[str]) -> None:
         recipe = self.recipes.get(item)
         if recipe is None:
             takes[item] = takes.get(item, 0) + number
             return
         times = -(-number // recipe.count)
-        for part, each in recipe.inputs:
-            self._need(part, each * times, takes, crafts)
+        for input_item, input_count in recipe.inputs:
+            self._plan_item(input_item, input_count * times, takes, crafts)
         crafts.extend([recipe.command] * times)
 
     def _side_item(self, depth: int) -> str:
-        return self.item(self.chance.randint(0, depth - 1))
+        return self.item(self.rng.randint(0, depth - 1))
 
     def _recipe(self, name: str, inputs: list[str]) -> Recipe:
         counted = tuple((item, self._count()) for item in inputs)
         return Recipe(item=name, count=self._count(), inputs=counted)
 
     def _count(self) -> int:
-        return self.chance.randint(1, self.options.max_count)
+        return self.rng.randint(1, self.options.max_count)
 
     def _new_name(self) -> str:
         while True:
-            name = self.chance.choice(_NAMES)
+            name = self.rng.choice(_NAMES)
             if name not in self.names:
                 self.names.add(name)
                 return name

@@ -1,4 +1,4 @@
-"""Language models and their tokenizers: a tiny one that runs anywhere, Hugging Face ones from local paths."""
+"""Language models and their tokenizers: a tiny model that runs anywhere, and Hugging Face models from local paths."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,5 +18,5 @@ models: Registry[ModelSource] = Registry(
 
 
 def build_tokenizer(model_spec: Mapping[str, Any]) -> ChatTokenizer:
-    """The tokenizer of the model that `model_spec` (`{"kind": ..., <options>}`) describes. Raises: InvalidInput."""
+    """Returns the tokenizer of the model of `model_spec` (`{"kind": ..., <options>}`). Raises: InvalidInput."""
     return models.build(model_spec).tokenizer()

@@ -1,4 +1,4 @@
-"""The port every kind of model fits: a tokenizer, an architecture, and prepared weights to start from."""
+"""Interface of every kind of model: a tokenizer, an architecture, and prepared initial weights."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 Example: TypeAlias = tuple[str, str]
-"""One question as a user would put it, and the one answer that is right."""
+"""A question as a user would ask it, and its only correct answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarmStartProgress:
-    """How far a warm start is. `accuracy` is the share of answers that sampling would get right now."""
+    """Progress of a warm start. `accuracy`: mean probability that a sampled answer is correct."""
 
     step: int
     loss: float
@@ -31,24 +31,27 @@ OnProgress = Callable[[WarmStartProgress], None]
 
 
 class ModelSource(Protocol):
-    """Where a policy's model comes from. Built by `models.build(spec)`; building is cheap, the methods do the work."""
+    """Source of a policy's model. Built by `models.build(spec)`; building is cheap, the methods do the work."""
 
     @property
-    def examples_from(self) -> Mapping[str, Any] | None:
-        """The dataset (its spec) whose examples `prepare` wants now; None when it wants none."""
+    def examples_dataset(self) -> Mapping[str, Any] | None:
+        """Spec of the dataset whose examples `prepare` needs now; None when it needs none."""
 
     def tokenizer(self) -> ChatTokenizer:
-        """The tokenizer; needs no weights and, for `scripted`, no torch."""
+        """Returns the tokenizer; needs no weights and, for `scripted`, no torch."""
 
     def architecture(self) -> PreTrainedModel:
-        """The model with meaningless float32 weights, for a node that gets them over the weight plane."""
+        """Returns the model with uninitialized or random float32 weights, for a node that receives weights later."""
 
     def prepare(self, examples: Iterator[Example] | None = None, on_progress: OnProgress | None = None) -> Path:
-        """A folder in Hugging Face format with the weights to start from; made now if it does not exist yet.
+        """Returns a folder in Hugging Face format with the initial weights; creates it if it does not exist yet.
 
-        examples: an endless stream from the dataset `examples_from`.
-        Raises: InvalidInput when the folder cannot be had, saying what would help.
+        examples: an endless stream from the dataset `examples_dataset`.
+        Raises: InvalidInput when the folder cannot be provided; the message names the remedy.
         """
 
+    def write_server_files(self, folder: Path) -> None:
+        """Writes the configuration and the tokenizer, without weights, for an engine server. Raises: InvalidInput."""
+
     def load(self, folder: Path) -> PreTrainedModel:
-        """The model with the weights of a prepared folder, in float32."""
+        """Returns the model with the weights of a prepared folder, in float32."""

@@ -1,4 +1,4 @@
-"""What the trainer and the local engine both do with a causal model: find its weights, run it, read its logits."""
+"""Operations on causal models that trainer and local engine share: load, list weights, run, compute logits."""
 
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ _HEAD_TOLERANCE = 1e-3
 
 
 def load_model(folder: Path, *, attention: str) -> PreTrainedModel:
-    """The model in `folder` (Hugging Face format) with its weights in float32. `attention`: `sdpa` or `eager`."""
+    """Loads the model in `folder` (Hugging Face format) with float32 weights. `attention`: `sdpa` or `eager`."""
     disable_progress_bar()
     model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
         folder, dtype="float32", attn_implementation=attention, local_files_only=True
@@ -23,8 +23,15 @@ def load_model(folder: Path, *, attention: str) -> PreTrainedModel:
 
 
 def named_weights(model: PreTrainedModel) -> dict[str, nn.Parameter]:
-    """The parameters by their `state_dict` names, in the model's own order; tied ones once, under their first name."""
+    """Returns the parameters by `state_dict` name, in the model's own order; tied parameters once, under their first
+    name."""
     return dict(model.named_parameters())
+
+
+def embedding_names(model: PreTrainedModel) -> frozenset[str]:
+    """Returns the names in `named_weights` of the embeddings and of the output head."""
+    weights = (model.get_input_embeddings().weight, model.get_output_embeddings().weight)
+    return frozenset(name for name, one in named_weights(model).items() if any(one is weight for weight in weights))
 
 
 def hidden_states(
@@ -35,11 +42,11 @@ def hidden_states(
     attention_mask: Tensor | None = None,
     cache: Any = None,
 ) -> Tensor:
-    """Run the decoder without its head: `[rows, width]` ids -> `[rows, width, hidden]`.
+    """Runs the decoder without its head: `[rows, width]` ids -> `[rows, width, hidden]`.
 
     position_ids: `[rows, width]`; None counts from 0. attention_mask: bool, broadcastable to `[rows, heads, width,
-    keys]`, True where a token may look; None is causal, which is faster. cache: transformers' cache protocol
-    (`update(keys, values, layer)` and its sizes); None keeps nothing.
+    keys]`, True where a token may attend; None is causal, which is faster. cache: transformers' cache protocol
+    (`update(keys, values, layer)` and its sizes); None stores nothing.
     """
     if attention_mask is not None and model.config._attn_implementation == "eager":
         attention_mask = _additive(attention_mask, next(model.parameters()).dtype)
@@ -54,18 +61,18 @@ def hidden_states(
     return hidden
 
 
-def logits_at(model: PreTrainedModel, hidden: Tensor, places: Tensor) -> Tensor:
-    """Float32 logits `[n, vocabulary]` at `places` (int64 `[n]`, into the flattened `[rows * width]`) and nowhere else.
+def logits_at(model: PreTrainedModel, hidden: Tensor, positions: Tensor) -> Tensor:
+    """Returns float32 logits `[n, vocabulary]` at `positions` only (int64 `[n]`, into the flattened `[rows * width]`).
 
-    Prompts are most of the tokens and the head most of the arithmetic of a small model: only asked places pay for it.
+    Other positions cost nothing: most tokens are prompts, and the head is most of the arithmetic of a small model.
     """
     head = model.get_output_embeddings()
-    logits: Tensor = head(hidden.flatten(0, 1).index_select(0, places))
+    logits: Tensor = head(hidden.flatten(0, 1).index_select(0, positions))
     return logits.float()
 
 
 def cast(model: PreTrainedModel, *, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
-    """Move the model, and its parameters (only) to `dtype`: rotary frequencies must stay in float32."""
+    """Moves the model to `device`, and its parameters (only) to `dtype`: rotary frequencies must stay in float32."""
     nn.Module.to(model, device=device)
     for parameter in model.parameters():
         parameter.data = parameter.data.to(dtype)
@@ -73,28 +80,32 @@ def cast(model: PreTrainedModel, *, device: torch.device, dtype: torch.dtype) ->
 
 
 def check_supported(model: PreTrainedModel) -> None:
-    """Raises: InvalidInput for a model whose attention is not full or whose logits are not `head(hidden)`.
+    """Checks that the attention of a model is full and that its logits are `head(hidden)`. Raises: InvalidInput.
 
-    Trainer and engine would be wrong for it, silently; one forward over three tokens at start-up makes it loud.
+    Trainer and engine would silently compute wrong values for other models. Runs one forward pass over three tokens.
     """
     config, kind = model.config.get_text_config(), type(model).__name__
     layer_types = set(getattr(config, "layer_types", None) or ())
     if layer_types - {"full_attention"} or (not layer_types and getattr(config, "sliding_window", None)):
         raise InvalidInput(
-            f"{kind} has layers that do not attend to everything: the local engine and trainer cannot run it"
+            f"cannot run a {kind} in the local engine and trainer: it has layers without full attention; use a model "
+            "whose layers all attend to every token",
+            code="model.unsupported_attention",
         )
     ids = torch.tensor([[0, 1, 2]], device=model.device)
     with torch.inference_mode():
         expected = model(input_ids=ids, use_cache=False).logits[0].float()
-        found = logits_at(model, hidden_states(model, ids), torch.arange(3, device=model.device))
-    gap = float((expected - found).abs().max())
+        computed = logits_at(model, hidden_states(model, ids), torch.arange(3, device=model.device))
+    gap = float((expected - computed).abs().max())
     if not gap <= _HEAD_TOLERANCE * max(1.0, float(expected.abs().max())):
         raise InvalidInput(
-            f"{kind} does more than one linear layer between its last hidden state and its logits (they differ by "
-            f"{gap:.3g}): the local engine and trainer cannot run it"
+            f"cannot run a {kind} in the local engine and trainer: its logits are not one linear layer of its last "
+            f"hidden state (they differ by {gap:.3g}); use a model with a plain linear head",
+            code="model.unsupported_head",
         )
 
 
 def _additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """What the eager attention wants to add to its scores: 0 where a token may look, the lowest number elsewhere."""
+    """Returns the mask that eager attention adds to its scores: 0 where a token may attend, the lowest number
+    elsewhere."""
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, torch.finfo(dtype).min)

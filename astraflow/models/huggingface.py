@@ -1,7 +1,8 @@
-"""Any causal language model in Hugging Face format, from a local folder."""
+"""Causal language models in Hugging Face format, from a local folder."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -11,45 +12,47 @@ from astraflow.models import models
 from astraflow.models.base import Example, OnProgress
 from astraflow.models.tokenizers import ChatTokenizer, HuggingFaceTokenizer
 from astraflow.runtime.config import Config
-from astraflow.runtime.overrides import SetBy
+from astraflow.runtime.setting_permissions import SettableBy
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+_WEIGHT_FILES = (".safetensors", ".safetensors.index.json", ".bin", ".bin.index.json", ".pt", ".pth", ".gguf")
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 
 
 class HuggingFaceOptions(Config):
-    """A folder with config.json, a tokenizer and, for the trainer, safetensors weights."""
+    """Options of a model folder with config.json, a tokenizer and, for the trainer, safetensors weights."""
 
-    path: Annotated[str, SetBy.PLACE]
+    path: Annotated[str, SettableBy.DATA_LOCATION]
     """Folder on this machine. Nodes need config.json and the tokenizer in it, but not the weights."""
     attention: Literal["sdpa", "eager"] = "sdpa"
-    """How transformers computes attention: torch's fused kernels, or plain matrix products (slower, for comparison)."""
+    """Attention of transformers: torch's fused kernels, or plain matrix products (slower, for comparison)."""
 
 
 @models.register("huggingface", options=HuggingFaceOptions)
 class HuggingFaceModel:
-    """A model from a local folder."""
+    """Causal language model from a local folder."""
 
     def __init__(self, options: HuggingFaceOptions) -> None:
         self._options = options
 
-    examples_from = None
+    examples_dataset = None
 
     def tokenizer(self) -> ChatTokenizer:
-        """The folder's tokenizer. Raises: InvalidInput when it has none or no chat template."""
+        """Returns the folder's tokenizer. Raises: InvalidInput when there is none or it has no chat template."""
         from transformers import AutoTokenizer
 
         folder = self._folder()
         try:
             if not any((folder / name).is_file() for name in _TOKENIZER_FILES):
-                raise OSError(f"none of {', '.join(_TOKENIZER_FILES)} is there")
+                raise OSError(f"none of the files {', '.join(_TOKENIZER_FILES)} exists")
             tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder, local_files_only=True)
         except (OSError, ValueError) as problem:
             raise InvalidInput(
-                f"model folder {folder} has no tokenizer that loads ({problem}); copy tokenizer.json and "
-                "tokenizer_config.json into it"
+                f"cannot load the tokenizer of model folder {str(folder)!r}: {problem}; copy tokenizer.json and "
+                "tokenizer_config.json into it",
+                code="model.no_tokenizer",
             ) from problem
         config = self._config()
         return HuggingFaceTokenizer(
@@ -59,7 +62,7 @@ class HuggingFaceModel:
         )
 
     def architecture(self) -> PreTrainedModel:
-        """The model with untouched memory for weights: nothing is read, nothing is drawn."""
+        """Returns the model with uninitialized memory for weights: reads no file and draws no random numbers."""
         from transformers import AutoModelForCausalLM
         from transformers.initialization import no_init_weights
 
@@ -71,16 +74,23 @@ class HuggingFaceModel:
         return model
 
     def prepare(self, examples: Iterator[Example] | None = None, on_progress: OnProgress | None = None) -> Path:
-        """The folder itself. Raises: InvalidInput when it holds no safetensors weights."""
+        """Returns the folder itself. Raises: InvalidInput when it holds no safetensors weights."""
         folder = self._folder()
         if not any(folder.glob("*.safetensors")):
             raise InvalidInput(
-                f"model folder {folder} has no *.safetensors file: the trainer needs weights to start from"
+                f"cannot train model folder {str(folder)!r}: it has no *.safetensors file; add the model's weights",
+                code="model.no_weights",
             )
         return folder
 
+    def write_server_files(self, folder: Path) -> None:
+        """Copies all files but the weights."""
+        for file in self._folder().iterdir():
+            if file.is_file() and not file.name.endswith(_WEIGHT_FILES):
+                shutil.copy(file, folder / file.name)
+
     def load(self, folder: Path) -> PreTrainedModel:
-        """The model with the weights of a prepared folder, in float32."""
+        """Returns the model with the weights of a prepared folder, in float32."""
         from astraflow.models.causal import load_model
 
         return load_model(folder, attention=self._options.attention)
@@ -95,24 +105,30 @@ class HuggingFaceModel:
         folder = Path(self._options.path).expanduser()
         if not folder.is_dir():
             raise InvalidInput(
-                f"model path {self._options.path!r}: there is no such folder here (looked for {folder.absolute()}); "
-                "give a folder with a downloaded Hugging Face model"
+                f"cannot load model path {self._options.path!r}: folder {str(folder.absolute())!r} does not exist; "
+                "give a folder with a downloaded Hugging Face model",
+                code="model.folder_not_found",
             )
         if not (folder / "config.json").is_file():
-            near = sorted(str(found.parent) for found in folder.glob("*/config.json"))
-            hint = f"did you mean {near[0]}?" if near else "give the folder that directly holds config.json"
-            raise InvalidInput(f"model path {self._options.path!r}: {folder.absolute()} has no config.json; {hint}")
+            candidates = sorted(str(file.parent) for file in folder.glob("*/config.json"))
+            hint = (
+                f"did you mean {candidates[0]!r}?" if candidates else "give the folder that directly holds config.json"
+            )
+            raise InvalidInput(
+                f"cannot load model path {self._options.path!r}: {str(folder.absolute())!r} has no config.json; {hint}",
+                code="model.no_config",
+            )
         return folder
 
 
 def _stop_tokens(folder: Path, config: PretrainedConfig, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
-    """End-of-sequence ids of generation config, model config and tokenizer: chat models often name several."""
+    """Returns the stop tokens of generation config, model config and tokenizer: chat models often have several."""
     from transformers import GenerationConfig
 
-    named: list[object] = [tokenizer.eos_token_id, config.get_text_config().eos_token_id]
+    candidates: list[object] = [tokenizer.eos_token_id, config.get_text_config().eos_token_id]
     if (folder / "generation_config.json").is_file():
-        named.append(GenerationConfig.from_pretrained(folder).eos_token_id)
-    found: set[int] = set()
-    for ids in named:
-        found.update(ids if isinstance(ids, list) else [ids] if isinstance(ids, int) else [])
-    return tuple(sorted(found))
+        candidates.append(GenerationConfig.from_pretrained(folder).eos_token_id)
+    stop_tokens: set[int] = set()
+    for ids in candidates:
+        stop_tokens.update(ids if isinstance(ids, list) else [ids] if isinstance(ids, int) else [])
+    return tuple(sorted(stop_tokens))

@@ -1,4 +1,4 @@
-"""Devices, element types and bits: what torch calls them and what the weight plane calls them."""
+"""Devices, element types and bit patterns: conversion between torch's names and the weight plane's names."""
 
 from typing import Literal, TypeAlias
 
@@ -10,12 +10,12 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.contract.weights import Dtype, TensorSpec
 
 ComputeDtype: TypeAlias = Literal["auto", "float32", "bfloat16", "float16"]
-"""What matrix products run in. `auto`: float32 on a CPU, bfloat16 on an accelerator."""
+"""Element type of matrix products. `auto`: float32 on a CPU, bfloat16 on an accelerator."""
 
 WeightsDtype: TypeAlias = Literal["bfloat16", "float16", "float32"]
-"""What weights are rounded to, published in and served from."""
+"""Element type that weights are rounded to, published in and served from."""
 
-Bits: TypeAlias = npt.NDArray[np.unsignedinteger]
+ElementBits: TypeAlias = npt.NDArray[np.unsignedinteger]
 
 _TORCH = {
     Dtype.FLOAT32: torch.float32,
@@ -28,20 +28,22 @@ _UNSIGNED = {1: (torch.uint8, np.uint8), 2: (torch.uint16, np.uint16), 4: (torch
 
 
 def device_of(name: str) -> torch.device:
-    """The device called `name`; `auto` is the first GPU if there is one. Raises: InvalidInput."""
+    """Returns the device called `name`; `auto` is the first GPU if there is one. Raises: InvalidInput."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
     except RuntimeError as problem:
-        raise InvalidInput(f"device {name!r} is unknown: use 'auto', 'cpu', 'cuda' or 'cuda:0'") from problem
+        raise InvalidInput(
+            f"cannot use device {name!r}: unknown name; use 'auto', 'cpu', 'cuda' or 'cuda:0'", code="device.unknown"
+        ) from problem
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise InvalidInput(f"device {name!r} is asked for, but torch sees no GPU here: use 'auto' or 'cpu'")
+        raise InvalidInput(f"cannot use device {name!r}: torch finds no GPU; use 'auto' or 'cpu'", code="device.no_gpu")
     return device
 
 
 def compute_dtype_of(choice: ComputeDtype, device: torch.device) -> torch.dtype:
-    """The type to compute in on `device`.
+    """Returns the element type to compute in on `device`.
 
     >>> compute_dtype_of("auto", torch.device("cpu"))
     torch.float32
@@ -52,38 +54,38 @@ def compute_dtype_of(choice: ComputeDtype, device: torch.device) -> torch.dtype:
 
 
 def weights_dtype_of(choice: WeightsDtype) -> Dtype:
-    """The weight plane's name of a published type."""
+    """Returns the weight plane's element type for a published type."""
     return {"bfloat16": Dtype.BFLOAT16, "float16": Dtype.FLOAT16, "float32": Dtype.FLOAT32}[choice]
 
 
 def torch_dtype_of(dtype: Dtype) -> torch.dtype:
-    """Torch's name of an element type on the weight plane."""
+    """Returns torch's element type for an element type of the weight plane."""
     return _TORCH[dtype]
 
 
-def bits_of(tensor: torch.Tensor, dtype: Dtype) -> Bits:
-    """A flat copy of a tensor's bits in `dtype`, on the host: nothing done to the tensor later can change it.
+def bits_of(tensor: torch.Tensor, dtype: Dtype) -> ElementBits:
+    """Returns a flat host copy of a tensor's bits in `dtype`; later changes of the tensor do not affect it.
 
     >>> [hex(bits) for bits in bits_of(torch.tensor([1.0, -2.0]), Dtype.BFLOAT16)]
     ['0x3f80', '0xc000']
     """
     unsigned, _ = _UNSIGNED[dtype.size_bytes]
     host = tensor.detach().to(device="cpu", dtype=torch_dtype_of(dtype), copy=True).contiguous()
-    bits: Bits = host.flatten().view(unsigned).numpy()
+    bits: ElementBits = host.flatten().view(unsigned).numpy()
     return bits
 
 
-def bits_at(buffer: npt.NDArray[np.uint8], spec: TensorSpec) -> Bits:
-    """The elements of one tensor in the flat buffer of a version, as unsigned integers; no copy is made."""
+def bits_at(buffer: npt.NDArray[np.uint8], spec: TensorSpec) -> ElementBits:
+    """Returns one tensor's elements in the flat buffer of a version, as unsigned integers, without a copy."""
     _, unsigned = _UNSIGNED[spec.dtype.size_bytes]
     return buffer[spec.offset : spec.offset + spec.size_bytes].view(unsigned)
 
 
-def values_of(bits: Bits, dtype: Dtype, *, into: torch.dtype) -> torch.Tensor:
-    """A new host tensor `[n]` with the values that `bits` spell, upcast (exactly) to `into`.
+def values_of(bits: ElementBits, dtype: Dtype, *, into: torch.dtype) -> torch.Tensor:
+    """Returns a new host tensor `[n]` with the values of the bit patterns `bits`, upcast (exactly) to `into`.
 
     >>> values_of(np.array([0x3F80], np.uint16), Dtype.BFLOAT16, into=torch.float32)
     tensor([1.])
     """
-    # A copy first: torch refuses to look at the read-only memory of a verified buffer.
+    # Copied first: torch rejects the read-only memory of a verified buffer.
     return torch.from_numpy(bits.copy()).view(torch_dtype_of(dtype)).to(into)

@@ -1,4 +1,4 @@
-"""The stand-in's model: a byte tokenizer and nothing else, so that whole runs work without torch."""
+"""Simulated model: a byte tokenizer without weights, so that whole runs work without torch."""
 
 from __future__ import annotations
 
@@ -17,35 +17,39 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 _NO_WEIGHTS = (
-    "a scripted model has no weights: use the scripted engine and trainer with it, or choose another model kind"
+    "cannot load a scripted model: it has no weights; use the scripted engine and trainer, or choose another model kind"
 )
 
 
 class ScriptedModelOptions(Config):
-    """A scripted model has nothing to choose."""
+    """Empty options: a scripted model has no settings."""
 
 
 @models.register("scripted", options=ScriptedModelOptions)
 class ScriptedModel:
-    """For the scripted engine and trainer, which need token ids but no weights."""
+    """Model of the scripted engine and trainer, which need token ids but no weights."""
 
     def __init__(self, _options: ScriptedModelOptions) -> None:
         pass
 
-    examples_from = None
+    examples_dataset = None
 
     def tokenizer(self) -> ChatTokenizer:
-        """UTF-8 bytes."""
+        """Returns a tokenizer of UTF-8 bytes."""
         return ByteTokenizer()
 
     def architecture(self) -> PreTrainedModel:
-        """Raises: InvalidInput: there is none."""
-        raise InvalidInput(_NO_WEIGHTS)
+        """Is not supported: there is no architecture. Raises: InvalidInput."""
+        raise InvalidInput(_NO_WEIGHTS, code="model.no_weights")
 
     def prepare(self, examples: Iterator[Example] | None = None, on_progress: OnProgress | None = None) -> Path:
-        """Raises: InvalidInput: there is nothing to prepare."""
-        raise InvalidInput(_NO_WEIGHTS)
+        """Is not supported: there is nothing to prepare. Raises: InvalidInput."""
+        raise InvalidInput(_NO_WEIGHTS, code="model.no_weights")
+
+    def write_server_files(self, folder: Path) -> None:
+        """Raises: InvalidInput: only the scripted engine serves this model."""
+        raise InvalidInput(_NO_WEIGHTS, code="model.no_weights")
 
     def load(self, folder: Path) -> PreTrainedModel:
-        """Raises: InvalidInput: there is nothing to load."""
-        raise InvalidInput(_NO_WEIGHTS)
+        """Is not supported: there is nothing to load. Raises: InvalidInput."""
+        raise InvalidInput(_NO_WEIGHTS, code="model.no_weights")

@@ -1,4 +1,4 @@
-"""A Qwen3 of a few hundred thousand parameters, made from scratch: real enough to learn, small enough for one core."""
+"""Qwen3 with a few hundred thousand parameters, created from scratch: large enough to learn, small enough for a CPU."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from astraflow.models.base import Example, OnProgress
 from astraflow.models.tokenizers import CHAR_VOCAB_SIZE, ChatTokenizer, HuggingFaceTokenizer, char_tokenizer
 from astraflow.runtime.config import Config
 from astraflow.runtime.home import HOME, home
-from astraflow.runtime.overrides import SetBy
+from astraflow.runtime.setting_permissions import SettableBy
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 _REVISION = 1
-"""Grows when the code makes another model from the same options, so that cached ones are not mistaken for it."""
+"""Increased when the code makes another model from the same options, so that outdated cached models are not used."""
 
 
 class WarmStartOptions(Config):
-    """What to learn from, and when to stop: too good a start leaves nothing for reinforcement learning to show."""
+    """Dataset and end of the warm start: too good a start leaves nothing for reinforcement learning to improve."""
 
-    dataset: Annotated[dict[str, Any], SetBy.RECIPE]
-    """The dataset the examples come from, as its `kind` and options. It is part of the cached result's name; whoever
-    prepares the model builds it and hands the examples in."""
+    dataset: Annotated[dict[str, Any], SettableBy.RECIPE]
+    """Dataset of the examples, as its `kind` and options. It is part of the cached folder's name; the caller of
+    `prepare` builds it and passes the examples."""
     target_accuracy: float = Field(default=0.25, gt=0, lt=1)
-    """Stop when this share of sampled answers would be right."""
+    """Share of correct sampled answers at which the warm start stops."""
     batch_size: int = Field(default=64, ge=1)
     learning_rate: float = Field(default=3e-3, gt=0)
     max_steps: int = Field(default=2000, ge=1)
@@ -42,58 +42,62 @@ class WarmStartOptions(Config):
 
 
 class TinyModelOptions(Config):
-    """Sizes of the tiny model, and the warm start that makes it worth training."""
+    """Sizes of the tiny model, and the warm start that gives it a useful initial accuracy."""
 
     hidden_size: int = Field(default=96, ge=8)
     layers: int = Field(default=2, ge=1)
     heads: int = Field(default=4, ge=1)
     key_value_heads: int = Field(default=2, ge=1)
-    """Heads that keys and values have; divides `heads`."""
+    """Number of key and value heads; divides `heads`."""
     intermediate_size: int = Field(default=288, ge=8)
     max_context_tokens: int = Field(default=512, ge=16)
-    initial_spread: float = Field(default=0.05, gt=0)
-    """Standard deviation of the first weights. The usual 0.02 is meant for wide models: at this width it needs three
+    initializer_std: float = Field(default=0.05, gt=0)
+    """Standard deviation of the initial weights. The usual 0.02 is meant for wide models: at this width it needs three
     times as many steps before attention finds the letters."""
     seed: int = 0
-    """Of the first weights and of the warm start."""
+    """Random seed of the initial weights and of the warm start."""
     warm_start: WarmStartOptions | None = None
-    """Short supervised training on a task's answers; without it the model starts from random weights."""
+    """Short supervised training on a task's answers; None starts from random weights."""
 
     @model_validator(mode="after")
-    def _divides(self) -> TinyModelOptions:
+    def _check_head_sizes(self) -> TinyModelOptions:
         if self.hidden_size % (2 * self.heads):
-            raise ValueError(f"hidden_size {self.hidden_size} must be a multiple of 2 * heads = {2 * self.heads}")
+            raise ValueError(
+                f"hidden_size {self.hidden_size} is not a multiple of 2 * heads = {2 * self.heads}; change one of them"
+            )
         if self.heads % self.key_value_heads:
-            raise ValueError(f"heads {self.heads} must be a multiple of key_value_heads = {self.key_value_heads}")
+            raise ValueError(
+                f"heads {self.heads} is not a multiple of key_value_heads = {self.key_value_heads}; change one of them"
+            )
         return self
 
 
 @models.register("tiny", options=TinyModelOptions)
 class TinyModel:
-    """Made on the spot and cached under AstraFlow's home, in a folder named by the hash of its options."""
+    """Created on demand and cached in AstraFlow's home directory, in a folder named by the hash of its options."""
 
     def __init__(self, options: TinyModelOptions) -> None:
         self._options = options
 
     @property
     def folder(self) -> Path:
-        """Where the prepared model is, or will be."""
+        """Folder of the prepared model; it may not exist yet."""
         text = json.dumps([_REVISION, self._options.model_dump(mode="json")], sort_keys=True)
         return home() / "models" / f"tiny-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
     @property
-    def examples_from(self) -> Mapping[str, Any] | None:
-        """The warm start's dataset, until the cached folder exists."""
+    def examples_dataset(self) -> Mapping[str, Any] | None:
+        """Dataset of the warm start; None without a warm start or once the cached folder exists."""
         options = self._options.warm_start
         return options.dataset if options is not None and not self.folder.is_dir() else None
 
     def tokenizer(self) -> ChatTokenizer:
-        """One token for each printable character."""
+        """Returns a tokenizer with one token for each printable character."""
         core = char_tokenizer()
         return HuggingFaceTokenizer(core, vocab_size=CHAR_VOCAB_SIZE, stop_tokens=(int(core.eos_token_id),))
 
     def architecture(self) -> PreTrainedModel:
-        """A Qwen3 drawn from the seed; the global random state is left as it was."""
+        """Returns a Qwen3 with weights drawn from the seed; the global random state does not change."""
         import torch
         from transformers import Qwen3Config, Qwen3ForCausalLM
 
@@ -112,7 +116,7 @@ class TinyModel:
             pad_token_id=core.pad_token_id,
             eos_token_id=core.eos_token_id,
             bos_token_id=None,
-            initializer_range=options.initial_spread,
+            initializer_range=options.initializer_std,
         )
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(options.seed)
@@ -122,9 +126,9 @@ class TinyModel:
         return model
 
     def prepare(self, examples: Iterator[Example] | None = None, on_progress: OnProgress | None = None) -> Path:
-        """The cached folder; made first, with the warm start if the options ask for one.
+        """Returns the cached folder; creates it first if needed, with the warm start if the options have one.
 
-        Raises: InvalidInput when a warm start is due and no `examples` are given, or when it does not get there.
+        Raises: InvalidInput when a warm start is due without `examples`, or when it misses its target accuracy.
         """
         if not self.folder.is_dir():
             model = self.architecture()
@@ -133,8 +137,16 @@ class TinyModel:
             self._save(model)
         return self.folder
 
+    def write_server_files(self, folder: Path) -> None:
+        """Writes configuration and tokenizer."""
+        model = self.architecture()
+        model.config.architectures = [type(model).__name__]
+        model.config.save_pretrained(folder)
+        model.generation_config.save_pretrained(folder)
+        char_tokenizer().save_pretrained(folder)
+
     def load(self, folder: Path) -> PreTrainedModel:
-        """The model with the weights of a prepared folder, in float32."""
+        """Returns the model with the weights of a prepared folder, in float32."""
         from astraflow.models.causal import load_model
 
         return load_model(folder, attention="sdpa")
@@ -150,13 +162,15 @@ class TinyModel:
 
         if examples is None:
             raise InvalidInput(
-                f"the tiny model {self.folder.name} is not prepared yet (looked for {self.folder}), and its warm start "
-                f"needs examples of the dataset {options.dataset}"
+                f"cannot load the tiny model {self.folder.name}: it is not prepared "
+                f"({str(self.folder)!r} does not exist), and its warm start has no examples; pass examples of the "
+                f"dataset {options.dataset}",
+                code="model.not_prepared",
             )
         warm_start(model, self.tokenizer(), examples, options, on_progress=on_progress)
 
     def _save(self, model: PreTrainedModel) -> None:
-        """Beside its place first, then renamed: a killed warm start leaves nothing that looks like a model."""
+        """Writes to a temporary folder and renames it, so that a killed process leaves no incomplete model."""
         from safetensors import SafetensorError
         from transformers.utils.logging import disable_progress_bar
 
@@ -170,10 +184,11 @@ class TinyModel:
             partial.chmod(0o755)
             partial.rename(self.folder)
         except (OSError, SafetensorError) as problem:
-            if not self.folder.is_dir():  # else another process was first, and made the same model
+            if not self.folder.is_dir():  # otherwise another process has just created the same model
                 raise InvalidInput(
-                    f"the prepared model cannot be written to {self.folder}: {problem}; make room there, or set "
-                    f"{HOME} to a folder that has some"
+                    f"cannot write the prepared model to {str(self.folder)!r}: {problem}; free disk space, or set "
+                    f"{HOME} to a folder with free space",
+                    code="model.not_written",
                 ) from problem
         finally:
             if partial is not None:

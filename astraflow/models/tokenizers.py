@@ -1,4 +1,4 @@
-"""Text to token ids and back: the port, the character tokenizer of the tiny model, and any Hugging Face one."""
+"""Tokenizers: the interface, the character tokenizer of the tiny model, and the adapter for Hugging Face tokenizers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 CHAR_VOCAB_SIZE = 128
-"""Printable characters and specials, padded to a power of two."""
+"""Printable characters and special tokens, padded to a power of two."""
 
 _SPECIALS = ("<|pad|>", "<|unknown|>", "<|im_start|>", "<|im_end|>")
 _CHATML = (
@@ -25,37 +25,39 @@ _CHATML = (
 
 
 class ChatTokenizer(Protocol):
-    """What a workflow needs from a tokenizer."""
+    """Tokenizer with a chat format, as workflows use it."""
 
     @property
     def vocab_size(self) -> int:
-        """Every id is below this."""
+        """Upper bound (exclusive) of the token ids."""
 
     @property
     def stop_tokens(self) -> tuple[int, ...]:
         """Ids with which the model ends its answer."""
 
     def encode_chat(self, messages: Sequence[Mapping[str, str]], *, add_generation_prompt: bool = True) -> Int32Array:
-        """Token ids of a conversation in the model's chat format.
+        """Returns the token ids of a conversation in the model's chat format.
 
-        messages: `{"role": ..., "content": ...}` each. add_generation_prompt: end where the assistant begins to write.
+        messages: each `{"role": ..., "content": ...}`. add_generation_prompt: append the start of the assistant's turn.
         """
 
     def encode(self, text: str) -> Int32Array:
-        """Token ids of plain text, nothing added."""
+        """Returns the token ids of plain text, without special tokens."""
 
-    def decode(self, ids: Int32Array, *, keep_specials: bool = False) -> str:
-        """The text of some ids; special tokens are left out unless asked for."""
+    def decode(self, ids: Int32Array, *, keep_special_tokens: bool = False) -> str:
+        """Returns the text of the ids; special tokens are omitted by default."""
 
 
 class HuggingFaceTokenizer:
-    """Any Hugging Face tokenizer that has a chat template."""
+    """Adapter for a Hugging Face tokenizer that has a chat template."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, *, vocab_size: int, stop_tokens: tuple[int, ...]) -> None:
-        """vocab_size: of the model, whose embedding may be padded beyond the tokenizer's own count."""
+        """vocab_size: vocabulary size of the model, whose embedding may be padded beyond the tokenizer's own count."""
         if not tokenizer.chat_template:
             raise InvalidInput(
-                f"the tokenizer of {tokenizer.name_or_path!r} has no chat template: use an instruct model"
+                f"cannot use the tokenizer of {tokenizer.name_or_path!r}: it has no chat template; use an instruct "
+                "model",
+                code="model.no_chat_template",
             )
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
@@ -63,7 +65,7 @@ class HuggingFaceTokenizer:
 
     @property
     def vocab_size(self) -> int:
-        """Every id is below this."""
+        """Upper bound (exclusive) of the token ids."""
         return self._vocab_size
 
     @property
@@ -72,23 +74,23 @@ class HuggingFaceTokenizer:
         return self._stop_tokens
 
     def encode_chat(self, messages: Sequence[Mapping[str, str]], *, add_generation_prompt: bool = True) -> Int32Array:
-        """Token ids of a conversation, through the tokenizer's own chat template."""
+        """Returns the token ids of a conversation, formatted by the tokenizer's own chat template."""
         text = self._tokenizer.apply_chat_template(
             [dict(message) for message in messages], add_generation_prompt=add_generation_prompt, tokenize=False
         )
         return self.encode(str(text))
 
     def encode(self, text: str) -> Int32Array:
-        """Token ids of plain text, nothing added."""
+        """Returns the token ids of plain text, without special tokens."""
         return np.asarray(self._tokenizer.encode(text, add_special_tokens=False), dtype=np.int32)
 
-    def decode(self, ids: Int32Array, *, keep_specials: bool = False) -> str:
-        """The text of some ids."""
-        return str(self._tokenizer.decode(ids.tolist(), skip_special_tokens=not keep_specials))
+    def decode(self, ids: Int32Array, *, keep_special_tokens: bool = False) -> str:
+        """Returns the text of the ids."""
+        return str(self._tokenizer.decode(ids.tolist(), skip_special_tokens=not keep_special_tokens))
 
 
 def char_tokenizer() -> PreTrainedTokenizerBase:
-    """One token for each printable character, with ChatML: small enough that a tiny model learns in seconds.
+    """Returns a ChatML tokenizer with one token per printable character, so that a tiny model learns within seconds.
 
     It is an ordinary fast tokenizer: saved with `save_pretrained`, it loads in transformers, vLLM and SGLang.
     """

@@ -1,4 +1,4 @@
-"""Short supervised training on right answers, until sampling gets some of them right: the start that RL improves on."""
+"""Warm start: short supervised training on correct answers, until the model has an accuracy that RL can improve."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from astraflow.models.tiny import WarmStartOptions
 from astraflow.models.tokenizers import ChatTokenizer
 
 _MEASURED_STEPS = 3
-"""Accuracy is averaged over this many batches before it may end the warm start."""
+"""Number of batches over which accuracy is averaged before it may end the warm start."""
 
 
 def warm_start(
@@ -29,10 +29,10 @@ def warm_start(
     *,
     on_progress: OnProgress | None = None,
 ) -> WarmStartProgress:
-    """Train `model` in place until it reaches the target accuracy; returns where it stopped.
+    """Trains `model` in place until it reaches the target accuracy; returns the final progress.
 
     Accuracy is exact, not sampled: the probability that sampling at temperature 1 writes the answer and stops is the
-    product of its tokens' probabilities. It is taken on each batch before the batch is learned.
+    product of its tokens' probabilities. It is measured on each batch before the batch is trained.
 
     Raises: InvalidInput when the target is not reached within `max_steps`, or the examples run out.
     """
@@ -40,9 +40,9 @@ def warm_start(
     recent: deque[float] = deque(maxlen=_MEASURED_STEPS)
     model.train()
     for step in range(options.max_steps):
-        lesson = _lesson(tokenizer, _take(examples, options.batch_size))
-        logprobs = _answer_logprobs(model, lesson)
-        recent.append(_mean_probability(logprobs.detach(), lesson))
+        batch = _build_batch(tokenizer, _take(examples, options.batch_size))
+        logprobs = _answer_logprobs(model, batch)
+        recent.append(_mean_probability(logprobs.detach(), batch))
         progress = WarmStartProgress(
             step=step,
             loss=float(-logprobs.detach().mean()),
@@ -60,59 +60,64 @@ def warm_start(
         optimizer.step()
         optimizer.zero_grad()
     raise InvalidInput(
-        f"the warm start reached accuracy {progress.accuracy:.2f} in {options.max_steps} steps, not the "
-        f"{options.target_accuracy:.2f} it was asked for: give it more max_steps, a larger model or an easier dataset"
+        f"cannot finish the warm start: accuracy is {progress.accuracy:.2f} after {options.max_steps} steps, below the "
+        f"target {options.target_accuracy:.2f}; raise max_steps, use a larger model or an easier dataset",
+        code="model.warm_start_target_missed",
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Lesson:
-    """A batch of examples as tensors. `places`, `targets` and `owners` are `[answer tokens]`: where in the flattened
-    `ids` each answer token is predicted, what it is, and which example it belongs to."""
+class _WarmStartBatch:
+    """Batch of examples as tensors. `positions`, `targets` and `rows` are `[answer tokens]`: position in the flattened
+    `ids` that predicts the token, the token, and the index of its example."""
 
     ids: Tensor
-    places: Tensor
+    positions: Tensor
     targets: Tensor
-    owners: Tensor
+    rows: Tensor
 
 
 def _take(examples: Iterator[Example], count: int) -> list[Example]:
-    taken = list(islice(examples, count))
-    if len(taken) < count:
-        raise InvalidInput(f"a warm start needs an endless stream of examples; it ended {count - len(taken)} short")
-    return taken
+    batch = list(islice(examples, count))
+    if len(batch) < count:
+        raise InvalidInput(
+            f"cannot run the warm start: the stream of examples ended {count - len(batch)} examples short of a batch; "
+            "use an endless stream",
+            code="model.examples_exhausted",
+        )
+    return batch
 
 
-def _lesson(tokenizer: ChatTokenizer, batch: list[Example]) -> _Lesson:
+def _build_batch(tokenizer: ChatTokenizer, batch: list[Example]) -> _WarmStartBatch:
     pairs = [_tokens(tokenizer, question, answer) for question, answer in batch]
     width = max(len(prompt) + len(answer) - 1 for prompt, answer in pairs)
     ids = np.zeros((len(batch), width), dtype=np.int64)
-    places: list[Int32Array] = []
+    positions: list[Int32Array] = []
     for row, (prompt, answer) in enumerate(pairs):
         ids[row, : len(prompt) + len(answer) - 1] = np.concatenate([prompt, answer[:-1]])
-        places.append(row * width + len(prompt) - 1 + np.arange(len(answer), dtype=np.int32))
+        positions.append(row * width + len(prompt) - 1 + np.arange(len(answer), dtype=np.int32))
     answers = [answer for _, answer in pairs]
-    return _Lesson(
+    return _WarmStartBatch(
         ids=torch.from_numpy(ids),
-        places=torch.from_numpy(np.concatenate(places)).long(),
+        positions=torch.from_numpy(np.concatenate(positions)).long(),
         targets=torch.from_numpy(np.concatenate(answers)).long(),
-        owners=torch.from_numpy(np.repeat(np.arange(len(batch)), [len(answer) for answer in answers])),
+        rows=torch.from_numpy(np.repeat(np.arange(len(batch)), [len(answer) for answer in answers])),
     )
 
 
 def _tokens(tokenizer: ChatTokenizer, question: str, answer: str) -> tuple[Int32Array, Int32Array]:
-    """Prompt and answer, the answer with the token that ends it."""
+    """Returns the token ids of prompt and answer, the answer with its stop token."""
     prompt = tokenizer.encode_chat([{"role": "user", "content": question}])
     return prompt, np.append(tokenizer.encode(answer), np.int32(tokenizer.stop_tokens[0]))
 
 
-def _answer_logprobs(model: PreTrainedModel, lesson: _Lesson) -> Tensor:
-    """Logprob of each answer token given the right ones before it: `[answer tokens]`."""
-    logprobs = logits_at(model, hidden_states(model, lesson.ids), lesson.places).log_softmax(-1)
-    return logprobs.gather(-1, lesson.targets[:, None])[:, 0]
+def _answer_logprobs(model: PreTrainedModel, batch: _WarmStartBatch) -> Tensor:
+    """Returns the logprob of each answer token given the correct previous tokens: `[answer tokens]`."""
+    logprobs = logits_at(model, hidden_states(model, batch.ids), batch.positions).log_softmax(-1)
+    return logprobs.gather(-1, batch.targets[:, None])[:, 0]
 
 
-def _mean_probability(logprobs: Tensor, lesson: _Lesson) -> float:
-    """Probability of a whole answer, averaged over the examples."""
-    whole = torch.zeros(len(lesson.ids)).index_add_(0, lesson.owners, logprobs)
+def _mean_probability(logprobs: Tensor, batch: _WarmStartBatch) -> float:
+    """Returns the probability of a whole answer, averaged over the examples."""
+    whole = torch.zeros(len(batch.ids)).index_add_(0, batch.rows, logprobs)
     return float(whole.exp().mean())

@@ -1,1 +1,1 @@
-"""The rollout role: lease tasks, turn them into episodes, follow the weights."""
+"""Rollout role: leases tasks, runs them as episodes and follows the policies' weights."""

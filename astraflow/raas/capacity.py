@@ -1,55 +1,75 @@
-"""How many episodes run at once, and how much of that was used."""
+"""Episode slots of a node and their utilization."""
 
 from astraflow.runtime.clock import Clock
 
 
 class Capacity:
-    """Slots for episodes, with the time they were used.
+    """Episode slots and the time they were used. The slots in effect follow the engines (`lease_limit`).
 
-    busy_s: seconds in which all slots were used; a node with half of them used is busy for half a second each second.
-    Weight refreshes count as use: the episodes wait, but they hold their slots. blocked_s: the rest, while the node
-    would have taken more; time in which it leases nothing by its own doing counts as neither.
+    busy_s: time in seconds weighted by the share of used slots; half of the slots used adds half a second per second.
+    Shares refer to the limit in effect, so that a node at its limit is busy, whatever the upper limit of the operator:
+    groups per busy second is then the rate that the engines sustain, as the sizer expects it. Episodes above a limit
+    that has shrunk count as a full node. Weight refreshes count as used time: the episodes wait, but they hold their
+    slots. blocked_s: the same for free slots while the node accepts tasks. Time in which the node itself refuses tasks
+    counts as neither.
     """
 
     def __init__(self, slots: int, clock: Clock) -> None:
         self.slots = slots
-        self.used = 0
+        """Limit in effect. Episodes."""
+        self.used_slots = 0
+        self._peak_slots = 0
+        self._released = 0
         self._clock = clock
-        self._is_open = False
-        self._seen_at = clock.now()
+        self._is_accepting = False
+        self._accounted_at = clock.now()
         self._busy_s = 0.0
         self._blocked_s = 0.0
 
     @property
-    def free(self) -> int:
-        """Slots that are not used."""
-        return self.slots - self.used
+    def free_slots(self) -> int:
+        """Number of unused slots; 0 above the limit."""
+        return max(0, self.slots - self.used_slots)
 
-    def take(self) -> None:
-        """An episode begins."""
+    def set_slots(self, slots: int) -> None:
+        """Sets the limit in effect, at least 1."""
+        if slots != self.slots:
+            self._account()
+            self.slots = slots
+
+    def acquire(self) -> None:
+        """Takes a slot for an episode."""
         self._account()
-        self.used += 1
+        self.used_slots += 1
+        self._peak_slots = max(self._peak_slots, self.used_slots)
 
     def release(self) -> None:
-        """An episode ended."""
+        """Frees the slot of an episode that ended."""
         self._account()
-        self.used -= 1
+        self.used_slots -= 1
+        self._released += 1
 
-    def set_open(self, is_open: bool) -> None:
-        """Whether the node takes more tasks."""
-        if is_open != self._is_open:
+    def take_use(self) -> tuple[int, int]:
+        """Returns the most slots used at once and the episodes that ended since the last call."""
+        use = self._peak_slots, self._released
+        self._peak_slots, self._released = self.used_slots, 0
+        return use
+
+    def set_accepting(self, is_accepting: bool) -> None:
+        """Sets whether the node accepts more tasks."""
+        if is_accepting != self._is_accepting:
             self._account()
-            self._is_open = is_open
+            self._is_accepting = is_accepting
 
-    def times(self) -> tuple[float, float]:
-        """busy_s and blocked_s until now."""
+    def busy_and_blocked_s(self) -> tuple[float, float]:
+        """Returns busy_s and blocked_s up to now."""
         self._account()
         return self._busy_s, self._blocked_s
 
     def _account(self) -> None:
         now = self._clock.now()
-        passed_s = now - self._seen_at
-        self._seen_at = now
-        self._busy_s += passed_s * self.used / self.slots
-        if self._is_open:
-            self._blocked_s += passed_s * self.free / self.slots
+        elapsed_s = now - self._accounted_at
+        self._accounted_at = now
+        self._busy_s += elapsed_s * min(1.0, self.used_slots / self.slots)
+        if self._is_accepting:
+            self._blocked_s += elapsed_s * self.free_slots / self.slots

@@ -1,4 +1,4 @@
-"""What one node is told about itself; what it runs, dataflow tells it when it joins."""
+"""Settings of one node. Flows, policies and the default engine come from dataflow on join."""
 
 import os
 import platform
@@ -12,57 +12,64 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import NodeId, PoolId
 from astraflow.contract.nodes import MAX_CAPACITY
 from astraflow.runtime.config import Config
-from astraflow.runtime.overrides import SetBy
+from astraflow.runtime.setting_permissions import SettableBy
 from astraflow.weights.config import PullConfig
 
 
 class RaasConfig(Config):
-    """One node."""
+    """Settings of one node."""
 
-    name: Annotated[str, SetBy.RECIPE] = Field(default_factory=lambda: f"{socket.gethostname()}-{os.getpid()}")
-    """Stable over restarts of the same node, and its own: a node that joins under a name replaces the one before."""
-    pool: Annotated[str, SetBy.RECIPE] = "local"
-    """Nodes of one pool are sized together."""
-    region: Annotated[str, SetBy.RECIPE] = "local"
-    """Where it stands, for the report."""
-    capacity: int = Field(default=64, ge=1, le=MAX_CAPACITY)
-    """Episodes it runs at once."""
+    name: Annotated[str, SettableBy.RECIPE] = Field(default_factory=lambda: f"{socket.gethostname()}-{os.getpid()}")
+    """Unique name, stable across restarts: a node that joins under a name replaces the previous node of that name."""
+    pool: Annotated[str, SettableBy.RECIPE] = "local"
+    """Pool of the node; the nodes of a pool are scaled together."""
+    region: Annotated[str, SettableBy.RECIPE] = "local"
+    """Region, for the report."""
+    capacity: int = Field(default=MAX_CAPACITY, ge=1, le=MAX_CAPACITY)
+    """Upper limit of concurrent episodes. The limit in effect follows the load of the engines (`lease_limit`), so a
+    lower value is needed only where something else on the machine limits episodes, such as sandboxes."""
     engine: dict[str, Any] | None = None
-    """`kind` and its options; the run's own suggestion when absent."""
-    hardware: Annotated[str, SetBy.RECIPE] = Field(default_factory=lambda: f"{os.cpu_count()}x {platform.machine()}")
-    """What it runs on, for the report."""
-    price_per_hour: Annotated[float, SetBy.ADMIN] = Field(default=0.0, ge=0)
+    """`kind` of the engine and its options; the engines of the run when absent."""
+    engines: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """Engines of single policies, by policy, instead of `engine`."""
+    policies: Annotated[tuple[str, ...], SettableBy.RECIPE] = ()
+    """Policies that the node serves; empty: all. The node gets tasks of flows whose policies are all among them."""
+    hardware: Annotated[str, SettableBy.RECIPE] = Field(
+        default_factory=lambda: f"{os.cpu_count()}x {platform.machine()}"
+    )
+    """Hardware, for the report."""
+    price_per_hour: Annotated[float, SettableBy.ADMIN] = Field(default=0.0, ge=0)
     """US dollars; 0 when unknown."""
     text_share: float = Field(default=0.1, ge=0, le=1)
-    """Share of the groups whose trajectories are sent with their text, for people to look at."""
+    """Share of groups whose trajectories are sent with their text, for inspection."""
     episode_timeout_s: float = Field(default=900.0, gt=0)
-    """An episode that takes longer is given up as a failure of the engine."""
+    """Time limit of an episode in seconds; a longer episode fails at the boundary `engine`."""
     join_timeout_s: float = Field(default=60.0, ge=0)
-    """How long dataflow may be out of reach before the first join is given up; later it is waited for without end."""
+    """Seconds to wait for an unreachable dataflow service at the first join; later the node retries without a limit."""
     drain_s: float = Field(default=0.0, ge=0)
-    """On stopping, what runs gets this long to end before it is handed back; 0 hands it back at once."""
+    """Seconds for running episodes to finish on shutdown before their hand-back; 0 hands them back at once."""
     hand_back_s: float = Field(default=2.0, gt=0)
-    """Handing back what was begun takes at most this long, and begins this long before a deadline."""
-    dead_man_s: float = Field(default=0.0, ge=0)
-    """Without an answer from dataflow for so long, the node ends by itself, and whoever pays for its machine pays no
-    more; 0 waits for ever."""
-    preemption: Annotated[dict[str, Any], SetBy.RECIPE] = Field(default={"kind": "none"})
-    """Where a notice is read that this machine goes away soon: `kind` and its options."""
+    """Maximum seconds to hand back partial rollouts; the hand-back starts this long before a deadline."""
+    dataflow_timeout_s: float = Field(default=0.0, ge=0)
+    """Seconds without an answer from dataflow after which the node exits, so that an orphaned instance costs nothing;
+    0 waits without a limit."""
+    preemption: Annotated[dict[str, Any], SettableBy.RECIPE] = Field(default={"kind": "none"})
+    """Source of preemption notices: `kind` and its options."""
     evaluates: bool = True
-    """Whether it takes tasks of evaluations: for these it makes a second engine of each policy while they last."""
+    """Accepts evaluation tasks. While they run, the node holds a second engine for each policy."""
     evaluation_idle_s: float = Field(default=60.0, ge=0)
-    """That engine is closed when no such task has run for this long."""
-    keep: Annotated[Path | None, SetBy.RECIPE] = None
-    """Folder in which the credential that a join token was exchanged for is kept, with its key: started again there
-    under the same name, the node needs no other token. In memory alone when absent."""
-    weights_key: Annotated[str, SetBy.RECIPE] = ""
-    """The run's public key, as in `weights.pub` of its directory, if it is to be pinned by hand; dataflow tells it."""
+    """Idle time in seconds after which the engines for evaluation tasks are closed."""
+    credential_folder: Annotated[Path | None, SettableBy.RECIPE] = None
+    """Folder that stores the credential that the join token was exchanged for, with its key; a node restarted with this
+    folder and the same name needs no new token. The credential stays in memory when absent."""
+    weights_key: Annotated[str, SettableBy.RECIPE] = ""
+    """Public key of the run to pin, as in `weights.pub` of the run directory; empty: the key that dataflow sends."""
     pull: PullConfig = PullConfig()
-    """How versions are fetched."""
+    """Settings of the weight transfer."""
 
     @field_validator("name", "pool")
     @classmethod
-    def _is_a_name(cls, value: str) -> str:
+    def _check_name(cls, value: str) -> str:
         try:
             PoolId(value)
             NodeId(f"{value}.0")

@@ -1,17 +1,17 @@
-"""What a node counts for its beats."""
+"""Counters, gauges and error messages that a node reports in its heartbeats."""
 
 from collections import deque
 
 from astraflow.contract.nodes import NODE_COUNTERS, NODE_GAUGES
 
-_ERRORS = 8
+_MAX_ERRORS = 8
 _RATE_WINDOW_S = 10.0
 
 
 class NodeCounters:
-    """Cumulative counters, current gauges and the latest messages for an operator, by the names of the contract.
+    """Cumulative counters, current gauges and the latest error messages, by the names of the contract.
 
-    Dataflow counts each incarnation of a node from 0: after joining again, what was reported before is left out.
+    Dataflow counts each incarnation of a node from 0: after a rejoin, amounts reported before are left out.
     """
 
     def __init__(self) -> None:
@@ -19,27 +19,27 @@ class NodeCounters:
         self._reported = dict(self._totals)
         self._baseline = dict(self._totals)
         self._gauges: dict[str, float] = {}
-        self._errors: deque[str] = deque(maxlen=_ERRORS)
+        self._errors: deque[str] = deque(maxlen=_MAX_ERRORS)
         self._tokens: deque[tuple[float, float]] = deque()
 
     def add(self, counter: str, amount: float = 1.0) -> None:
-        """Count. Raises: KeyError for a name that is not in the contract."""
+        """Adds to a counter. Raises: KeyError for a name that is not in the contract."""
         self._totals[counter] += amount
 
     def set_total(self, counter: str, total: float) -> None:
-        """Take over what somebody else adds up."""
+        """Sets a counter whose total another component maintains."""
         self._totals[counter] = total
 
     def set_gauge(self, gauge: str, value: float) -> None:
-        """The value now. Raises: KeyError for a name that is not in the contract."""
+        """Sets a gauge. Raises: KeyError for a name that is not in the contract."""
         if gauge not in NODE_GAUGES:
             raise KeyError(gauge)
         self._gauges[gauge] = value
 
     def note_error(self, message: str) -> bool:
-        """Something an operator may want to look at; the latest eight are kept, repeated ones once.
+        """Records a message for the operator; the latest eight distinct messages are retained.
 
-        Returns whether it is not among them yet.
+        Returns True if the message is new.
         """
         is_new = message not in self._errors
         if not is_new:
@@ -48,7 +48,7 @@ class NodeCounters:
         return is_new
 
     def observe_rate(self, now: float) -> None:
-        """Bring the gauge `tokens_per_s` up to date, over the last ten seconds."""
+        """Updates the gauge `tokens_per_s` over the last ten seconds. now: seconds of the clock."""
         self._tokens.append((now, self._totals["tokens_generated"]))
         while now - self._tokens[0][0] > _RATE_WINDOW_S:
             self._tokens.popleft()
@@ -56,22 +56,22 @@ class NodeCounters:
         self.set_gauge("tokens_per_s", (last - first) / (last_at - first_at) if last_at > first_at else 0.0)
 
     def counters(self) -> dict[str, float]:
-        """Since the node joined."""
+        """Returns the counters since the node joined."""
         return {name: total - self._baseline[name] for name, total in self._totals.items()}
 
     def gauges(self) -> dict[str, float]:
-        """Those that were set."""
+        """Returns the gauges that were set."""
         return dict(self._gauges)
 
     def errors(self) -> tuple[str, ...]:
-        """Newest last."""
+        """Returns the retained error messages, newest last."""
         return tuple(self._errors)
 
-    def was_reported(self, counters: dict[str, float]) -> None:
-        """Dataflow has seen these counters. Beats may overlap: what it saw never shrinks."""
+    def mark_reported(self, counters: dict[str, float]) -> None:
+        """Records acknowledged counters. Heartbeats may overlap, so a reported total never decreases."""
         for name, value in counters.items():
             self._reported[name] = max(self._reported[name], self._baseline[name] + value)
 
-    def joined_again(self) -> None:
-        """Count from 0, but for what dataflow has not seen yet."""
+    def reset_baseline(self) -> None:
+        """Restarts the counters from 0, plus the amounts that dataflow has not acknowledged."""
         self._baseline = dict(self._reported)

@@ -1,192 +1,205 @@
-"""One node in one run: joins, builds what the run needs, works, and says goodbye."""
+"""One node in one run: joins, builds engines and flows, runs tasks, and leaves."""
 
 import asyncio
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Iterable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from astraflow.client.badge import Badge
+from astraflow.client.credential import HeldCredential
 from astraflow.client.data_plane import NodeDataClient
 from astraflow.contract.errors import AstraFlowError
 from astraflow.contract.ids import FlowId, PolicyId, PoolId, TaskId, Version
-from astraflow.contract.nodes import NodeFacts, Welcome
-from astraflow.raas.beats import Beats
-from astraflow.raas.breaker import Breaker
-from astraflow.raas.build import build_flow, build_policies, build_policy
+from astraflow.contract.nodes import JoinResult, NodeFacts
+from astraflow.raas.builders import build_flows, build_policies, build_policy, choose_engines, start_engines
 from astraflow.raas.capacity import Capacity
+from astraflow.raas.circuit_breaker import CircuitBreaker
 from astraflow.raas.config import RaasConfig
 from astraflow.raas.counters import NodeCounters
-from astraflow.raas.links import Links
+from astraflow.raas.drain_state import DrainState
+from astraflow.raas.engine_monitor import EngineMonitor
+from astraflow.raas.heartbeats import HeartbeatLoop
+from astraflow.raas.lease_limit import LeaseLimit
 from astraflow.raas.membership import Membership
-from astraflow.raas.orders import Orders
 from astraflow.raas.outbox import Outbox
-from astraflow.raas.pinned import PinnedEngines, evaluation_capacity
+from astraflow.raas.pinned_engines import PinnedEngines, evaluation_capacity
 from astraflow.raas.preemption import notices
-from astraflow.raas.preemption.base import Source, first_notice
+from astraflow.raas.preemption.base import NoticeSource, wait_for_notice
 from astraflow.raas.runner import BuiltFlow, Runner
-from astraflow.raas.serving import ServedPolicies
+from astraflow.raas.served_policies import ServedPolicies
 from astraflow.raas.task_loop import TaskLoop
-from astraflow.raas.weight_loop import Gaps, WeightLoop
+from astraflow.raas.transfer_totals import TransferTotals
+from astraflow.raas.weight_loop import GapGauges, WeightLoop
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
-from astraflow.weights.origins import Origins, dialled
 from astraflow.weights.puller import Puller
 from astraflow.weights.signing import VerifyingKey, pinned_key
-from astraflow.wire.channel import Link
+from astraflow.weights.weight_sources import WeightSources, connect_sources
+from astraflow.wire.channel import ServiceChannel
 
 log = get_logger()
 
-FLUSH_S = 1.2
-"""On leaving, finished episodes get this long to reach dataflow, and then dataflow as long to hear of the end."""
+FLUSH_TIMEOUT_S = 1.2
+"""Time limit on leaving: for sending the finished episodes, and again for the leave request."""
 
 
-BREAK_AFTER = 16
-"""So many infrastructure failures in a row, or as many as episodes run at once, and the node rests."""
+CIRCUIT_BREAKER_LIMIT = 16
+"""Consecutive infrastructure failures that open the circuit breaker; at least the limit of concurrent episodes."""
 
 
 class Node:
-    """The parts of a node and the order of their life.
+    """Owns the components of a node and runs them in order.
 
-    join ──► beats ──► build engines ──► weight loops, task loop ──► told to end ──► wind down, leave
+    join ──► heartbeats ──► build and start engines ──► weight loops, task loop ──► drain request ──► drain, leave
     """
 
-    def __init__(self, config: RaasConfig, link: Link, *, badge: Badge, clock: Clock) -> None:
-        """link: to dataflow, dialled with the badge."""
+    def __init__(self, config: RaasConfig, link: ServiceChannel, *, credential: HeldCredential, clock: Clock) -> None:
+        """link: channel to dataflow, opened with the credential."""
         self._config = config
-        self._badge = badge
+        self._credential = credential
         self._dataflow = link.address
         self._clock = clock
         self._client = NodeDataClient(link)
         self._counters = NodeCounters()
-        self._origins: Origins | None = None
-        self._links = Links(lambda: self._origins.all if self._origins is not None else ())
-        self._capacity = Capacity(config.capacity, clock)
-        self._orders = Orders(clock, hand_back_s=config.hand_back_s)
+        self._weight_sources: WeightSources | None = None
+        self._transfers = TransferTotals(lambda: self._weight_sources.all if self._weight_sources is not None else ())
+        self._limit = LeaseLimit(config.capacity)
+        self._capacity = Capacity(self._limit.limit, clock)
+        self._drain_state = DrainState(clock, hand_back_s=config.hand_back_s)
         self._has_ended = asyncio.Event()
         self._facts = _facts(config)
-        self._membership = Membership(self._client, self._facts, held=self._held, counters=self._counters, clock=clock)
+        self._membership = Membership(
+            self._client, self._facts, held_tasks=self._held_tasks, counters=self._counters, clock=clock
+        )
         self._policies = ServedPolicies({})
-        self._trusted: VerifyingKey | None = None
+        self._verifying_key: VerifyingKey | None = None
         self._task_loop: TaskLoop | None = None
 
-    async def work(self) -> None:
-        """Take part until the node is to end. Raises: groups of what no retry helps; RunChanged."""
+    async def run(self) -> None:
+        """Runs until the node drains. Raises: exception groups of errors that a retry does not cure; RunChanged."""
         try:
-            await self._work()
+            await self._run()
         except* AstraFlowError as problems:
-            await self._say_goodbye(f"ended by an error: {problems.exceptions[0]}")
+            await self._leave(f"stopped after an error: {problems.exceptions[0]}")
             raise
         finally:
             self._has_ended.set()
 
     async def stop(self) -> None:
-        """Have `work` come to its end: what runs gets `drain_s`, then it is handed back."""
-        self._orders.finish_within(self._config.drain_s, "stopped")
-        if self._task_loop is None:  # nothing is held yet, and what is under construction is not worth waiting for
-            await self._say_goodbye("stopped")
+        """Makes `run` return: running tasks get `drain_s` seconds, then they are handed back."""
+        self._drain_state.finish_within(self._config.drain_s, "stopped")
+        if self._task_loop is None:  # no task is held, and the construction in progress is not worth waiting for
+            await self._leave("stopped")
         else:
             await self._has_ended.wait()
 
-    async def _work(self) -> None:
+    async def _run(self) -> None:
         source = notices.build(self._config.preemption)
-        welcome = await self._membership.join(give_up_after_s=self._config.join_timeout_s)
-        self._trusted = pinned_key(self._config.weights_key, welcome.weights_key)
+        join_result = await self._membership.join(give_up_after_s=self._config.join_timeout_s)
+        self._verifying_key = pinned_key(self._config.weights_key, join_result.weights_key)
         async with AsyncExitStack() as resources, asyncio.TaskGroup() as tasks:
-            beats = self._beats()
+            heartbeats = self._heartbeat_loop()
             loops = [
-                tasks.create_task(beats.run(welcome.beat_s)),
+                tasks.create_task(heartbeats.run(join_result.heartbeat_s)),
                 tasks.create_task(self._watch_for_preemption(source)),
-                tasks.create_task(self._badge.run(self._dataflow)),
+                tasks.create_task(self._credential.run(self._dataflow)),
             ]
-            if self._config.dead_man_s:
-                loops.append(tasks.create_task(beats.watch(self._config.dead_man_s)))
-            flows = {spec.id: build_flow(spec) for spec in welcome.flows}
-            engine = self._config.engine or welcome.engine
-            self._policies = await build_policies(welcome, flows, engine, resources)
-            await self._tell_engine(engine)
-            self._origins = origins = await resources.enter_async_context(
-                dialled(welcome.weights_address, self._config.pull, dial=self._badge.dial, clock=self._clock)
+            if self._config.dataflow_timeout_s:
+                loops.append(tasks.create_task(heartbeats.watch_dataflow(self._config.dataflow_timeout_s)))
+            flows, engines = build_flows(join_result, self._facts), choose_engines(self._config, join_result)
+            self._policies = await build_policies(join_result, flows, engines, resources)
+            await self._report_engines([engines[policy] for policy in self._policies])
+            await start_engines(self._policies)
+            self._weight_sources = sources = await resources.enter_async_context(
+                connect_sources(
+                    join_result.weights_address, self._config.pull, dial=self._credential.dial, clock=self._clock
+                )
             )
-            pinned = self._pinned_engines(welcome, engine, origins)
+            pinned = self._pinned_engines(join_result, engines, sources)
             resources.push_async_callback(pinned.close)
-            self._task_loop = self._build_task_loop(flows, pinned, self._evaluation_capacity(welcome))
+            self._task_loop = self._build_task_loop(join_result, flows, pinned)
+            monitor = self._engine_monitor(pinned, self._task_loop)
+            loops += [tasks.create_task(monitor.run()), tasks.create_task(monitor.drain_after_failure())]
             loops.append(tasks.create_task(pinned.run()))
-            loops += [tasks.create_task(loop.run()) for loop in self._weight_loops(origins)]
+            loops += [tasks.create_task(loop.run()) for loop in self._weight_loops(sources)]
             loops.append(tasks.create_task(self._task_loop.run()))
-            loops.append(tasks.create_task(self._tell_versions(beats)))
-            await self._orders.ending.wait()
-            loops.append(tasks.create_task(beats.beat()))  # dataflow hears of it at once, if it does not know
-            await self._wind_down(self._task_loop)
+            loops.append(tasks.create_task(self._report_versions(heartbeats)))
+            await self._drain_state.draining.wait()
+            loops.append(tasks.create_task(heartbeats.heartbeat()))  # reports the drain to dataflow at once
+            await self._drain(self._task_loop)
             for loop in loops:
                 loop.cancel()
 
-    async def _tell_engine(self, engine: Mapping[str, Any]) -> None:
-        """What the engine is, is known only now."""
+    async def _report_engines(self, engines: Iterable[Mapping[str, Any]]) -> None:
+        """Reports the engines, which are known only after they were built."""
         is_simulated = any(served.engine.is_simulated for served in self._policies.values())
-        await self._membership.correct(replace(self._facts, engine=str(engine["kind"]), is_simulated=is_simulated))
+        kinds = ", ".join(dict.fromkeys(str(engine["kind"]) for engine in engines))
+        await self._membership.update_facts(replace(self._facts, engine=kinds, is_simulated=is_simulated))
 
-    async def _watch_for_preemption(self, source: Source) -> None:
-        notice = await first_notice(source, clock=self._clock)
+    async def _watch_for_preemption(self, source: NoticeSource) -> None:
+        notice = await wait_for_notice(source, clock=self._clock)
         left_s = max(0.0, notice.at - self._clock.wall())
-        reason = f"preempted: {notice.source} says that this machine goes away in {left_s:.0f} s"
-        self._orders.be_taken_within(left_s, reason)
+        reason = f"preempted: {notice.source} announces that this machine is reclaimed in {left_s:.0f} s"
+        self._drain_state.preempt_within(left_s, reason)
 
-    async def _tell_versions(self, beats: Beats) -> None:
-        """Newer weights are worth a beat of their own: dataflow may hold tasks back until it hears of them."""
+    async def _report_versions(self, heartbeats: HeartbeatLoop) -> None:
+        """Sends a heartbeat for every newly served version: dataflow may hold back tasks until it receives one."""
         while True:
             await self._policies.changed.wait()
             self._policies.changed.clear()
-            await beats.beat()
+            await heartbeats.heartbeat()
 
-    async def _wind_down(self, task_loop: TaskLoop) -> None:
-        """Lease nothing more, let what runs end until it is due, hand back the rest, leave."""
+    async def _drain(self, task_loop: TaskLoop) -> None:
+        """Stops leasing, waits for running tasks until they are due, hands back the others, and leaves."""
         task_loop.stop_leasing()
-        await self._until_idle_or_due(task_loop)
-        await _within(self._config.hand_back_s, task_loop.hand_back())
-        task_loop.abandon()
-        await _within(FLUSH_S, task_loop.idle())
-        await self._say_goodbye(self._orders.reason)
+        await self._wait_until_idle_or_due(task_loop)
+        await _with_timeout(self._config.hand_back_s, task_loop.hand_back())
+        task_loop.cancel_running()
+        await _with_timeout(FLUSH_TIMEOUT_S, task_loop.wait_until_idle())
+        await self._leave(self._drain_state.reason)
 
-    async def _until_idle_or_due(self, task_loop: TaskLoop) -> None:
-        waits = [asyncio.ensure_future(task_loop.idle()), asyncio.ensure_future(self._orders.until_due())]
+    async def _wait_until_idle_or_due(self, task_loop: TaskLoop) -> None:
+        waits = [
+            asyncio.ensure_future(task_loop.wait_until_idle()),
+            asyncio.ensure_future(self._drain_state.wait_until_due()),
+        ]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for wait in waits:
                 wait.cancel()
 
-    async def _say_goodbye(self, reason: str) -> None:
+    async def _leave(self, reason: str) -> None:
         if not self._membership.is_member:
             return
         try:
-            async with asyncio.timeout(FLUSH_S):
-                node, is_taken = self._membership.node, self._orders.is_taken
-                returned = await self._client.leave(node, reason=reason, is_taken=is_taken)
+            async with asyncio.timeout(FLUSH_TIMEOUT_S):
+                node, is_preempted = self._membership.node, self._drain_state.is_preempted
+                returned = await self._client.leave(node, reason=reason, is_preempted=is_preempted)
         except (AstraFlowError, TimeoutError) as problem:
-            log.warning("left_without_goodbye", problem=str(problem))
+            log.warning("leave_not_acknowledged", problem=str(problem))
         else:
-            log.info("left", reason=reason, tasks_returned=returned)
+            log.info("run_left", reason=reason, tasks_returned=returned)
 
-    def _beats(self) -> Beats:
-        return Beats(
+    def _heartbeat_loop(self) -> HeartbeatLoop:
+        return HeartbeatLoop(
             self._client,
             self._membership,
-            held=self._held,
+            held_tasks=self._held_tasks,
             versions=self._versions,
             capacity=self._capacity,
             counters=self._counters,
-            links=self._links,
-            orders=self._orders,
+            transfers=self._transfers,
+            drain_state=self._drain_state,
             clock=self._clock,
         )
 
-    def _weight_loops(self, origins: Origins) -> list[WeightLoop]:
-        gaps = Gaps(self._counters)
+    def _weight_loops(self, sources: WeightSources) -> list[WeightLoop]:
+        gaps = GapGauges(self._counters)
 
         def source(policy: PolicyId) -> Puller:
-            return Puller(origins, policy, config=self._config.pull, trusted=self._trusted, clock=self._clock)
+            return Puller(sources, policy, config=self._config.pull, trusted=self._verifying_key, clock=self._clock)
 
         return [
             WeightLoop(
@@ -195,28 +208,46 @@ class Node:
                 self._policies,
                 counters=self._counters,
                 gaps=gaps,
-                links=self._links,
+                transfers=self._transfers,
                 clock=self._clock,
             )
             for served in self._policies.values()
         ]
 
-    def _pinned_engines(self, welcome: Welcome, engine: Mapping[str, Any], origins: Origins) -> PinnedEngines:
-        specs = {spec.id: spec for spec in welcome.policies}
+    def _pinned_engines(
+        self, join_result: JoinResult, engines: Mapping[PolicyId, Mapping[str, Any]], sources: WeightSources
+    ) -> PinnedEngines:
+        specs = {spec.id: spec for spec in join_result.policies}
         return PinnedEngines(
-            lambda policy: build_policy(specs[policy], engine),
-            lambda policy: Puller(origins, policy, config=self._config.pull, trusted=self._trusted, clock=self._clock),
+            lambda policy: build_policy(specs[policy], engines[policy]),
+            lambda policy: Puller(
+                sources, policy, config=self._config.pull, trusted=self._verifying_key, clock=self._clock
+            ),
             counters=self._counters,
             clock=self._clock,
             idle_s=self._config.evaluation_idle_s,
         )
 
-    def _evaluation_capacity(self, welcome: Welcome) -> int:
-        return evaluation_capacity(welcome.flows, self._config.capacity) if self._config.evaluates else 0
+    def _engine_monitor(self, pinned: PinnedEngines, task_loop: TaskLoop) -> EngineMonitor:
+        return EngineMonitor(
+            {policy: served.engine for policy, served in self._policies.items()},
+            lambda: pinned.engines,
+            limit=self._limit,
+            capacity=self._capacity,
+            counters=self._counters,
+            drain_state=self._drain_state,
+            on_limit=task_loop.check_slots,
+            clock=self._clock,
+        )
 
     def _build_task_loop(
-        self, flows: Mapping[FlowId, BuiltFlow], pinned: PinnedEngines, evaluations_at_once: int
+        self, join_result: JoinResult, flows: Mapping[FlowId, BuiltFlow], pinned: PinnedEngines
     ) -> TaskLoop:
+        def evaluations_at_once() -> int:
+            if not self._config.evaluates or pinned.is_backing_off:
+                return 0
+            return evaluation_capacity(join_result.flows, self._capacity.slots)
+
         runner = Runner(
             flows,
             self._policies,
@@ -232,15 +263,15 @@ class Node:
             self._membership,
             runner,
             self._policies,
-            evaluation_capacity=lambda: 0 if pinned.is_resting else evaluations_at_once,
+            evaluation_capacity=evaluations_at_once,
             capacity=self._capacity,
             outbox=Outbox(),
-            breaker=Breaker(max(BREAK_AFTER, self._config.capacity), self._clock),
+            breaker=CircuitBreaker(lambda: max(CIRCUIT_BREAKER_LIMIT, self._capacity.slots), self._clock),
             counters=self._counters,
         )
 
-    def _held(self) -> tuple[TaskId, ...]:
-        return self._task_loop.held() if self._task_loop is not None else ()
+    def _held_tasks(self) -> tuple[TaskId, ...]:
+        return self._task_loop.held_tasks() if self._task_loop is not None else ()
 
     def _versions(self) -> Mapping[PolicyId, Version]:
         return self._policies.versions()
@@ -255,21 +286,22 @@ def _facts(config: RaasConfig) -> NodeFacts:
         is_simulated=False,
         hardware=config.hardware,
         capacity=config.capacity,
+        policies=tuple(PolicyId(policy) for policy in config.policies),
         price_per_hour=config.price_per_hour,
-        software=_release(),
+        software=_software_version(),
     )
 
 
-def _release() -> str:
+def _software_version() -> str:
     try:
         return version("astraflow")
     except PackageNotFoundError:
         return "from source"
 
 
-async def _within(limit_s: float, work: Coroutine[Any, Any, None]) -> None:
+async def _with_timeout(limit_s: float, work: Coroutine[Any, Any, None]) -> None:
     try:
         async with asyncio.timeout(limit_s):
             await work
     except TimeoutError:
-        log.warning("time_is_up", limit_s=limit_s)
+        log.warning("drain_step_timed_out", limit_s=limit_s)

@@ -1,4 +1,4 @@
-"""Finished episodes, kept until dataflow says it has them."""
+"""Outbox: finished episodes that dataflow has not acknowledged."""
 
 import asyncio
 
@@ -7,11 +7,11 @@ from astraflow.contract.trajectories import Episode
 
 PUSH_EPISODES = 512
 PUSH_BYTES = 8 * 2**20
-"""A push is cut at either bound: small enough for any message limit, large enough to make up for the round trip."""
+"""Limits of one push: small enough for any message size limit, large enough to amortize the round trip."""
 
 
 class Outbox:
-    """First in, first out; nothing leaves before `acknowledge`."""
+    """First-in first-out queue; episodes stay until `acknowledge`."""
 
     def __init__(self) -> None:
         self._waiting: dict[tuple[TaskId, int], Episode] = {}
@@ -24,22 +24,22 @@ class Outbox:
         return key in self._waiting
 
     def tasks(self) -> list[TaskId]:
-        """Tasks whose episodes are here."""
+        """Returns the tasks of the queued episodes."""
         return [task for task, _ in self._waiting]
 
     def put(self, episode: Episode) -> None:
-        """Keep a finished episode."""
+        """Adds a finished episode."""
         self._waiting[episode.task, episode.attempt] = episode
         self._notify()
 
     def acknowledge(self, episodes: list[Episode]) -> None:
-        """Dataflow has these."""
+        """Removes episodes that dataflow acknowledged."""
         for episode in episodes:
             del self._waiting[episode.task, episode.attempt]
         self._notify()
 
-    async def next_push(self) -> list[Episode]:
-        """What to send next: the oldest ones, as many as fit into one push. Waits for the first. One caller."""
+    async def next_batch(self) -> list[Episode]:
+        """Returns the oldest episodes that fit into one push; waits for the first. For a single caller."""
         while not self._waiting:
             await self._changed.wait()
         batch: list[Episode] = []
@@ -51,8 +51,8 @@ class Outbox:
             batch.append(episode)
         return batch
 
-    async def empty(self) -> None:
-        """Wait until dataflow has everything."""
+    async def wait_until_empty(self) -> None:
+        """Waits until every episode is acknowledged."""
         while self._waiting:
             await self._changed.wait()
 

@@ -1,4 +1,4 @@
-"""One task: run its flow's workflow, and make an episode of whatever happens."""
+"""Runs the workflow of one task and turns the outcome into an episode."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -6,37 +6,38 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 
+from astraflow.contract.errors import AstraFlowError
 from astraflow.contract.failures import Boundary, Failure
 from astraflow.contract.ids import FlowId, GroupId, NodeId
 from astraflow.contract.tasks import Task
 from astraflow.contract.trajectories import Episode, Trajectory
 from astraflow.raas.counters import NodeCounters
-from astraflow.raas.pinned import PinnedEngines
-from astraflow.raas.recording import Recording
-from astraflow.raas.serving import ServedPolicies
-from astraflow.raas.turns import TurnTimes
+from astraflow.raas.pinned_engines import PinnedEngines
+from astraflow.raas.recorder import RolloutRecorder
+from astraflow.raas.served_policies import ServedPolicies
+from astraflow.raas.turn_times import TurnTimes
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
 from astraflow.workflows.base import Workflow
-from astraflow.workflows.errors import RolloutBroke
-from astraflow.workflows.judge import Judge
-from astraflow.workflows.transcript import with_text
+from astraflow.workflows.errors import RolloutFailed
+from astraflow.workflows.reward_scorer import RewardScorer
+from astraflow.workflows.trajectory_builder import with_text
 
 log = get_logger()
 
-_MESSAGE_LETTERS = 500
+_MAX_MESSAGE_CHARACTERS = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuiltFlow:
-    """A flow's plug-ins, ready to run."""
+    """Workflow and reward of a flow."""
 
     workflow: Workflow
-    judge: Judge
+    scorer: RewardScorer
 
 
 class Runner:
-    """Turns tasks into episodes. It never raises: what breaks becomes a failure that names its boundary."""
+    """Turns tasks into episodes. Never raises: an error becomes a failure with its boundary."""
 
     def __init__(
         self,
@@ -59,18 +60,18 @@ class Runner:
         self._timeout_s = timeout_s
         self._text_share = text_share
 
-    async def run(self, task: Task, recording: Recording) -> Episode:
-        """The episode of a task, failed or not.
+    async def run(self, task: Task, recorder: RolloutRecorder) -> Episode:
+        """Runs a task and returns its episode, successful or failed.
 
-        Every try runs the workflow anew, which makes its environment: nothing of an earlier try is in it. For a task
-        that was handed back, `recording` answers the requests that were answered before.
+        Every attempt runs the workflow from the start with a new environment. For a task that was handed back,
+        `recorder` recalls the generations of earlier nodes.
         """
-        began = self._clock.now()
+        began_at = self._clock.now()
         trajectories: tuple[Trajectory, ...] = ()
         failure = None
         try:
-            trajectories = await self._trajectories(task, recording)
-        except RolloutBroke as problem:
+            trajectories = await self._trajectories(task, recorder)
+        except RolloutFailed as problem:
             failure = self._failure(task, problem.boundary, str(problem), problem)
         except Exception as problem:
             message = f"{type(problem).__name__}: {problem}"
@@ -83,69 +84,92 @@ class Runner:
             node=self._node(),
             trajectories=trajectories,
             failure=failure,
-            duration_s=self._clock.now() - began,
+            duration_s=self._clock.now() - began_at,
             attempt=task.attempt,
-            continued_tokens=recording.continued_tokens,
+            continued_tokens=recorder.continued_tokens,
         )
 
-    async def _trajectories(self, task: Task, recording: Recording) -> tuple[Trajectory, ...]:
+    async def _trajectories(self, task: Task, recorder: RolloutRecorder) -> tuple[Trajectory, ...]:
         flow = self._flows.get(task.flow)
         if flow is None:
-            raise RolloutBroke(Boundary.WORKFLOW, f"this node knows no flow {task.flow!r}")
+            raise RolloutFailed(
+                f"cannot run the task: this node has no flow {task.flow!r}",
+                boundary=Boundary.WORKFLOW,
+                code="rollout.unknown_flow",
+            )
         turns = TurnTimes(self._clock) if is_sampled(task.group, self._text_share) else None
         try:
             async with asyncio.timeout(self._timeout_s) as limit:
                 async with self._policies_for(task) as policies:
-                    ports = policies.ports(task, recording, self._counters, turns)
-                    trajectories = tuple(await flow.workflow.run(task, ports, flow.judge))
+                    clients = policies.for_task(task, recorder, self._counters, turns)
+                    trajectories = tuple(await flow.workflow.run(task, clients, flow.scorer))
         except TimeoutError as problem:
             if not limit.expired():
                 raise
-            raise RolloutBroke(Boundary.ENGINE, f"given up after {self._timeout_s:g} s") from problem
-        _check(flow.workflow, trajectories)
-        return trajectories if turns is None else tuple(self._shown(one, turns) for one in trajectories)
+            raise RolloutFailed(
+                f"cannot finish the episode: no result after {self._timeout_s:g} s (episode_timeout_s)",
+                boundary=Boundary.ENGINE,
+                code="rollout.timeout",
+            ) from problem
+        _check_trajectories(flow.workflow, trajectories)
+        if turns is None:
+            return trajectories
+        return tuple(self._with_text_and_times(trajectory, turns) for trajectory in trajectories)
 
-    def _shown(self, trajectory: Trajectory, turns: TurnTimes) -> Trajectory:
-        """With what people look at: its text, and how long its turns took."""
+    def _with_text_and_times(self, trajectory: Trajectory, turns: TurnTimes) -> Trajectory:
+        """Returns the trajectory with its text and the durations of its turns, for inspection."""
         text = with_text(trajectory, self._policies[trajectory.policy].tokenizer)
-        return replace(text, span_s=turns.of(trajectory))
+        return replace(text, span_s=turns.span_times_s(trajectory))
 
     @asynccontextmanager
     async def _policies_for(self, task: Task) -> AsyncIterator[ServedPolicies]:
-        """The newest versions for training, the pinned ones for an evaluation."""
+        """Provides the newest versions for training, the pinned versions for an evaluation."""
         if not task.pinned:
             yield self._policies
             return
-        async with self._pinned.serving(task.pinned) as policies:
+        async with self._pinned.use_versions(task.pinned) as policies:
             yield policies
 
     def _failure(self, task: Task, boundary: Boundary, message: str, problem: Exception) -> Failure:
-        message = message[:_MESSAGE_LETTERS]
+        message = message[:_MAX_MESSAGE_CHARACTERS]
         is_new = self._counters.note_error(f"{boundary.value}: {message}")
         write = log.warning if is_new else log.debug
         is_defect = not boundary.is_infrastructure
-        write("episode_failed", task=task.id, boundary=boundary.value, message=message, exc_info=is_defect and problem)
+        code = problem.code if isinstance(problem, AstraFlowError) else None
+        write(
+            "episode_failed",
+            task=task.id,
+            boundary=boundary.value,
+            code=code,
+            message=message,
+            exc_info=is_defect and problem,
+        )
         return Failure(boundary=boundary, message=message)
 
 
 def is_sampled(group: GroupId, share: float) -> bool:
-    """Whether a group is among the `share` that is looked at: the same answer on every node, for all its members.
+    """Returns True for a `share` of the groups; the same answer on every node, for all members of a group.
 
     >>> [is_sampled(GroupId(f"train:{number}"), 0.5) for number in range(4)]
     [True, False, False, False]
     """
-    place = int.from_bytes(blake2b(group.encode(), digest_size=8).digest(), "big")
-    return place < share * 2**64
+    position = int.from_bytes(blake2b(group.encode(), digest_size=8).digest(), "big")
+    return position < share * 2**64
 
 
-def _check(workflow: Workflow, trajectories: Sequence[Trajectory]) -> None:
-    """Raises: RolloutBroke for what dataflow would refuse, which would hold up everybody else's episodes."""
+def _check_trajectories(workflow: Workflow, trajectories: Sequence[Trajectory]) -> None:
+    """Checks trajectories: dataflow refuses a push with an invalid one as a whole. Raises: RolloutFailed."""
     if not trajectories:
-        raise RolloutBroke(Boundary.WORKFLOW, "the workflow returned no trajectories")
+        raise RolloutFailed(
+            "cannot use the episode: the workflow returned no trajectories",
+            boundary=Boundary.WORKFLOW,
+            code="rollout.no_trajectories",
+        )
     for trajectory in trajectories:
         if trajectory.policy not in workflow.policies:
-            raise RolloutBroke(
-                Boundary.WORKFLOW,
-                f"the workflow returned a trajectory of {trajectory.policy!r}, which is not among its policies "
-                f"{', '.join(workflow.policies)}",
+            raise RolloutFailed(
+                f"cannot use the episode: the workflow returned a trajectory of {trajectory.policy!r}, which is not "
+                f"one of its policies {', '.join(workflow.policies)}",
+                boundary=Boundary.WORKFLOW,
+                code="rollout.foreign_policy",
             )

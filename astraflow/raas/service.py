@@ -1,16 +1,16 @@
-"""The rollout role: one node, from its first join to its goodbye, over however many runs are served at its address."""
+"""Rollout role: serves one node from its first join to its exit, over all runs that dataflow serves meanwhile."""
 
 import asyncio
 
 from astraflow.access.callers import Role
-from astraflow.client.badge import Badge, badge_for
+from astraflow.client.credential import HeldCredential, join_run
 from astraflow.contract.errors import RunComplete
 from astraflow.raas.config import RaasConfig
 from astraflow.raas.membership import RunChanged
 from astraflow.raas.node import Node
 from astraflow.runtime.clock import SystemClock
 from astraflow.runtime.logs import bind, get_logger
-from astraflow.runtime.service import leaves, run_until
+from astraflow.runtime.service import flattened_errors, run_until
 from astraflow.wire.channel import ClientTls
 
 log = get_logger()
@@ -19,18 +19,18 @@ log = get_logger()
 async def serve(
     config: RaasConfig, *, dataflow: str, token: str, tls: ClientTls | None, stop: asyncio.Event, ca_hash: str = ""
 ) -> None:
-    """Take part in the run of the dataflow service at `dataflow` (`HOST:PORT`) until `stop`, or until sent away.
+    """Takes part in the run of the dataflow service at `dataflow` (`HOST:PORT`) until `stop` or a leave directive.
 
     Returns as well when the run is complete.
 
-    Stopping takes at most three seconds, plus `config.drain_s` and `config.hand_back_s`. The weight store is where
-    dataflow says it is. A join token, or the run token with `ca_hash`, is exchanged for a credential of the node's own
-    first, which is renewed while the node works: see `client.badge`.
+    Stopping takes at most three seconds, plus `config.drain_s` and `config.hand_back_s`. Dataflow sends
+    the address of the weight store. A join token, or the run token with `ca_hash`, is first exchanged for a credential
+    of the node, which is renewed while the node works: see `client.credential`.
     Raises: exception groups of InvalidInput, NotAuthenticated, ProtocolMismatch, and of Unavailable when dataflow is
-    out of reach for `config.join_timeout_s`, all saying what to do.
+    unreachable for `config.join_timeout_s`.
     """
     bind(name=config.name)
-    address, badge = await badge_for(
+    address, credential = await join_run(
         dataflow,
         token=token,
         tls=tls,
@@ -39,21 +39,21 @@ async def serve(
         name=config.name,
         pool=config.pool,
         give_up_after_s=config.join_timeout_s,
-        keep=config.keep,
+        credential_folder=config.credential_folder,
     )
-    is_over = False
-    while not is_over:
+    is_complete = False
+    while not is_complete:
         try:
-            await _serve_run(config, dataflow=address, badge=badge, stop=stop)
-            is_over = True
+            await _serve_run(config, dataflow=address, credential=credential, stop=stop)
+            is_complete = True
         except* RunChanged as changed:
-            log.warning("beginning_anew", reason=str(changed.exceptions[0]))
+            log.warning("run_changed", reason=str(changed.exceptions[0]))
         except* RunComplete as complete:
-            log.info("run_complete", reason=str(leaves(complete)[0]))
-            is_over = True
+            log.info("run_complete", reason=str(flattened_errors(complete)[0]))
+            is_complete = True
 
 
-async def _serve_run(config: RaasConfig, *, dataflow: str, badge: Badge, stop: asyncio.Event) -> None:
-    async with badge.dial(dataflow) as link:
-        node = Node(config, link, badge=badge, clock=SystemClock())
-        await run_until(stop, node.work(), drain=node.stop)
+async def _serve_run(config: RaasConfig, *, dataflow: str, credential: HeldCredential, stop: asyncio.Event) -> None:
+    async with credential.dial(dataflow) as link:
+        node = Node(config, link, credential=credential, clock=SystemClock())
+        await run_until(stop, node.run(), drain=node.stop)

@@ -1,5 +1,6 @@
-"""Follow a policy's versions: a node's second loop, one for each policy."""
+"""Weight loop of a node: follows the versions of one policy."""
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
@@ -7,140 +8,203 @@ from typing import Protocol
 from astraflow.contract.errors import CorruptData, InternalError, InvalidInput, NotTrusted
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.weights import Manifest
-from astraflow.raas.bases import Bases
+from astraflow.raas.adapter_bases import AdapterBases
 from astraflow.raas.counters import NodeCounters
 from astraflow.raas.engines.base import PauseMode
-from astraflow.raas.gap import disagreement, too_far
-from astraflow.raas.links import Links
-from astraflow.raas.serving import ServedPolicies, ServedPolicy
-from astraflow.runtime.aio import Rests
+from astraflow.raas.logprob_gap import JUMP_FACTOR, GapHistory, gap_message, measure_logprob_gap
+from astraflow.raas.reprefill_check import ReprefillSample
+from astraflow.raas.served_policies import ServedPolicies, ServedPolicy
+from astraflow.raas.transfer_totals import TransferTotals
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
+from astraflow.runtime.retries import Backoff
 from astraflow.runtime.tracing import span
-from astraflow.weights.puller import Pulled, TransferStats
+from astraflow.weights.puller import PulledVersion, TransferStats
 from astraflow.weights.tensors import VerifiedWeights
 
 log = get_logger()
 
-FIRST_REST_S = 2.0
-MAX_REST_S = 60.0
-"""After a version that could not be had or loaded, the next try comes this much later, doubling each time."""
+FIRST_BACKOFF_S = 2.0
+MAX_BACKOFF_S = 60.0
+"""Delay after a version that could not be fetched or loaded; doubles with each failure."""
 
 
-class Source(Protocol):
-    """Where versions come from; see `astraflow.weights.puller.Puller`."""
+class VersionSource(Protocol):
+    """Interface that fetches versions of the weights; see `astraflow.weights.puller.Puller`."""
 
-    async def newer(self) -> Pulled:
-        """The newest version, once there is one newer than the committed one."""
+    async def pull_newer(self) -> PulledVersion:
+        """Returns the newest version once it is newer than the committed one."""
 
-    async def exactly(self, version: Version) -> Pulled:
-        """One version, for adapters to be added to."""
+    async def pull_exact(self, version: Version) -> PulledVersion:
+        """Returns one version, the base of adapters."""
 
     def commit(self, weights: VerifiedWeights) -> None:
-        """The engine serves these weights now."""
+        """Records that the engine serves these weights."""
 
 
 class WeightLoop:
-    """Keeps one engine on the newest version that is proven twice: its bits by hashes, its effect by the probe.
+    """Keeps one engine on the newest version, verified twice: its bits by hashes, its effect by the probe.
 
-        wait for a newer one ──► pull, verify ──► load ──► measure the gap ──► serve
-                                                    ▲            │ too large
-                                                    └─whole, once┤
-                                                                 └─► withhold until the probe of a later one passes
+        wait for a newer version ──► pull, verify ──► load ──► measure the gap ──► serve
+                                                        ▲            │ too large
+                                                        └─full, once─┤
+                                                                     └─► withhold until a later probe passes
 
-    While a version is fetched and staged the one before serves on; while it is swapped in, requests in flight wait, and
-    go on with it.
+    The previous version serves while the next one is fetched and staged. During the swap, requests in flight wait and
+    then continue with the new version. One of these requests per version is scored again (`ReprefillCheck`): if the
+    engine continued on the cache of the old weights, the policy is withheld until the next version.
     """
 
     def __init__(
         self,
         served: ServedPolicy,
-        source: Callable[[PolicyId], Source],
+        source: Callable[[PolicyId], VersionSource],
         policies: ServedPolicies,
         *,
         counters: NodeCounters,
-        gaps: "Gaps",
-        links: Links,
+        gaps: "GapGauges",
+        transfers: TransferTotals,
         clock: Clock,
     ) -> None:
-        """source: makes a source that has nothing committed yet."""
+        """source: factory of a source without a committed version."""
         self._served = served
         self._new_source = source
         self._source = source(served.policy)
-        self._bases = Bases(source)
+        self._adapter_bases = AdapterBases(source)
         self._policies = policies
         self._counters = counters
         self._gaps = gaps
-        self._links = links
-        self._origin = ""
+        self._transfers = transfers
+        self._transfer_source = ""
         self._is_withheld = False
-        self._is_doubted = False
-        """The latest probe failed: a version that has none does not end that."""
-        self._rests = Rests(clock, first_s=FIRST_REST_S, most_s=MAX_REST_S)
+        self._is_gap_too_large = False
+        """True after a failed probe; a version without a probe does not reset it."""
+        self._gap_history = GapHistory()
+        self._swap_lock = asyncio.Lock()
+        """Held while a version is loaded, or withheld after a failed check."""
+        self._backoff = Backoff(clock, first_s=FIRST_BACKOFF_S, max_s=MAX_BACKOFF_S)
 
     async def run(self) -> None:
-        """Follow until cancelled. Raises: what no retry helps (NotAuthenticated, ...)."""
+        """Runs until cancelled. Raises: errors that a retry does not cure (NotAuthenticated, ...)."""
+        checks = asyncio.create_task(self._check_reprefills())
+        try:
+            await self._follow_versions()
+        finally:
+            checks.cancel()
+            await asyncio.wait({checks})
+
+    async def _follow_versions(self) -> None:
         while True:
             try:
-                pulled = await self._source.newer()
+                pulled = await self._source.pull_newer()
             except (CorruptData, InternalError, InvalidInput, NotTrusted) as problem:
-                self._note_failure("no version could be had", problem)
-                await self._rests.take()
+                self._note_failure("cannot fetch a version", problem)
+                await self._backoff.wait()
                 continue
-            self._count(pulled.stats)
-            await self._take_over(pulled.weights)
+            self._count_transfer(pulled.stats)
+            async with self._swap_lock:
+                is_loaded = await self._serve_or_withhold(pulled.weights)
+            if not is_loaded:
+                await self._backoff.wait()
 
-    async def _take_over(self, weights: VerifiedWeights) -> None:
-        """Serve these weights, or withhold the policy."""
+    async def _check_reprefills(self) -> None:
+        check = self._served.reprefill
+        while True:
+            sample = await check.next_sample()
+            try:
+                gap = await check.measure(sample)
+            except Exception as problem:
+                self._counters.note_error(
+                    f"{self._served.policy}: cannot check a request after a swap: {type(problem).__name__}: {problem}"
+                )
+                log.warning("reprefill_check_failed", policy=self._served.policy, problem=str(problem))
+                continue
+            if gap is not None:
+                self._gaps.record_reprefill(self._served.policy, gap.max)
+                excess = gap.excess(self._served.engine.logprob_tolerance)
+                if excess:
+                    await self._withhold_stale(sample, excess)
+
+    async def _withhold_stale(self, sample: ReprefillSample, excess: str) -> None:
+        """Withholds a version on which requests in flight continued with the cache of the version before."""
+        policy = self._served.policy
+        message = (
+            f"cannot trust requests of {policy!r} that were in flight when version {sample.version} was loaded: scored "
+            f"again, their logprobs differ by {excess}; the engine continued on the key-value cache of the old "
+            "weights: use an engine that computes it again at each load (docs/engines.md)"
+        )
+        self._counters.add("reprefill_gap_failures")
+        self._counters.note_error(message)
+        log.error("reprefill_gap_exceeded", policy=policy, version=sample.version, message=message)
+        async with self._swap_lock:
+            if self._served.is_serving and self._served.engine.version == sample.version:
+                await self._withhold()
+
+    async def _serve_or_withhold(self, weights: VerifiedWeights) -> bool:
+        """Serves these weights, or withholds the policy; returns False when they could not be loaded."""
         try:
-            is_good = await self._load(weights if self._served.is_serving else _whole(weights))
-            if not is_good and weights.manifest.probe is not None:
-                is_good = await self._load(_whole(weights))
+            is_accepted = await self._load(weights if self._served.is_serving else _without_base(weights))
+            if not is_accepted and weights.manifest.probe is not None:
+                is_accepted = await self._load(_without_base(weights))
         except Exception as problem:
-            self._note_failure("a version could not be loaded", problem)
+            self._note_failure("cannot load a version", problem)
             await self._withhold()
             self._source = self._new_source(self._served.policy)
-            await self._rests.take()
-            return
-        self._rests.are_over()
+            return False
+        self._backoff.reset()
         self._source.commit(weights)
-        if is_good:
+        if is_accepted:
             self._policies.set_serving(self._served.policy, True)
             log.info("version_served", policy=self._served.policy, version=weights.manifest.version)
         else:
             await self._withhold()
+        return True
 
     async def _load(self, weights: VerifiedWeights) -> bool:
-        """Swap; returns whether engine and trainer agree."""
+        """Swaps the weights; returns whether engine and trainer agree."""
         engine = self._served.engine
-        weights = await self._bases.completed(weights)
+        weights = await self._adapter_bases.attach_base(weights)
         with span("rl.weights.apply", version=f"{self._served.policy}:{weights.manifest.version}"):
             loaded = await engine.load(weights)
-        self._links.loaded(self._origin, loaded)
+        self._transfers.record_load(self._transfer_source, loaded)
         if self._served.is_serving:
             self._counters.add("weight_pause_s", loaded.stopped_s)
         if self._is_withheld:
             await engine.resume()
             self._is_withheld = False
-        return await self._agrees(weights.manifest)
+        return await self._is_gap_accepted(weights.manifest, is_patch=weights.changes is not None)
 
-    async def _agrees(self, manifest: Manifest) -> bool:
+    async def _is_gap_accepted(self, manifest: Manifest, *, is_patch: bool) -> bool:
+        """Measures the gap; a jump after a patch is not accepted, so that the whole version is loaded."""
         engine = self._served.engine
-        gap = await disagreement(engine, manifest)
+        gap = await measure_logprob_gap(engine, manifest)
         if gap is None:
-            return not self._is_doubted
-        self._gaps.measured(manifest.policy, gap)
-        self._is_doubted = gap > engine.logprob_tolerance
-        if not self._is_doubted:
-            return True
-        self._counters.add("logprob_gap_failures")
-        message = too_far(manifest, gap, engine.logprob_tolerance)
-        self._counters.note_error(message)
-        log.error("logprob_gap", policy=manifest.policy, version=manifest.version, gap=gap, message=message)
-        return False
+            return not self._is_gap_too_large
+        self._gaps.record(manifest.policy, gap.max)
+        excess = gap.excess(engine.logprob_tolerance)
+        self._is_gap_too_large = bool(excess)
+        if excess:
+            self._counters.add("logprob_gap_failures")
+            message = gap_message(manifest, excess)
+            self._counters.note_error(message)
+            log.error(
+                "logprob_gap_exceeded", policy=manifest.policy, version=manifest.version, gap=gap.max, message=message
+            )
+            return False
+        if self._gap_history.is_jump(gap) and is_patch:
+            log.warning("logprob_gap_jumped", policy=manifest.policy, version=manifest.version, gap=gap.mean)
+            return False  # loads the whole version and measures again
+        if self._gap_history.is_jump(gap):
+            self._counters.add("logprob_gap_jumps")
+            self._counters.note_error(
+                f"{manifest.policy}: the mean logprob gap of version {manifest.version} is {gap.mean:.3g} nats, more "
+                f"than {JUMP_FACTOR:g} times the usual one"
+            )
+        self._gap_history.add(gap)
+        return True
 
     async def _withhold(self) -> None:
-        """End what was begun with doubtful weights, and begin nothing before a version passes."""
+        """Aborts requests on unverified weights and accepts none until a version passes."""
         self._policies.set_serving(self._served.policy, False)
         self._is_withheld = True
         await self._served.engine.pause(PauseMode.ABORT)
@@ -148,11 +212,11 @@ class WeightLoop:
     def _note_failure(self, what: str, problem: Exception) -> None:
         self._counters.add("weight_failures")
         self._counters.note_error(f"{self._served.policy}: {what}: {type(problem).__name__}: {problem}")
-        log.error("weights_failed", policy=self._served.policy, what=what, exc_info=problem)
+        log.error("weight_load_failed", policy=self._served.policy, what=what, exc_info=problem)
 
-    def _count(self, stats: TransferStats) -> None:
-        self._links.pulled(stats)
-        self._origin = stats.origin
+    def _count_transfer(self, stats: TransferStats) -> None:
+        self._transfers.record_transfer(stats)
+        self._transfer_source = stats.source
         kind = "shared" if stats.shared_bytes else "full" if stats.base is None else "delta"
         self._counters.add(f"weight_updates_{kind}")
         self._counters.add("weight_bytes_shared", stats.shared_bytes)
@@ -163,22 +227,28 @@ class WeightLoop:
         self._counters.add("weight_failures", stats.fallbacks)
 
 
-class Gaps:
-    """The gaps of all policies as the node's two gauges."""
+class GapGauges:
+    """Logprob gaps of all policies as the two gauges of the node."""
 
     def __init__(self, counters: NodeCounters) -> None:
         self._counters = counters
         self._latest: dict[str, float] = {}
         self._largest = 0.0
+        self._reprefills: dict[str, float] = {}
 
-    def measured(self, policy: str, gap: float) -> None:
-        """A policy's engine was compared with its trainer."""
+    def record(self, policy: str, gap: float) -> None:
+        """Records the measured gap of a policy, in nats."""
         self._latest[policy] = gap
         self._largest = max(self._largest, gap)
         self._counters.set_gauge("logprob_gap", max(self._latest.values()))
         self._counters.set_gauge("logprob_gap_max", self._largest)
 
+    def record_reprefill(self, policy: str, gap: float) -> None:
+        """Records the gap of a request that was in flight during a swap, in nats."""
+        self._reprefills[policy] = gap
+        self._counters.set_gauge("reprefill_gap", max(self._reprefills.values()))
 
-def _whole(weights: VerifiedWeights) -> VerifiedWeights:
-    """The same bits, to be loaded without relying on what the engine has."""
+
+def _without_base(weights: VerifiedWeights) -> VerifiedWeights:
+    """Returns the same weights, for a full load instead of a patch."""
     return replace(weights, base=None, changes=None)

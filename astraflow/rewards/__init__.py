@@ -1,4 +1,4 @@
-"""How completions are scored."""
+"""Registry of rewards, which score completions."""
 
 from astraflow.rewards.base import Reward
 from astraflow.runtime.plugins import Registry

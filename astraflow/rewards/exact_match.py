@@ -1,4 +1,4 @@
-"""Right or wrong, letter by letter."""
+"""Reward for an exactly matching answer."""
 
 from typing import Annotated
 
@@ -8,31 +8,35 @@ from astraflow.contract.tasks import Prompt
 from astraflow.rewards import rewards
 from astraflow.rewards.base import Score
 from astraflow.runtime.config import Config
-from astraflow.runtime.overrides import SetBy
+from astraflow.runtime.setting_permissions import SettableBy
 
 
 class ExactMatchOptions(Config):
-    """Where the right answer is."""
+    """Location of the correct answer."""
 
-    answer_field: Annotated[str, SetBy.AGENT] = "answer"
-    """Field of the prompt."""
+    answer_field: Annotated[str, SettableBy.AGENT] = "answer"
+    """Field of the prompt with the correct answer."""
 
 
 @rewards.register("exact_match", options=ExactMatchOptions)
 class ExactMatch:
-    """1 when the completion is the answer and the model ended it by itself, else 0.
+    """Returns 1 when the completion equals the answer and the model ended it by itself, else 0.
 
-    Ending belongs to the answer: a model that writes the right letters and goes on has not learned to answer.
+    Ending is part of the answer: a model that writes the correct letters and continues has not learned to answer.
     """
 
     def __init__(self, options: ExactMatchOptions) -> None:
         self._answer_field = options.answer_field
 
     def score(self, prompt: Prompt, completion: str, finish: Finish) -> Score:
-        """1 or 0; a completion that ended is an answer. Raises: InvalidInput when the prompt has none to compare."""
+        """Returns 1 or 0; a completion that ended is an answer. Raises: InvalidInput without an answer field."""
         answer = prompt.fields.get(self._answer_field)
         if not isinstance(answer, str):
-            known = ", ".join(sorted(prompt.fields))
-            raise InvalidInput(f"prompt {prompt.id} has no text in field {self._answer_field!r}; it has {known}")
-        given = completion if finish is Finish.STOP else ""
-        return Score(value=float(finish is Finish.STOP and completion == answer), answer=given)
+            field_names = ", ".join(sorted(prompt.fields))
+            raise InvalidInput(
+                f"cannot score prompt {prompt.id!r}: field {self._answer_field!r} holds no text; the prompt has "
+                f"{field_names}, set answer_field to one of them",
+                code="reward.no_answer_field",
+            )
+        answer_text = completion if finish is Finish.STOP else ""
+        return Score(value=float(finish is Finish.STOP and completion == answer), answer=answer_text)

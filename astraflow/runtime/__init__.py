@@ -1,1 +1,1 @@
-"""The toolbox under every service: configuration, clock, retries, plug-ins, logs, and the life of a process."""
+"""Shared foundation of every service: configuration, clock, retries, plugins, logs, process lifecycle."""

@@ -1,4 +1,4 @@
-"""Time is handed in, so that tests advance it instead of sleeping."""
+"""Injected time source, so that tests advance time instead of sleeping."""
 
 import asyncio
 import heapq
@@ -8,36 +8,36 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Where a component gets its time from."""
+    """Time source of a component."""
 
     def now(self) -> float:
-        """Seconds that never jump: for durations and deadlines."""
+        """Returns monotonic seconds: for durations and deadlines."""
 
     def wall(self) -> float:
-        """Unix seconds: for what people and other machines read."""
+        """Returns Unix seconds: for timestamps that people and other machines read."""
 
     async def sleep(self, duration_s: float) -> None:
-        """Wait that long."""
+        """Waits for `duration_s` seconds."""
 
 
 class SystemClock:
-    """The machine's own time."""
+    """The system clock."""
 
     def now(self) -> float:
-        """Monotonic seconds."""
+        """Returns monotonic seconds."""
         return time.monotonic()
 
     def wall(self) -> float:
-        """Unix seconds."""
+        """Returns Unix seconds."""
         return time.time()
 
     async def sleep(self, duration_s: float) -> None:
-        """`asyncio.sleep`."""
+        """Waits with `asyncio.sleep`."""
         await asyncio.sleep(duration_s)
 
 
 class VirtualClock:
-    """A clock that stands until somebody advances it: for simulations and tests."""
+    """Clock that moves only by `advance`: for simulations and tests."""
 
     def __init__(self, start: float = 1000.0) -> None:
         self._now = start
@@ -45,15 +45,15 @@ class VirtualClock:
         self._order = count()
 
     def now(self) -> float:
-        """Seconds."""
+        """Returns the current seconds."""
         return self._now
 
     def wall(self) -> float:
-        """The same seconds."""
+        """Returns the same seconds as `now`."""
         return self._now
 
     async def sleep(self, duration_s: float) -> None:
-        """Wait until the clock was advanced that far."""
+        """Waits until the clock has advanced by `duration_s`."""
         if duration_s <= 0:
             await asyncio.sleep(0)
             return
@@ -62,13 +62,13 @@ class VirtualClock:
         await woken
 
     def advance(self, duration_s: float) -> None:
-        """Jump ahead; sleepers whose time has come run when the event loop turns next."""
+        """Advances the clock; sleepers that are due run at the next turn of the event loop."""
         self._now += duration_s
         while self._sleepers and self._sleepers[0][0] <= self._now:
             self._wake()
 
     def _wake(self) -> None:
-        """The next sleeper."""
+        """Wakes the next sleeper."""
         _, _, woken = heapq.heappop(self._sleepers)
         if not woken.done():
             woken.set_result(None)

@@ -1,4 +1,4 @@
-"""The base of every configuration class, and error messages that name the nearest known key."""
+"""Base of all configuration classes, with error messages that suggest the nearest known key."""
 
 import difflib
 from collections.abc import Callable, Mapping, Sequence
@@ -8,53 +8,54 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from astraflow.contract.errors import InvalidInput
 
-Origin = Callable[[Sequence[str]], str]
-"""Names the file that the value at a path of keys was written in."""
+ValueOrigin = Callable[[Sequence[str]], str]
+"""Returns the file that wrote the value at a path of keys."""
 
 
 class Config(BaseModel):
-    """Frozen, unknown keys refused; every field has a default that works or is a thing only the user knows."""
+    """Frozen model that rejects unknown keys. Every field has a working default, unless only the user can know its
+    value."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     @classmethod
-    def parse(cls, values: Mapping[str, Any], *, where: str, origin: Origin | None = None) -> Self:
-        """Validate `values`; `where` names their place for the message, as in `policies.solver.optimizer`.
+    def parse(cls, values: Mapping[str, Any], *, where: str, origin: ValueOrigin | None = None) -> Self:
+        """Validates `values`. where: their path for the message, as in `policies.solver.optimizer`.
 
-        origin: for values gathered from several files, begins each line with the file it is about.
-        Raises: InvalidInput with one line for each problem.
+        origin: for values merged from several files, names the file for each line. Raises: InvalidInput with one line
+        per problem.
         """
         try:
             return cls.model_validate(dict(values))
         except ValidationError as problem:
-            raise InvalidInput(_explain(cls, problem, where, origin)) from None
+            raise InvalidInput(_explain(cls, problem, where, origin), code="config.invalid") from None
 
 
-def nearest(name: str, known: list[str]) -> str:
-    """A hint for a wrong name: the closest known one, or all of them.
+def suggest_name(name: str, known: list[str]) -> str:
+    """Returns a hint for an unknown name: the closest known name, or all known names.
 
-    >>> nearest("learning_rat", ["learning_rate", "beta"])
+    >>> suggest_name("learning_rat", ["learning_rate", "beta"])
     "did you mean 'learning_rate'?"
-    >>> nearest("zzz", ["b", "a"])
+    >>> suggest_name("zzz", ["b", "a"])
     'known: a, b'
     """
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(sorted(known))}"
 
 
-def _explain(root: type[BaseModel], problem: ValidationError, where: str, origin: Origin | None) -> str:
+def _explain(root: type[BaseModel], problem: ValidationError, where: str, origin: ValueOrigin | None) -> str:
     lines = []
     for error in problem.errors(include_url=False):
         path = [str(part) for part in error["loc"]]
-        place = ".".join([where, *path]) if where else ".".join(path)
-        place = f"{origin(path)}: {place}" if origin else place
+        location = ".".join([where, *path]) if where else ".".join(path)
+        location = f"{origin(path)}: {location}" if origin else location
         if error["type"] == "extra_forbidden":
-            lines.append(f"{place}: unknown key; {nearest(path[-1], _keys_at(root, path[:-1]))}")
+            lines.append(f"{location}: unknown key; {suggest_name(path[-1], _keys_at(root, path[:-1]))}")
         elif error["type"] == "missing":
-            lines.append(f"{place}: missing; it has no default")
+            lines.append(f"{location}: missing; it has no default")
         else:
             message = error["msg"].removeprefix("Value error, ")
-            lines.append(f"{place}: {message} (found {_shortened(error['input'])})")
+            lines.append(f"{location}: {message} (found {_shortened(error['input'])})")
     return "\n".join(lines)
 
 
@@ -64,24 +65,24 @@ def _shortened(value: object) -> str:
 
 
 def _keys_at(root: type[BaseModel], path: list[str]) -> list[str]:
-    """Field names of the model that `path` leads to, through nested models, and maps and lists of models."""
-    inside: Any = root
+    """Returns the field names of the model at `path`, through nested models, maps and lists of models."""
+    annotation: Any = root
     for part in path:
-        inside = _member(inside, part)
-    return list(inside.model_fields) if _is_model(inside) else []
+        annotation = _member(annotation, part)
+    return list(annotation.model_fields) if _is_model(annotation) else []
 
 
 def _member(annotation: Any, part: str) -> Any:
-    """What stands at `part` inside a value of that type; None when that is not a model or leads to none."""
+    """Returns the type at `part` inside a type; None when the path leads to no model."""
     if _is_model(annotation):
         field = annotation.model_fields.get(part)
-        return _plain(field.annotation) if field else None
+        return _without_none(field.annotation) if field else None
     arguments = [argument for argument in getattr(annotation, "__args__", ()) if argument is not ...]
-    return _plain(arguments[-1]) if arguments else None  # of a map the value, of a list the item
+    return _without_none(arguments[-1]) if arguments else None  # the value type of a map, the item type of a list
 
 
-def _plain(annotation: Any) -> Any:
-    """The annotation without an `| None`."""
+def _without_none(annotation: Any) -> Any:
+    """Returns the annotation without `| None`."""
     arguments = [argument for argument in getattr(annotation, "__args__", ()) if argument is not type(None)]
     is_optional = type(None) in getattr(annotation, "__args__", ())
     return arguments[0] if is_optional and len(arguments) == 1 else annotation

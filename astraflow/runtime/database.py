@@ -1,4 +1,4 @@
-"""A service's own database: SQLite in write-ahead mode, or whatever a URL names, migrated when it is opened."""
+"""Database of a service: SQLite in write-ahead mode, or the database of a URL, migrated when it is opened."""
 
 import asyncio
 from collections.abc import Callable
@@ -15,99 +15,103 @@ T = TypeVar("T")
 
 _READS_ONLY = "astraflow_reads_only"
 _CACHE_KIB = 512
-"""Of each connection to SQLite, of which every thread may hold one: what is not in it is in the system's own cache."""
+"""Cache per SQLite connection, of which each thread may hold one: other pages are in the system's cache."""
 
 _REVISIONS = "alembic_version"
-"""Alembic's table, whose one row says which migrations a database has had."""
+"""Alembic's table, whose single row has the revision of the database."""
 
 
 class Database:
-    """Sessions of one database. Every piece of work is one transaction in a thread of its own.
+    """Sessions of one database. Each unit of work is one transaction in a thread.
 
-    Work that writes holds SQLite's only write lock from its first statement: what it reads cannot change under it, and
-    it never fails half-way because another was faster.
+    A writing transaction holds SQLite's only write lock from its first statement: its reads cannot change meanwhile,
+    and it never fails midway because of another writer.
     """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._reading = engine.execution_options(**{_READS_ONLY: True})
 
-    async def do(self, work: Callable[[Session], T]) -> T:
-        """Run `work` in a transaction that may write, off the event loop."""
-        return await asyncio.to_thread(self.do_now, work)
+    async def write(self, work: Callable[[Session], T]) -> T:
+        """Runs `work` in a transaction that may write, off the event loop."""
+        return await asyncio.to_thread(self.write_sync, work)
 
-    async def look(self, work: Callable[[Session], T]) -> T:
-        """Run `work`, which only reads, off the event loop; it waits for no writer and sees one moment."""
-        return await asyncio.to_thread(self.look_now, work)
+    async def read(self, work: Callable[[Session], T]) -> T:
+        """Runs `work`, which only reads, off the event loop; it waits for no writer and sees one snapshot."""
+        return await asyncio.to_thread(self.read_sync, work)
 
-    def do_now(self, work: Callable[[Session], T]) -> T:
-        """Run `work` in a transaction that may write, here."""
+    def write_sync(self, work: Callable[[Session], T]) -> T:
+        """Runs `work` in a transaction that may write, in this thread."""
         with Session(self._engine, expire_on_commit=False) as session, session.begin():
             return work(session)
 
-    def look_now(self, work: Callable[[Session], T]) -> T:
-        """Run `work`, which only reads, here."""
+    def read_sync(self, work: Callable[[Session], T]) -> T:
+        """Runs `work`, which only reads, in this thread."""
         with Session(self._reading, expire_on_commit=False) as session, session.begin():
             return work(session)
 
     def close(self) -> None:
-        """Close every connection."""
+        """Closes all connections."""
         self._engine.dispose()
 
 
-def opened(url: str, *, migrations: Path, if_broken: str, is_synced: bool = False) -> Engine:
-    """The database at `url`, made or migrated to today's tables.
+def open_database(url: str, *, migrations: Path, repair_hint: str, is_synced: bool = False) -> Engine:
+    """Opens the database at `url`, creating or migrating its tables.
 
-    migrations: Alembic's folder, whose `env.py` migrates the connection it finds in its config's attributes.
-    if_broken: what would help, for the message. is_synced: each commit of SQLite is on the disk before it returns.
-    Raises: InvalidInput when it cannot be used.
+    migrations: Alembic's folder, whose `env.py` migrates the connection in its config's attributes. repair_hint: remedy
+    for the message. is_synced: each commit of SQLite is on disk before it returns. Raises: InvalidInput when the
+    database cannot be used.
     """
-    engine = _engine(url, if_broken=if_broken, is_synced=is_synced)
+    engine = _engine(url, repair_hint=repair_hint, is_synced=is_synced)
     try:
         if _revision(engine) != newest_revision(migrations):
-            from astraflow.runtime.migrating import migrate  # Alembic takes 8 MB: whose tables are today's has none
+            from astraflow.runtime.migration import migrate  # Alembic takes 8 MB, loaded only to migrate
 
             migrate(engine, migrations)
     except DBAPIError as problem:
         engine.dispose()
-        raise _unusable(url, problem, if_broken) from None
+        raise _unusable(url, problem, repair_hint) from None
     return engine
 
 
-def is_current(url: str, *, migrations: Path, if_broken: str) -> bool:
-    """Whether the database at `url` has today's tables. Raises: InvalidInput when it cannot be used."""
-    engine = _engine(url, if_broken=if_broken, is_synced=False)
+def is_current(url: str, *, migrations: Path, repair_hint: str) -> bool:
+    """Returns whether the database at `url` has the tables of this release. Raises: InvalidInput when it cannot be
+    used."""
+    engine = _engine(url, repair_hint=repair_hint, is_synced=False)
     try:
         return _revision(engine) == newest_revision(migrations)
     except DBAPIError as problem:
-        raise _unusable(url, problem, if_broken) from None
+        raise _unusable(url, problem, repair_hint) from None
     finally:
         engine.dispose()
 
 
 def newest_revision(migrations: Path) -> str:
-    """The revision that the folder leads to: its files begin with theirs, and are in order."""
+    """Returns the newest revision of a folder: its files begin with their revision, in order."""
     return max(path.stem.partition("_")[0] for path in (migrations / "versions").glob("[0-9]*.py"))
 
 
 def _revision(engine: Engine) -> str | None:
-    """The revision that a database is at; None for an empty one."""
+    """Returns the revision of a database; None for an empty one."""
     with engine.execution_options(**{_READS_ONLY: True}).connect() as connection:
         if not inspect(connection).has_table(_REVISIONS):
             return None
         return connection.execute(text(f"SELECT version_num FROM {_REVISIONS}")).scalar_one_or_none()  # noqa: S608 (a constant)
 
 
-def _engine(url: str, *, if_broken: str, is_synced: bool) -> Engine:
+def _engine(url: str, *, repair_hint: str, is_synced: bool) -> Engine:
     try:
         engine = create_engine(_with_driver(url), pool_pre_ping=True)
     except ImportError as problem:
         raise InvalidInput(
-            f"the database {_shown(url)} cannot be used: {problem}; for PostgreSQL: pip install 'astraflow[postgres]'"
+            f"cannot use the database {_redacted(url)!r}: {problem}; for PostgreSQL, pip install 'astraflow[postgres]'",
+            code="database.missing_driver",
         ) from None
     except (ValueError, ArgumentError) as problem:
-        what = f"{problem}".replace(url, _shown(url))  # SQLAlchemy quotes it
-        raise InvalidInput(f"the database {_shown(url)} cannot be used: {what}; {if_broken}") from None
+        cause = f"{problem}".replace(url, _redacted(url))  # SQLAlchemy quotes the URL
+        raise InvalidInput(
+            f"cannot use the database {_redacted(url)!r}: {cause}; {repair_hint}", code="database.unusable"
+        ) from None
     if engine.dialect.name == "sqlite":
         pragmas = (
             "journal_mode=WAL",
@@ -120,8 +124,10 @@ def _engine(url: str, *, if_broken: str, is_synced: bool) -> Engine:
     return engine
 
 
-def _unusable(url: str, problem: DBAPIError, if_broken: str) -> InvalidInput:
-    return InvalidInput(f"the database {_shown(url)} cannot be used: {problem.orig}; {if_broken}")
+def _unusable(url: str, problem: DBAPIError, repair_hint: str) -> InvalidInput:
+    return InvalidInput(
+        f"cannot use the database {_redacted(url)!r}: {problem.orig}; {repair_hint}", code="database.unusable"
+    )
 
 
 def _begin(connection: Connection) -> None:
@@ -130,20 +136,20 @@ def _begin(connection: Connection) -> None:
 
 
 def _set_up(connection: Any, pragmas: tuple[str, ...]) -> None:
-    connection.isolation_level = None  # Python's sqlite3 would begin late, after the first reads
+    connection.isolation_level = None  # Python's sqlite3 would begin after the first reads
     for pragma in pragmas:
         connection.execute(f"PRAGMA {pragma}")
 
 
 def _with_driver(url: str) -> str:
-    """With the driver that comes with the extra `postgres`, where none is named."""
+    """Adds the driver of the extra `postgres` to a URL without a driver."""
     for plain in ("postgresql://", "postgres://"):
         if url.startswith(plain):
             return "postgresql+psycopg://" + url.removeprefix(plain)
     return url
 
 
-def _shown(url: str) -> str:
-    """Without the user and password that may be in it."""
+def _redacted(url: str) -> str:
+    """Returns the URL without user and password."""
     before, at, rest = url.rpartition("@")
     return f"{before.partition('://')[0]}://{rest}" if at and "://" in before else rest

@@ -1,4 +1,4 @@
-"""Serving HTTP inside a process that has its own signals and its own idea of when to stop."""
+"""HTTP server inside a process that handles signals and shutdown itself."""
 
 import asyncio
 import errno
@@ -14,12 +14,12 @@ from astraflow.contract.errors import InvalidInput
 
 @contextmanager
 def listening(host: str, port: int) -> Iterator[socket.socket]:
-    """A bound socket; port 0 takes a free one. Raises: InvalidInput with what would help."""
+    """Yields a bound socket; port 0 selects a free port. Raises: InvalidInput with the remedy."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # Accepted sockets inherit it. Without, an answer's second packet waits 40 ms for the first one's receipt;
-        # asyncio sets it by itself only on sockets that were made with a protocol number.
+        # Accepted sockets inherit it. Without it, the second packet of an answer waits 40 ms for the acknowledgement of
+        # the first; asyncio sets it only on sockets made with a protocol number.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
             listener.bind((host, port))
@@ -27,19 +27,19 @@ def listening(host: str, port: int) -> Iterator[socket.socket]:
         except (OSError, OverflowError) as problem:
             number = problem.errno if isinstance(problem, OSError) else None
             cause = {
-                errno.EADDRINUSE: "the port is in use; stop what holds it or choose another one",
-                errno.EADDRNOTAVAIL: "this machine does not have that address",
-                errno.EACCES: "ports below 1024 need special rights; choose another one",
+                errno.EADDRINUSE: "the port is in use; stop the process that uses it or choose another one",
+                errno.EADDRNOTAVAIL: "this machine does not have that address; use an address of this machine",
+                errno.EACCES: "ports below 1024 need privileges; choose another one",
             }.get(number or 0, str(getattr(problem, "strerror", None) or problem))
-            raise InvalidInput(f"cannot listen on {host}:{port}: {cause}") from None
+            raise InvalidInput(f"cannot listen on {host}:{port}: {cause}", code="listen.address_unavailable") from None
         yield listener
 
 
 @asynccontextmanager
 async def serving_http(app: Any, listener: socket.socket, *, drain_s: int = 1, **options: Any) -> AsyncIterator[None]:
-    """Serve an ASGI application for the block; requests in flight then get `drain_s` seconds to end.
+    """Serves an ASGI application for the block; requests in flight then get `drain_s` seconds to end.
 
-    options: of `uvicorn.Config`, besides those that no service here wants otherwise.
+    options: of `uvicorn.Config`, except those fixed here.
     """
     server = _Server(
         uvicorn.Config(
@@ -63,12 +63,12 @@ async def serving_http(app: Any, listener: socket.socket, *, drain_s: int = 1, *
 
 
 def url_of(listener: socket.socket, host: str) -> str:
-    """Where it listens, as a browser takes it."""
+    """Returns the URL of a listener."""
     return f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
 
 
 class _Server(uvicorn.Server):
-    """Leaves signals to `run_process`, and says when it listens."""
+    """Leaves signals to `run_process`, and reports when it listens."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)

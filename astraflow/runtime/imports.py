@@ -1,4 +1,4 @@
-"""What a process loads."""
+"""Control over imported modules."""
 
 import sys
 from collections.abc import Iterator
@@ -7,17 +7,17 @@ from typing import Any
 
 
 @contextmanager
-def without(name: str) -> Iterator[None]:
-    """Whatever is imported here finds no module of that name, and does without where it can.
+def hidden_module(name: str) -> Iterator[None]:
+    """Hides a module from imports inside the block, so that libraries do without it where they can.
 
-    For libraries that load another one when they find it, though this process never uses what they want it for. Outside
-    the block the module is what it was.
+    For libraries that import an optional dependency although this process never uses the feature. The module is
+    restored after the block.
     """
     modules: dict[str, Any] = sys.modules
-    was = {name: modules[name]} if name in modules else {}
-    modules[name] = None  # how Python is told that there is none
+    previous = {name: modules[name]} if name in modules else {}
+    modules[name] = None  # makes Python treat the module as missing
     try:
         yield
     finally:
         del modules[name]
-        modules |= was
+        modules |= previous

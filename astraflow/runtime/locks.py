@@ -1,22 +1,22 @@
-"""One process at a time: locks on files, which end with the process that holds them, however that ends."""
+"""File locks for one process at a time; the system releases them when the process ends."""
 
 import fcntl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from astraflow.contract.errors import InvalidInput
+from astraflow.contract.errors import AstraFlowError
 
 
 @contextmanager
-def held(path: Path, *, refusal: str) -> Iterator[None]:
-    """Hold the lock file `path`, made when it is not there, until the block ends.
+def exclusive_lock(path: Path, *, refusal: AstraFlowError) -> Iterator[None]:
+    """Holds the lock file `path`, created if missing, until the block ends.
 
-    Raises: InvalidInput with `refusal`, which says what to do, when another process holds it; OSError.
+    Raises: `refusal` when another process holds it; OSError.
     """
     with path.open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise InvalidInput(refusal) from None
+            raise refusal from None
         yield

@@ -1,20 +1,21 @@
-"""Logs: an event name and keys. Console when a person looks, JSON otherwise; secrets never."""
+"""Structured logs: an event name and keys. Console format on a terminal, JSON otherwise; secrets are redacted."""
 
 import contextlib
 import logging
 import sys
 from typing import Any, TextIO, cast
 
-from astraflow.runtime.imports import without
+from astraflow.runtime.imports import hidden_module
 
-with without("rich"):  # it would draw tracebacks, which nobody here asks of it: 4 MB and 80 modules in each process
+with hidden_module("rich"):  # structlog would import it for tracebacks: 4 MB and 80 modules in each process
     import structlog
 
 _SECRET_KEYS = ("token", "secret", "password", "authorization", "api_key")
 
 
 def configure(*, level: str = "INFO", as_json: bool | None = None) -> None:
-    """Set up structlog for this process, on standard error. `as_json` defaults to whether nobody is looking."""
+    """Configures structlog for this process, on standard error. as_json: by default, unless standard error is a
+    terminal."""
     if as_json is None:
         as_json = not sys.stderr.isatty()
     shared: list[Any] = [
@@ -27,7 +28,7 @@ def configure(*, level: str = "INFO", as_json: bool | None = None) -> None:
     if as_json:
         shared += [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     else:
-        # A plain traceback: the fancy one prints local variables, which may be secrets, or take minutes to print.
+        # Plain tracebacks: rich ones print local variables, which may be secrets or take minutes to print.
         shared += [structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)]
     structlog.configure(
         processors=shared,
@@ -38,25 +39,25 @@ def configure(*, level: str = "INFO", as_json: bool | None = None) -> None:
 
 
 def bind(**keys: Any) -> None:
-    """Put keys on every later line of this process."""
+    """Adds keys to every later log line of this process."""
     structlog.contextvars.bind_contextvars(**keys)
 
 
 def get_logger() -> Any:
-    """A structlog logger."""
+    """Returns a structlog logger."""
     return structlog.get_logger()
 
 
 class _PatientStderr:
-    """Standard error, whose failures cost lines and not the process: a log on a full disk must not stop a service."""
+    """Standard error that ignores write errors: a full disk must not stop a service."""
 
     def write(self, text: str) -> None:
-        """Write, if that is possible."""
+        """Writes if possible."""
         with contextlib.suppress(OSError):
             sys.stderr.write(text)
 
     def flush(self) -> None:
-        """Flush, if that is possible."""
+        """Flushes if possible."""
         with contextlib.suppress(OSError):
             sys.stderr.flush()
 

@@ -1,4 +1,4 @@
-"""How this process takes memory from the system and gives it back."""
+"""Memory allocation settings of a process."""
 
 import ctypes
 import gc
@@ -8,53 +8,52 @@ _M_MMAP_THRESHOLD = -3
 _M_ARENA_MAX = -8
 
 _LARGEST_FROM_HEAP = 32 * 2**20
-"""glibc accepts no more: larger blocks have a mapping of their own."""
+"""Largest value that glibc accepts: larger blocks have separate mappings."""
 
-_KEPT_FREE = 256 * 2**20
-"""Freed memory at the end of the heap that stays with the process."""
+_RETAINED_FREE_BYTES = 256 * 2**20
+"""Freed memory at the end of the heap that the process retains."""
 
 _LARGE = 128 * 2**10
-"""Blocks from here on have a mapping of their own, which goes back to the system when they are freed."""
+"""Block size from which a block has a separate mapping, which returns to the system when it is freed."""
 
 _YOUNG_OBJECTS = 50_000
-"""Allocations less frees before the youngest are looked at for cycles; Python's own default is 700."""
+"""Allocations minus frees before the youngest generation is collected; Python's default is 700."""
 
 
 def prepare_for_large_messages() -> None:
-    """Let blocks of some megabytes be reused instead of mapped, touched page by page and unmapped each time.
+    """Reuses blocks of some megabytes instead of mapping, touching and unmapping them each time.
 
-    Messages of a MiB came in at 0.85 GB/s with the C library's defaults and at 1.7 GB/s with these (two cores,
-    loopback, a stream of gRPC). The price is up to 256 MiB that a process keeps after its largest moment.
-    Services hold many small objects that form no cycles, so the collector looks for them less often, too.
-    Without glibc only the latter is done.
+    Messages of a MiB were received at 0.85 GB/s with the C library's defaults and at 1.7 GB/s with these settings (two
+    cores, loopback, a stream of gRPC). The cost is up to 256 MiB that a process retains after its peak. Services hold
+    many small objects without cycles, so the collector also runs less often. Without glibc only the latter applies.
     """
     gc.set_threshold(_YOUNG_OBJECTS, 20, 50)
-    _tell_glibc({_M_MMAP_THRESHOLD: _LARGEST_FROM_HEAP, _M_TRIM_THRESHOLD: _KEPT_FREE})
+    _set_glibc_options({_M_MMAP_THRESHOLD: _LARGEST_FROM_HEAP, _M_TRIM_THRESHOLD: _RETAINED_FREE_BYTES})
 
 
-def keep_little() -> None:
-    """Have what was freed go back to the system, in a process that is small and has many threads.
+def minimize_memory_use() -> None:
+    """Returns freed memory to the system, in a small process with many threads.
 
-    glibc gives threads heaps of their own, each of which keeps what its thread once needed; here they share one. It
-    also takes blocks from the heap that are as large as any that was ever freed, between which holes remain; here the
-    limit stays where it is. What takes and frees memory holds Python's lock nearly always, so threads do not wait.
-    To be called before threads begin. Without glibc nothing is done.
+    glibc gives each thread a heap that retains the thread's peak; here the threads share one. glibc also raises the
+    size of blocks taken from the heap to the largest one ever freed, which leaves holes; here the limit is fixed. Code
+    that allocates nearly always holds Python's lock, so threads do not contend. Must be called before threads start.
+    Without glibc it does nothing.
     """
-    _tell_glibc({_M_ARENA_MAX: 1, _M_MMAP_THRESHOLD: _LARGE, _M_TRIM_THRESHOLD: _LARGE})
+    _set_glibc_options({_M_ARENA_MAX: 1, _M_MMAP_THRESHOLD: _LARGE, _M_TRIM_THRESHOLD: _LARGE})
 
 
-def give_back() -> None:
-    """Have the system take back pages that are free, those between blocks in use too.
+def release_free_memory() -> None:
+    """Returns free pages to the system, also those between blocks in use.
 
-    glibc by itself only returns the end of the heap, which after a large moment is rarely free. It takes milliseconds,
-    for which other threads wait that allocate. Without glibc nothing is done.
+    By itself glibc returns only the end of the heap, which is rarely free after a peak. The call takes milliseconds,
+    for which allocating threads wait. Without glibc it does nothing.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
 
 
-def _tell_glibc(settings: dict[int, int]) -> None:
+def _set_glibc_options(settings: dict[int, int]) -> None:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         for parameter, value in settings.items():

@@ -1,4 +1,4 @@
-"""Lines in an SVG file: enough of a plot for what runs and benchmarks show, without a plotting package."""
+"""Line plots as SVG, for runs and benchmarks, without a plotting package."""
 
 import math
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ class Curve:
 
 
 def line_plot(curves: Sequence[Curve], *, x_label: str, y_label: str) -> str:
-    """The curves over axes with round ticks; their names stand beside the plot."""
+    """Returns the curves over axes with round ticks, with a legend next to the plot."""
     xs = [x for curve in curves for x, _ in curve.points]
     ys = [y for curve in curves for _, y in curve.points]
     frame = _Frame(x=(0.0, max(xs)), y=(min(ys), max(ys)))
@@ -73,7 +73,7 @@ def _axes(frame: _Frame, x_label: str, y_label: str) -> list[str]:
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    """Round numbers between the two, about five."""
+    """Returns about five round numbers between `low` and `high`."""
     span = (high - low) or 1
     power = 10 ** math.floor(math.log10(span / 5))
     step = next(power * factor for factor in (1, 2, 5, 10) if span / (power * factor) <= 6)

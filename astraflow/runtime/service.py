@@ -1,4 +1,4 @@
-"""The life of a service process: run until told to stop, by a signal or by the end of its parent."""
+"""Lifecycle of a service process: runs until a signal or the end of its parent."""
 
 import asyncio
 import os
@@ -22,12 +22,12 @@ from astraflow.contract.errors import (
     UnknownPolicy,
 )
 from astraflow.runtime.logs import get_logger
-from astraflow.runtime.memory import keep_little, prepare_for_large_messages
+from astraflow.runtime.memory import minimize_memory_use, prepare_for_large_messages
 
 log = get_logger()
 
 FOLLOW_PARENT = "ASTRAFLOW_FOLLOW_PARENT"
-"""Environment variable: when `1`, standard input is a pipe held by the parent, and its end means stop."""
+"""Environment variable: when `1`, standard input is a pipe held by the parent, and end-of-file stops the process."""
 
 VERBOSE = "ASTRAFLOW_VERBOSE"
 """Environment variable: when `1`, errors are printed with their traceback."""
@@ -35,27 +35,28 @@ VERBOSE = "ASTRAFLOW_VERBOSE"
 ERROR_PREFIX = "error: "
 
 PRIVATE_UMASK = 0o077
-"""Files and folders of a service are for its user alone; one that others may read gets its mode explicitly."""
+"""Umask of services: files are private to the user; files for others get their mode explicitly."""
 
 EXIT_FAILED = 1
 EXIT_REFUSED = 2
-"""What was given is wrong: starting the process again will not help before somebody changes it."""
+"""Exit code for invalid input: a restart does not help until a person changes it."""
 
 EXIT_SIGNALLED = 128
-"""Plus the number of the signal that ended a process before its work was complete: it may be started again."""
+"""Exit code, plus the signal number, of a process that a signal ended before its work was complete: it may be
+restarted."""
 
 _REFUSALS = (InvalidInput, NotAuthenticated, NotPermitted, ProtocolMismatch, UnknownPolicy)
 
 
 def exit_code(problem: AstraFlowError) -> int:
-    """The code a process ends with because of `problem`."""
+    """Returns the exit code of a process for `problem`."""
     return EXIT_REFUSED if isinstance(problem, _REFUSALS) else EXIT_FAILED
 
 
 def print_error(problem: AstraFlowError) -> None:
-    """Write the last line of a process to standard error: `error: MESSAGE [CODE]`.
+    """Writes the last line of a process to standard error: `error: MESSAGE [CODE]`.
 
-    With `ASTRAFLOW_VERBOSE=1` (`astraflow --verbose`) the traceback comes before it.
+    With `ASTRAFLOW_VERBOSE=1` (`astraflow --verbose`) it prints the traceback first.
     """
     if os.environ.get(VERBOSE) == "1":
         traceback.print_exception(problem, file=sys.stderr)
@@ -70,18 +71,19 @@ def read_error(line: str) -> tuple[str, str]:
     return (message, code) if is_error else (line.strip().removeprefix(ERROR_PREFIX), "")
 
 
-def be_private() -> None:
+def make_files_private() -> None:
     """Makes all files that this process and its children create readable by their owner only."""
     os.umask(PRIVATE_UMASK)
 
 
-def private_folder(directory: Path) -> Path:
-    """Makes the folder of a service's state, mode 0700, and takes others' rights on what an earlier release left in it.
+def make_private_folder(directory: Path) -> Path:
+    """Creates the folder of a service's state, mode 0700, and removes other users' rights on files of an earlier
+    release.
 
-    Only the folder and the files directly in it are changed, and only those of this user: what is deeper cannot be
-    reached by others. Raises: OSError.
+    Only the folder and the files directly in it that this user owns are changed: others cannot reach deeper ones.
+    Raises: OSError.
     """
-    be_private()
+    make_files_private()
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     for path in (directory, *directory.iterdir()):
         status = path.lstat()
@@ -97,57 +99,56 @@ def run_process(
     has_large_messages: bool = True,
     may_complete: bool = False,
 ) -> int:
-    """Run `main(stop)` to its end and return an exit code; `stop` is set on SIGINT, SIGTERM or the parent's end.
+    """Runs `main(stop)` to its end and returns an exit code; `stop` is set on SIGINT, SIGTERM or the parent's end.
 
-    Files that it creates are readable by their owner only.
-    has_large_messages: it takes in tensors or many rollouts, and keeps memory for the next ones; else it keeps little.
-    may_complete: code 0 means that its work is complete, so that a supervisor does not start it again; a signal that
-    ended it before gives 128 plus its number, as in a shell.
+    Files that it creates are readable by their owner only. has_large_messages: the process receives tensors or many
+    rollouts and retains memory for reuse; otherwise it retains little. may_complete: exit code 0 means complete, so
+    that a supervisor does not restart it; a signal before that gives 128 plus its number, as in a shell.
 
     An `AstraFlowError` ends the process with `print_error` and the exit code of `exit_code`.
     """
     code = 0
     signals: list[int] = []
-    be_private()
+    make_files_private()
     if has_large_messages:
         prepare_for_large_messages()
     else:
-        keep_little()
+        minimize_memory_use()
     try:
         uvloop.run(_with_stop(main, signals))
     except* AstraFlowError as problems:
-        for problem in leaves(problems):
+        for problem in flattened_errors(problems):
             code = max(code, exit_code(problem))
             print_error(problem)
     return EXIT_SIGNALLED + signals[0] if may_complete and signals and not code else code
 
 
-def leaves(group: BaseExceptionGroup[AstraFlowError]) -> list[AstraFlowError]:
-    """The errors in a group, at any depth."""
-    found: list[AstraFlowError] = []
+def flattened_errors(group: BaseExceptionGroup[AstraFlowError]) -> list[AstraFlowError]:
+    """Returns the errors in a group, at any depth."""
+    errors: list[AstraFlowError] = []
     for problem in group.exceptions:
-        found += leaves(problem) if isinstance(problem, BaseExceptionGroup) else [problem]
-    return found
+        errors += flattened_errors(problem) if isinstance(problem, BaseExceptionGroup) else [problem]
+    return errors
 
 
 async def run_until(stop: asyncio.Event, work: Awaitable[None], *, drain: Callable[[], Awaitable[None]]) -> None:
-    """Run `work` until it ends by itself or `stop` is set; then `drain` and cancel it. Errors of `work` rise."""
-    working = asyncio.ensure_future(work)
-    stopping = asyncio.ensure_future(stop.wait())
+    """Runs `work` until it ends or `stop` is set; then calls `drain` and cancels it. Exceptions of `work` propagate."""
+    work_task = asyncio.ensure_future(work)
+    stop_task = asyncio.ensure_future(stop.wait())
     try:
-        await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        if working.done():
-            await working
+        await asyncio.wait({work_task, stop_task}, return_when=asyncio.FIRST_COMPLETED)
+        if work_task.done():
+            await work_task
         else:
             await drain()
     finally:
-        stopping.cancel()
-        working.cancel()
-        await asyncio.gather(working, stopping, return_exceptions=True)
+        stop_task.cancel()
+        work_task.cancel()
+        await asyncio.gather(work_task, stop_task, return_exceptions=True)
 
 
 async def _with_stop(main: Callable[[asyncio.Event], Coroutine[Any, Any, None]], signals: list[int]) -> None:
-    """Runs `main`; the numbers of the signals that asked it to stop are added to `signals`."""
+    """Runs `main`; appends the numbers of stop signals to `signals`."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -167,13 +168,14 @@ def _follow_parent(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None
         loop.add_reader(sys.stdin.fileno(), _on_parent_pipe, loop, stop)
     except PermissionError:
         raise InvalidInput(
-            f"{FOLLOW_PARENT}=1 means that standard input is a pipe from the parent, but it is a file or a device: "
-            "give it a pipe, or unset the variable"
+            f"cannot follow the parent process: {FOLLOW_PARENT}=1, but standard input is not a pipe; "
+            "give it a pipe, or unset the variable",
+            code="service.stdin_not_a_pipe",
         ) from None
 
 
 def _on_parent_pipe(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
     if not os.read(sys.stdin.fileno(), 1024):
-        log.warning("parent_gone")
+        log.warning("parent_exited")
         loop.remove_reader(sys.stdin.fileno())
         stop.set()

@@ -1,4 +1,4 @@
-"""TOML files as plain values: read with errors that point at the place, merged in layers, overridden key by key."""
+"""TOML files as plain values: read with error positions, merged in layers, overridden by key."""
 
 import json
 import re
@@ -9,32 +9,33 @@ from pathlib import Path
 from typing import Any
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.runtime.config import Origin
+from astraflow.runtime.config import ValueOrigin
 
 Values = dict[str, Any]
 
-_PLACE = re.compile(r"(?P<what>.*) \(at (?P<place>line \d+, column \d+|end of document)\)", re.DOTALL)
+_POSITION = re.compile(r"(?P<what>.*) \(at (?P<position>line \d+, column \d+|end of document)\)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
-    """Values that were written together."""
+class ConfigLayer:
+    """Values from one source."""
 
     name: str
-    """Of the file, or of what else they come from."""
+    """Name of the file or other source."""
     values: Values
 
 
-def stacked(layers: Sequence[Layer]) -> Values:
-    """What the layers say together; later ones state differences."""
+def merge_layers(layers: Sequence[ConfigLayer]) -> Values:
+    """Merges the layers; later layers override earlier layers."""
     values: Values = {}
     for layer in layers:
-        values = merged(values, layer.values)
+        values = merge_tables(values, layer.values)
     return values
 
 
-def origin_in(layers: Sequence[Layer]) -> Origin:
-    """Tells which layer wrote the value at a path of keys last; the last layer for what is written nowhere."""
+def layer_origin(layers: Sequence[ConfigLayer]) -> ValueOrigin:
+    """Returns a function that names the last layer that wrote the value at a path; the last layer for values that no
+    layer wrote."""
 
     def origin(path: Sequence[str]) -> str:
         for length in range(len(path), 0, -1):
@@ -47,53 +48,63 @@ def origin_in(layers: Sequence[Layer]) -> Origin:
 
 
 def read_toml(path: Path) -> Values:
-    """The values of a TOML file. Raises: InvalidInput that names the file, and the line and column of a mistake."""
+    """Reads a TOML file. Raises: InvalidInput that names the file, and line and column of a syntax error."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except tomllib.TOMLDecodeError as problem:
-        raise InvalidInput(f"{path}, {_explained(str(problem))}") from None
+        raise InvalidInput(
+            f"cannot read {str(path)!r}: {_explained(str(problem))}; correct the syntax", code="toml.invalid"
+        ) from None
     except UnicodeDecodeError as problem:
-        raise InvalidInput(f"{path} is not text in UTF-8 (byte {problem.start}): save it as UTF-8") from None
+        raise InvalidInput(
+            f"cannot read {str(path)!r}: byte {problem.start} is not UTF-8; save the file as UTF-8", code="toml.invalid"
+        ) from None
     except OSError as problem:
-        raise InvalidInput(f"{path} cannot be read: {problem.strerror}") from None
+        raise InvalidInput(
+            f"cannot read {str(path)!r}: {problem.strerror}; check path and permissions", code="toml.unreadable"
+        ) from None
 
 
-def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> Values:
-    """`base` with the differences that `over` states: tables merge key by key, everything else is replaced.
+def merge_tables(base: Mapping[str, Any], over: Mapping[str, Any]) -> Values:
+    """Returns `base` with the changes in `over`: tables merge key by key, everything else is replaced.
 
-    A table whose `kind` changes is replaced whole: the options of one kind mean nothing to another.
+    A table whose `kind` changes is replaced as a whole: options of one kind are meaningless for another.
 
-    >>> merged({"a": {"b": 1, "c": 2}}, {"a": {"c": 3}})
+    >>> merge_tables({"a": {"b": 1, "c": 2}}, {"a": {"c": 3}})
     {'a': {'b': 1, 'c': 3}}
-    >>> merged({"loss": {"kind": "ppo", "clip": 0.2}}, {"loss": {"kind": "m2po"}})
+    >>> merge_tables({"loss": {"kind": "ppo", "clip": 0.2}}, {"loss": {"kind": "m2po"}})
     {'loss': {'kind': 'm2po'}}
     """
     result = dict(base)
     for key, value in over.items():
-        known = result.get(key)
-        if isinstance(value, Mapping) and isinstance(known, Mapping) and not _is_other_kind(known, value):
-            result[key] = merged(known, value)
+        base_value = result.get(key)
+        if isinstance(value, Mapping) and isinstance(base_value, Mapping) and not _is_other_kind(base_value, value):
+            result[key] = merge_tables(base_value, value)
         else:
             result[key] = value
     return result
 
 
-def assignment(text: str) -> Values:
-    """One override `a.b.c=value` as nested tables. The value is TOML; what is not TOML is taken as a string.
+def parse_override(text: str) -> Values:
+    """Parses an override `a.b.c=value` into nested tables. The value is TOML, or otherwise taken as a string.
 
-    >>> assignment("policies.solver.batch_groups=16")
+    >>> parse_override("policies.solver.batch_groups=16")
     {'policies': {'solver': {'batch_groups': 16}}}
-    >>> assignment("flows.train.reward={kind='exact_match'}")
+    >>> parse_override("flows.train.reward={kind='exact_match'}")
     {'flows': {'train': {'reward': {'kind': 'exact_match'}}}}
-    >>> assignment("summary=a quick look")
+    >>> parse_override("summary=a quick look")
     {'summary': 'a quick look'}
 
-    Raises: InvalidInput when it is not of that form.
+    Raises: InvalidInput for another form.
     """
     path, equals, value = text.partition("=")
     keys = [key.strip() for key in path.split(".")]
     if not equals or not all(keys):
-        raise InvalidInput(f"{text!r} is not an override: write key=value, as in policies.solver.batch_groups=16")
+        raise InvalidInput(
+            f"cannot parse the override {text!r}: it has no key and value; "
+            "write key=value, as in policies.solver.batch_groups=16",
+            code="toml.invalid_override",
+        )
     result: Any = toml_value(value.strip())
     for key in reversed(keys):
         result = {key: result}
@@ -101,7 +112,7 @@ def assignment(text: str) -> Values:
 
 
 def toml_value(text: str) -> Any:
-    """A value as it stands behind an equals sign; what is not TOML is taken as a string."""
+    """Parses a TOML value; text that is not TOML is taken as a string."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
@@ -109,7 +120,7 @@ def toml_value(text: str) -> Any:
 
 
 def toml_text(value: Any) -> str:
-    """A value in one line, as `toml_value` reads it back. What is None in a table is left out: TOML has no such thing.
+    """Formats a value in one line for `toml_value`. Keys with None are omitted, because TOML has no null.
 
     >>> toml_text({"kind": "ppo", "clip": 0.2, "names": ["a", 'b"c'], "is_on": True, "rest": None})
     '{kind = "ppo", clip = 0.2, names = ["a", "b\\\\"c"], is_on = true}'
@@ -143,13 +154,13 @@ def _holds(values: Any, path: Sequence[str]) -> bool:
     return True
 
 
-def _is_other_kind(known: Mapping[str, Any], value: Mapping[str, Any]) -> bool:
-    return "kind" in value and value["kind"] != known.get("kind")
+def _is_other_kind(base: Mapping[str, Any], value: Mapping[str, Any]) -> bool:
+    return "kind" in value and value["kind"] != base.get("kind")
 
 
 def _explained(message: str) -> str:
-    found = _PLACE.fullmatch(message)
-    if found is None:
+    match = _POSITION.fullmatch(message)
+    if match is None:
         return f"not valid TOML: {message}"
-    what = found["what"]
-    return f"{found['place']}: {what[:1].lower()}{what[1:]}"
+    problem = match["what"]
+    return f"{match['position']}: {problem[:1].lower()}{problem[1:]}"

@@ -1,1 +1,1 @@
-"""How large the pools should be: signals, a pure rule that turns them into targets, and a simulator that tries it."""
+"""Autoscaling of pools: signals, a pure rule that turns them into target sizes, and a simulator that tests the rule."""

@@ -1,4 +1,4 @@
-"""Capacity against demand, with its band and its noise: the figures that every move is decided on."""
+"""Capacity relative to demand, with the band and the noise: the figures that decide every action."""
 
 from dataclasses import dataclass
 from statistics import median
@@ -6,72 +6,77 @@ from statistics import median
 import numpy as np
 
 from astraflow.scaling.capacity import Capacity
-from astraflow.scaling.demand import CHANGED, SPREAD, Demand
+from astraflow.scaling.demand import CHANGE_SHARE, MAD_TO_SIGMA, Demand
 from astraflow.scaling.options import Spec
 from astraflow.scaling.pools import Pool, overdue_of
 from astraflow.scaling.signals import Bools, Signals
 from astraflow.scaling.state import SizerState
 
-RATIOS, RATIOS_S = 5, 150.0
-"""Ticks that the ratio is the median of, at least, and how long they last, at least."""
+MIN_RATIO_TICKS, MIN_RATIO_S = 5, 150.0
+"""Minimum number of ticks, and their minimum duration in seconds, for the median of the ratio."""
 
 BAND_LOW = 1.0
-NODES_OF_BAND = 1.5
-"""The band is wider than one node of any size, so that one more or less never crosses it."""
+MIN_BAND_NODES = 1.5
+"""Minimum width of the band in nodes, so that one node more or less never crosses it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Balance:
-    """Rates in groups a second; nodes whose replacements are ordered do not count."""
+    """Capacity and demand at a tick. Rates in groups a second; nodes whose replacements are ordered do not count."""
 
     demand: Demand
     needed: float
-    """Trim included."""
+    """Demand including the trim."""
     ready: float
+    """Capacity of the ready nodes."""
     ordered: float
-    """With nodes on their way, and those that the targets ask for."""
+    """Capacity including pending nodes and nodes that the targets still lack."""
     ratio: float
+    """Median of `ratios`."""
     ratios: tuple[float, ...]
+    """Ordered capacity over demand at the latest ticks, oldest first."""
     compute_s: float
-    """Of a step, at the oldest of them."""
+    """Compute time of a step at the oldest of `ratios`. Seconds."""
     noise: float
-    aim: float
+    target_ratio: float
     band_high: float
-    largest: float
-    """What the best node does."""
-    stays: Bools
-    """Ready, and not to be replaced. [node]"""
+    best_node_rate: float
+    """Rate of the fastest node."""
+    is_staying: Bools
+    """The node is ready and not being replaced. [node]"""
 
     @property
-    def lacking(self) -> float:
-        """Up to the aim; negative when there is more."""
-        return self.aim * self.needed - self.ordered
+    def shortfall(self) -> float:
+        """Capacity missing to the target ratio; negative for a surplus."""
+        return self.target_ratio * self.needed - self.ordered
 
     @property
-    def spare(self) -> float:
-        """Of nodes that take tasks, beyond the aim."""
-        return self.ready - self.aim * self.needed
+    def surplus(self) -> float:
+        """Capacity of ready nodes beyond the target ratio."""
+        return self.ready - self.target_ratio * self.needed
 
 
 def balance_of(
     signals: Signals, spec: Spec, state: SizerState, *, demand: Demand, capacity: Capacity, pools: list[Pool]
 ) -> Balance:
-    """The figures of this tick."""
+    """Computes the figures of a tick."""
     nodes = signals.nodes
-    leaving = np.array([node in state.leaving for node in nodes.ids], np.bool_)
-    stays = nodes.is_ready & ~leaving
-    coming = nodes.is_pending & ~leaving & ~overdue_of(signals, pools)
-    ready = capacity.of(stays)
-    # Those that are being replaced fill their places in the targets until they go.
-    announced = sum(max(0, pool.announced) * pool.rate for pool in pools)
-    ordered = ready + float(capacity.kind[nodes.kind[coming]].sum()) + announced
+    being_replaced = np.array([node in state.being_replaced for node in nodes.ids], np.bool_)
+    is_staying = nodes.is_ready & ~being_replaced
+    is_arriving = nodes.is_pending & ~being_replaced & ~overdue_of(signals, pools)
+    ready = capacity.of(is_staying)
+    # Nodes that are being replaced count towards the targets until they leave.
+    expected_nodes = sum(max(0, pool.expected_nodes) * pool.rate for pool in pools)
+    ordered = ready + float(capacity.kind_rates[nodes.kind[is_arriving]].sum()) + expected_nodes
     needed = demand.groups_per_s * state.trim
     earlier = () if _has_changed(state, demand, capacity) else state.ratios
-    ratios = (*earlier, ordered / needed)[-max(RATIOS, round(RATIOS_S / spec.tick_s)) :]
+    ratios = (*earlier, ordered / needed)[-max(MIN_RATIO_TICKS, round(MIN_RATIO_S / spec.tick_s)) :]
     ratio = median(ratios)
-    spread = SPREAD * median(abs(one - ratio) for one in ratios)
-    aim = BAND_LOW + spec.options.headroom
-    largest = max([float(capacity.node[stays].max())] if stays.any() else [pool.rate for pool in pools] or [0.0])
+    spread = MAD_TO_SIGMA * median(abs(earlier_ratio - ratio) for earlier_ratio in ratios)
+    target_ratio = BAND_LOW + spec.options.headroom
+    best_node_rate = max(
+        [float(capacity.node_rates[is_staying].max())] if is_staying.any() else [pool.rate for pool in pools] or [0.0]
+    )
     return Balance(
         demand=demand,
         needed=needed,
@@ -81,19 +86,19 @@ def balance_of(
         ratios=ratios,
         compute_s=state.compute_s if earlier else demand.compute_s,
         noise=max((1 / max(1.0, capacity.groups) + demand.noise**2) ** 0.5, spread),
-        aim=aim,
-        band_high=max(spec.options.band_high, aim + NODES_OF_BAND * largest / needed),
-        largest=largest,
-        stays=stays,
+        target_ratio=target_ratio,
+        band_high=max(spec.options.band_high, target_ratio + MIN_BAND_NODES * best_node_rate / needed),
+        best_node_rate=best_node_rate,
+        is_staying=is_staying,
     )
 
 
 def _has_changed(state: SizerState, demand: Demand, capacity: Capacity) -> bool:
-    """Steps or nodes are clearly not what they were: earlier ratios are about something else.
+    """Returns whether steps or nodes have clearly changed, so that earlier ratios no longer apply.
 
-    Steps are compared with those of the oldest of the ratios: the usual time of a step is a median, and a change goes
-    through it little by little.
+    Steps are compared with those at the oldest ratio, because the usual step time is a median that follows a change
+    gradually.
     """
-    if capacity.is_short and not state.is_short:
+    if capacity.uses_short_window and not state.uses_short_window:
         return True
-    return bool(state.ratios) and abs(demand.compute_s / state.compute_s - 1) > CHANGED
+    return bool(state.ratios) and abs(demand.compute_s / state.compute_s - 1) > CHANGE_SHARE

@@ -1,7 +1,7 @@
-"""How many groups a second keep every trainer busy: from how long steps compute, never from how many nodes there are.
+"""Estimates the demand: groups a second that keep every trainer busy, from the compute time of steps alone.
 
-The rate at which groups come in says nothing about demand once the buffer is full: then every pool, however large,
-produces exactly what is consumed.
+The rate of incoming groups does not measure demand once the buffer is full: a pool of any size then produces exactly
+what the trainer consumes.
 """
 
 import math
@@ -12,52 +12,52 @@ from statistics import median
 from astraflow.scaling.signals import StreamSignals
 
 STEPS = 6
-"""Compute times that are looked at."""
+"""Number of latest compute times in the estimate."""
 
-SPREAD = 1.48
-"""Of normal noise: its standard deviation over its median absolute deviation."""
+MAD_TO_SIGMA = 1.48
+"""Standard deviation of normal noise over its median absolute deviation."""
 
-CHANGED = 0.25
-"""The latest two steps count alone when both differ from the median of those before by more than this share, and by
-more than steps differ from each other anyway."""
+CHANGE_SHARE = 0.25
+"""Share by which the latest two steps must both differ from the median of the earlier steps to be used without them.
+They must also differ by more than the noise, `CHANGE_SIGMA`."""
 
-CLEARLY = 2.5
-"""Standard deviations that each of the latest two steps must be off by."""
+CHANGE_SIGMA = 2.5
+"""Standard deviations by which each of the latest two steps must differ."""
 
-SURELY = 3.5
-"""Standard errors that the mean of the latest three, four or five must be off by."""
+MEAN_CHANGE_SIGMA = 3.5
+"""Standard errors by which the mean of the latest three, four or five steps must differ."""
 
-LATEST = (3, 4, 5)
-BEFORE = 5
-"""So many steps before them, at least, tell what is usual and how far steps differ by chance."""
+CHANGED_STEP_COUNTS = (3, 4, 5)
+MIN_EARLIER_STEPS = 5
+"""Minimum number of earlier steps for the usual compute time and its spread."""
 
-_LEAST, _MOST = 1e-6, 1e9
-"""Between them is what can have been measured."""
+_MIN_MEASURABLE, _MAX_MEASURABLE = 1e-6, 1e9
+"""Bounds of plausible measurements."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """What the policy that needs most needs."""
+    """Demand of the policy with the largest demand."""
 
     stream: StreamSignals
     compute_s: float
     groups_per_s: float
-    """Produced groups."""
+    """Groups to be produced a second, before filters."""
     noise: float
-    """Standard error of that usual compute time, as a share of it."""
+    """Standard error of `compute_s`, as a share of it."""
 
 
 def demand_of(streams: Sequence[StreamSignals]) -> Demand | None:
-    """The largest demand of any policy: a group is produced for all of them. None before the first step."""
-    found = [one for one in map(_demand, streams) if one is not None]
-    return max(found, key=lambda one: one.groups_per_s, default=None)
+    """Returns the largest demand of any policy, because a group serves all of them; None before the first step."""
+    demands = [demand for demand in map(_demand, streams) if demand is not None]
+    return max(demands, key=lambda demand: demand.groups_per_s, default=None)
 
 
 def usual_compute_s(compute_s: Sequence[float]) -> tuple[float, float]:
-    """Median of the latest six steps, or the mean of the latest few when these are clearly of another kind; its noise.
+    """Returns the median of the latest six steps, or the mean of the latest few if they clearly differ; and its noise.
 
-    The latest two alone miss a change that chance hides in one of them, and a median of six follows it only when four
-    have passed: so three to five are looked at together, too.
+    Two steps alone miss a change that noise hides in one of them, and a median of six follows a change only after four
+    steps. The means of the latest three to five steps are therefore tested too.
 
     >>> usual_compute_s([120, 118, 121, 119, 122, 60])[0]
     119.5
@@ -71,33 +71,33 @@ def usual_compute_s(compute_s: Sequence[float]) -> tuple[float, float]:
     if len(earlier) >= 2:
         usual = median(earlier)
         changes = [value / usual - 1 for value in last]
-        clear = max(CHANGED, CLEARLY * _spread(list(compute_s)[:-2]))
-        if min(changes) > clear or max(changes) < -clear:
+        threshold = max(CHANGE_SHARE, CHANGE_SIGMA * _spread(list(compute_s)[:-2]))
+        if min(changes) > threshold or max(changes) < -threshold:
             return sum(last) / 2, _noise(last)
-    changed = _latest_of_another_kind(list(compute_s))
+    changed = _changed_steps(list(compute_s))
     return (sum(changed) / len(changed), _noise(changed)) if changed else (median(latest), _noise(latest))
 
 
-def _latest_of_another_kind(steps: Sequence[float]) -> Sequence[float]:
-    """As few of the latest steps as show that they differ from those before; none when they do not.
+def _changed_steps(steps: Sequence[float]) -> Sequence[float]:
+    """Returns the fewest latest steps that differ significantly from the earlier steps; empty when none do.
 
-    The error of a mean of k is the spread over the root of k; that of a median of m is 1.57 times as much, squared.
+    The standard error of the mean of k steps is spread / sqrt(k), and of the median of m steps spread * sqrt(1.57 / m).
     """
-    for count in LATEST:
+    for count in CHANGED_STEP_COUNTS:
         earlier, last = steps[:-count], steps[-count:]
-        if len(earlier) < BEFORE:
+        if len(earlier) < MIN_EARLIER_STEPS:
             return ()
         error = _spread(earlier) * math.sqrt(1 / count + 1.57 / len(earlier))
-        if abs(sum(last) / count / median(earlier) - 1) > max(CHANGED, SURELY * error):
+        if abs(sum(last) / count / median(earlier) - 1) > max(CHANGE_SHARE, MEAN_CHANGE_SIGMA * error):
             return last
     return ()
 
 
 def _demand(stream: StreamSignals) -> Demand | None:
-    compute = [value for value in stream.compute_s if _LEAST < value < _MOST]
-    if not compute or not _LEAST < stream.groups_per_step < _MOST:
+    compute = [value for value in stream.compute_s if _MIN_MEASURABLE < value < _MAX_MEASURABLE]
+    if not compute or not _MIN_MEASURABLE < stream.groups_per_step < _MAX_MEASURABLE:
         return None
-    factor = stream.produced_per_usable if 1 <= stream.produced_per_usable < _MOST else 1.0
+    factor = stream.produced_per_usable if 1 <= stream.produced_per_usable < _MAX_MEASURABLE else 1.0
     seconds, noise = usual_compute_s(compute)
     rate = stream.groups_per_step / seconds * factor
     return Demand(stream=stream, compute_s=seconds, groups_per_s=rate, noise=noise)
@@ -110,4 +110,4 @@ def _noise(values: Sequence[float]) -> float:
 def _spread(values: Sequence[float]) -> float:
     usual = median(values)
     deviation = median([abs(value - usual) for value in values])
-    return float(SPREAD * deviation / usual)
+    return float(MAD_TO_SIGMA * deviation / usual)

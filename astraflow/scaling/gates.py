@@ -1,10 +1,10 @@
-"""Whether nodes or the bound on staleness are what a trainer waits for.
+"""Distinguishes a lack of nodes from a staleness bound that is too low as the cause of a trainer's wait.
 
-What a gate lets out is out until its last result is there, so a trainer can be fed by at most
+An issued group is open until its last result arrives, so a trainer can be supplied with at most
 
-    groups a second  <=  groups that may be out / seconds that a group is out      (Little's law)
+    groups a second  <=  open groups allowed / seconds that a group is open      (Little's law)
 
-however many nodes there are. When a trainer waits at that limit, nodes ask and get nothing: their slots are empty.
+for any number of nodes. When a trainer waits at that limit, nodes request tasks and get none: their slots are empty.
 """
 
 import math
@@ -17,32 +17,32 @@ from astraflow.contract.reports import Report
 from astraflow.scaling.signals import GateSignals
 
 IDLE_SHARE = 0.1
-"""Of the slots: fewer are empty between one task and the next, and while a pool is as large as it is meant to be."""
+"""Share of idle slots that indicates gating; fewer are idle between tasks even in a pool of the right size."""
 
 CLOSED_SHARE = 0.1
-"""Of the time: a gate that was closed for less is not why slots were empty."""
+"""Share of time closed from which a gate can be the cause of idle slots."""
 
-STEPS, LEAST_S = 3.0, 60.0
-"""So many steps are looked at, and at least so long: within one, slots are full at first and empty in the end."""
+WINDOW_STEPS, MIN_WINDOW_S = 3.0, 60.0
+"""Window in steps, and its minimum in seconds. Within one step, slots are full at first and empty at the end."""
 
-KEPT_S = 3600.0
-GAP_S = 90.0
-"""Between reports that are farther apart nobody looked."""
+HISTORY_S = 3600.0
+MAX_REPORT_GAP_S = 90.0
+"""Gap between reports above which the time between them is not counted. Seconds."""
 
 
 def is_gated(gate: GateSignals | None, *, wait_high: float) -> bool:
-    """Whether a trainer waits, and not for nodes. wait_high: share of the time that is no more by chance."""
-    if gate is None or gate.wait <= wait_high:
+    """Returns whether a trainer waits for a staleness gate. wait_high: share of time waiting that exceeds noise."""
+    if gate is None or gate.wait_share <= wait_high:
         return False
-    return gate.idle_share >= IDLE_SHARE and gate.closed >= CLOSED_SHARE
+    return gate.idle_share >= IDLE_SHARE and gate.closed_share >= CLOSED_SHARE
 
 
 def staleness_needed(*, group_s: float, step_s: float, produced_per_usable: float = 1.0) -> int:
-    """The bound with which groups that take so long keep a trainer busy whose steps take so long, in versions.
+    """Returns the staleness bound, in versions, that keeps a trainer with steps of `step_s` busy.
 
-    Of the `(bound + 1) * batch` groups that a gate lets out, one batch is trained and one is to be complete when that
-    ends, so `(bound - 1) * batch` are left to be in work. In work are as many as are produced within `group_s`:
-    `produced_per_usable * batch` every `step_s`.
+    A gate lets out `(bound + 1) * batch` groups. One batch is in training and the next must be complete when that ends,
+    so `(bound - 1) * batch` groups are in work. This must equal the production within `group_s`, at
+    `produced_per_usable * batch` groups every `step_s`.
 
     >>> staleness_needed(group_s=2.75, step_s=1.875)
     3
@@ -56,90 +56,95 @@ def staleness_needed(*, group_s: float, step_s: float, produced_per_usable: floa
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateTotals:
-    """Sums since somebody began to look, at one moment."""
+    """Cumulative sums of gates and slots at one time."""
 
     closed_s: Mapping[PolicyId, float]
     waited_s: Mapping[PolicyId, float]
     idle_slot_s: float
     slot_s: float
-    out_group_s: float
-    """Groups times the time that they were out."""
+    open_group_s: float
+    """Sum over groups of the time that they were open. Group-seconds."""
     groups: float
-    """That came back."""
+    """Groups that returned."""
 
 
 class GateWindow:
-    """The totals of the last hour, to be compared over as many seconds as the trainers' steps take."""
+    """Totals of the last hour, compared over a window of a few trainer steps."""
 
     def __init__(self) -> None:
-        self._kept: deque[tuple[float, GateTotals]] = deque()
+        self._history: deque[tuple[float, GateTotals]] = deque()
 
     def add(self, at: float, totals: GateTotals) -> None:
-        """Note where the sums are now."""
-        self._kept.append((at, totals))
-        while self._kept[0][0] < at - KEPT_S:
-            self._kept.popleft()
+        """Adds the current totals."""
+        self._history.append((at, totals))
+        while self._history[0][0] < at - HISTORY_S:
+            self._history.popleft()
 
     def signals(self, bounds: Mapping[PolicyId, int], *, step_s: float) -> GateSignals | None:
-        """Over the latest few steps. bounds: on staleness. step_s: of the slowest trainer, its wait included."""
-        if not self._kept or step_s <= 0:
+        """Returns the signals over the latest few steps; None without enough data.
+
+        bounds: staleness bounds by policy. step_s: step time of the slowest trainer including waits, in seconds.
+        """
+        if not self._history or step_s <= 0:
             return None
-        at, now = self._kept[-1]
-        over_s = max(LEAST_S, STEPS * step_s)
-        since, then = next((one for one in reversed(self._kept) if at - one[0] >= over_s), self._kept[0])
+        at, now = self._history[-1]
+        window_s = max(MIN_WINDOW_S, WINDOW_STEPS * step_s)
+        since, then = next(
+            (snapshot for snapshot in reversed(self._history) if at - snapshot[0] >= window_s), self._history[0]
+        )
         passed_s = at - since
-        if passed_s < min(over_s, LEAST_S) or not bounds:
+        if passed_s < min(window_s, MIN_WINDOW_S) or not bounds:
             return None
         waits = {policy: now.waited_s.get(policy, 0.0) - then.waited_s.get(policy, 0.0) for policy in bounds}
         closed = {policy: now.closed_s.get(policy, 0.0) - then.closed_s.get(policy, 0.0) for policy in bounds}
         waiting = max(waits, key=lambda policy: waits[policy])
         is_own = closed[waiting] >= CLOSED_SHARE * passed_s
-        policy = waiting if is_own else max(closed, key=lambda one: closed[one])
+        policy = waiting if is_own else max(closed, key=lambda snapshot: closed[snapshot])
         groups = now.groups - then.groups
         return GateSignals(
             policy=policy,
-            waiting=waiting,
-            closed=_share(closed[policy], passed_s),
-            wait=_share(waits[waiting], passed_s),
+            waiting_policy=waiting,
+            closed_share=_share(closed[policy], passed_s),
+            wait_share=_share(waits[waiting], passed_s),
             idle_slots=(now.idle_slot_s - then.idle_slot_s) / passed_s,
             slots=(now.slot_s - then.slot_s) / passed_s,
-            group_s=(now.out_group_s - then.out_group_s) / groups if groups > 0 else 0.0,
+            group_s=(now.open_group_s - then.open_group_s) / groups if groups > 0 else 0.0,
             max_staleness=bounds[policy],
         )
 
 
-class GateWatch:
-    """Adds up what reports say of gates, slots and groups that are out."""
+class GateTracker:
+    """Accumulates gates, slots and open groups from reports."""
 
     def __init__(self) -> None:
         self._last: Report | None = None
         self._used: dict[str, tuple[float, float]] = {}
-        """Of each node, its full and its empty seconds so far."""
+        """Busy and idle seconds of each node so far."""
         self._closed_s: dict[PolicyId, float] = {}
-        self._idle_slot_s = self._slot_s = self._out_group_s = 0.0
+        self._idle_slot_s = self._slot_s = self._open_group_s = 0.0
         self._groups = 0.0
 
     def observe(self, report: Report) -> None:
-        """The next report. What it says of gates and groups held since the one before."""
+        """Adds the next report. Its gates and open groups count for the time since the previous report."""
         last, self._last = self._last, report
         self._observe_slots(report)
-        if last is None or not 0 < report.at - last.at <= GAP_S:
+        if last is None or not 0 < report.at - last.at <= MAX_REPORT_GAP_S:
             return
         passed_s = report.at - last.at
         for stream in report.streams:
-            is_closed = stream.issue_room <= 0
+            is_closed = stream.issue_headroom <= 0
             self._closed_s[stream.policy] = self._closed_s.get(stream.policy, 0.0) + passed_s * is_closed
-        self._out_group_s += passed_s * sum(flow.open for flow in report.flows)
+        self._open_group_s += passed_s * sum(flow.open for flow in report.flows)
         self._groups += max(0.0, _closed(report) - _closed(last))
 
     def totals(self, waited_s: Mapping[PolicyId, float]) -> GateTotals:
-        """Until the latest report. waited_s: by each trainer in all."""
+        """Returns the totals at the latest report. waited_s: total wait by policy."""
         return GateTotals(
             closed_s=dict(self._closed_s),
             waited_s=waited_s,
             idle_slot_s=self._idle_slot_s,
             slot_s=self._slot_s,
-            out_group_s=self._out_group_s,
+            open_group_s=self._open_group_s,
             groups=self._groups,
         )
 
@@ -149,8 +154,8 @@ class GateWatch:
             full_s, empty_s = (max(0.0, node.counters.get(name, 0.0)) for name in ("busy_s", "blocked_s"))
             known = self._used.get(str(node.id), (full_s, empty_s))
             idle_s, worked_s = max(0.0, empty_s - known[1]), max(0.0, full_s - known[0])
-            self._idle_slot_s += node.facts.capacity * idle_s
-            self._slot_s += node.facts.capacity * (idle_s + worked_s)
+            self._idle_slot_s += node.lease_limit * idle_s
+            self._slot_s += node.lease_limit * (idle_s + worked_s)
             used[str(node.id)] = (full_s, empty_s)
         self._used = used
 

@@ -1,10 +1,10 @@
-"""The life of a node, as the sizer and the simulator see it: every event is answered in every phase."""
+"""Life cycle of a node for the sizer and the simulator: every event has a result in every phase."""
 
 from enum import Enum, IntEnum
 
 
 class Phase(IntEnum):
-    """Where a node is.
+    """Phase of a node.
 
     REQUESTED ─► PROVISIONING ─► BOOTING ─► WARMING ─► READY ─► DRAINING ─► GONE
         └─────────────┴──────────────┴─────────┴─────────┴─────────┴──────────▲
@@ -19,17 +19,17 @@ class Phase(IntEnum):
     GONE = 6
 
 
-class Happening(Enum):
-    """What happens to a node."""
+class PhaseEvent(Enum):
+    """Event of a node."""
 
     ADVANCED = "advanced"
-    """The next stage of its start is done."""
-    CAME_UP = "came_up"
-    """It takes tasks, whatever stages were seen before."""
-    TO_DRAIN = "to_drain"
-    """Asked to leave, or told by the market that it will be taken."""
+    """The next stage of the start is complete."""
+    BECAME_READY = "became_ready"
+    """The node takes tasks; earlier stages do not matter."""
+    DRAIN_REQUESTED = "drain_requested"
+    """The node was asked to leave, or got a preemption notice."""
     ENDED = "ended"
-    """It failed, was cancelled, was lost or has drained."""
+    """The node failed, was cancelled, was lost or has drained."""
 
 
 LAST_PENDING = Phase.WARMING
@@ -42,23 +42,23 @@ _NEXT = {
 }
 
 
-def following(phase: Phase, happening: Happening) -> Phase:
-    """The phase after something happened. What makes no sense in a phase (a late message) changes nothing.
+def next_phase(phase: Phase, event: PhaseEvent) -> Phase:
+    """Returns the phase after an event. An event that does not fit the phase (a late message) changes nothing.
 
-    >>> following(Phase.BOOTING, Happening.TO_DRAIN).name, following(Phase.READY, Happening.TO_DRAIN).name
-    ('GONE', 'DRAINING')
-    >>> following(Phase.DRAINING, Happening.CAME_UP).name
+    >>> [next_phase(phase, PhaseEvent.DRAIN_REQUESTED).name for phase in (Phase.BOOTING, Phase.READY)]
+    ['GONE', 'DRAINING']
+    >>> next_phase(Phase.DRAINING, PhaseEvent.BECAME_READY).name
     'DRAINING'
     """
     is_pending = phase <= LAST_PENDING
-    match happening:
-        case Happening.ADVANCED:
+    match event:
+        case PhaseEvent.ADVANCED:
             return _NEXT.get(phase, phase)
-        case Happening.CAME_UP:
+        case PhaseEvent.BECAME_READY:
             return Phase.READY if is_pending else phase
-        case Happening.TO_DRAIN:
+        case PhaseEvent.DRAIN_REQUESTED:
             if is_pending:
-                return Phase.GONE  # it holds no work that could be finished
+                return Phase.GONE  # it has no work to finish
             return Phase.DRAINING if phase is Phase.READY else phase
-        case Happening.ENDED:
+        case PhaseEvent.ENDED:
             return Phase.GONE

@@ -1,4 +1,4 @@
-"""From a run's reports to the sizer's signals: the same for a run that goes on and for one that is read back."""
+"""Derives the sizer's signals from the reports of a live or recorded run."""
 
 from collections import deque
 from collections.abc import Mapping
@@ -7,15 +7,16 @@ import numpy as np
 
 from astraflow.contract.ids import PolicyId, PoolId
 from astraflow.contract.reports import NodeReport, NodeState, Report
-from astraflow.scaling.gates import GateWatch, GateWindow
+from astraflow.scaling.gates import GateTracker, GateWindow
 from astraflow.scaling.lifecycle import Phase
 from astraflow.scaling.options import SizerOptions, Spec
 from astraflow.scaling.signals import LaunchSignals, NodeKind, NodeTable, Signals
-from astraflow.scaling.trainers import TrainerWatch
+from astraflow.scaling.trainers import TrainerTracker
 from astraflow.scaling.windows import Window, Work, WorkWindow
 
 DAY_S = 86_400.0
 DELAYS = 20
+"""Latest launch delays that are kept for each pool. Count."""
 
 _PHASES = {
     NodeState.JOINING: Phase.WARMING,
@@ -25,11 +26,11 @@ _PHASES = {
     NodeState.GONE: Phase.GONE,
 }
 _UNCOUNTED = ("retried", "superseded", "duplicate", "late", "unknown")
-"""Episodes that are no member of any finished group."""
+"""Outcomes of episodes that belong to no finished group."""
 
 
 class Observer:
-    """Fed with one report after the other."""
+    """Accumulates reports, in the order in which they were made, into signals."""
 
     def __init__(self, spec: Spec) -> None:
         options: SizerOptions = spec.options
@@ -38,55 +39,59 @@ class Observer:
             usual_s=options.window_long_s, widest_s=options.window_widest_s, groups=options.window_groups
         )
         self._short: Window[Work] = Window(options.window_short_s)
-        self._trainers: dict[PolicyId, TrainerWatch] = {}
-        self._gates = GateWatch()
+        self._trainers: dict[PolicyId, TrainerTracker] = {}
+        self._gates = GateTracker()
         self._gated = GateWindow()
         self._report: Report | None = None
         self._paused_at: float | None = None
         self._done: dict[str, float] = {}
         self._produced = 0.0
-        """Episodes."""
+        """Episodes finished since the first report. Count."""
         self._ready_at: dict[str, float] = {}
         self._delays: dict[PoolId, deque[float]] = {}
         self.dollars_today = 0.0
 
     def observe(self, report: Report, *, ordered_at: Mapping[PoolId, float] | None = None) -> None:
-        """The next report. ordered_at: since when each pool has had fewer nodes than it is to have, in Unix seconds."""
-        self._spend(report)
+        """Adds the next report. ordered_at: Unix seconds since when each pool has had fewer nodes than its target."""
+        self._add_cost(report)
         for stream in report.streams:
-            watch = self._trainers.get(stream.policy)
-            if watch is None:
-                watch = self._trainers[stream.policy] = TrainerWatch(last=stream, stepped_at=report.at)
-            watch.observe(stream, at=report.at)
+            tracker = self._trainers.get(stream.policy)
+            if tracker is None:
+                tracker = self._trainers[stream.policy] = TrainerTracker(last=stream, stepped_at=report.at)
+            tracker.observe(stream, at=report.at)
         self._gates.observe(report)
-        done = {str(node.id): max(0.0, node.counters.get("episodes_done", 0.0)) for node in report.nodes}
-        self._produced += sum(max(0.0, value - self._done.get(node, 0.0)) for node, value in done.items())
-        self._done = done
+        episodes_done = {str(node.id): max(0.0, node.counters.get("episodes_done", 0.0)) for node in report.nodes}
+        self._produced += sum(max(0.0, value - self._done.get(node, 0.0)) for node, value in episodes_done.items())
+        self._done = episodes_done
         self._note_arrivals(report, ordered_at or {})
         is_paused = bool(report.flows) and all(flow.is_paused for flow in report.flows)
         self._paused_at = (report.at if self._paused_at is None else self._paused_at) if is_paused else None
         self._report = report
 
     def signals(self) -> Signals:
-        """At the latest report; to be asked once a tick. Raises: ValueError before the first report."""
+        """Returns the signals at the latest report. Call it once per tick. Raises: ValueError without a report."""
         report = self._report
         if report is None:
-            raise ValueError("no report was observed yet")
+            raise ValueError("cannot derive signals: no report was observed; call observe() first")
         per_group = episodes_per_group(report)
         kinds, nodes = self._nodes(report, per_group)
-        self._gated.add(report.at, self._gates.totals({name: one.waited_s for name, one in self._trainers.items()}))
+        self._gated.add(
+            report.at, self._gates.totals({name: tracker.waited_s for name, tracker in self._trainers.items()})
+        )
         return Signals(
             at=report.at,
             kinds=kinds,
             nodes=nodes,
             streams=tuple(
-                watch.signals(at=report.at, produced=self._produced / per_group) for watch in self._trainers.values()
+                tracker.signals(at=report.at, produced=self._produced / per_group)
+                for tracker in self._trainers.values()
             ),
             gate=self._gated.signals(
                 {stream.policy: stream.max_staleness for stream in report.streams},
-                step_s=max((watch.step_s for watch in self._trainers.values()), default=0.0),
+                step_s=max((tracker.step_s for tracker in self._trainers.values()), default=0.0),
             ),
             launches={pool: LaunchSignals(delays_s=tuple(delays)) for pool, delays in self._delays.items()},
+            partial_pools=_partial_pools(report),
             paused_s=None if self._paused_at is None else report.at - self._paused_at,
             dollars_today=self.dollars_today,
         )
@@ -96,7 +101,7 @@ class Observer:
         kinds = sorted(
             {_kind(node) for node in members}, key=lambda kind: (kind.pool, kind.hardware, kind.price_per_hour)
         )
-        index = {kind: number for number, kind in enumerate(kinds)}
+        kind_indices = {kind: number for number, kind in enumerate(kinds)}
         work = Work(
             ids=tuple(str(node.id) for node in members),
             groups=_column([node.counters.get("episodes_done", 0.0) / per_group for node in members]),
@@ -107,10 +112,10 @@ class Observer:
         groups_short, busy_short_s = work.since(self._short.oldest[1])
         return tuple(kinds), NodeTable(
             ids=work.ids,
-            kind=np.array([index[_kind(node)] for node in members], np.int64),
+            kind=np.array([kind_indices[_kind(node)] for node in members], np.int64),
             phase=np.array([_PHASES[node.state] for node in members], np.int64),
             age_s=_column([report.at - self._ready_at.get(str(node.id), node.joined_at) for node in members]),
-            silent_s=_column([node.beat_age_s for node in members]),
+            silent_s=_column([node.heartbeat_age_s for node in members]),
             groups_long=groups_long,
             busy_long_s=busy_long_s,
             groups_short=groups_short,
@@ -126,10 +131,10 @@ class Observer:
             if self._report is not None and node.facts.pool in ordered_at:
                 delays = self._delays.setdefault(node.facts.pool, deque(maxlen=DELAYS))
                 delays.append(max(0.0, report.at - ordered_at[node.facts.pool]))
-        known = {str(node.id) for node in report.nodes}
-        self._ready_at = {node: at for node, at in self._ready_at.items() if node in known}
+        reported_ids = {str(node.id) for node in report.nodes}
+        self._ready_at = {node: at for node, at in self._ready_at.items() if node in reported_ids}
 
-    def _spend(self, report: Report) -> None:
+    def _add_cost(self, report: Report) -> None:
         if self._report is None:
             return
         if report.at // DAY_S != self._report.at // DAY_S:
@@ -141,10 +146,18 @@ class Observer:
 
 
 def episodes_per_group(report: Report) -> float:
-    """Episodes that count of each group that is closed, over the whole run; 1 before the first."""
-    episodes = sum(count for flow in report.flows for fate, count in flow.episodes.items() if fate not in _UNCOUNTED)
+    """Returns the counted episodes per closed group over the whole run; 1 before the first closed group."""
+    episodes = sum(
+        count for flow in report.flows for outcome, count in flow.episodes.items() if outcome not in _UNCOUNTED
+    )
     closed = sum(flow.admitted + sum(flow.dropped.values()) for flow in report.flows)
     return max(1.0, episodes / closed) if closed else 1.0
+
+
+def _partial_pools(report: Report) -> tuple[PoolId, ...]:
+    policies = [stream.policy for stream in report.streams]
+    members = [node for node in report.nodes if _PHASES[node.state] is not Phase.GONE]
+    return tuple(sorted({node.facts.pool for node in members if not node.facts.serves(policies)}))
 
 
 def _kind(node: NodeReport) -> NodeKind:

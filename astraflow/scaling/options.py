@@ -1,4 +1,4 @@
-"""What the sizer is told: the numbers of its rule, and what each pool may cost and hold."""
+"""Configuration of the sizer: parameters of its rule, and bounds, prices and budgets of each pool."""
 
 import math
 from collections.abc import Mapping
@@ -7,153 +7,157 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from astraflow.contract.advice import Cap, Mode
 from astraflow.contract.ids import PoolId
+from astraflow.contract.recommendations import LimitInEffect, Mode
 from astraflow.runtime.config import Config
-from astraflow.runtime.overrides import SetBy
+from astraflow.runtime.setting_permissions import SettableBy
 
-LEAST_TICK_S, MOST_TICK_S = 5.0, 30.0
-"""Between them is the time between decisions, unless somebody says otherwise."""
+MIN_TICK_S, MAX_TICK_S = 5.0, 30.0
+"""Bounds of the default interval between decisions. Seconds."""
 
 UNBOUNDED_NODES = 10_000
-"""What a pool may hold of which nobody said how much."""
+"""Maximum size of a pool without a configured maximum. Nodes."""
 
 
 class SizerOptions(Config):
-    """The rule's numbers. Those that follow from measurements (noise, launch delays, rates) are not here."""
+    """Parameters of the rule. Values that are measured (noise, launch delays, rates) are not configured."""
 
-    policy: Literal["sizer", "plain"] = "sizer"
-    """`plain` is the published dead band on the trainer's wait."""
+    rule: Literal["sizer", "baseline"] = "sizer"
+    """`sizer`, or `baseline`: the published dead band on the trainer's wait."""
     tick_s: float | None = Field(default=None, ge=5, le=60)
-    """Between two decisions; a quarter of the shortest usual launch delay when absent, from 5 s to 30 s: what is
-    ordered comes no sooner for being decided on more often."""
+    """Interval between decisions. Seconds. When absent: a quarter of the shortest launch delay, from 5 s to 30 s,
+    because more frequent decisions do not make nodes start sooner."""
     window_long_s: float = Field(default=600.0, gt=0)
-    """Over which rates are measured, if enough groups are finished in it."""
+    """Window over which rates are measured, if it holds enough finished groups."""
     window_widest_s: float = Field(default=1800.0, gt=0)
-    """It is widened up to this until there are `window_groups`."""
+    """Limit up to which the window grows until it holds `window_groups`."""
     window_groups: float = Field(default=250.0, gt=0)
+    """Number of finished groups that a window must hold."""
     window_short_s: float = Field(default=180.0, gt=0)
-    """Over which they are when they have clearly changed."""
+    """Window over which rates are measured after they have clearly changed."""
     headroom: float = Field(default=0.08, ge=0, le=0.15)
-    """Orders aim at the demand times one plus this."""
+    """Share of the demand that is ordered in addition: orders aim at demand * (1 + headroom)."""
     band_high: float = Field(default=1.25, gt=1)
-    """Capacity over demand above which nodes are retired; raised for pools so small that one node is more."""
+    """Ratio of capacity to demand above which nodes are retired; higher in pools so small that one node exceeds it."""
     wait_high: float = Field(default=0.08, gt=0, lt=1)
-    """Share of time for which a trainer waits that confirms a lack of nodes."""
+    """Share of time spent waiting by a trainer that confirms a lack of nodes."""
     wait_low: float = Field(default=0.02, ge=0, lt=1)
-    """Below this nobody waits."""
+    """Share of time spent waiting below which a trainer counts as not waiting."""
     sustain_up_ticks: int = Field(default=2, ge=1)
-    """So many ticks below the band before more are ordered."""
+    """Ticks below the band before nodes are ordered."""
     sustain_down_ticks: int = Field(default=10, ge=1)
-    """So many ticks above it, less those that are not, before some are retired."""
+    """Ticks above the band, minus the ticks inside it, before nodes are retired."""
     prior_groups: float = Field(default=10.0, ge=3, le=30)
-    """Groups' worth of the mean of its type that a node's own rate is mixed with."""
+    """Weight of the mean rate of a node's kind in the estimate of the node's rate. Groups."""
     trim_gain: float = Field(default=0.5, ge=0, le=1)
-    """How much of a wait that capacity does not explain is added to the demand."""
+    """Share of a wait not explained by capacity that is added to the demand."""
     trim_max: float = Field(default=1.5, ge=1)
-    """The demand is never taken to be larger than measured by more than this factor."""
-    down_share: float = Field(default=0.25, gt=0, le=1)
-    """Largest part of the nodes that is retired, or replaced, at once."""
-    ups_per_window: int = Field(default=2, ge=1)
-    """Orders within `action_window_s`."""
-    downs_per_window: int = Field(default=1, ge=1)
+    """Maximum factor between assumed and measured demand."""
+    scale_down_share: float = Field(default=0.25, gt=0, le=1)
+    """Maximum share of the nodes that one action retires or replaces."""
+    scale_ups_per_window: int = Field(default=2, ge=1)
+    """Maximum number of scale-ups within `action_window_s`."""
+    scale_downs_per_window: int = Field(default=1, ge=1)
+    """Maximum number of scale-downs within `action_window_s`."""
     action_window_s: float = Field(default=600.0, gt=0)
+    """Window in which scale-ups and scale-downs are counted."""
     pool_share: float = Field(default=0.7, gt=0, le=1)
-    """Largest part of all capacity in one pool, while another is in order."""
+    """Maximum share of the total capacity in one pool, while another pool can take orders."""
     breaker_failures: int = Field(default=3, ge=1)
-    """So many failed launches in a row turn orders away from a pool."""
+    """Consecutive failed launches that open a pool's circuit breaker."""
     breaker_s: float = Field(default=600.0, gt=0)
-    return_s: float = Field(default=1800.0, gt=0)
-    """So long after a pool's last failure, nodes that were ordered elsewhere at a higher price are swapped back."""
+    """Time for which a pool with an open circuit breaker gets no orders."""
+    swap_back_after_s: float = Field(default=1800.0, gt=0)
+    """Time after a pool's last failure before its nodes replace more expensive nodes of other pools."""
     base_on_demand: int = Field(default=0, ge=0)
-    """Nodes that are never left to the spot market."""
+    """Minimum number of on-demand nodes. Spot nodes do not count."""
     idle_after_s: float = Field(default=1200.0, gt=0)
-    """A pause that lasts longer leaves only the warm nodes."""
-    max_nodes: Annotated[int, SetBy.ADMIN] = Field(default=UNBOUNDED_NODES, ge=0)
-    """Of all pools together."""
-    max_dollars_per_hour: Annotated[float | None, SetBy.ADMIN] = Field(default=None, ge=0)
-    max_dollars_per_day: Annotated[float | None, SetBy.ADMIN] = Field(default=None, ge=0)
+    """Duration of a pause after which only the warm nodes remain."""
+    max_nodes: Annotated[int, SettableBy.ADMIN] = Field(default=UNBOUNDED_NODES, ge=0)
+    """Maximum number of nodes in all pools together."""
+    max_dollars_per_hour: Annotated[float | None, SettableBy.ADMIN] = Field(default=None, ge=0)
+    max_dollars_per_day: Annotated[float | None, SettableBy.ADMIN] = Field(default=None, ge=0)
 
 
 class PoolOptions(Config):
-    """Bounds and prices of one pool."""
+    """Bounds and prices of a pool."""
 
     mode: Mode = Mode.ADVISE
     min_nodes: int = Field(default=0, ge=0)
     max_nodes: int = Field(ge=0)
-    """Required: nobody else knows what may be spent here."""
+    """Maximum number of nodes. Required, because it bounds the cost."""
     quota: int | None = Field(default=None, ge=0)
-    """What the provider lets out, where that is less."""
+    """Number of nodes that the provider's quota allows; absent without a known quota."""
     warm_nodes: int = Field(default=1, ge=0)
-    """Kept whatever the price, so that the pool is known to work; 0 lets it become empty."""
+    """Nodes kept at any price, so that launch failures show early; 0 allows an empty pool."""
     is_spot: bool = False
-    """Its nodes may be taken away at short notice."""
+    """The provider may preempt the pool's nodes at short notice."""
     price_per_hour: float = Field(default=0.0, ge=0)
-    """Dollars for a node; 0: what its nodes say."""
+    """Price of a node. Dollars an hour; 0: the price that the nodes report."""
     launch_delay_s: float = Field(default=300.0, gt=0)
-    """From order to first task, until it has been measured."""
+    """Assumed time from order to first task until delays are measured. Seconds."""
 
     @model_validator(mode="after")
     def _bounds_are_in_order(self) -> "PoolOptions":
         if self.min_nodes > self.max_nodes:
-            raise ValueError(f"min_nodes {self.min_nodes} is above max_nodes {self.max_nodes}")
+            raise ValueError(f"cannot use these bounds: min_nodes {self.min_nodes} is above max_nodes {self.max_nodes}")
         return self
 
     @property
     def floor(self) -> int:
-        """Fewest nodes it is ever advised to have."""
+        """Smallest target that the sizer recommends. Nodes."""
         return min(self.max_nodes, max(self.min_nodes, self.warm_nodes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PoolMoney:
-    """US dollars that a pool may cost; None for without a bound."""
+class PoolBudget:
+    """Budget of a pool in US dollars; None: no limit."""
 
-    per_hour: float | None = None
-    left_today: float | None = None
-    """The next hour of all its nodes may cost no more."""
+    dollars_per_hour: float | None = None
+    dollars_left_today: float | None = None
+    """Rest of the daily budget: upper limit of what all nodes of the pool cost in the next hour."""
     price_paid: float | None = None
-    """Of a node that is there, on average; None where it is not told: then what another one would cost."""
+    """Mean price of the present nodes. Dollars an hour; None: unknown, and the price of a new node is assumed."""
 
     @property
-    def cap(self) -> tuple[float, Cap]:
-        """Dollars an hour up to which more is ordered, and by which cap."""
-        hourly = math.inf if self.per_hour is None else self.per_hour
-        today = math.inf if self.left_today is None else self.left_today
-        return (hourly, Cap.DOLLARS_PER_HOUR) if hourly <= today else (today, Cap.DOLLARS_PER_DAY)
+    def order_limit(self) -> tuple[float, LimitInEffect]:
+        """Dollars an hour up to which nodes are ordered, and the limit that sets it."""
+        hourly = math.inf if self.dollars_per_hour is None else self.dollars_per_hour
+        today = math.inf if self.dollars_left_today is None else self.dollars_left_today
+        return (hourly, LimitInEffect.DOLLARS_PER_HOUR) if hourly <= today else (today, LimitInEffect.DOLLARS_PER_DAY)
 
     @property
-    def limit(self) -> tuple[float, Cap]:
-        """Dollars an hour above which nodes are retired, and by which cap."""
-        if self.left_today is not None and self.left_today <= 0:
-            return 0.0, Cap.DOLLARS_PER_DAY
-        return math.inf if self.per_hour is None else self.per_hour, Cap.DOLLARS_PER_HOUR
+    def retirement_limit(self) -> tuple[float, LimitInEffect]:
+        """Dollars an hour above which nodes are retired, and the limit that sets it."""
+        if self.dollars_left_today is not None and self.dollars_left_today <= 0:
+            return 0.0, LimitInEffect.DOLLARS_PER_DAY
+        return math.inf if self.dollars_per_hour is None else self.dollars_per_hour, LimitInEffect.DOLLARS_PER_HOUR
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
-    """All that the sizer is told besides signals and its own state."""
+    """All inputs of the sizer except signals and its own state."""
 
     options: SizerOptions = field(default_factory=SizerOptions)
     pools: Mapping[PoolId, PoolOptions] = field(default_factory=dict)
-    """A pool that is not here, but has nodes, is only ever advised on, without bounds."""
-    is_killed: bool = False
-    """The kill switch: no target moves."""
-    held: frozenset[PoolId] = frozenset()
-    """Pools of which no node is taken away for now."""
-    money: Mapping[PoolId, PoolMoney] = field(default_factory=dict)
-    """Of each pool that has bounds of its own."""
+    """Options by pool. A pool with nodes but without options gets recommendations without bounds."""
+    is_kill_switch_on: bool = False
+    """The kill switch is on: no target changes."""
+    overridden_pools: frozenset[PoolId] = frozenset()
+    """Pools under a manual override: none of their nodes is retired."""
+    money: Mapping[PoolId, PoolBudget] = field(default_factory=dict)
+    """Budget of each pool that has one."""
 
     @property
     def tick_s(self) -> float:
-        """Between two decisions."""
+        """Interval between decisions. Seconds."""
         if self.options.tick_s is not None:
             return self.options.tick_s
         delays = [pool.launch_delay_s for pool in self.pools.values() if pool.mode is not Mode.OFF]
-        return min(MOST_TICK_S, max(LEAST_TICK_S, min(delays, default=math.inf) / 4))
+        return min(MAX_TICK_S, max(MIN_TICK_S, min(delays, default=math.inf) / 4))
 
     def pool(self, pool: PoolId) -> PoolOptions:
-        """A pool's options."""
+        """Returns the options of a pool."""
         return self.pools.get(pool) or _UNKNOWN_POOL
 
 

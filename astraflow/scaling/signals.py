@@ -1,4 +1,4 @@
-"""What is measured, as the sizer takes it: nodes as columns, so that a thousand of them are read at once."""
+"""Measurements that the sizer reads: nodes as columns, for vectorized computation."""
 
 import hashlib
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ Bools: TypeAlias = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeKind:
-    """Nodes that cost and do the same: one hardware type in one pool."""
+    """Kind of node: one hardware type at one price in one pool."""
 
     pool: PoolId
     hardware: str = ""
@@ -27,7 +27,7 @@ class NodeKind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeTable:
-    """Nodes, a row each; all columns are [node]. What cannot be (negative, not a number) is taken as not measured."""
+    """Table with one row per node; all columns are [node]. Impossible values (negative, NaN) count as not measured."""
 
     ids: tuple[str, ...] = ()
     kind: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
@@ -35,97 +35,98 @@ class NodeTable:
     phase: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
     """Values of `Phase`."""
     age_s: Floats = field(default_factory=lambda: np.zeros(0))
-    """Since it was ordered for one that is on its way, since it was ready for all others."""
+    """Seconds since the order for pending nodes, since readiness for others."""
     silent_s: Floats = field(default_factory=lambda: np.zeros(0))
-    """Since its last beat; 0 for one that is on its way."""
+    """Seconds since the last heartbeat; 0 for pending nodes."""
     groups_long: Floats = field(default_factory=lambda: np.zeros(0))
     """Groups finished over the long window."""
     busy_long_s: Floats = field(default_factory=lambda: np.zeros(0))
-    """Seconds of full use over the long window: half of its slots used is half a second a second."""
+    """Seconds of full use over the long window; half of the slots in use for a second count as 0.5 s."""
     groups_short: Floats = field(default_factory=lambda: np.zeros(0))
     busy_short_s: Floats = field(default_factory=lambda: np.zeros(0))
 
     @property
     def is_ready(self) -> Bools:
-        """Takes tasks. [node]"""
+        """The node takes tasks. [node]"""
         return np.asarray(self.phase == Phase.READY)
 
     @property
     def is_pending(self) -> Bools:
-        """On its way. [node]"""
+        """The node is starting. [node]"""
         return np.asarray(self.phase <= LAST_PENDING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamSignals:
-    """One policy's trainer."""
+    """Measurements of one policy's trainer."""
 
     policy: PolicyId
     compute_s: tuple[float, ...]
-    """Of its latest steps, without waiting, newest last; at most ten."""
+    """Compute times of the latest steps without waits, newest last; at most ten."""
     groups_per_step: float
-    """Fresh groups in a step."""
+    """New groups that a step consumes."""
     produced_per_usable: float
-    """Groups that nodes finish for each one that this trainer can use, over 30 minutes."""
-    wait_300_s: float
-    """Share of the last 300 s for which it waited for a batch."""
-    wait_600_s: float
+    """Groups that nodes finish per group that this trainer can use, over 30 minutes."""
+    wait_share_300_s: float
+    """Share of the last 300 s that the trainer waited for a batch."""
+    wait_share_600_s: float
+    """The same over 600 s."""
     step_age_s: float
-    """Since its last step ended; since it was first seen before that."""
+    """Seconds since the last step ended; before the first step, since the trainer was first seen."""
     steps: int = 0
-    """Steps it has made in all."""
-    wait_of_versions: float = 0.0
-    """Share of the time of its latest ten steps for which it waited."""
-    consumed_over_entered: float = 1.0
-    """Groups trained over groups that entered the buffer, over the same steps."""
+    """Steps completed in total."""
+    wait_share_of_steps: float = 0.0
+    """Share of the duration of the latest ten steps that the trainer waited."""
+    consumed_per_entered: float = 1.0
+    """Ratio of groups trained to groups that entered the buffer, over the same steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateSignals:
-    """What a staleness gate kept from the nodes over the latest steps, while a trainer waited."""
+    """Effect of a staleness gate on the nodes over the latest steps, while a trainer waited."""
 
     policy: PolicyId
-    """Whose gate it is: of the policy whose trainer waited longest, or of another one that it shares a flow with."""
-    waiting: PolicyId
-    """Whose trainer waited longest."""
-    closed: float
-    """Share of that time for which it let nothing out."""
-    wait: float
-    """Share of that time for which that trainer waited."""
+    """Policy of the gate: `waiting_policy`, or a policy that shares a flow with it."""
+    waiting_policy: PolicyId
+    """Policy whose trainer waited longest."""
+    closed_share: float
+    """Share of that time that the gate was closed."""
+    wait_share: float
+    """Share of that time that the trainer of `waiting_policy` waited."""
     idle_slots: float
-    """Of all nodes, empty on average though their nodes asked for work."""
+    """Mean number of slots on all nodes that were empty although their nodes requested tasks."""
     slots: float
-    """Of all nodes that took work or asked for it, on average."""
+    """Mean number of slots on all nodes that worked or requested tasks."""
     group_s: float
-    """Mean time from a group's issue to its last result; 0 when none came back."""
+    """Mean seconds from a group's issue to its last result; 0 when no group returned."""
     max_staleness: int
 
     @property
-    def is_own(self) -> bool:
-        """It is the bound of the policy itself that keeps its trainer waiting."""
-        return self.policy == self.waiting
+    def is_own_gate(self) -> bool:
+        """The waiting policy's own staleness bound causes the wait."""
+        return self.policy == self.waiting_policy
 
     @property
     def idle_share(self) -> float:
-        """Of the slots."""
+        """Idle slots as a share of all slots."""
         return self.idle_slots / self.slots if self.slots > 0 else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchSignals:
-    """How orders of one pool went lately."""
+    """Results of a pool's recent orders."""
 
     delays_s: tuple[float, ...] = ()
-    """From order to first task, the latest twenty."""
+    """Seconds from order to first task, of the latest twenty nodes."""
     failures: int = 0
-    """In a row, without a node that came up in between."""
+    """Consecutive failed launches."""
     failed_at: float | None = None
-    """Unix seconds of the last failure, or of the last node that the spot market took."""
+    """Unix seconds of the last failure or spot preemption; None before the first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signals:
-    """Everything that is measured, at one tick."""
+    """All measurements at one tick."""
 
     at: float
     """Unix seconds."""
@@ -133,19 +134,22 @@ class Signals:
     nodes: NodeTable = field(default_factory=NodeTable)
     streams: tuple[StreamSignals, ...] = ()
     gate: GateSignals | None = None
-    """None before two steps are measured."""
+    """None until two steps are measured."""
     launches: Mapping[PoolId, LaunchSignals] = field(default_factory=dict)
+    partial_pools: tuple[PoolId, ...] = ()
+    """Pools with nodes that serve some policies of the run only, by name."""
     paused_s: float | None = None
-    """For how long nothing has been issued on somebody's word; None while it is."""
+    """Seconds since the run was paused; None while it is not."""
     dollars_today: float = 0.0
-    """Spent since midnight UTC."""
+    """Dollars spent since midnight UTC."""
 
     def digest(self) -> str:
-        """A short hash: equal for equal signals."""
+        """Returns a short hash that is equal for equal signals."""
         launches = sorted(self.launches.items())
-        rest = (self.at, self.kinds, self.streams, self.gate, launches, self.paused_s, self.dollars_today)
-        made = hashlib.blake2b(repr(rest).encode(), digest_size=8)
-        for one in fields(self.nodes):
-            column = getattr(self.nodes, one.name)
-            made.update(column.tobytes() if isinstance(column, np.ndarray) else "\n".join(column).encode())
-        return made.hexdigest()
+        measured = (self.at, self.kinds, self.streams, self.gate, launches, self.partial_pools)
+        rest = (*measured, self.paused_s, self.dollars_today)
+        hasher = hashlib.blake2b(repr(rest).encode(), digest_size=8)
+        for column_field in fields(self.nodes):
+            column = getattr(self.nodes, column_field.name)
+            hasher.update(column.tobytes() if isinstance(column, np.ndarray) else "\n".join(column).encode())
+        return hasher.hexdigest()

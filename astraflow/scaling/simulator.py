@@ -1,6 +1,6 @@
-"""A run in virtual time: nodes, a trainer and whoever decides how many nodes there are. The same seed, the same run.
+"""Simulation of a run in virtual time: nodes, a trainer and a scaling rule. Equal seeds give equal runs.
 
-It is a fluid model where that does no harm: groups come back one by one, by chance, but tasks in work are a level.
+Part of the model is fluid: groups return one by one at random, but the tasks in work are a continuous level.
 """
 
 from collections.abc import Callable, Sequence
@@ -8,39 +8,39 @@ from math import ceil
 
 import numpy as np
 
-from astraflow.contract.advice import PoolAdvice, Reason
 from astraflow.contract.ids import PolicyId, PoolId
-from astraflow.scaling.consumer import VERSIONS, Consumer
-from astraflow.scaling.course import Course, Moment, recovery_s
+from astraflow.contract.recommendations import PoolRecommendation, Reason
 from astraflow.scaling.ideal import ideal_node_hours, needed_groups_per_s, node_groups_per_s, rate_factor
 from astraflow.scaling.lifecycle import Phase
 from astraflow.scaling.options import Spec
 from astraflow.scaling.scenario import Scenario, ScenarioEvent
 from astraflow.scaling.signals import NodeKind, NodeTable, Signals, StreamSignals
+from astraflow.scaling.simulated_nodes import SimulatedNodes
+from astraflow.scaling.simulated_trainer import WINDOW_STEPS, SimulatedTrainer
+from astraflow.scaling.simulation_result import SimulationResult, TickRecord, recovery_s
 from astraflow.scaling.sizer import decide
-from astraflow.scaling.state import SizerState, Verdict
+from astraflow.scaling.state import SizerResult, SizerState
 from astraflow.scaling.windows import Window, Work, WorkWindow
-from astraflow.scaling.world import World
 
 STEP_S = 5.0
-"""Grain of virtual time."""
+"""Resolution of virtual time. Seconds."""
 
-YIELD_S = 1800.0
+YIELD_WINDOW_S = 1800.0
 POLICY = PolicyId("policy")
 
-Decide = Callable[[Signals, Spec, SizerState], Verdict]
+Decide = Callable[[Signals, Spec, SizerState], SizerResult]
 
 
-def simulate(scenario: Scenario, *, seed: int = 0, is_fixed: bool = False, rule: Decide = decide) -> Course:
-    """Play a scenario to its end. is_fixed: nobody decides anything, and lost nodes stay lost.
+def simulate(scenario: Scenario, *, seed: int = 0, is_fixed: bool = False, rule: Decide = decide) -> SimulationResult:
+    """Runs a scenario to its end. is_fixed: no rule runs, and lost nodes stay lost.
 
-    rule: another rule than the product's, for comparisons.
+    rule: replaces the product's rule, for comparisons.
     """
     return Simulation(scenario, seed=seed, is_fixed=is_fixed, rule=rule).run()
 
 
 class Simulation:
-    """One run. `run` plays it with a rule; whoever else decides takes its steps: happen, signals, note, advance."""
+    """A simulated run. `run` applies a rule; other controllers call apply_events, signals, record_tick and advance."""
 
     def __init__(self, scenario: Scenario, *, seed: int, is_fixed: bool = False, rule: Decide = decide) -> None:
         self._scenario = scenario
@@ -48,20 +48,20 @@ class Simulation:
         self._rule = rule
         self._rng = np.random.default_rng(seed)
         self._pools = [(PoolId(name), pool) for name, pool in scenario.pools.items()]
-        self.world = World(self._pools, self._rng)
+        self.nodes = SimulatedNodes(self._pools, self._rng)
         trainer = scenario.trainer
-        self.consumer = Consumer(trainer, self._rng, usable_share=trainer.usable_share)
-        self.consumer.buffered = 1.5 * trainer.batch_groups
+        self.trainer = SimulatedTrainer(trainer, self._rng, usable_share=trainer.usable_share)
+        self.trainer.buffered = 1.5 * trainer.batch_groups
         self.spec = Spec(options=scenario.sizer, pools={name: pool.bounds for name, pool in self._pools})
         self._state = SizerState()
-        self._verdict = Verdict(advice=(), state=self._state)
-        self._noise = np.ones(len(self.world.ids))
-        self._begun: set[int] = set()
-        self._ended: set[int] = set()
+        self._decision = SizerResult(recommendations=(), state=self._state)
+        self._noise = np.ones(len(self.nodes.ids))
+        self._begun_events: set[int] = set()
+        self._ended_events: set[int] = set()
         self._paused_at: float | None = None
         self._node_s = self._dollars = 0.0
-        self.busy = 0.0
-        """Share of the nodes' slots that were used in the latest step."""
+        self.busy_share = 0.0
+        """Share of the nodes' slots in use in the latest step."""
         self._pool_s = np.zeros(len(self._pools))
         self._kinds = tuple(
             NodeKind(pool=name, hardware=f"{speed:g}", price_per_hour=pool.bounds.price_per_hour)
@@ -69,18 +69,18 @@ class Simulation:
             for speed in pool.speeds
         )
         self._prices = np.array([pool.bounds.price_per_hour for _, pool in self._pools])
-        self._moments: list[Moment] = []
+        self._ticks: list[TickRecord] = []
         options = scenario.sizer
         self._long = WorkWindow(
             usual_s=options.window_long_s, widest_s=options.window_widest_s, groups=options.window_groups
         )
         self._short: Window[Work] = Window(options.window_short_s)
-        self._made: Window[tuple[float, float]] = Window(YIELD_S)
+        self._yield: Window[tuple[float, float]] = Window(YIELD_WINDOW_S)
         self._wait_300: Window[float] = Window(300.0)
         self._wait_600: Window[float] = Window(600.0)
 
-    def run(self) -> Course:
-        """From start to end."""
+    def run(self) -> SimulationResult:
+        """Runs the simulation from start to end."""
         scenario, tick_s = self._scenario, self.spec.tick_s
         steps = max(1, int(scenario.hours * 3600 / STEP_S))
         ticks = max(1, round(tick_s / STEP_S))
@@ -89,132 +89,132 @@ class Simulation:
             if step % ticks == 0:
                 self._tick(now)
             self.advance(now, now + STEP_S)
-            if scenario.steps and self.consumer.steps >= scenario.steps:
+            if scenario.steps and self.trainer.steps >= scenario.steps:
                 break
-        self._note(now + STEP_S)
-        return self.course((now + STEP_S) / 3600)
+        self._record_decision(now + STEP_S)
+        return self.result((now + STEP_S) / 3600)
 
     @property
     def _progress(self) -> float:
-        """Share of the steps that are made."""
-        return self.consumer.steps / self._scenario.steps if self._scenario.steps else 0.0
+        """Share of the steps completed."""
+        return self.trainer.steps / self._scenario.steps if self._scenario.steps else 0.0
 
     def advance(self, now: float, until: float) -> None:
-        """Nodes work and the trainer consumes. The two are seconds since the start, a step apart."""
-        world, consumer = self.world, self.consumer
+        """Lets nodes and the trainer work from `now` to `until`: seconds since the start, one STEP_S apart."""
+        world, consumer = self.nodes, self.trainer
         world.advance(until)
         ready = int(np.count_nonzero(world.is_ready))
         before = consumer.buffered
         if self._paused_at is None:
             in_work = self._slots()
-            self.busy = consumer.let_out(in_work, STEP_S)
-            consumer.take_in(world.work(self.busy, self._noise_of_all(), STEP_S) if ready else 0)
+            self.busy_share = consumer.use_slots(in_work, STEP_S)
+            consumer.receive_groups(world.work(self.busy_share, self._node_noise(), STEP_S) if ready else 0)
             consumer.advance(now, until, consumer.buffered - before)
         else:
-            self.busy = 0.0
-            consumer.rest(until)
+            self.busy_share = 0.0
+            consumer.pause_until(until)
         paid = np.bincount(world["pool"][world.is_paid], minlength=len(self._pools))
         self._pool_s += paid * STEP_S
         self._node_s += float(paid.sum()) * STEP_S
         self._dollars += float((paid * self._prices).sum()) * STEP_S / 3600
 
     def _slots(self) -> float:
-        of = self.world["pool"][self.world.is_ready]
-        counts = np.bincount(of, minlength=len(self._pools))
+        ready_pools = self.nodes["pool"][self.nodes.is_ready]
+        counts = np.bincount(ready_pools, minlength=len(self._pools))
         return float(sum(count * pool.slots for count, (_, pool) in zip(counts, self._pools, strict=True)))
 
-    def _noise_of_all(self) -> np.ndarray:
-        missing = len(self.world.ids) - len(self._noise)
+    def _node_noise(self) -> np.ndarray:
+        missing = len(self.nodes.ids) - len(self._noise)
         if missing > 0:
             self._noise = np.append(self._noise, np.ones(missing))
         return self._noise
 
-    def happen(self, now: float) -> None:
-        """What the scenario has happen by now; nodes report."""
-        self._happen(now)
-        self.world.forget_gone()
+    def apply_events(self, now: float) -> None:
+        """Applies the scenario's events up to `now`, and lets nodes report."""
+        self._run_events(now)
+        self.nodes.drop_terminated()
         self._draw_noise()
-        self.world.tell(now)
+        self.nodes.report(now)
 
     def _tick(self, now: float) -> None:
-        self.happen(now)
+        self.apply_events(now)
         if not self._is_fixed:
-            self._verdict = self._rule(self.signals(now), self.spec, self._state)
-            self._state = self._verdict.state
-            self._carry_out(now)
-        self._note(now)
+            self._decision = self._rule(self.signals(now), self.spec, self._state)
+            self._state = self._decision.state
+            self._apply_targets(now)
+        self._record_decision(now)
 
     def _draw_noise(self) -> None:
-        spreads = np.array([pool.rate_noise for _, pool in self._pools])[self.world["pool"]]
-        self._noise = np.ones(len(self.world.ids))
+        spreads = np.array([pool.rate_noise for _, pool in self._pools])[self.nodes["pool"]]
+        self._noise = np.ones(len(self.nodes.ids))
         if spreads.any():
             self._noise = np.exp(self._rng.normal(0.0, 1.0, len(spreads)) * spreads - spreads**2 / 2)
 
-    def _happen(self, now: float) -> None:
+    def _run_events(self, now: float) -> None:
         for number, event in enumerate(self._scenario.events):
-            if now >= event.at_h * 3600 and number not in self._begun:
-                self._begun.add(number)
+            if now >= event.at_h * 3600 and number not in self._begun_events:
+                self._begun_events.add(number)
                 self._begin(event, now)
-            ends_at = (event.at_h + event.over_h) * 3600
-            if event.over_h and event.kind != "rate" and now >= ends_at and number not in self._ended:
-                self._ended.add(number)
+            ends_at = (event.at_h + event.duration_h) * 3600
+            if event.duration_h and event.kind != "rate" and now >= ends_at and number not in self._ended_events:
+                self._ended_events.add(number)
                 self._end(event, now)
         factors = [rate_factor(self._scenario, str(name), now, self._progress) for name, _ in self._pools]
-        self.world.factors = np.array(factors)
+        self.nodes.factors = np.array(factors)
 
     def _begin(self, event: ScenarioEvent, now: float) -> None:
-        world = self.world
+        world = self.nodes
         if event.kind == "demand":
-            self.consumer.pace *= event.factor
+            self.trainer.demand_factor *= event.factor
         elif event.kind == "shrink_yield":
-            self.consumer.usable_share *= event.factor
+            self.trainer.usable_share *= event.factor
         elif event.kind == "rate" and event.share < 1.0:
-            world["speed"][self._chosen(event)] *= event.factor
-        elif event.kind == "starve":
-            world["at_work"][self._chosen(event)] = event.factor
-        elif event.kind == "lose":
-            world.lose(self._chosen(event))
+            world["speed"][self._affected_rows(event)] *= event.factor
+        elif event.kind == "throttle":
+            world["work_share"][self._affected_rows(event)] = event.factor
+        elif event.kind == "loss":
+            world.inject_fault(self._affected_rows(event))
         elif event.kind == "silence":
-            world["is_silent"][self._chosen(event)] = True
+            world["is_silent"][self._affected_rows(event)] = True
         elif event.kind == "pause":
             self._paused_at = now
-        elif event.kind == "drought":
-            self._dry(event, is_dry=True)
+        elif event.kind == "out_of_capacity":
+            self._set_out_of_capacity(event, is_out_of_capacity=True)
 
     def _end(self, event: ScenarioEvent, now: float) -> None:
         if event.kind == "demand":
-            self.consumer.pace /= event.factor
+            self.trainer.demand_factor /= event.factor
         elif event.kind == "shrink_yield":
-            self.consumer.usable_share /= event.factor
+            self.trainer.usable_share /= event.factor
         elif event.kind == "silence":
-            self.world["is_silent"][:] = False
-        elif event.kind == "starve":
-            self.world["at_work"][:] = 1.0
+            self.nodes["is_silent"][:] = False
+        elif event.kind == "throttle":
+            self.nodes["work_share"][:] = 1.0
         elif event.kind == "pause":
             self._paused_at = None
-            self.consumer.rest(now)
-        elif event.kind == "drought":
-            self._dry(event, is_dry=False)
+            self.trainer.pause_until(now)
+        elif event.kind == "out_of_capacity":
+            self._set_out_of_capacity(event, is_out_of_capacity=False)
 
-    def _dry(self, event: ScenarioEvent, *, is_dry: bool) -> None:
+    def _set_out_of_capacity(self, event: ScenarioEvent, *, is_out_of_capacity: bool) -> None:
         for pool, (name, _) in enumerate(self._pools):
             if event.pool in ("", name):
-                self.world.is_dry[pool] = is_dry
+                self.nodes.is_out_of_capacity[pool] = is_out_of_capacity
 
-    def _chosen(self, event: ScenarioEvent) -> np.ndarray:
-        """Rows of ready nodes that an event is about, by chance."""
-        of = [pool for pool, (name, _) in enumerate(self._pools) if event.pool in ("", name)]
-        rows = np.flatnonzero(self.world.is_ready & np.isin(self.world["pool"], of))
+    def _affected_rows(self, event: ScenarioEvent) -> np.ndarray:
+        """Returns random rows of ready nodes that an event affects."""
+        pools = [pool for pool, (name, _) in enumerate(self._pools) if event.pool in ("", name)]
+        rows = np.flatnonzero(self.nodes.is_ready & np.isin(self.nodes["pool"], pools))
         return self._rng.choice(rows, round(event.share * len(rows)), replace=False)
 
-    def _carry_out(self, now: float) -> None:
-        """As a fleet does that is told a level: retire the victims, order what is missing, in that order."""
-        world = self.world
+    def _apply_targets(self, now: float) -> None:
+        """Applies targets like a fleet service: first retires the victims, then launches missing nodes."""
+        world = self.nodes
         rows = {node: row for row, node in enumerate(world.ids)}
-        for advice in self._verdict.advice:
-            for victim in advice.victims:
+        for recommendation in self._decision.recommendations:
+            for victim in recommendation.victims:
                 world.drain(rows[victim], now=now)
-        targets = {advice.pool: advice.target for advice in self._verdict.advice}
+        targets = {recommendation.pool: recommendation.target for recommendation in self._decision.recommendations}
         for pool, (name, _) in enumerate(self._pools):
             present = world.present(pool)
             while present < targets[name] and world.launch(pool, now=now):
@@ -223,115 +223,125 @@ class Simulation:
                 world.drain(row, now=now)
 
     def _surplus(self, pool: int, count: int) -> list[int]:
-        """Nodes beyond a target that nobody chose: the youngest."""
+        """Returns the youngest nodes beyond a target that are not victims already."""
         if count <= 0:
             return []
-        rows = np.flatnonzero((self.world["pool"] == pool) & (self.world["phase"] <= Phase.READY))
-        return [int(row) for row in rows[np.argsort(-self.world["ordered_at"][rows], kind="stable")][:count]]
+        rows = np.flatnonzero((self.nodes["pool"] == pool) & (self.nodes["phase"] <= Phase.READY))
+        return [int(row) for row in rows[np.argsort(-self.nodes["ordered_at"][rows], kind="stable")][:count]]
 
     def signals(self, now: float) -> Signals:
-        """What is measured, as the rule takes it."""
-        world = self.world
-        told = Work(ids=tuple(world.ids), groups=world["told_groups"].copy(), busy_s=world["told_busy_s"].copy())
-        self._short.add(now, told)
-        groups_long, busy_long = self._long.add(now, told)
-        groups_short, busy_short = told.since(self._short.oldest[1])
+        """Returns the measurements for the rule."""
+        world = self.nodes
+        work = Work(
+            ids=tuple(world.ids), groups=world["reported_groups"].copy(), busy_s=world["reported_busy_s"].copy()
+        )
+        self._short.add(now, work)
+        groups_long, busy_long = self._long.add(now, work)
+        groups_short, busy_short = work.since(self._short.oldest[1])
         since = np.where(world["phase"] < Phase.READY, world["ordered_at"], world["ready_at"])
         return Signals(
             at=now,
             kinds=self._kinds,
             nodes=NodeTable(
-                ids=told.ids,
+                ids=work.ids,
                 kind=world["kind"],
                 phase=world["phase"],
                 age_s=now - since,
-                silent_s=np.where(world["phase"] == Phase.READY, now - world["heard_at"], 0.0),
+                silent_s=np.where(world["phase"] == Phase.READY, now - world["reported_at"], 0.0),
                 groups_long=groups_long,
                 busy_long_s=busy_long,
                 groups_short=groups_short,
                 busy_short_s=busy_short,
             ),
             streams=(self._stream(now),),
-            gate=self.consumer.gate_signals(now, POLICY),
+            gate=self.trainer.gate_signals(now, POLICY),
             launches={name: world.launches[pool].signals() for pool, (name, _) in enumerate(self._pools)},
             paused_s=None if self._paused_at is None else now - self._paused_at,
             dollars_today=self._dollars,
         )
 
     def _stream(self, now: float) -> StreamSignals:
-        consumer = self.consumer
-        waited = consumer.waited_until(now)
-        self._made.add(now, (consumer.produced, consumer.entered))
+        consumer = self.trainer
+        waited = consumer.total_wait_s(now)
+        self._yield.add(now, (consumer.produced, consumer.entered))
         self._wait_300.add(now, waited)
         self._wait_600.add(now, waited)
-        produced, entered = self._made.oldest[1]
-        made, used = consumer.produced - produced, consumer.entered - entered
-        done = len(consumer.compute_s) - consumer.is_computing  # the step that is computed is not measured yet
-        compute = tuple(consumer.compute_s)[:done]
-        waits = tuple(consumer.waits_s)[:done]
+        produced, entered = self._yield.oldest[1]
+        produced_groups, usable_groups = consumer.produced - produced, consumer.entered - entered
+        finished_steps = len(consumer.compute_s) - consumer.is_computing  # the current step is not measured yet
+        compute = tuple(consumer.compute_s)[:finished_steps]
+        waits = tuple(consumer.waits_s)[:finished_steps]
         spent = sum(compute) + sum(waits)
-        came = consumer.entered - consumer.entered_at[0] if len(consumer.entered_at) > VERSIONS else 0.0
+        entered_groups = consumer.entered - consumer.entered_at[0] if len(consumer.entered_at) > WINDOW_STEPS else 0.0
         return StreamSignals(
             policy=POLICY,
             compute_s=compute,
             groups_per_step=self._scenario.trainer.batch_groups,
-            produced_per_usable=made / used if used else 1.0,
-            wait_300_s=_share(self._wait_300, now, waited),
-            wait_600_s=_share(self._wait_600, now, waited),
+            produced_per_usable=produced_groups / usable_groups if usable_groups else 1.0,
+            wait_share_300_s=_share(self._wait_300, now, waited),
+            wait_share_600_s=_share(self._wait_600, now, waited),
             step_age_s=max(0.0, now - consumer.free_at) if not consumer.is_computing else 0.0,
             steps=consumer.steps,
-            wait_of_versions=sum(waits) / spent if spent else 0.0,
-            consumed_over_entered=VERSIONS * self._scenario.trainer.batch_groups / came if came else 1.0,
+            wait_share_of_steps=sum(waits) / spent if spent else 0.0,
+            consumed_per_entered=WINDOW_STEPS * self._scenario.trainer.batch_groups / entered_groups
+            if entered_groups
+            else 1.0,
         )
 
-    def _note(self, now: float) -> None:
-        advice = {one.pool: one for one in self._verdict.advice}
-        targets = tuple(advice[name].target if name in advice else pool.nodes for name, pool in self._pools)
-        self.note(now, targets, self._verdict.advice)
+    def _record_decision(self, now: float) -> None:
+        recommendations = {recommendation.pool: recommendation for recommendation in self._decision.recommendations}
+        targets = tuple(
+            recommendations[name].target if name in recommendations else pool.nodes for name, pool in self._pools
+        )
+        self.record_tick(now, targets, self._decision.recommendations)
 
-    def note(self, now: float, targets: tuple[int, ...], advice: Sequence[PoolAdvice]) -> None:
-        """A point of the course. targets: of the pools, in their order."""
-        phase = self.world["phase"]
-        self._moments.append(
-            Moment(
+    def record_tick(self, now: float, targets: tuple[int, ...], recommendations: Sequence[PoolRecommendation]) -> None:
+        """Records a tick. targets: targets of the pools, in their order."""
+        phase = self.nodes["phase"]
+        self._ticks.append(
+            TickRecord(
                 at_s=now,
                 ready=int(np.count_nonzero(phase == Phase.READY)),
                 pending=int(np.count_nonzero((phase < Phase.READY) | (phase == Phase.DRAINING))),
                 target=sum(targets),
                 needed=needed_groups_per_s(self._scenario, now)
                 / node_groups_per_s(self._scenario, now, self._progress),
-                waited_s=self.consumer.waited_until(now),
+                waited_s=self.trainer.total_wait_s(now),
                 node_s=self._node_s,
                 dollars=self._dollars,
                 pools=targets,
-                sentence=self._said(targets, advice),
-                is_replacement=any(_is_replacement(one) for one in advice),
+                sentence=self._change_sentence(targets, recommendations),
+                is_replacement=any(_is_replacement(recommendation) for recommendation in recommendations),
             )
         )
 
-    def _said(self, targets: tuple[int, ...], advice: Sequence[PoolAdvice]) -> str:
-        if not self._moments or self._moments[-1].pools == targets:
+    def _change_sentence(self, targets: tuple[int, ...], recommendations: Sequence[PoolRecommendation]) -> str:
+        if not self._ticks or self._ticks[-1].pools == targets:
             return ""
-        before = dict(zip((name for name, _ in self._pools), self._moments[-1].pools, strict=True))
-        return " ".join(one.sentence for one in advice if one.target != before[one.pool])
+        before = dict(zip((name for name, _ in self._pools), self._ticks[-1].pools, strict=True))
+        return " ".join(
+            recommendation.sentence
+            for recommendation in recommendations
+            if recommendation.target != before[recommendation.pool]
+        )
 
-    def course(self, hours: float) -> Course:
-        """All that was noted. hours: that it lasted."""
-        scenario, moments = self._scenario, tuple(self._moments)
-        times = np.array([one.at_s for one in moments])
-        waited = np.array([one.waited_s for one in moments])
+    def result(self, hours: float) -> SimulationResult:
+        """Returns the result. hours: duration of the run."""
+        scenario, ticks = self._scenario, tuple(self._ticks)
+        times = np.array([tick.at_s for tick in ticks])
+        waited = np.array([tick.waited_s for tick in ticks])
         event_s = min((event.at_h * 3600 for event in scenario.events), default=None)
-        after = [one for one in moments if one.at_s >= (event_s or 0.0)]
-        return Course(
-            moments=moments,
+        after = [tick for tick in ticks if tick.at_s >= (event_s or 0.0)]
+        return SimulationResult(
+            ticks=ticks,
             hours=hours,
             waited_s=float(waited[-1]),
             node_hours=self._node_s / 3600,
             ideal_node_hours=ideal_node_hours(scenario, hours),
             dollars=self._dollars,
-            steps=self.consumer.steps,
-            peak_after=max(
-                ((one.ready + one.pending) / max(1.0, ceil(one.needed - 1e-6)) for one in after), default=0.0
+            steps=self.trainer.steps,
+            peak_ratio_after_event=max(
+                ((tick.ready + tick.pending) / max(1.0, ceil(tick.needed - 1e-6)) for tick in after), default=0.0
             ),
             recovery_s=0.0 if event_s is None else recovery_s(times, waited, event_s),
             pool_names=tuple(str(name) for name, _ in self._pools),
@@ -344,5 +354,5 @@ def _share(window: Window[float], now: float, waited: float) -> float:
     return (waited - before) / (now - at) if now > at else 0.0
 
 
-def _is_replacement(advice: PoolAdvice) -> bool:
-    return bool({Reason.REPLACING, Reason.RETIRING, Reason.LAUNCHES_FAIL} & set(advice.reasons))
+def _is_replacement(recommendation: PoolRecommendation) -> bool:
+    return bool({Reason.REPLACING, Reason.RETIRING, Reason.LAUNCHES_FAILING} & set(recommendation.reasons))

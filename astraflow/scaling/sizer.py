@@ -1,149 +1,156 @@
-"""How large each pool should be: capacity over demand in a dead band, confirmed by the trainer's wait.
+"""Recommends a size for each pool: keeps capacity over demand in a dead band, confirmed by the trainer's wait.
 
-A pure function of signals, spec and state: no clock, no network, no chance. Demand comes from how long steps compute,
-capacity from how long nodes are busy, and neither from how many nodes there are, so that the loop is not closed through
-them. Orders count as capacity at once, so that nothing is ordered twice while nodes start.
+A pure function of signals, spec and state, without clock, network or randomness. Demand follows from the compute time
+of steps, capacity from the busy time of nodes. Neither depends on the number of nodes, so the pool's size does not feed
+back into them. Ordered nodes count as capacity at once, so that no node is ordered twice while nodes start.
 """
 
 from dataclasses import replace
 
 import numpy as np
 
-from astraflow.contract.advice import Cap, Reason
 from astraflow.contract.ids import PoolId
+from astraflow.contract.recommendations import LimitInEffect, Reason
 from astraflow.scaling.balance import BAND_LOW, Balance, balance_of
-from astraflow.scaling.bounding import bound, forget_failed_orders
+from astraflow.scaling.baseline_rule import WINDOW_STEPS, baseline_total
 from astraflow.scaling.capacity import capacity_of
 from astraflow.scaling.demand import demand_of
-from astraflow.scaling.explain import advice_of
-from astraflow.scaling.growing import go_up
+from astraflow.scaling.explanations import recommendation_of
+from astraflow.scaling.limits import apply_limits, pause_failing_pools
 from astraflow.scaling.options import Spec
 from astraflow.scaling.placement import order_nodes
-from astraflow.scaling.plain import VERSIONS, plain_total
 from astraflow.scaling.pools import pools_of
-from astraflow.scaling.replacing import replace_nodes, retire_replaced
-from astraflow.scaling.shrinking import go_down, retire
+from astraflow.scaling.replacement import replace_nodes, retire_replaced
+from astraflow.scaling.scale_down import retire, try_scale_down
+from astraflow.scaling.scale_up import try_scale_up
 from astraflow.scaling.signals import Signals
-from astraflow.scaling.state import SizerState, Verdict
+from astraflow.scaling.state import SizerResult, SizerState
 from astraflow.scaling.tick import Tick
 
 SILENT_TICKS = 3
+"""Ticks without a heartbeat after which a node is silent."""
+
 SILENT_SHARE = 0.2
-"""More nodes than this share without a beat for so many ticks: the rest of what is measured may be as old."""
+"""Share of silent nodes above which all measurements count as stale."""
 
 STALE_STEPS, STALE_S = 5.0, 600.0
-"""No step for so many usual steps, and for so long."""
+"""Time without a step, in usual steps and in seconds, after which measurements count as stale."""
 
 SETTLE_S = 300.0
-"""After an action, the trim waits for its effect."""
+"""Time after an action in which the trim, the factor on the measured demand, does not change."""
 
 TRIM_HALVED_S = 10_400.0
-"""Without waiting, half of a trim is left after so long."""
+"""Half-life of the trim while no trainer waits. Seconds."""
 
 
-def decide(signals: Signals, spec: Spec, state: SizerState) -> Verdict:
-    """One tick: a target for each pool, with its reasons, and the state for the next tick."""
+def decide(signals: Signals, spec: Spec, state: SizerState) -> SizerResult:
+    """Decides one tick: returns a target for each pool with its reasons, and the state for the next tick."""
     capacity = capacity_of(signals, spec.options, usual=state.node_groups_per_s)
     pools = pools_of(signals, spec, state, capacity)
     tick = Tick(signals=signals, spec=spec, before=state, capacity=capacity, pools=pools, after=state)
-    started = {pool.id: pool.target for pool in pools}
+    initial_targets = {pool.id: pool.target for pool in pools}
     if not state.targets:
-        tick.after = replace(state, acted_at=signals.at)  # what was there first counts as an action of somebody
-    forget_failed_orders(tick)
-    _move(tick)
-    bound(tick, started)
-    tick.after = _remembered(tick)
+        tick.after = replace(state, acted_at=signals.at)  # the initial nodes count as an action
+    pause_failing_pools(tick)
+    _update_targets(tick)
+    apply_limits(tick, initial_targets)
+    tick.after = _next_state(tick)
     digest = signals.digest()
-    advice = tuple(advice_of(pool, tick, started[pool.id], digest) for pool in pools)
-    moved = frozenset(pool.id for pool in pools if pool.target != started[pool.id])
-    return Verdict(advice=advice, state=tick.after, moved=moved)
+    recommendations = tuple(recommendation_of(pool, tick, initial_targets[pool.id], digest) for pool in pools)
+    changed_pools = frozenset(pool.id for pool in pools if pool.target != initial_targets[pool.id])
+    return SizerResult(recommendations=recommendations, state=tick.after, changed_pools=changed_pools)
 
 
-def _move(tick: Tick) -> None:
+def _update_targets(tick: Tick) -> None:
     signals, options = tick.signals, tick.spec.options
-    if tick.spec.is_killed:
+    if tick.spec.is_kill_switch_on:
         tick.reasons.append(Reason.SWITCHED_OFF)
-        tick.capped_by.append(Cap.KILL_SWITCH)
+        tick.limited_by.append(LimitInEffect.KILL_SWITCH)
         return
     if signals.paused_s is not None:
         _pause(tick)
+        return
+    if signals.partial_pools:
+        tick.reasons.append(Reason.PARTIAL_NODES)
         return
     demand = demand_of(signals.streams)
     if _is_stale(tick, usual_s=demand.compute_s if demand else 0.0):
         tick.reasons.append(Reason.STALE_INPUT)
         return
-    if options.policy == "plain" or not (demand and tick.capacity.is_measured):
-        _follow_plain(tick, is_chosen=options.policy == "plain")
+    if options.rule == "baseline" or not (demand and tick.capacity.is_measured):
+        _apply_baseline(tick, is_chosen=options.rule == "baseline")
         return
     tick.balance = balance_of(signals, tick.spec, tick.before, demand=demand, capacity=tick.capacity, pools=tick.pools)
     tick.after = replace(
         tick.after,
         ratios=tick.balance.ratios,
         compute_s=tick.balance.compute_s,
-        is_short=tick.capacity.is_short,
-        node_groups_per_s=tick.capacity.remembered,
+        uses_short_window=tick.capacity.uses_short_window,
+        node_groups_per_s=tick.capacity.usual_node_rate,
     )
-    if tick.balance.ordered - tick.balance.ready > tick.balance.largest / 2:
+    if tick.balance.ordered - tick.balance.ready > tick.balance.best_node_rate / 2:
         tick.after = replace(tick.after, pending_at=tick.at)
     if tick.is_gated:
         tick.reasons.append(Reason.GATED)
     retire_replaced(tick, tick.balance)
-    if not (go_up(tick, tick.balance) or replace_nodes(tick, tick.balance) or go_down(tick, tick.balance)):
+    if not (
+        try_scale_up(tick, tick.balance) or replace_nodes(tick, tick.balance) or try_scale_down(tick, tick.balance)
+    ):
         trim_demand(tick, tick.balance)
     if not tick.reasons:
         tick.reasons.append(Reason.INSIDE_BAND)
 
 
 def _pause(tick: Tick) -> None:
-    """The demand is frozen; a long pause leaves the warm nodes."""
+    """Freezes the demand; after a long pause keeps only the warm nodes."""
     if (tick.signals.paused_s or 0.0) < tick.spec.options.idle_after_s:
         tick.reasons.append(Reason.PAUSED)
         return
     tick.reasons.append(Reason.IDLE)
     for pool in tick.pools:
-        if pool.may_fall:
+        if pool.may_shrink:
             pool.target = min(pool.target, pool.options.floor)
 
 
 def _is_stale(tick: Tick, *, usual_s: float) -> bool:
     nodes, tick_s = tick.signals.nodes, tick.spec.tick_s
-    heard = nodes.silent_s[nodes.is_ready]
-    silent = np.count_nonzero(~(heard <= SILENT_TICKS * tick_s))
-    if silent > SILENT_SHARE * heard.size:
+    silent_s = nodes.silent_s[nodes.is_ready]
+    silent_nodes = np.count_nonzero(~(silent_s <= SILENT_TICKS * tick_s))
+    if silent_nodes > SILENT_SHARE * silent_s.size:
         return True
     limit_s = max(STALE_STEPS * usual_s, STALE_S)
-    # A trainer that waits for nodes makes no steps either; that is what nodes are ordered for.
-    return any(stream.step_age_s > limit_s and stream.wait_300_s < 0.5 for stream in tick.signals.streams)
+    # A trainer that waits for nodes makes no steps either, and nodes are ordered for it.
+    return any(stream.step_age_s > limit_s and stream.wait_share_300_s < 0.5 for stream in tick.signals.streams)
 
 
-def _follow_plain(tick: Tick, *, is_chosen: bool) -> None:
+def _apply_baseline(tick: Tick, *, is_chosen: bool) -> None:
     steps = sum(stream.steps for stream in tick.signals.streams)
     if not steps or not tick.signals.streams:
         tick.reasons.append(Reason.UNMEASURED)
         return
-    tick.policy = "plain"
+    tick.rule = "baseline"
     tick.reasons.append(Reason.PLAIN_RULE if is_chosen else Reason.UNMEASURED)
-    if steps - tick.before.plain_steps < VERSIONS:
+    if steps - tick.before.baseline_steps < WINDOW_STEPS:
         return
-    have = sum(pool.target for pool in tick.pools)
-    wanted = plain_total(have, tick.signals.streams)
-    if wanted == have:
+    current_nodes = sum(pool.target for pool in tick.pools)
+    target_nodes = baseline_total(current_nodes, tick.signals.streams)
+    if target_nodes == current_nodes:
         return
     if Reason.PLAIN_RULE not in tick.reasons:
         tick.reasons.insert(0, Reason.PLAIN_RULE)
-    tick.after = replace(tick.after, plain_steps=steps)
-    if wanted > have:
-        placed = order_nodes(wanted - have, tick.pools, tick.signals, tick.spec)
-        tick.capped_by += placed.capped_by
+    tick.after = replace(tick.after, baseline_steps=steps)
+    if target_nodes > current_nodes:
+        order = order_nodes(target_nodes - current_nodes, tick.pools, tick.signals, tick.spec)
+        tick.limited_by += order.limited_by
     else:
-        retire(tick, have - wanted, least_capacity=0.0)
+        retire(tick, current_nodes - target_nodes, min_capacity=0.0)
 
 
 def trim_demand(tick: Tick, balance: Balance) -> None:
-    """The trainer waits although there seems to be enough: the model of its demand is wrong by about that much."""
+    """Raises the assumed demand when a trainer waits although capacity seems sufficient; lets it decay later."""
     options, before, trim = tick.spec.options, tick.before, tick.before.trim
-    # A wait at the gate says nothing of the demand; nor does one before the last node came.
-    wait = 0.0 if tick.is_gated else balance.demand.stream.wait_300_s
+    # A wait at the staleness gate, or before the last pending node is ready, does not measure demand.
+    wait = 0.0 if tick.is_gated else balance.demand.stream.wait_share_300_s
     is_quiet = tick.at - max(tick.after.acted_at, before.trimmed_at, tick.after.pending_at) >= SETTLE_S
     if is_quiet and wait > options.wait_high and balance.ratio >= BAND_LOW:
         trim = min(options.trim_max, trim * (1 + options.trim_gain * wait))
@@ -153,22 +160,22 @@ def trim_demand(tick: Tick, balance: Balance) -> None:
         tick.after = replace(tick.after, trim=max(1.0, trim * 0.5 ** (tick.spec.tick_s / TRIM_HALVED_S)))
 
 
-def _remembered(tick: Tick) -> SizerState:
+def _next_state(tick: Tick) -> SizerState:
     at, nodes = tick.at, tick.signals.nodes
     missing: dict[PoolId, float] = {}
     for pool in tick.pools:
         gap = pool.target - pool.ready - pool.pending
-        had = tick.before.targets.get(pool.id, 0) - tick.before.presents.get(pool.id, 0)
+        earlier_gap = tick.before.targets.get(pool.id, 0) - tick.before.present_nodes.get(pool.id, 0)
         if gap > 0:
-            is_old = pool.id in tick.before.missing_since and gap <= max(had, 0)
+            is_old = pool.id in tick.before.missing_since and gap <= max(earlier_gap, 0)
             missing[pool.id] = tick.before.missing_since[pool.id] if is_old else at
-    suspect = {node for node, is_one in zip(nodes.ids, tick.capacity.is_suspect, strict=True) if is_one}
+    suspects = {node for node, is_suspect in zip(nodes.ids, tick.capacity.is_suspect, strict=True) if is_suspect}
     return replace(
         tick.after,
         targets={pool.id: pool.target for pool in tick.pools},
-        presents={pool.id: pool.ready + pool.pending for pool in tick.pools},
+        present_nodes={pool.id: pool.ready + pool.pending for pool in tick.pools},
         missing_since=missing,
-        suspects={node: tick.before.suspects.get(node, at) for node in sorted(suspect)},
-        ups=tuple(tick.recent(tick.after.ups)),
-        downs=tuple(tick.recent(tick.after.downs)),
+        suspects={node: tick.before.suspects.get(node, at) for node in sorted(suspects)},
+        scale_ups=tuple(tick.recent(tick.after.scale_ups)),
+        scale_downs=tuple(tick.recent(tick.after.scale_downs)),
     )

@@ -1,56 +1,56 @@
-"""What the sizer remembers from tick to tick; handed in and out, so that deciding stays a function."""
+"""State of the sizer between ticks. The caller passes it in and gets it back, so `decide` is a pure function."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from astraflow.contract.advice import PoolAdvice
 from astraflow.contract.ids import PoolId
+from astraflow.contract.recommendations import PoolRecommendation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizerState:
-    """Times are Unix seconds, as in the signals."""
+    """State of the sizer. Times are Unix seconds, as in the signals."""
 
     targets: Mapping[PoolId, int] = field(default_factory=dict)
-    presents: Mapping[PoolId, int] = field(default_factory=dict)
-    """Nodes of each pool at the tick before."""
+    present_nodes: Mapping[PoolId, int] = field(default_factory=dict)
+    """Nodes of each pool at the previous tick."""
     missing_since: Mapping[PoolId, float] = field(default_factory=dict)
-    """Since when a pool has had fewer nodes than its target, the gap not having grown."""
-    shut_until: Mapping[PoolId, float] = field(default_factory=dict)
-    """Pools that get no orders."""
+    """Time since when a pool has been below its target without the gap growing."""
+    breaker_until: Mapping[PoolId, float] = field(default_factory=dict)
+    """Time until which a pool's circuit breaker is open and the pool gets no orders."""
     ratios: tuple[float, ...] = ()
-    """Ordered capacity over demand at the latest ticks."""
+    """Ratio of ordered capacity to demand at the latest ticks, oldest first."""
     compute_s: float = 0.0
-    """Of a step, when the oldest of those ratios was taken."""
+    """Compute time of a step at the oldest of `ratios`. Seconds."""
     node_groups_per_s: float = 0.0
-    """Of a busy node, when enough of them were measured last."""
-    is_short: bool = False
-    """Rates were taken over the short window."""
+    """Rate of a busy node when it was last measured well enough. Groups a second."""
+    uses_short_window: bool = False
+    """Rates were measured over the short window."""
     low_ticks: int = 0
     high_ticks: int = 0
-    """Above the band, less the ticks that were not."""
+    """Ticks above the band minus the ticks that were not."""
     is_settling: bool = False
-    """Nodes were retired lately, and more are to go until there is little to spare."""
+    """Nodes were retired recently; more follow until the surplus is small."""
     trim: float = 1.0
     acted_at: float = float("-inf")
     trimmed_at: float = float("-inf")
     pending_at: float = float("-inf")
-    """When a node was last on its way."""
-    ups: tuple[float, ...] = ()
-    downs: tuple[float, ...] = ()
+    """Time at which a node was last pending."""
+    scale_ups: tuple[float, ...] = ()
+    scale_downs: tuple[float, ...] = ()
     suspects: Mapping[str, float] = field(default_factory=dict)
-    """Slow nodes, and since when they have been."""
-    leaving: frozenset[str] = frozenset()
-    """Nodes whose replacements are ordered."""
-    plain_steps: int = 0
-    """Trainer steps when the plain rule acted last."""
+    """Slow nodes, with the time since when they have been slow."""
+    being_replaced: frozenset[str] = frozenset()
+    """Nodes whose replacements have been ordered."""
+    baseline_steps: int = 0
+    """Trainer steps at the baseline rule's last action."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """The outcome of a tick."""
+class SizerResult:
+    """Result of a tick."""
 
-    advice: tuple[PoolAdvice, ...]
+    recommendations: tuple[PoolRecommendation, ...]
     state: SizerState
-    moved: frozenset[PoolId] = frozenset()
-    """Pools whose targets were decided to move; one that only follows nodes nobody ordered is not among them."""
+    changed_pools: frozenset[PoolId] = frozenset()
+    """Pools whose targets the rule changed, without targets that only follow nodes that joined without an order."""

@@ -1,4 +1,4 @@
-"""Differences of figures that only grow, over the last so many seconds."""
+"""Differences of cumulative counters over sliding windows."""
 
 from collections import deque
 from dataclasses import dataclass
@@ -13,33 +13,35 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What nodes did since they began, at one moment. Columns are [node]."""
+    """Cumulative work of nodes at one time. Columns are [node]."""
 
     ids: tuple[str, ...]
     groups: Floats
     busy_s: Floats
 
     def since(self, then: "Work") -> tuple[Floats, Floats]:
-        """Groups and busy seconds that were added; a node that was not there then began with nothing."""
+        """Returns the groups and busy seconds added since `then`; nodes missing in `then` start at zero."""
         if then.ids == self.ids:
             return self.groups - then.groups, self.busy_s - then.busy_s
         rows = {node: row for row, node in enumerate(then.ids)}
-        found = np.array([rows.get(node, len(rows)) for node in self.ids], np.int64)
-        return self.groups - np.append(then.groups, 0.0)[found], self.busy_s - np.append(then.busy_s, 0.0)[found]
+        earlier_rows = np.array([rows.get(node, len(rows)) for node in self.ids], np.int64)
+        return self.groups - np.append(then.groups, 0.0)[earlier_rows], self.busy_s - np.append(then.busy_s, 0.0)[
+            earlier_rows
+        ]
 
 
 class WorkWindow:
-    """What nodes did lately, over as long as it takes to tell their rates."""
+    """Work of nodes over a window that is long enough to measure their rates."""
 
     def __init__(self, *, usual_s: float, widest_s: float, groups: float) -> None:
-        """usual_s, widest_s: bounds of the window. groups: that it is to hold."""
+        """usual_s, widest_s: bounds of the window, in seconds. groups: finished groups that the window should hold."""
         self._usual_s = usual_s
         self._groups = groups
         self._snapshots: deque[tuple[float, Work]] = deque()
         self._widest_s = widest_s
 
     def add(self, at: float, work: Work) -> tuple[Floats, Floats]:
-        """Note where the figures are now; returns groups and busy seconds of each node over the window."""
+        """Adds a snapshot; returns groups and busy seconds of each node over the window."""
         self._snapshots.append((at, work))
         while len(self._snapshots) > 1 and self._snapshots[1][0] <= at - self._widest_s:
             self._snapshots.popleft()
@@ -53,7 +55,7 @@ class WorkWindow:
 
 
 class Window(Generic[T]):
-    """Snapshots by time; the one to compare with is the latest that is at least as old as the window.
+    """Snapshots by time; `oldest` is the latest snapshot that is at least as old as the window.
 
     >>> window = Window[float](60)
     >>> for at in range(0, 200, 30):
@@ -67,16 +69,16 @@ class Window(Generic[T]):
         self._snapshots: deque[tuple[float, T]] = deque()
 
     def add(self, at: float, value: T) -> None:
-        """Note where the figures are now."""
+        """Adds a snapshot."""
         self._snapshots.append((at, value))
         while len(self._snapshots) > 1 and self._snapshots[1][0] <= at - self._seconds:
             self._snapshots.popleft()
 
     def clear(self) -> None:
-        """Begin anew."""
+        """Removes all snapshots."""
         self._snapshots.clear()
 
     @property
     def oldest(self) -> tuple[float, T]:
-        """What to compare with. Raises: IndexError before anything was added."""
+        """Time and value of the snapshot to compare with. Raises: IndexError without a snapshot."""
         return self._snapshots[0]

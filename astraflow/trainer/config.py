@@ -1,4 +1,4 @@
-"""What one trainer is told: the policy, how its model is built and optimised, and how it behaves as a service."""
+"""Configuration of a trainer: policy, model, optimization and service behavior."""
 
 from typing import Annotated, Any, Literal
 
@@ -7,36 +7,39 @@ from pydantic import Field, field_validator
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import PolicyId
 from astraflow.runtime.config import Config
-from astraflow.runtime.overrides import SetBy
+from astraflow.runtime.setting_permissions import SettableBy
 from astraflow.weights.publisher import PublishConfig
 
 
 class TrainerConfig(Config):
-    """One trainer: it trains one policy. Model, algorithm and backend are checked by the rooms that build them."""
+    """One trainer, which trains one policy. The packages that build model, algorithm and backend validate them."""
 
-    policy: Annotated[str, SetBy.RECIPE]
-    """The policy whose batches it pulls."""
-    model: Annotated[dict[str, Any], SetBy.RECIPE]
-    """Model spec, as given to the nodes: `kind` and its options."""
-    algorithm: Annotated[dict[str, Any], SetBy.RECIPE] = Field(default_factory=dict)
+    policy: Annotated[str, SettableBy.RECIPE]
+    """Policy whose batches the trainer pulls."""
+    model: Annotated[dict[str, Any], SettableBy.RECIPE]
+    """Model spec, the same as on the nodes: `kind` and its options."""
+    algorithm: Annotated[dict[str, Any], SettableBy.RECIPE] = Field(default_factory=dict)
     """Advantage and loss; empty for the defaults."""
-    backend: Annotated[dict[str, Any], SetBy.RECIPE] = Field(default_factory=lambda: {"kind": "single"})
-    """What runs the optimizer step: `kind` and its options."""
+    backend: Annotated[dict[str, Any], SettableBy.RECIPE] = Field(default_factory=lambda: {"kind": "local"})
+    """Backend of the optimizer step: `kind` and its options."""
     seed: int = Field(default=0, ge=0)
-    """Of initial weights and everything random in the backend."""
+    """Random seed of initial weights and of the backend."""
     pull_wait_s: float = Field(default=10.0, gt=0)
-    """How long dataflow may hold one request for a batch before it answers that there is none yet."""
+    """Longest wait for a batch within one request to dataflow."""
     keep_checkpoints: int = Field(default=2, ge=1)
-    """Newest checkpoints that stay on disk; with one, a damaged file ends the run."""
+    """Number of newest checkpoints that stay on disk; with 1, a damaged file ends the run."""
+    keep_bytes: int | None = Field(default=None, ge=1)
+    """Limit of the size of all checkpoints on disk: older ones are removed to stay below it, the newest never. While a
+    checkpoint is written, it needs room besides them. Unlimited when absent."""
     publish: PublishConfig = PublishConfig()
-    """How versions are handed over."""
+    """Transfer of versions to the weight store."""
     probe_every: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
-    """Every so many versions carries a probe, by which engines prove what they loaded. `auto`: as often as 0.3
-    percent of the training's time pays for, which is every version where steps are long."""
+    """Versions between two probes, with which engines verify their loaded weights. `auto`: as often as 0.3 percent of
+    the training time allows, which is every version where steps are long."""
     max_steps: int | None = Field(default=None, ge=0)
-    """Stop by itself after that many steps since the run began; unlimited when absent."""
+    """Steps since the run began after which the trainer stops; unlimited when absent."""
     drain_s: float = Field(default=1.5, ge=0)
-    """On stopping, the step at hand gets this long to be finished, saved and acknowledged; then it is abandoned."""
+    """On stopping, time to finish, checkpoint and acknowledge the current step; then it is abandoned."""
 
     @field_validator("policy")
     @classmethod
@@ -48,5 +51,10 @@ class TrainerConfig(Config):
 
     @property
     def backend_kind(self) -> str:
-        """The backend's `kind`, or what stands there instead."""
+        """Kind of the backend; empty when the spec has none."""
         return str(self.backend.get("kind", ""))
+
+    @property
+    def state_kind(self) -> str:
+        """Backend kind in the identity of checkpoints: backends that restore each other's checkpoints have the same."""
+        return "local" if self.backend_kind == "fsdp" else self.backend_kind

@@ -1,4 +1,4 @@
-"""The training loop of one policy: pull, step, checkpoint, publish, acknowledge."""
+"""The training loop of one policy: pull, step, capture; meanwhile checkpoint, publish, acknowledge."""
 
 import asyncio
 from dataclasses import replace
@@ -6,103 +6,111 @@ from dataclasses import replace
 from astraflow.contract.batches import Batch, StepReport
 from astraflow.contract.errors import RunComplete
 from astraflow.contract.ids import PolicyId, Version
-from astraflow.contract.links import VersionReport
+from astraflow.contract.weight_reports import VersionReport
 from astraflow.contract.weights import Probe
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
 from astraflow.runtime.tracing import span
-from astraflow.trainer.checkpoint import Progress
-from astraflow.trainer.feed import Feed
-from astraflow.trainer.learner import Learner
-from astraflow.trainer.probing import ProbeEvery, ProbeSchedule
-from astraflow.weights.drafts import Draft
+from astraflow.trainer.backends.base import CapturedState
+from astraflow.trainer.batch_stream import BatchStream
+from astraflow.trainer.checkpoints import TrainingProgress
+from astraflow.trainer.driver import BackendDriver
+from astraflow.trainer.probe_schedule import ProbeEvery, ProbeSchedule
 from astraflow.weights.publisher import Publisher, PublishStats
+from astraflow.weights.staging_buffers import StagedVersion
 
 log = get_logger()
 
 
 class TrainerLoop:
-    """Turns batches into versions, each batch into exactly one, whatever is killed when.
+    """Trains each batch into exactly one version, also across crashes at any point.
 
-    With `n` steps in the newest checkpoint, version `n` is what that checkpoint holds:
+    With `n` steps in the newest checkpoint, that checkpoint holds version `n`. A checkpoint is written while the next
+    step computes, and so is the version published; the step waits only for the copies in host memory:
 
-        pull ─► step ─► version n is in the store ─► checkpoint n+1 ─► hand over version n+1 ─► acknowledge ─► pull
-                             (waits for it)           (durable now)     (sent beside the         the batch
-                                                                         next step)
-        crash before "durable": dataflow was told nothing and serves the batch again; the restart trains it from
-            checkpoint n. Nobody saw what was computed before the crash.
-        crash after it: the checkpoint names its batch and has its report. The restart acknowledges it again, which
-            counts once, and publishes version n+1 again, which is harmless because the bits are the same. Should the
-            batch be served once more nevertheless, it is acknowledged, not trained.
+        pull ─► step ─► settled: version n ─► capture the state ─► pull ─► step ─► settled: version n+1 ─► ...
+        batch n         (waits for it)        and the weights      batch n+1       (waits for it)
+                                                 └─► write checkpoint n+1 ─► publish ─► acknowledge ─► in the store
+                                                           (durable)        version n+1   batch n
 
-    Hence: a version is published only when it can be made again bit for bit; at most one version, the newest, is ever
-    missing in the store, so versions have no gaps; and an acknowledged batch is in every later checkpoint.
+            crash before "durable": dataflow has no report and serves the batch again; the restart trains it from
+                checkpoint n. No other process saw what was computed before the crash.
+            crash after "durable": the checkpoint names its batch and has its report. The restart acknowledges it again,
+                which counts once, and publishes version n+1 again, which is harmless because the bits are the same. If
+                the batch is served once more, it is acknowledged, not trained.
+
+    Therefore a version is published only when it can be reproduced bit for bit; the store lacks at most the newest
+    version, so versions have no gaps; and an acknowledged batch is in every later checkpoint. At most one trained batch
+    is not yet acknowledged while the next is trained; dataflow keeps both.
     """
 
     def __init__(
         self,
         *,
         policy: PolicyId,
-        feed: Feed,
-        learner: Learner,
+        batches: BatchStream,
+        driver: BackendDriver,
         publisher: Publisher,
-        progress: Progress,
+        progress: TrainingProgress,
         max_steps: int | None,
         clock: Clock,
         probe_every: ProbeEvery = "auto",
     ) -> None:
         self._policy = policy
-        self._feed = feed
-        self._learner = learner
+        self._batches = batches
+        self._driver = driver
         self._publisher = publisher
         self._progress = progress
+        """With the captured step, whose checkpoint may be in progress."""
+        self._durable = progress
         self._max_steps = max_steps
         self._clock = clock
         self._probes = ProbeSchedule(probe_every)
-        self._publishing: asyncio.Task[PublishStats | None] | None = None
-        self._sent: PublishStats | None = None
-        self._sent_at = 0.0
+        self._settling: asyncio.Task[None] | None = None
+        self._unacknowledged = 0
+        self._last_publish: PublishStats | None = None
+        self._last_published_at = 0.0
 
     @property
-    def progress(self) -> Progress:
-        """How far it is, durably."""
-        return self._progress
+    def progress(self) -> TrainingProgress:
+        """Progress in the newest checkpoint."""
+        return self._durable
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Train until `stop` is set, the run is complete or `max_steps` are done; then the version at hand is in the
-        store and acknowledged.
+        """Trains until `stop` is set, the run is complete or `max_steps` are done; then waits until the last version is
+        durable, in the store and acknowledged.
 
-        May be cancelled anywhere. Raises: Conflict when the store has other bits under a version, and what the backend
-        raises; the process then begins again from its checkpoint.
+        May be cancelled anywhere. Raises: Conflict when the store has other bits under a version, and errors of the
+        backend; the process then restarts from its checkpoint.
         """
         try:
             await self._begin()
             while not self._is_complete():
                 began = self._clock.now()
-                batch = await self._pull_or_end(stop)
+                batch = await self._pull_unless_complete(stop)
                 if batch is None:
                     break
-                await self._learn(batch, wait_s=self._clock.now() - began)
-            await self._published()
+                await self._train_step(batch, wait_s=self._clock.now() - began)
+            await self._wait_until_settled()
         finally:
-            if self._publishing is not None:
-                self._publishing.cancel()
-                await asyncio.gather(self._publishing, return_exceptions=True)
+            if self._settling is not None:
+                self._settling.cancel()
+                await asyncio.gather(self._settling, return_exceptions=True)
 
     def _is_complete(self) -> bool:
         return self._max_steps is not None and self._progress.step >= self._max_steps
 
     async def _begin(self) -> None:
-        """Nodes need a version to work with, and dataflow must know what the checkpoint has; both may know already."""
-        draft, probe, _ = await self._snapshot(self._progress.version)
-        await self._publish(draft, probe)
+        """Publishes and acknowledges the checkpoint's version; nodes need a version. Both calls may be repetitions."""
+        staged, probe, _ = await self._snapshot(self._progress.version)
+        await self._publisher.publish(self._progress.version, staged, probe=probe)
         if self._progress.report is not None:
-            await self._feed.acknowledge(self._progress.report)
-        await self._published()
-        log.info("trainer_ready", step=self._progress.step, is_simulated=self._learner.is_simulated)
+            await self._batches.acknowledge(self._progress.report)
+        await self._wait_until_published()
+        log.info("trainer_ready", step=self._progress.step, is_simulated=self._driver.is_simulated)
 
-    async def _pull_or_end(self, stop: asyncio.Event) -> Batch | None:
-        """The next batch; None when told to stop, or when the run is complete."""
+    async def _pull_unless_complete(self, stop: asyncio.Event) -> Batch | None:
+        """Returns the next batch; None when `stop` is set or the run is complete."""
         try:
             return await self._pull(stop)
         except RunComplete as end:
@@ -110,66 +118,85 @@ class TrainerLoop:
             return None
 
     async def _pull(self, stop: asyncio.Event) -> Batch | None:
-        """The next batch; None when told to stop. A version that the store refuses ends the wait with its error."""
-        pulling = asyncio.create_task(self._feed.pull(self._progress))
+        """Returns the next batch; None when `stop` is set. Raises: the error of a version that cannot be settled."""
+        pulling = asyncio.create_task(self._batches.pull(self._progress, unacknowledged=self._unacknowledged))
         stopping = asyncio.create_task(stop.wait())
-        waits: set[asyncio.Task[object]] = {pulling, stopping}
-        if self._publishing is not None:
-            waits.add(self._publishing)
+        waiting: set[asyncio.Task[object]] = {pulling, stopping}
+        if self._settling is not None:
+            waiting.add(self._settling)
         try:
             while True:
-                done, waits = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+                done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
                 if stopping in done:
                     return None
                 if pulling in done:
                     return pulling.result()
-                await self._published()
+                await self._wait_until_settled()
         finally:
             pulling.cancel()
             stopping.cancel()
             await asyncio.gather(pulling, stopping, return_exceptions=True)
 
-    async def _learn(self, batch: Batch, *, wait_s: float) -> None:
+    async def _train_step(self, batch: Batch, *, wait_s: float) -> None:
         report = self._progress.report
         if report is not None and batch.id == report.batch:
-            log.info("batch_known", batch=batch.id, step=self._progress.step)
-            await self._feed.acknowledge(report)
+            log.info("batch_already_trained", batch=batch.id, step=self._progress.step)
+            await self._wait_until_settled()
+            await self._batches.acknowledge(report)
             return
         began = self._clock.now()
         with span("rl.step", step=batch.id, groups=(row.group for row in batch.rows), rows=len(batch.rows)):
-            metrics = await self._learner.step(batch)
+            metrics = await self._driver.step(batch)
         stepped = self._clock.now()
-        await self._published()
-        free_at = self._clock.now()
+        await self._wait_until_settled()
+        settled_at = self._clock.now()
+        state = await self._driver.capture()
+        captured_at = self._clock.now()
         version = Version(self._progress.step + 1)
-        draft, probe, probe_s = await self._snapshot(version)
+        staged, probe, probe_s = await self._snapshot(version)
         ended = self._clock.now()
-        self._probes.trained(wait_s + ended - began)
+        self._probes.record_step(wait_s + ended - began)
         report = StepReport(
             batch=batch.id,
             policy=self._policy,
             version=version,
             wait_s=wait_s,
             compute_s=stepped - began,
-            publish_s=ended - stepped,
+            publish_s=ended - captured_at + settled_at - stepped,
             metrics={
                 **metrics,
-                **_costs(self._sent, at=self._sent_at),
-                "publish_wait_s": free_at - stepped,
-                "publish_copy_s": ended - free_at - probe_s,
+                **_publish_metrics(self._last_publish, at=self._last_published_at),
+                "publish_wait_s": settled_at - stepped,
+                "publish_copy_s": ended - captured_at - probe_s,
                 "publish_probe_s": probe_s,
+                "checkpoint_s": captured_at - settled_at,
+                "checkpoint_bytes": float(state.size_bytes),
             },
         )
-        await self._keep(report, draft, probe)
+        self._progress = replace(self._progress, step=int(version), report=report)
+        self._unacknowledged = 1
+        self._settling = asyncio.create_task(self._settle(self._progress, report, state, staged, probe))
 
-    async def _keep(self, report: StepReport, draft: Draft, probe: Probe | None) -> None:
+    async def _settle(
+        self,
+        progress: TrainingProgress,
+        report: StepReport,
+        state: CapturedState,
+        staged: StagedVersion,
+        probe: Probe | None,
+    ) -> None:
+        """Makes a step durable, then publishes its version and acknowledges its batch, while the next step computes."""
         began = self._clock.now()
-        progress = replace(self._progress, step=int(report.version), report=report)
-        await self._learner.keep(progress)
-        self._progress = progress
-        checkpoint_s = self._clock.now() - began
-        await self._publish(draft, probe)
-        await self._feed.acknowledge(replace(report, metrics={**report.metrics, "checkpoint_s": checkpoint_s}))
+        writing = asyncio.create_task(self._driver.write_checkpoint(progress, state))
+        try:
+            await self._publisher.publish(progress.version, staged, probe=probe, after=writing)
+            await writing
+        finally:
+            writing.cancel()
+        self._durable = progress
+        write_s = self._clock.now() - began
+        await self._batches.acknowledge(replace(report, metrics={**report.metrics, "checkpoint_write_s": write_s}))
+        self._unacknowledged = 0
         log.info(
             "step",
             step=progress.step,
@@ -178,37 +205,37 @@ class TrainerLoop:
             wait_s=round(report.wait_s, 3),
             compute_s=round(report.compute_s, 3),
             publish_s=round(report.publish_s, 3),
-            checkpoint_s=round(checkpoint_s, 3),
+            checkpoint_s=round(report.metrics["checkpoint_s"], 3),
+            checkpoint_write_s=round(write_s, 3),
         )
+        await self._wait_until_published()
 
-    async def _snapshot(self, version: Version) -> tuple[Draft, Probe | None, float]:
-        """The weights now, copied off the device; nobody knows of them yet. With the probe, if it is due, and the
-        seconds that took."""
-        draft = await self._publisher.draft(self._learner.published)
-        await self._learner.snapshot(draft)
+    async def _snapshot(self, version: Version) -> tuple[StagedVersion, Probe | None, float]:
+        """Copies the weights off the device. Returns them with the probe, if due, and its duration in seconds."""
+        staged = await self._publisher.begin_version(self._driver.published_shapes)
+        await self._driver.snapshot(staged)
         if not self._probes.is_due(version):
-            return draft, None, 0.0
+            return staged, None, 0.0
         began = self._clock.now()
-        probe = await self._learner.probe()
+        probe = await self._driver.probe()
         probe_s = self._clock.now() - began
-        self._probes.made(probe_s)
-        return draft, probe, probe_s
+        self._probes.record_probe(probe_s)
+        return staged, probe, probe_s
 
-    async def _publish(self, draft: Draft, probe: Probe | None) -> None:
-        """Hand the version over; it is sent beside what comes next."""
-        await self._publisher.publish(self._progress.version, draft, probe=probe)
-        self._publishing = asyncio.create_task(self._publisher.wait())
+    async def _wait_until_published(self) -> None:
+        """Waits until the last version is in the store."""
+        self._last_publish = await self._publisher.wait()
+        self._last_published_at = self._clock.wall()
 
-    async def _published(self) -> None:
-        """Until the version handed over last is in the store."""
-        if self._publishing is not None:
-            self._sent = await self._publishing
-            self._sent_at = self._clock.wall()
-            self._publishing = None
+    async def _wait_until_settled(self) -> None:
+        """Waits until the last step is durable and acknowledged, and its version is in the store."""
+        if self._settling is not None:
+            await self._settling
+            self._settling = None
 
 
-def _costs(stats: PublishStats | None, *, at: float) -> dict[str, float]:
-    """What the version before took to publish. at: when the store had it, Unix seconds."""
+def _publish_metrics(stats: PublishStats | None, *, at: float) -> dict[str, float]:
+    """Returns the costs of the previous publish. at: time at which the store had the version, Unix seconds."""
     if stats is None:
         return {}
     return VersionReport(

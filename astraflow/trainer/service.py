@@ -1,13 +1,13 @@
-"""The trainer role: builds its parts, trains until told to stop."""
+"""Trainer role: builds its components and trains until it is stopped."""
 
 import asyncio
 from pathlib import Path
 
 from astraflow.access.callers import Role
-from astraflow.client.badge import Badge, badge_for
+from astraflow.client.credential import HeldCredential, join_run
 from astraflow.client.data_plane import TrainerDataClient
 from astraflow.client.weight_plane import WeightPlaneClient
-from astraflow.contract.batches import TrainerWelcome
+from astraflow.contract.batches import TrainerAttachment
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import PolicyId
 from astraflow.runtime.clock import SystemClock
@@ -15,12 +15,12 @@ from astraflow.runtime.logs import bind, get_logger
 from astraflow.runtime.service import run_until
 from astraflow.runtime.tracing import begin_run
 from astraflow.trainer.backends import backends
-from astraflow.trainer.checkpoint import Checkpoints, Identity, Progress
+from astraflow.trainer.batch_stream import BatchStream
+from astraflow.trainer.checkpoints import CheckpointIdentity, Checkpoints, TrainingProgress
 from astraflow.trainer.config import TrainerConfig
-from astraflow.trainer.feed import Feed
-from astraflow.trainer.learner import Learner
+from astraflow.trainer.driver import BackendDriver
 from astraflow.trainer.loop import TrainerLoop
-from astraflow.trainer.worker import Worker
+from astraflow.trainer.worker import BackendThread
 from astraflow.weights.publisher import Publisher
 from astraflow.weights.signing import SigningKey
 from astraflow.wire.channel import ClientTls
@@ -37,35 +37,49 @@ async def serve(
     directory: Path,
     stop: asyncio.Event,
     ca_hash: str = "",
-    keep: Path | None = None,
+    credential_folder: Path | None = None,
     signing: SigningKey | None = None,
 ) -> None:
-    """Train `config.policy` from the batches of the dataflow service at `dataflow` until `stop` is set.
+    """Trains `config.policy` with batches of the dataflow service at `dataflow` until `stop` is set.
 
     directory: this trainer's own; it resumes from the checkpoints there. signing: the run's key, in a run that signs
-    its versions. keep: folder for the credential that the token is exchanged for, for the next process of this
-    trainer. Stopping takes at most `config.drain_s`.
-    Raises: InvalidInput, NotAuthenticated, UnknownPolicy, ProtocolMismatch, Conflict, CorruptData, saying what to do.
+    its versions. credential_folder: stores the credential that the token is exchanged for, for the next process of
+    this trainer. Stopping takes at most `config.drain_s`.
+    Raises: InvalidInput, NotAuthenticated, UnknownPolicy, ProtocolMismatch, Conflict, CorruptData.
     """
     bind(policy=config.policy)
-    address, badge = await badge_for(
-        dataflow, token=token, tls=tls, ca_hash=ca_hash, role=Role.TRAINER, name=config.policy, keep=keep
+    address, credential = await join_run(
+        dataflow,
+        token=token,
+        tls=tls,
+        ca_hash=ca_hash,
+        role=Role.TRAINER,
+        name=config.policy,
+        credential_folder=credential_folder,
     )
-    identity = Identity(policy=PolicyId(config.policy), model=config.model, backend=config.backend_kind)
-    checkpoints = Checkpoints(directory / "checkpoints", identity, keep=config.keep_checkpoints)
-    with checkpoints.held(), Worker(f"trainer {config.policy}") as worker:
-        learner = Learner(
+    identity = CheckpointIdentity(policy=PolicyId(config.policy), model=config.model, backend=config.state_kind)
+    checkpoints = Checkpoints(
+        directory / "checkpoints", identity, keep=config.keep_checkpoints, keep_bytes=config.keep_bytes
+    )
+    with (
+        checkpoints.exclusive_lock(),
+        BackendThread(f"trainer {config.policy}") as worker,
+        BackendThread(f"checkpoints {config.policy}") as writer,
+    ):
+        driver = BackendDriver(
             lambda: backends.build(config.backend, config.model, config.algorithm, seed=config.seed),
             worker=worker,
+            writer=writer,
             checkpoints=checkpoints,
             clock=SystemClock(),
         )
         training = asyncio.create_task(
-            _train(config, learner, dataflow=address, badge=badge, stop=stop, signing=signing)
+            _train(config, driver, dataflow=address, credential=credential, stop=stop, signing=signing)
         )
         await run_until(stop, training, drain=lambda: _finish(training, config.drain_s))
         if training.cancelled():
             worker.abandon()
+            writer.abandon()
             log.warning("step_abandoned", drain_s=config.drain_s)
         else:
             training.result()
@@ -78,55 +92,55 @@ async def _finish(training: asyncio.Task[None], drain_s: float) -> None:
 
 async def _train(
     config: TrainerConfig,
-    learner: Learner,
+    driver: BackendDriver,
     *,
     dataflow: str,
-    badge: Badge,
+    credential: HeldCredential,
     stop: asyncio.Event,
     signing: SigningKey | None,
 ) -> None:
-    renewing = asyncio.create_task(badge.run(dataflow))
+    renewing = asyncio.create_task(credential.run(dataflow))
     try:
-        await _learn(config, learner, dataflow=dataflow, badge=badge, stop=stop, signing=signing)
+        await _run_loop(config, driver, dataflow=dataflow, credential=credential, stop=stop, signing=signing)
     finally:
         renewing.cancel()
         await asyncio.gather(renewing, return_exceptions=True)
 
 
-async def _learn(
+async def _run_loop(
     config: TrainerConfig,
-    learner: Learner,
+    driver: BackendDriver,
     *,
     dataflow: str,
-    badge: Badge,
+    credential: HeldCredential,
     stop: asyncio.Event,
     signing: SigningKey | None,
 ) -> None:
     policy, clock = PolicyId(config.policy), SystemClock()
-    progress = await learner.start()
-    async with badge.dial(dataflow) as data_link:
-        feed = Feed(
+    progress = await driver.start()
+    async with credential.dial(dataflow) as data_link:
+        batches = BatchStream(
             TrainerDataClient(data_link, policy),
             policy,
             backend=config.backend_kind,
-            is_simulated=learner.is_simulated,
+            is_simulated=driver.is_simulated,
             pull_wait_s=config.pull_wait_s,
             clock=clock,
         )
-        welcome = await feed.attach(progress)
-        _check_key(signing, welcome)
-        begin_run(welcome.run)
+        attachment = await batches.attach(progress)
+        _check_key(signing, attachment)
+        begin_run(attachment.run)
         if progress is None:
-            progress = Progress(run=welcome.run, step=0, report=None)
-            await learner.keep(progress)
+            progress = TrainingProgress(run=attachment.run, step=0, report=None)
+            await driver.write_checkpoint(progress, await driver.capture())
         async with (
-            badge.dial(welcome.weights_address) as weights_link,
+            credential.dial(attachment.weights_address) as weights_link,
             Publisher(WeightPlaneClient(weights_link), policy, config=config.publish, signing=signing) as publisher,
         ):
             loop = TrainerLoop(
                 policy=policy,
-                feed=feed,
-                learner=learner,
+                batches=batches,
+                driver=driver,
                 publisher=publisher,
                 probe_every=config.probe_every,
                 progress=progress,
@@ -136,13 +150,14 @@ async def _learn(
             await loop.run(stop)
 
 
-def _check_key(signing: SigningKey | None, welcome: TrainerWelcome) -> None:
-    """Nobody would take versions that are not signed with the key that the run pins: say so before the first step."""
+def _check_key(signing: SigningKey | None, attachment: TrainerAttachment) -> None:
+    """Checks that the run pins this key; nodes would reject all versions otherwise. Raises: InvalidInput."""
     own = b"" if signing is None else signing.public.raw
-    if own != welcome.weights_key:
-        has = "this trainer signs with another one" if own else "this trainer has none"
-        wanted = "signs its versions with a key" if welcome.weights_key else "does not sign its versions"
+    if own != attachment.weights_key:
+        has = "uses a different key" if own else "has no signing key"
+        expected = "signs its versions" if attachment.weights_key else "does not sign its versions"
         raise InvalidInput(
-            f"run {welcome.run!r} {wanted}, and {has}: give --signing-key the file `weights.key` of the run directory, "
-            "or leave it out where there is none"
+            f"cannot train for run {attachment.run!r}: it {expected}, and this trainer {has}; give --signing-key the "
+            "file `weights.key` of the run directory, or omit the option where there is none",
+            code="trainer.signing_key_mismatch",
         )

@@ -1,4 +1,4 @@
-"""One thread in which a backend's blocking calls run, one at a time."""
+"""Thread in which a backend's blocking calls run, one at a time."""
 
 import asyncio
 import atexit
@@ -16,13 +16,13 @@ T = TypeVar("T")
 log = get_logger()
 
 
-class Worker:
-    """Runs blocking calls in its own thread, in order. A `with`; leaving it does not wait for a call that still runs.
+class BackendThread:
+    """Runs blocking calls in its own thread, in order. Use as a `with`; exit does not wait for a running call.
 
     A long optimizer step cannot be interrupted, and threads of `asyncio.to_thread` are joined when the process ends, so
-    that the step would hold up the end. This thread is left behind instead. It must not meet the interpreter's shutdown
-    inside native code, where it would abort the process, so a process that ends meanwhile ends at once: with exit code
-    0 when the call was given up on purpose (`abandon`), else 1.
+    the step would delay the exit. This thread is not joined. It must not run native code during the interpreter's
+    shutdown, where it would abort the process, so a process that ends during a call exits at once: with exit code 0
+    when the call was given up on purpose (`abandon`), else 1.
     """
 
     def __init__(self, name: str) -> None:
@@ -33,7 +33,7 @@ class Worker:
 
     def __enter__(self) -> Self:
         self._thread.start()
-        atexit.register(self._leave)
+        atexit.register(self._exit_if_busy)
         return self
 
     def __exit__(
@@ -42,23 +42,23 @@ class Worker:
         self._calls.put(None)
 
     async def call(self, function: Callable[..., T], *arguments: Any) -> T:
-        """`function(*arguments)` in the thread. Cancelling stops waiting for it, not the call."""
+        """Runs `function(*arguments)` in the thread. Cancelling stops the wait, not the call."""
         loop = asyncio.get_running_loop()
         reply: asyncio.Future[T] = loop.create_future()
 
         def work() -> None:
             try:
                 result = function(*arguments)
-            except BaseException as problem:  # whatever it is, it belongs to the caller, not to this thread
-                _tell(loop, reply, problem=problem)
+            except BaseException as problem:  # the caller receives every exception; this thread must survive
+                _resolve(loop, reply, problem=problem)
             else:
-                _tell(loop, reply, result=result)
+                _resolve(loop, reply, result=result)
 
         self._calls.put(work)
         return await reply
 
     def abandon(self) -> None:
-        """What still runs is given up on purpose: the end of the process does not wait for it."""
+        """Gives up the running call on purpose: the process exits with code 0 without waiting for it."""
         self._exit_code = 0
 
     def _run(self) -> None:
@@ -66,23 +66,23 @@ class Worker:
             self._is_busy = True
             work()
             self._is_busy = False
-        atexit.unregister(self._leave)
+        atexit.unregister(self._exit_if_busy)
 
-    def _leave(self) -> None:
+    def _exit_if_busy(self) -> None:
         if self._is_busy:
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(self._exit_code)
 
 
-def _tell(
+def _resolve(
     loop: asyncio.AbstractEventLoop,
     reply: asyncio.Future[T],
     *,
     result: T | None = None,
     problem: BaseException | None = None,
 ) -> None:
-    """Hand the outcome to the loop, unless nobody waits for it any more."""
+    """Passes the outcome to the event loop, unless the caller no longer waits for it."""
 
     def settle() -> None:
         if reply.done():

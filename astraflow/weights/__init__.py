@@ -1,1 +1,1 @@
-"""Versions of weights and how they travel: layout, bit-exact deltas, plans, store, publisher, puller. Torch-free."""
+"""Versions of weights and their transfer: layout, bit-exact deltas, plans, store, publisher, puller. Torch-free."""

@@ -1,8 +1,8 @@
-"""Low-rank adapters as versions of their own: small, and named after the weights that they are added to.
+"""Low-rank adapters as separate versions: small, and named after the weights that they are added to.
 
-A policy that trains adapters (LoRA, arXiv:2106.09685) has two streams. Its base is published once, as a policy of its
-own, by custom `POLICY.base`; the versions of the policy itself hold nothing but the adapters, and their manifests name
-the base and its root hash. For an adapted weight `W` of shape [out, in], called `X.weight`, they hold
+A policy that trains adapters (LoRA, arXiv:2106.09685) has two streams. Its base is published once, as a separate
+policy, by custom `POLICY.base`; versions of the policy itself hold only the adapters, and their manifests name the
+base and its root hash. For an adapted weight `W` of shape [out, in], called `X.weight`, they hold
 
     X.lora_A.weight [rank, in]    X.lora_B.weight [out, rank]    and the weight served is  W + scale · B · A
 """
@@ -16,28 +16,28 @@ from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.weights import Manifest, TensorSpec
 from astraflow.weights.tensors import HASH_BYTES
 
-DOWN, UP = ".lora_A.weight", ".lora_B.weight"
+DOWN_SUFFIX, UP_SUFFIX = ".lora_A.weight", ".lora_B.weight"
 _WEIGHT = ".weight"
 _POLICY, _VERSION, _ROOT, _SCALE = "adapter.base", "adapter.base_version", "adapter.base_root", "adapter.scale"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AdapterFacts:
-    """What adapters are added to, and how much of them."""
+class AdapterBinding:
+    """Base version that adapters are added to, and their scale."""
 
     base: PolicyId
     base_version: Version
     base_root: bytes
     scale: float
-    """Usually alpha / rank."""
+    """Factor of the adapters' product, usually alpha / rank."""
 
     @classmethod
-    def on(cls, base: Manifest, *, scale: float) -> "AdapterFacts":
-        """For adapters of a version that was published."""
+    def for_base(cls, base: Manifest, *, scale: float) -> "AdapterBinding":
+        """Returns the binding of adapters to a published base version."""
         return cls(base=base.policy, base_version=base.version, base_root=base.root_hash, scale=scale)
 
     def metadata(self) -> dict[str, str]:
-        """What a publisher is given for each version of the adapters."""
+        """Returns the manifest metadata for each version of the adapters."""
         return {
             _POLICY: self.base,
             _VERSION: str(self.base_version),
@@ -57,43 +57,57 @@ class AdaptedWeight:
     """[out, rank]"""
 
 
-def adapter_facts(manifest: Manifest) -> AdapterFacts | None:
-    """What a manifest says; None when it is of a whole model. Raises: CorruptData."""
+def read_adapter_binding(manifest: Manifest) -> AdapterBinding | None:
+    """Returns the binding in a manifest; None for a whole model. Raises: CorruptData."""
     metadata = manifest.metadata
     if _POLICY not in metadata:
         return None
     try:
-        facts = AdapterFacts(
+        binding = AdapterBinding(
             base=PolicyId(metadata[_POLICY]),
             base_version=Version(int(metadata[_VERSION])),
             base_root=bytes.fromhex(metadata[_ROOT]),
             scale=float(metadata[_SCALE]),
         )
     except (KeyError, ValueError, InvalidInput) as problem:
-        raise CorruptData(f"{_name(manifest)} does not say what its adapters are added to: {problem!r}") from problem
-    if len(facts.base_root) != HASH_BYTES or not math.isfinite(facts.scale):
-        raise CorruptData(f"{_name(manifest)} does not say what its adapters are added to: {dict(metadata)}")
-    return facts
+        raise CorruptData(
+            f"cannot read the adapter base of {_name(manifest)}: {problem!r}; publish the adapters with the metadata "
+            "of an AdapterBinding",
+            code="weights.adapter_metadata",
+        ) from problem
+    if len(binding.base_root) != HASH_BYTES or not math.isfinite(binding.scale):
+        raise CorruptData(
+            f"cannot read the adapter base of {_name(manifest)}: root hash or scale is invalid in {dict(metadata)}; "
+            "publish the adapters with the metadata of an AdapterBinding",
+            code="weights.adapter_metadata",
+        )
+    return binding
 
 
 def adapted_weights(adapters: Manifest, base: Manifest) -> tuple[AdaptedWeight, ...]:
-    """The weights that adapters change. Raises: InvalidInput naming the tensor that fits nothing in the base."""
+    """Returns the weights that adapters change. Raises: InvalidInput naming an unmatched tensor."""
     published: Mapping[str, TensorSpec] = {spec.name: spec for spec in adapters.tensors}
     weights: Mapping[str, TensorSpec] = {spec.name: spec for spec in base.tensors}
-    found: list[AdaptedWeight] = []
+    pairs: list[AdaptedWeight] = []
     for name, down in published.items():
-        stem = name.removesuffix(DOWN) if name.endswith(DOWN) else name.removesuffix(UP)
-        up, weight = published.get(stem + UP), weights.get(stem + _WEIGHT)
-        if stem == name or stem + DOWN not in published or up is None or weight is None:
-            raise InvalidInput(f"{_name(adapters)}: {name} adapts nothing in {_name(base)}, or is half of a pair")
-        if name.endswith(UP):
+        stem = name.removesuffix(DOWN_SUFFIX) if name.endswith(DOWN_SUFFIX) else name.removesuffix(UP_SUFFIX)
+        up, weight = published.get(stem + UP_SUFFIX), weights.get(stem + _WEIGHT)
+        if stem == name or stem + DOWN_SUFFIX not in published or up is None or weight is None:
+            raise InvalidInput(
+                f"cannot use {_name(adapters)} as adapters: {name!r} has no weight in {_name(base)} or no second half; "
+                "publish both halves under the name of their weight",
+                code="weights.adapter_unpaired",
+            )
+        if name.endswith(UP_SUFFIX):
             continue
         if len(weight.shape) != 2 or (up.shape, down.shape) != _shapes(weight, rank=(*down.shape, 0)[0]):
             raise InvalidInput(
-                f"{_name(adapters)}: {stem} has adapters {up.shape} and {down.shape}, its weight is {weight.shape}"
+                f"cannot use {_name(adapters)} as adapters: {stem!r} has shapes {up.shape} and {down.shape}, its "
+                f"weight has {weight.shape}; publish [out, rank] and [rank, in]",
+                code="weights.adapter_shape",
             )
-        found.append(AdaptedWeight(weight=weight, down=down, up=up))
-    return tuple(found)
+        pairs.append(AdaptedWeight(weight=weight, down=down, up=up))
+    return tuple(pairs)
 
 
 def _shapes(weight: TensorSpec, *, rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:

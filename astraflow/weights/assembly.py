@@ -1,4 +1,4 @@
-"""One encoded file while it arrives: in ranges, over several connections at once, every byte straight to its place."""
+"""Assembly of one encoded file from ranges that arrive over several connections, each byte at its final position."""
 
 import math
 from dataclasses import dataclass
@@ -10,60 +10,60 @@ from astraflow.contract.weights import Chunk, Transfer
 from astraflow.weights.chunks import CHUNK_BYTES, check_chunk, check_file
 from astraflow.weights.tensors import Buffer, frozen
 
-SMALLEST_SHARE_BYTES = 4 * CHUNK_BYTES
-"""A range is not split into smaller ones: asking for one costs a round trip."""
+MIN_RANGE_BYTES = 4 * CHUNK_BYTES
+"""Ranges are not split into smaller ranges, because each request costs a round trip."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Range:
-    """A stretch of a file: bytes before `position` are there, those from there to `end` are missing."""
+class ByteRange:
+    """Range of a file: bytes before `position` have arrived, bytes from there to `end` are missing."""
 
     position: int
     end: int
     refusals: int = 0
-    """Bad chunks in a row at `position`."""
+    """Consecutive chunks with errors at `position`."""
 
     @property
     def missing_bytes(self) -> int:
-        """What is still to come."""
+        """Bytes that have not arrived."""
         return self.end - self.position
 
 
 class Assembly:
-    """The ranges of a file, each with at most one connection at a time.
+    """Ranges of a file, each with at most one connection at a time.
 
-        waiting ──take──► taken ──add, add, ...──► whole
-           ▲                │
-           └────release─────┘ broken off: nothing of what came is asked for again
+        pending ──next_range──► active ──add, add, ...──► complete
+           ▲                       │
+           └────────release────────┘ interrupted: received bytes are not requested again
 
-    When none waits any more, `take` cuts the taken range that misses most in two, so that no connection idles while
-    another one has much to do. Whoever fetches a range looks at its `end` after every chunk.
+    When no range is pending, `next_range` splits the active range with the most missing bytes, so that no connection
+    idles while another has much to do. The fetcher of a range checks its `end` after every chunk.
     """
 
-    def __init__(self, transfer: Transfer, buffer: Buffer | None = None, *, ways: int = 1) -> None:
-        """buffer: where the file goes, uint8 `[transfer.size_bytes]`. ways: ranges to begin with, at most."""
+    def __init__(self, transfer: Transfer, buffer: Buffer | None = None, *, max_ranges: int = 1) -> None:
+        """buffer: receives the file, uint8 `[transfer.size_bytes]`. max_ranges: upper bound of the initial ranges."""
         self.transfer = transfer
         self._buffer = np.empty(transfer.size_bytes, dtype=np.uint8) if buffer is None else buffer
-        self._waiting = _ranges(transfer.size_bytes, ways=ways)
-        self._taken: list[Range] = []
+        self._pending = _ranges(transfer.size_bytes, max_ranges=max_ranges)
+        self._active: list[ByteRange] = []
         self.received = 0
 
     @property
     def is_complete(self) -> bool:
-        """Whether every byte is there."""
+        """True when every byte has arrived."""
         return self.received == self.transfer.size_bytes
 
-    def take(self) -> Range | None:
-        """A range to be fetched, to be given back by `release`; None when the taken ones are all there is."""
-        found = self._waiting.pop(0) if self._waiting else self._split()
-        if found is not None:
-            self._taken.append(found)
-        return found
+    def next_range(self) -> ByteRange | None:
+        """Returns a range to fetch, to be returned by `release`; None when no work is left to hand out."""
+        part = self._pending.pop(0) if self._pending else self._split()
+        if part is not None:
+            self._active.append(part)
+        return part
 
-    def add(self, part: Range, chunk: Chunk) -> None:
-        """Take the next chunk of a taken range; what goes beyond its end is left out, another connection brings it.
+    def add(self, part: ByteRange, chunk: Chunk) -> None:
+        """Stores the next chunk of an active range; bytes beyond its end are dropped, another connection fetches them.
 
-        Raises: CorruptData; what was received before stays good.
+        Raises: CorruptData; bytes received earlier stay valid.
         """
         try:
             check_chunk(chunk, expected_offset=part.position, end=self.transfer.size_bytes)
@@ -77,36 +77,40 @@ class Assembly:
         part.refusals = 0
         self.received += size_bytes
 
-    def release(self, part: Range) -> None:
-        """A taken range is whole, or its connection broke."""
-        self._taken.remove(part)
+    def release(self, part: ByteRange) -> None:
+        """Returns a range that is complete, or whose connection broke."""
+        self._active.remove(part)
         if part.missing_bytes:
-            self._waiting.append(part)
+            self._pending.append(part)
 
     def finish(self) -> Buffer:
-        """The whole file, proven against the transfer's hash; read-only. Raises: CorruptData."""
+        """Returns the whole file, verified against the transfer's hash; read-only. Raises: CorruptData."""
         if not self.is_complete:
-            raise CorruptData(f"{self.received} of {self.transfer.size_bytes} bytes have arrived")
+            raise CorruptData(
+                f"cannot finish the transfer: {self.received} of {self.transfer.size_bytes} bytes have arrived; fetch "
+                "the missing ranges",
+                code="weights.incomplete_file",
+            )
         check_file(self.transfer, self._buffer)
         return frozen(self._buffer)
 
-    def _split(self) -> Range | None:
-        largest = max(self._taken, key=lambda part: part.missing_bytes, default=None)
-        if largest is None or largest.missing_bytes < 2 * SMALLEST_SHARE_BYTES:
+    def _split(self) -> ByteRange | None:
+        largest = max(self._active, key=lambda part: part.missing_bytes, default=None)
+        if largest is None or largest.missing_bytes < 2 * MIN_RANGE_BYTES:
             return None
         middle = largest.position + largest.missing_bytes // 2
-        second = Range(position=middle, end=largest.end)
+        second = ByteRange(position=middle, end=largest.end)
         largest.end = middle
         return second
 
 
-def _ranges(size_bytes: int, *, ways: int) -> list[Range]:
-    """Nearly equal ranges that begin on borders of chunks; none for an empty file.
+def _ranges(size_bytes: int, *, max_ranges: int) -> list[ByteRange]:
+    """Returns nearly equal ranges that begin at chunk boundaries; none for an empty file.
 
-    >>> [(part.position >> 20, part.end >> 20) for part in _ranges(9 << 20, ways=8)]
+    >>> [(part.position >> 20, part.end >> 20) for part in _ranges(9 << 20, max_ranges=8)]
     [(0, 5), (5, 9)]
     """
-    parts = max(1, min(ways, round(size_bytes / SMALLEST_SHARE_BYTES)))
+    parts = max(1, min(max_ranges, round(size_bytes / MIN_RANGE_BYTES)))
     chunks = math.ceil(size_bytes / parts / CHUNK_BYTES)
     starts = range(0, size_bytes, max(1, chunks) * CHUNK_BYTES)
-    return [Range(position=start, end=min(start + chunks * CHUNK_BYTES, size_bytes)) for start in starts]
+    return [ByteRange(position=start, end=min(start + chunks * CHUNK_BYTES, size_bytes)) for start in starts]

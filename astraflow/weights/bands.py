@@ -1,9 +1,9 @@
-"""Bands: stretches of magnitudes whose elements change alike.
+"""Bands: ranges of magnitudes whose elements change with similar probability and by similar steps.
 
-An optimizer's step is of one size whatever the weight; a unit in the last place is not. So how likely an element is to
-change, and by how many units, follows from the exponent of its old value, which whoever has the base knows. The *key*
-of an element is the eight bits below its sign: the exponent of float32 and bfloat16; the exponent and the first bits of
-the fraction of narrower types. A *band* is a range of keys.
+An optimizer's step does not depend on the size of the weight; a unit in the last place does. Therefore the probability
+that an element changes, and by how many units, depends on the exponent of its old value, which every reader with the
+base knows. The *key* of an element is the eight bits below its sign: the exponent of float32 and bfloat16; the exponent
+and the first bits of the fraction of narrower types. A *band* is a range of keys.
 """
 
 import numpy as np
@@ -16,15 +16,15 @@ from astraflow.weights.tensors import BitArray
 KEYS = 256
 MAX_BANDS = 32
 BAND_COST_BITS = 64
-"""About what a band takes in the table of a block: one more must save that."""
+"""Approximate bits of a band in a block's table: another band must save more."""
 _STRETCH, _SAMPLED = 32, 256
-"""Elements counted at a time, and one stretch in how many, to know how many have which key."""
+"""Elements per sampled stretch, and stretches per sample, for the histogram of keys."""
 
 _SAMPLED_CHANGES = 4096
 
 
 def keys_of(bits: BitArray) -> ByteArray:
-    """The eight bits below the sign; of one-byte types, the seven there are and a zero.
+    """Returns the eight bits below the sign; for one-byte types, their seven bits and a zero.
 
     >>> keys_of(np.array([0x3F80, 0xBF80], dtype="<u2")).tolist()
     [127, 127]
@@ -36,10 +36,10 @@ def keys_of(bits: BitArray) -> ByteArray:
 
 
 def choose_bands(bits: BitArray, changed: ByteArray, extra: ValueArray, *, limit: int) -> list[int]:
-    """First keys of at most `limit` bands, chosen so that what happens to an element follows best from its band.
+    """Returns the first keys of at most `limit` bands, chosen so that bands predict changes best.
 
-    bits: the block before. changed, extra: keys of the elements of it that change, and by how many units more than
-    one. The block is split where that saves most bits, until no split saves what another band costs. All from samples.
+    bits: the old block. changed, extra: keys of its changed elements, and their units beyond one. The block is split
+    where that saves most bits, until no split saves more than another band costs. Estimated from samples.
     """
     counts = _counts(bits, changed, extra)
     used = np.flatnonzero(counts.any(axis=1))
@@ -61,7 +61,7 @@ def choose_bands(bits: BitArray, changed: ByteArray, extra: ValueArray, *, limit
 
 
 def _counts(bits: BitArray, changed: ByteArray, extra: ValueArray) -> npt.NDArray[np.float64]:
-    """About how many elements of each key did what: stayed, or moved by that many binary digits `[KEYS, outcomes]`."""
+    """Estimates per key how many elements stayed, or moved by each number of binary digits: `[KEYS, outcomes]`."""
     every = max(1, len(changed) // _SAMPLED_CHANGES)
     digits = bit_lengths(extra[::every])
     width = int(digits.max()) + 1
@@ -74,13 +74,13 @@ def _counts(bits: BitArray, changed: ByteArray, extra: ValueArray) -> npt.NDArra
 
 
 def _sample(bits: BitArray) -> BitArray:
-    """Short stretches from all over the block."""
+    """Returns short stretches spread over the block."""
     rows = len(bits) // (_SAMPLED * _STRETCH)
     return bits[: rows * _SAMPLED * _STRETCH].reshape(rows, -1)[:, :_STRETCH].reshape(-1) if rows else bits
 
 
 def _best_split(sums: npt.NDArray[np.float64], start: int, end: int) -> tuple[float, int]:
-    """Bits saved by the best cut between the keys `start` and `end`, and the cut."""
+    """Returns the bits saved by the best cut between the keys `start` and `end`, and the cut."""
     if end - start < 2:
         return 0.0, start
     cuts = end - start - 1
@@ -88,15 +88,15 @@ def _best_split(sums: npt.NDArray[np.float64], start: int, end: int) -> tuple[fl
     np.subtract(sums[start + 1 : end], sums[start], out=parts[:cuts])
     np.subtract(sums[end], sums[start + 1 : end], out=parts[cuts:-1])
     parts[-1] = sums[end] - sums[start]
-    found = _information(parts)
-    saved = found[-1] - found[:cuts] - found[cuts:-1]
+    entropies = _entropy_bits(parts)
+    saved = entropies[-1] - entropies[:cuts] - entropies[cuts:-1]
     best = int(np.argmax(saved))
     return float(saved[best]), start + 1 + best
 
 
-def _information(counts: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Bits that tell what each of `[rows, outcomes]` elements did, if each outcome is coded by its frequency."""
+def _entropy_bits(counts: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Returns the bits that encode the outcomes of `[rows, outcomes]` elements, each outcome coded by its frequency."""
     total = counts.sum(axis=1)
-    found: npt.NDArray[np.float64] = total * np.log2(np.maximum(total, 1))
-    found -= (counts * np.log2(np.maximum(counts, 1))).sum(axis=1)
-    return found
+    bits: npt.NDArray[np.float64] = total * np.log2(np.maximum(total, 1))
+    bits -= (counts * np.log2(np.maximum(counts, 1))).sum(axis=1)
+    return bits

@@ -1,4 +1,4 @@
-"""Encoded files in checksummed pieces; see `astraflow.weights.assembly` for the way back."""
+"""Encoded files as checksummed chunks; `astraflow.weights.assembly` is the reverse."""
 
 from collections.abc import Iterator
 
@@ -14,7 +14,7 @@ CHUNK_BYTES = 2**20
 
 
 def split(data: bytes | memoryview, *, offset: int = 0, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Chunk]:
-    """The file `data` from `offset` on, as chunks that are views of it.
+    """Yields the file `data` from `offset` on, as chunks that are views of it.
 
     >>> [(chunk.offset, bytes(chunk.data)) for chunk in split(b"abcde", offset=1, chunk_bytes=3)]
     [(1, b'bcd'), (4, b'e')]
@@ -25,23 +25,27 @@ def split(data: bytes | memoryview, *, offset: int = 0, chunk_bytes: int = CHUNK
 
 
 def chunk_at(offset: int, data: bytes | memoryview) -> Chunk:
-    """A chunk with its checksum."""
+    """Returns a chunk with its checksum."""
     return Chunk(offset=offset, data=data, checksum=xxh3_64_intdigest(data))
 
 
 def check_chunk(chunk: Chunk, *, expected_offset: int, end: int) -> None:
-    """Raises: CorruptData unless the chunk is whole, is the next one, is not empty, and stays inside the file."""
+    """Checks that the chunk is intact, the next one, not empty, and inside the file. Raises: CorruptData."""
     if xxh3_64_intdigest(chunk.data) != chunk.checksum:
-        raise CorruptData(f"the chunk at offset {chunk.offset} does not match its checksum")
+        raise CorruptData(
+            f"cannot use the chunk at offset {chunk.offset}: it does not match its checksum; fetch it again",
+            code="weights.checksum_mismatch",
+        )
     if chunk.offset != expected_offset or not 0 < len(chunk.data) <= end - chunk.offset:
         raise CorruptData(
-            f"a chunk covers bytes {chunk.offset} to {chunk.offset + len(chunk.data)}, "
-            f"expected to go on at {expected_offset} and end by {end}"
+            f"cannot use a chunk of bytes {chunk.offset} to {chunk.offset + len(chunk.data)}: the next byte is "
+            f"{expected_offset} and the file ends at {end}; fetch from there",
+            code="weights.unexpected_chunk",
         )
 
 
 def transfer_of(manifest: Manifest, data: bytes | memoryview, *, base: Version | None) -> Transfer:
-    """What names the encoded file `data`: a full snapshot of the manifest's version, or the delta from `base` to it."""
+    """Describes the file `data`: a full snapshot of the manifest's version, or the delta to it from `base`."""
     return Transfer(
         kind=TransferKind.FULL if base is None else TransferKind.DELTA,
         policy=manifest.policy,
@@ -52,9 +56,9 @@ def transfer_of(manifest: Manifest, data: bytes | memoryview, *, base: Version |
     )
 
 
-def announced(manifest: Manifest) -> Transfer:
-    """What stands for the file of a version whose bits are at hand: none is made or hashed, and nobody looks at its
-    hash."""
+def unhashed_transfer(manifest: Manifest) -> Transfer:
+    """Returns a placeholder transfer for a version whose bits are already available: no file exists, and the hash is
+    not used."""
     return Transfer(
         kind=TransferKind.FULL,
         policy=manifest.policy,
@@ -66,6 +70,10 @@ def announced(manifest: Manifest) -> Transfer:
 
 
 def check_file(transfer: Transfer, data: Buffer) -> None:
-    """Raises: CorruptData unless `data` is the file that `transfer` names."""
+    """Checks that `data` is the file that `transfer` describes. Raises: CorruptData."""
     if data.nbytes != transfer.size_bytes or blake3(data.data).digest() != transfer.hash:
-        raise CorruptData(f"the {transfer.kind.value} file of version {transfer.target} does not match its hash")
+        raise CorruptData(
+            f"cannot use the {transfer.kind.value} file of version {transfer.target}: it does not match its hash; "
+            "fetch it again",
+            code="weights.hash_mismatch",
+        )

@@ -1,4 +1,4 @@
-"""A store that follows another one, so that a region fetches each version once, whoever reads it there."""
+"""Mirror: a store that follows another one, so that a region fetches each version once for all its readers."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -7,46 +7,46 @@ from dataclasses import dataclass, replace
 
 from astraflow.contract.errors import AstraFlowError
 from astraflow.contract.ids import PolicyId
-from astraflow.runtime.aio import Rests
 from astraflow.runtime.clock import Clock, SystemClock
 from astraflow.runtime.logs import get_logger
+from astraflow.runtime.retries import Backoff
 from astraflow.weights.config import PullConfig
-from astraflow.weights.origins import Origins, dialled
 from astraflow.weights.puller import Puller
 from astraflow.weights.signing import VerifyingKey
 from astraflow.weights.store import WeightStore
 from astraflow.weights.tensors import VerifiedWeights
-from astraflow.wire.channel import Link
+from astraflow.weights.weight_sources import WeightSources, connect_sources
+from astraflow.wire.channel import ServiceChannel
 
 log = get_logger()
 
-FIRST_REST_S = 1.0
-MAX_REST_S = 60.0
-"""After a version that could not be had or kept, the next try comes this much later, doubling each time."""
+FIRST_BACKOFF_S = 1.0
+MAX_BACKOFF_S = 60.0
+"""Pauses after a version could not be fetched or stored: the first, and the limit of their doubling."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upstream:
-    """What a mirror follows. addresses: `HOST:PORT`, the one to be preferred first. dial: as `wire.channel.dial`."""
+    """Stores that a mirror follows. addresses: `HOST:PORT`, the preferred one first. dial: as `wire.channel.dial`."""
 
     addresses: tuple[str, ...]
-    dial: Callable[..., Link]
+    dial: Callable[..., ServiceChannel]
 
     @property
     def name(self) -> str:
-        """For people."""
+        """Addresses for logs and reports."""
         return ", ".join(self.addresses)
 
 
 class Mirror:
-    """Keeps a store on the newest versions of all policies of the stores it follows, until cancelled.
+    """Keeps a store at the newest versions of all policies of the upstream stores, until cancelled.
 
-        notices of all policies ─► for each policy:  pull, prove ─► keep ─► readers here are told ─┐
-                                                         ▲                                         │
-                                                         └─────────────────────────────────────────┘
+        notices of all policies ─► for each policy:  pull, verify ─► store ─► local readers are notified ─┐
+                                                          ▲                                               │
+                                                          └───────────────────────────────────────────────┘
 
-    Versions in between are skipped when the way is too long for all of them; manifests stay as they were signed. What
-    is kept here is the base of the next delta, after a restart too. What it follows may be a mirror itself.
+    Intermediate versions are skipped when there are too many to transfer; manifests keep their signature. The stored
+    version is the base of the next delta, also after a restart. An upstream store may itself be a mirror.
     """
 
     def __init__(
@@ -54,70 +54,70 @@ class Mirror:
         store: WeightStore,
         upstream: Upstream,
         *,
-        keep: Callable[[VerifiedWeights], Awaitable[None]],
+        store_version: Callable[[VerifiedWeights], Awaitable[None]],
         config: PullConfig,
         trusted: VerifyingKey | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """keep: puts a version into the store and tells its readers; see `WeightsServicer.copy`."""
+        """store_version: stores a version and notifies readers; see `WeightsServicer.copy`."""
         self._store = store
         self._upstream = upstream
-        self._keep = keep
+        self._store_version = store_version
         self._trusted = trusted
         self._clock = clock or SystemClock()
         preferred, last = upstream.addresses[:-1], upstream.addresses[-1]
         self._config = config.model_copy(update={"sources": (*config.sources, *preferred)})
-        self._last = last
+        self._store_address = last
 
     async def run(self) -> None:
-        """Follow until cancelled; what goes wrong is logged and tried again."""
+        """Follows the upstream stores until cancelled; errors are logged and retried."""
         async with (
-            dialled(self._last, self._config, dial=self._upstream.dial, clock=self._clock) as origins,
+            connect_sources(self._store_address, self._config, dial=self._upstream.dial, clock=self._clock) as sources,
             asyncio.TaskGroup() as tasks,
         ):
-            async for policy in self._policies(origins):
-                tasks.create_task(self._follow(policy, origins), name=f"mirror {policy}")
+            async for policy in self._policies(sources):
+                tasks.create_task(self._follow(policy, sources), name=f"mirror {policy}")
 
-    async def _policies(self, origins: Origins) -> AsyncIterator[PolicyId]:
-        """Each once: those of the store, then those that are announced."""
-        known = set(self._store.policies)
-        for policy in sorted(known):
+    async def _policies(self, sources: WeightSources) -> AsyncIterator[PolicyId]:
+        """Yields each policy once: first the store's policies, then the policies that upstream announces."""
+        yielded_policies = set(self._store.policies)
+        for policy in sorted(yielded_policies):
             yield policy
-        rests = Rests(self._clock, first_s=FIRST_REST_S, most_s=MAX_REST_S)
+        backoff = Backoff(self._clock, first_s=FIRST_BACKOFF_S, max_s=MAX_BACKOFF_S)
         while True:
-            for origin in origins.usable():
+            for source in sources.available():
                 try:
-                    async with aclosing(origin.client.watch(None, after=None)) as notices:
+                    async with aclosing(source.client.watch(None, after=None)) as notices:
                         async for notice in notices:
-                            rests.are_over()
-                            if notice.policy not in known:
-                                known.add(notice.policy)
+                            backoff.reset()
+                            if notice.policy not in yielded_policies:
+                                yielded_policies.add(notice.policy)
                                 yield notice.policy
                 except AstraFlowError as problem:
-                    log.warning("mirror_hears_nothing", origin=origin.name, problem=str(problem))
-            await rests.take()
+                    log.warning("mirror_watch_failed", source=source.name, problem=str(problem))
+            await backoff.wait()
 
-    async def _follow(self, policy: PolicyId, origins: Origins) -> None:
-        puller = Puller(origins, policy, config=self._config, trusted=self._trusted, clock=self._clock)
-        if (kept := self._store.newest(policy)) is not None:
-            puller.commit(VerifiedWeights(manifest=kept[0], buffer=kept[1]))
-        rests = Rests(self._clock, first_s=FIRST_REST_S, most_s=MAX_REST_S)
+    async def _follow(self, policy: PolicyId, sources: WeightSources) -> None:
+        puller = Puller(sources, policy, config=self._config, trusted=self._trusted, clock=self._clock)
+        if (stored := self._store.newest(policy)) is not None:
+            puller.commit(VerifiedWeights(manifest=stored[0], buffer=stored[1]))
+        backoff = Backoff(self._clock, first_s=FIRST_BACKOFF_S, max_s=MAX_BACKOFF_S)
         while True:
             try:
-                pulled = await puller.newer()
-                await self._keep(pulled.weights)
+                pulled = await puller.pull_newer()
+                await self._store_version(pulled.weights)
             except AstraFlowError as problem:
                 log.error("mirror_fell_behind", policy=policy, follows=self._upstream.name, problem=str(problem))
-                await rests.take()
+                await backoff.wait()
                 continue
-            rests.are_over()
-            stats, kept = pulled.stats, self._store.newest(policy)
-            puller.commit(pulled.weights if kept is None else replace(pulled.weights, buffer=kept[1]))
+            backoff.reset()
+            stats, stored = pulled.stats, self._store.newest(policy)
+            puller.commit(pulled.weights if stored is None else replace(pulled.weights, buffer=stored[1]))
             log.info(
                 "version_mirrored",
                 policy=policy,
                 version=stats.version,
-                origin=stats.origin,
+                source=stats.source,
                 bytes=stats.full_bytes + stats.delta_bytes,
                 fetch_s=round(stats.fetch_s, 3),
                 resumes=stats.resumes,

@@ -1,4 +1,4 @@
-"""One of several publishers of a version: sends its part, as a delta where that is smaller."""
+"""Publisher of one part of each version, sent as a delta if that is smaller."""
 
 import asyncio
 import time
@@ -10,10 +10,10 @@ from astraflow.client.weight_plane import WeightPlaneClient
 from astraflow.contract.errors import CorruptData, StorageFull, UnknownVersion
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.weights import Manifest, Part, Transfer, TransferKind
-from astraflow.runtime.aio import TRANSIENT, retry
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
-from astraflow.weights.chunks import announced, split, transfer_of
+from astraflow.runtime.retries import TRANSIENT, retry
+from astraflow.weights.chunks import split, transfer_of, unhashed_transfer
 from astraflow.weights.delta import encode_delta
 from astraflow.weights.parts import part_manifest
 from astraflow.weights.tensors import Buffer, has_same_layout
@@ -23,20 +23,20 @@ log = get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartStats:
-    """What sending one part took."""
+    """Sizes and durations of sending one part."""
 
     kind: TransferKind
     sent_bytes: int
     encode_s: float
     send_s: float
-    """Until the store had the whole version durably, which the other publishers' parts are in too."""
+    """Time until the store had persisted the whole version, including the parts of other publishers. Seconds."""
     is_new: bool
 
 
 class PartPublisher:
-    """Sends one part of each version; the others come from elsewhere. One version at a time.
+    """Sends one part of each version; other publishers send the rest. One version at a time.
 
-    The bits that were sent last are kept, so that the next ones travel as a delta.
+    The last sent bits are retained as the base of the next delta.
     """
 
     def __init__(
@@ -49,19 +49,19 @@ class PartPublisher:
         self._base: tuple[Manifest, Buffer] | None = None
 
     async def publish(self, manifest: Manifest, part: Part, bits: Buffer) -> PartStats:
-        """Until the whole version is in the store. bits: uint8 `[part.size_bytes]`, left alone from now on.
+        """Sends a part and waits until the whole version is stored. bits: uint8 `[part.size_bytes]`, not changed later.
 
-        A store that cannot be reached, has no room, or misses other parts is tried again for ever.
-        Raises: Conflict when it has other bits under that version; InvalidInput when it is not the next one, or parts
-        overlap; CorruptData when the version is not what its manifest says.
+        Retries without limit while the store is unreachable, full, or lacks other parts.
+        Raises: Conflict when the store has other bits under that version; InvalidInput when it is not the next version,
+        or parts overlap; CorruptData when the bits do not match the manifest.
         """
-        own = part_manifest(manifest, part)
+        own_manifest = part_manifest(manifest, part)
         began = time.perf_counter()
-        delta = await asyncio.to_thread(self._delta, own, bits)
+        delta = await asyncio.to_thread(self._delta, own_manifest, bits)
         encode_s = time.perf_counter() - began
         began = time.perf_counter()
-        file, is_new = await self._sent(manifest, part, self._files(own, bits, delta))
-        self._base = (own, bits)
+        file, is_new = await self._send_first_accepted(manifest, part, self._files(own_manifest, bits, delta))
+        self._base = (own_manifest, bits)
         return PartStats(
             kind=file.transfer.kind,
             sent_bytes=file.transfer.size_bytes,
@@ -70,31 +70,33 @@ class PartPublisher:
             is_new=is_new,
         )
 
-    def _delta(self, own: Manifest, bits: Buffer) -> bytes | None:
-        """The way from the same part of the version before, if that is smaller."""
-        if self._base is None or not has_same_layout(self._base[0], own):
+    def _delta(self, own_manifest: Manifest, bits: Buffer) -> bytes | None:
+        """Returns the delta from the same part of the previous version, if it is smaller than the part."""
+        if self._base is None or not has_same_layout(self._base[0], own_manifest):
             return None
-        delta = encode_delta(*self._base, own, bits, workers=self._codec_threads).data
-        return delta if len(delta) < own.size_bytes else None
+        delta = encode_delta(*self._base, own_manifest, bits, workers=self._codec_threads).data
+        return delta if len(delta) < own_manifest.size_bytes else None
 
-    def _files(self, own: Manifest, bits: Buffer, delta: bytes | None) -> Iterator["_File"]:
-        """The delta, then what a store takes that has not got its base."""
+    def _files(self, own_manifest: Manifest, bits: Buffer, delta: bytes | None) -> Iterator["_File"]:
+        """Yields the delta, then the full part for a store without the delta's base."""
         if delta is not None and self._base is not None:
-            yield _File(transfer_of(own, delta, base=self._base[0].version), memoryview(delta))
-        yield _File(announced(own), bits.data)
+            yield _File(transfer_of(own_manifest, delta, base=self._base[0].version), memoryview(delta))
+        yield _File(unhashed_transfer(own_manifest), bits.data)
 
-    async def _sent(self, manifest: Manifest, part: Part, files: Iterator["_File"]) -> tuple["_File", bool]:
-        """The first file that the store takes, and whether the version was new to it."""
+    async def _send_first_accepted(
+        self, manifest: Manifest, part: Part, files: Iterator["_File"]
+    ) -> tuple["_File", bool]:
+        """Returns the first file that the store accepts, and whether the version was new to it."""
         file = next(files)
         while True:
             try:
                 return file, await self._send(manifest, part, file)
             except (UnknownVersion, CorruptData) as problem:
-                following = next(files, None)
-                if following is None:
+                next_file = next(files, None)
+                if next_file is None:
                     raise
-                log.info("publishing_otherwise", policy=self._policy, version=manifest.version, problem=str(problem))
-                file = following
+                log.info("publish_fallback", policy=self._policy, version=manifest.version, problem=str(problem))
+                file = next_file
 
     async def _send(self, manifest: Manifest, part: Part, file: "_File") -> bool:
         return await retry(

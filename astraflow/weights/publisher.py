@@ -1,8 +1,8 @@
-"""The trainer's side: publishes versions beside the training, as deltas where that is smaller."""
+"""Publisher of the trainer: publishes versions during the next step, as deltas where that is smaller."""
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self, TypeVar
@@ -13,27 +13,27 @@ from astraflow.client.weight_plane import WeightPlaneClient
 from astraflow.contract.errors import CorruptData, StorageFull, UnknownVersion
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.weights import Manifest, Probe, SharedFile, Transfer, TransferKind
-from astraflow.runtime.aio import TRANSIENT, retry
 from astraflow.runtime.clock import Clock, SystemClock
 from astraflow.runtime.config import Config
 from astraflow.runtime.logs import get_logger
+from astraflow.runtime.retries import TRANSIENT, retry
 from astraflow.runtime.tracing import span
-from astraflow.weights.chunks import announced, split, transfer_of
+from astraflow.weights.chunks import split, transfer_of, unhashed_transfer
 from astraflow.weights.delta import encode_delta
-from astraflow.weights.drafts import Draft, DraftBuffer, DraftBuffers
-from astraflow.weights.intake import changed_elements
-from astraflow.weights.shared import sweep
+from astraflow.weights.shared_memory import remove_unused_buffers
 from astraflow.weights.signing import SigningKey
+from astraflow.weights.staging_buffers import StagedVersion, StagingBuffer, StagingBufferPool
 from astraflow.weights.tensors import (
     SnapshotTensors,
     TensorShapes,
     fill,
     has_same_layout,
+    hash_into_manifest,
     lay_out,
-    runs,
-    seal,
     shapes_of,
+    width_regions,
 )
+from astraflow.weights.upload_verification import changed_elements
 
 log = get_logger()
 
@@ -41,50 +41,50 @@ Result = TypeVar("Result")
 
 
 class PublishConfig(Config):
-    """How a trainer publishes."""
+    """Options of a publisher."""
 
     is_shared: bool = True
-    """Versions are written to shared memory, from where a store and readers on this host take them without a copy."""
+    """Write versions to shared memory, which a store and readers on the same host map without a copy."""
     codec_threads: int = Field(default=1, ge=1)
-    """Threads that hash and encode one version beside the next step."""
+    """Threads that hash and encode a version during the next step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishStats:
-    """What one publish took."""
+    """Sizes and durations of one publish."""
 
     version: Version
     kind: TransferKind
     is_shared: bool
-    """Whether the store took the version's bits from shared memory."""
+    """True when the store took the version's bits from shared memory."""
     full_bytes: int
     sent_bytes: int
-    """In chunks, of the file that was accepted; retries are not counted."""
+    """Bytes of the accepted file that were sent in chunks; retries are not counted."""
     changed_elements: int
     elements: int
-    """Elements whose bits differ from the version before, of how many; both 0 when there is none to compare with."""
+    """Elements of the version, of which `changed_elements` differ from the previous version; both 0 without one."""
     copy_s: float
-    """Copying the weights off the device: only this holds the trainer up."""
+    """Copy of the weights off the device; the trainer is paused only for this. Seconds."""
     hash_s: float
     encode_s: float
-    """Making the delta; 0 where the store maps the bits, and makes it itself."""
+    """Encoding of the delta. Seconds; 0 where the store maps the bits, and encodes it itself."""
     send_s: float
-    """Until the store had it durably, retries included."""
+    """Time until the store had persisted the version, retries included. Seconds."""
     is_new: bool
-    """False when the store had this very version already."""
+    """False when the store already had this version."""
 
 
 class Publisher:
-    """Publishes the versions of one policy, at most one at a time, while the trainer goes on.
+    """Publishes the versions of one policy, at most one at a time, while the trainer continues.
 
-    An `async with`: leaving it waits for the publish in flight, or cancels it when leaving on an error. The trainer
-    asks for a draft, writes its weights there, which is the only copy there is on this host, and hands it over:
+    Use as an `async with`: the exit waits for the publish in progress, or cancels it on an error. The trainer requests
+    a staging buffer, writes its weights to it, which is the only copy on this host, and publishes it:
 
-        draft ─► written ─► publish: hashed ─► offered to the store ─► base of the next version ─► reused
-                            (beside the next step)                                       when nobody reads it
+        staged ─► written ─► publish: hashed ─► offered to the store ─► base of the next version ─► reused
+                             (during the next step)                                      when it has no readers
 
-    A store on this host maps the bits, and makes the delta itself. Elsewhere versions travel as deltas, for which the
-    bits that were published last stay in their buffer; the first one after a restart travels in full.
+    A store on this host maps the bits, and encodes the delta itself. Other stores receive deltas, for which the last
+    published bits stay in their buffer; the first version after a restart is sent in full.
     """
 
     def __init__(
@@ -96,20 +96,20 @@ class Publisher:
         signing: SigningKey | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """signing: the run's key, with which every manifest is signed; None in a run that does not sign."""
+        """signing: the run's key, which signs every manifest; None in a run without signatures."""
         self._client = client
         self._policy = policy
         self._config = config or PublishConfig()
         self._signing = signing
         self._clock = clock or SystemClock()
-        self._buffers = DraftBuffers(is_shared=self._config.is_shared)
-        self._is_store_here = True
-        """Until it turns out that the store cannot map this host's memory."""
-        self._base: tuple[Manifest, DraftBuffer] | None = None
+        self._buffers = StagingBufferPool(is_shared=self._config.is_shared)
+        self._is_store_local = True
+        """False once the store could not map this host's memory."""
+        self._base: tuple[Manifest, StagingBuffer] | None = None
         self._in_flight: asyncio.Task[PublishStats] | None = None
 
     async def __aenter__(self) -> Self:
-        await asyncio.to_thread(sweep)
+        await asyncio.to_thread(remove_unused_buffers)
         return self
 
     async def __aexit__(
@@ -124,39 +124,41 @@ class Publisher:
         finally:
             self._buffers.close()
 
-    async def draft(self, shapes: TensorShapes) -> Draft:
-        """Places to write the next version to; each draft is to be published."""
+    async def begin_version(self, shapes: TensorShapes) -> StagedVersion:
+        """Returns a staging buffer for the next version; each must be published."""
         specs = lay_out(shapes)
         size_bytes = sum(spec.size_bytes for spec in specs)
-        buffer = self._buffers.take_ready(size_bytes)
+        buffer = self._buffers.take_prepared(size_bytes)
         if buffer is None:
             buffer = await asyncio.to_thread(self._buffers.take, size_bytes)
-        return Draft(specs, buffer)
+        return StagedVersion(specs, buffer)
 
     async def publish(
         self,
         version: Version,
-        weights: Draft | SnapshotTensors,
+        weights: StagedVersion | SnapshotTensors,
         *,
         probe: Probe | None = None,
         metadata: Mapping[str, str] | None = None,
+        after: Awaitable[object] | None = None,
     ) -> PublishStats | None:
-        """Hand a written draft over; nobody may change it any more. Returns what the publish before it took.
+        """Publishes a staged version, which must not change afterwards. Returns the statistics of the previous publish.
 
-        Arrays are copied to a draft first. Waits only while the publish before is still in flight. Publishing the same
-        bits again is harmless. Raises: what `wait` raises for the publish before; InvalidInput for arrays that do not
-        fit their shapes.
+        Arrays are copied to a staging buffer first. Waits only while the previous publish is in progress. Publishing
+        the same bits again is harmless. after: the version is hashed, but not sent before this has a result; its
+        exception ends the publish. Raises: the errors of `wait` for the previous publish; InvalidInput for arrays that
+        do not match their shapes.
         """
         before = await self.wait()
-        draft = weights if isinstance(weights, Draft) else await self._drafted(weights)
-        publishing = self._publish_traced(version, draft, probe, metadata or {})
+        staged = weights if isinstance(weights, StagedVersion) else await self._stage_tensors(weights)
+        publishing = self._publish_traced(version, staged, probe, metadata or {}, after)
         self._in_flight = asyncio.create_task(publishing, name=f"publish {self._policy} {version}")
         return before
 
     async def wait(self) -> PublishStats | None:
-        """Until the store has the version handed over last; None when nothing is in flight.
+        """Waits until the store has the latest version; returns its statistics, None when no publish is in progress.
 
-        A store that cannot be reached, or whose disk is full, is tried again for ever.
+        Retries without limit while the store is unreachable or its disk is full.
         Raises: Conflict when the store has other bits under that version; InvalidInput when it is not the next one.
         """
         if self._in_flight is None:
@@ -169,97 +171,113 @@ class Publisher:
                 self._in_flight = task
             raise
 
-    async def _drafted(self, tensors: SnapshotTensors) -> Draft:
-        draft = await self.draft(shapes_of(tensors))
+    async def _stage_tensors(self, tensors: SnapshotTensors) -> StagedVersion:
+        staged = await self.begin_version(shapes_of(tensors))
 
         def write() -> None:
-            with draft.writing():
-                fill(draft.specs, draft.buffer.writable, tensors)
+            with staged.open_for_writing():
+                fill(staged.specs, staged.buffer.writable, tensors)
 
         try:
             await asyncio.to_thread(write)
         except BaseException:
-            self._buffers.give_back(draft.buffer)
+            self._buffers.release(staged.buffer)
             raise
-        return draft
+        return staged
 
     async def _publish_traced(
-        self, version: Version, draft: Draft, probe: Probe | None, metadata: Mapping[str, str]
+        self,
+        version: Version,
+        staged: StagedVersion,
+        probe: Probe | None,
+        metadata: Mapping[str, str],
+        after: Awaitable[object] | None,
     ) -> PublishStats:
         with span("rl.publish", version=f"{self._policy}:{version}") as hop:
-            stats = await self._publish(version, draft, probe, metadata)
-            hop.note(bytes=stats.sent_bytes, kind=stats.kind.value, is_shared=stats.is_shared)
+            stats = await self._publish(version, staged, probe, metadata, after)
+            hop.annotate(bytes=stats.sent_bytes, kind=stats.kind.value, is_shared=stats.is_shared)
             return stats
 
     async def _publish(
-        self, version: Version, draft: Draft, probe: Probe | None, metadata: Mapping[str, str]
+        self,
+        version: Version,
+        staged: StagedVersion,
+        probe: Probe | None,
+        metadata: Mapping[str, str],
+        after: Awaitable[object] | None,
     ) -> PublishStats:
-        buffer = draft.buffer
+        buffer = staged.buffer
         try:
-            manifest, hash_s = await _timed(lambda: self._sealed(version, draft, probe, metadata))
-            buffer.show()
+            manifest, hash_s = await _timed(lambda: self._build_manifest(version, staged, probe, metadata))
+            if after is not None:
+                await asyncio.shield(after)
+            buffer.share()
             began = time.perf_counter()
-            offers = _Offers(manifest, buffer, self._base, workers=self._config.codec_threads)
-            offer, is_new = await self._sent(offers)
-            send_s = time.perf_counter() - began - offers.encode_s
-            changed = await asyncio.to_thread(offers.changed_elements)
+            options = _UploadOptions(manifest, buffer, self._base, workers=self._config.codec_threads)
+            option, is_new = await self._send_first_accepted(options)
+            send_s = time.perf_counter() - began - options.encode_s
+            changed = await asyncio.to_thread(options.changed_elements)
         except BaseException:
-            self._buffers.give_back(buffer)
+            self._buffers.release(buffer)
             raise
         if self._base is not None:
-            self._buffers.give_back(self._base[1])
+            self._buffers.release(self._base[1])
         self._base = (manifest, buffer)
-        await asyncio.to_thread(self._buffers.make_ready, manifest.size_bytes)
+        await asyncio.to_thread(self._buffers.prepare_next, manifest.size_bytes)
         stats = PublishStats(
             version=version,
-            kind=offer.transfer.kind,
-            is_shared=offer.shared is not None,
+            kind=option.transfer.kind,
+            is_shared=option.shared is not None,
             full_bytes=manifest.size_bytes,
-            sent_bytes=len(offer.data),
+            sent_bytes=len(option.data),
             changed_elements=changed or 0,
-            elements=sum(run.elements for run in runs(manifest)) if changed is not None else 0,
-            copy_s=draft.copy_s,
+            elements=sum(region.elements for region in width_regions(manifest)) if changed is not None else 0,
+            copy_s=staged.copy_s,
             hash_s=hash_s,
-            encode_s=offers.encode_s,
+            encode_s=options.encode_s,
             send_s=send_s,
             is_new=is_new,
         )
-        log.debug("published", policy=self._policy, version=version, kind=stats.kind.value, bytes=stats.sent_bytes)
+        log.debug(
+            "publish_finished", policy=self._policy, version=version, kind=stats.kind.value, bytes=stats.sent_bytes
+        )
         return stats
 
-    def _sealed(self, version: Version, draft: Draft, probe: Probe | None, metadata: Mapping[str, str]) -> Manifest:
-        manifest = seal(
-            draft.specs,
-            draft.buffer.bits,
+    def _build_manifest(
+        self, version: Version, staged: StagedVersion, probe: Probe | None, metadata: Mapping[str, str]
+    ) -> Manifest:
+        manifest = hash_into_manifest(
+            staged.specs,
+            staged.buffer.bits,
             policy=self._policy,
             version=version,
             probe=probe,
             metadata=metadata,
             workers=self._config.codec_threads,
         )
-        return manifest if self._signing is None else self._signing.signed(manifest)
+        return manifest if self._signing is None else self._signing.sign(manifest)
 
-    async def _sent(self, offers: "_Offers") -> tuple["_Offer", bool]:
-        """The first offer that the store takes, and whether the version was new to it."""
-        manifest = offers.manifest
-        remaining = offers.in_order(is_shared=self._is_store_here)
-        offer = await asyncio.to_thread(next, remaining)
+    async def _send_first_accepted(self, options: "_UploadOptions") -> tuple["_UploadOption", bool]:
+        """Returns the first option that the store accepts, and whether the version was new to it."""
+        manifest = options.manifest
+        remaining = options.by_bytes_sent(is_shared=self._is_store_local)
+        option = await asyncio.to_thread(next, remaining)
         while True:
             try:
-                return offer, await self._send(manifest, offer)
+                return option, await self._send(manifest, option)
             except (UnknownVersion, CorruptData) as problem:
                 following = await asyncio.to_thread(next, remaining, None)
                 if following is None:
                     raise
-                log.info("publishing_otherwise", policy=self._policy, version=manifest.version, problem=str(problem))
-                if offer.shared is not None:
-                    self._is_store_here = False
-                    log.warning("store_maps_nothing", policy=self._policy, problem=str(problem))
-                offer = following
+                log.info("publish_fallback", policy=self._policy, version=manifest.version, problem=str(problem))
+                if option.shared is not None:
+                    self._is_store_local = False
+                    log.warning("store_cannot_map_shared_memory", policy=self._policy, problem=str(problem))
+                option = following
 
-    async def _send(self, manifest: Manifest, offer: "_Offer") -> bool:
+    async def _send(self, manifest: Manifest, option: "_UploadOption") -> bool:
         return await retry(
-            lambda: self._client.publish(manifest, offer.transfer, split(offer.data), shared=offer.shared),
+            lambda: self._client.publish(manifest, option.transfer, split(option.data), shared=option.shared),
             what=f"publishing {self._policy} version {manifest.version}",
             retry_on=(*TRANSIENT, StorageFull),
             clock=self._clock,
@@ -267,49 +285,48 @@ class Publisher:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Offer:
-    """One way to hand a version in: what it is, the chunks' bytes, and the file in shared memory that goes with it."""
+class _UploadOption:
+    """One way to send a version: its transfer, the chunks' bytes, and the shared-memory file, if any."""
 
     transfer: Transfer
     data: memoryview
     shared: SharedFile | None = None
 
 
-class _Offers:
-    """The ways to hand one version in. What one takes is made when its turn comes: a store that maps the bits makes the
-    delta itself."""
+class _UploadOptions:
+    """Ways to send one version, prepared on demand: a store that maps the bits encodes the delta itself."""
 
     def __init__(
-        self, manifest: Manifest, buffer: DraftBuffer, base: tuple[Manifest, DraftBuffer] | None, *, workers: int
+        self, manifest: Manifest, buffer: StagingBuffer, base: tuple[Manifest, StagingBuffer] | None, *, workers: int
     ) -> None:
         self.manifest = manifest
         self.encode_s = 0.0
-        """What making the delta took, if it was made."""
+        """Duration of encoding the delta, if it was encoded. Seconds."""
         self._buffer = buffer
         self._base = base
         self._workers = workers
         self._changed: int | None = None
 
     def changed_elements(self) -> int | None:
-        """How many differ from the version before; None where there is none like it. Compares, if no delta was made."""
+        """Returns the number of elements that differ from the previous version; None without one of the same layout."""
         if self._changed is None and self._base is not None and has_same_layout(self._base[0], self.manifest):
             self._changed = changed_elements(self.manifest, self._base[1].bits, self._buffer.bits)
         return self._changed
 
-    def in_order(self, *, is_shared: bool) -> Iterator[_Offer]:
-        """From the fewest bytes through gRPC to the most. A store that cannot map the file, or lacks the delta's base,
-        refuses. Slow: versions are compared and hashed."""
+    def by_bytes_sent(self, *, is_shared: bool) -> Iterator[_UploadOption]:
+        """Yields options in order of their bytes through gRPC. A store that cannot map the file, or lacks the delta's
+        base, rejects an option. Slow: compares and hashes versions."""
         file = self._buffer.file if is_shared else None
         if file is not None:
-            yield _Offer(transfer=announced(self.manifest), data=memoryview(b""), shared=file)
+            yield _UploadOption(transfer=unhashed_transfer(self.manifest), data=memoryview(b""), shared=file)
         delta = self._delta()
         if delta is not None:
             yield delta
         bits = self._buffer.bits.data
-        yield _Offer(transfer=transfer_of(self.manifest, bits, base=None), data=bits)
+        yield _UploadOption(transfer=transfer_of(self.manifest, bits, base=None), data=bits)
 
-    def _delta(self) -> _Offer | None:
-        """The way from the version before, if that is smaller than the version."""
+    def _delta(self) -> _UploadOption | None:
+        """Returns the delta from the previous version, if it is smaller than the version."""
         if self._base is None or not has_same_layout(self._base[0], self.manifest):
             return None
         base, old = self._base
@@ -319,11 +336,13 @@ class _Offers:
         self._changed = delta.changed_elements
         if len(delta.data) >= self.manifest.size_bytes:
             return None
-        return _Offer(transfer=transfer_of(self.manifest, delta.data, base=base.version), data=memoryview(delta.data))
+        return _UploadOption(
+            transfer=transfer_of(self.manifest, delta.data, base=base.version), data=memoryview(delta.data)
+        )
 
 
 async def _timed(work: Callable[[], Result]) -> tuple[Result, float]:
-    """Work in a thread, with the seconds it took."""
+    """Runs `work` in a thread; returns its result and its duration in seconds."""
     began = time.perf_counter()
     result = await asyncio.to_thread(work)
     return result, time.perf_counter() - began

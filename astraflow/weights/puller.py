@@ -1,4 +1,4 @@
-"""The node's side: follows a policy's versions, and hands out only what was proven bit by bit."""
+"""Puller of a node: follows a policy's versions and returns only versions verified bit by bit."""
 
 import asyncio
 import time
@@ -17,72 +17,72 @@ from astraflow.contract.errors import (
 )
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.weights import Manifest, SharedFile, Transfer, TransferKind, TransferPlan
-from astraflow.runtime.aio import TRANSIENT, retry
 from astraflow.runtime.clock import Clock, SystemClock
 from astraflow.runtime.logs import get_logger
+from astraflow.runtime.retries import TRANSIENT, retry
 from astraflow.runtime.tracing import span
 from astraflow.weights.assembly import Assembly
-from astraflow.weights.buffers import Buffers
+from astraflow.weights.buffer_pool import BufferPool
 from astraflow.weights.config import PullConfig
-from astraflow.weights.download import Download, Patience
-from astraflow.weights.origins import Origin, Origins
-from astraflow.weights.shared import attach, is_here
+from astraflow.weights.download import Download, SlownessLimits
+from astraflow.weights.shared_memory import is_on_this_host, map_read_only
 from astraflow.weights.signing import VerifyingKey
-from astraflow.weights.staging import Staged, check_plan, mapped, stage
 from astraflow.weights.tensors import Buffer, VerifiedWeights, verify
+from astraflow.weights.transfer_application import AppliedTransfers, apply_transfers, check_plan, compare_mapped
+from astraflow.weights.weight_sources import WeightSource, WeightSources
 
 log = get_logger()
 
 REPLAN_DELAY_S = 0.1
-"""Pause before planning again, after the store has forgotten what was planned."""
+"""Pause before planning again, after the store has removed a planned file."""
 
 GIVE_UP_S = 5.0
-"""A place that does not answer for this long is left, where there is another one."""
+"""Time without an answer after which a source is replaced by another one, if there is one."""
 
 Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferStats:
-    """What getting one version took, phase by phase."""
+    """Sizes and durations of fetching one version."""
 
     version: Version
     base: Version | None
-    """None after a full transfer."""
-    origin: str
-    """Whence it came."""
+    """Version that the deltas started from; None after a full transfer."""
+    source: str
+    """Name of the source."""
     transfers: int
     full_bytes: int
-    """Fetched as full snapshots."""
+    """Bytes fetched as full snapshots."""
     delta_bytes: int
-    """Fetched as deltas."""
+    """Bytes fetched as deltas."""
     shared_bytes: int
-    """Mapped from shared memory: then nothing was fetched."""
+    """Bytes mapped from shared memory, in which case nothing was fetched."""
     version_bytes: int
-    """Size of the version itself."""
+    """Size of the version. Bytes."""
     changed_elements: int | None
-    """None after a full transfer."""
+    """Elements that differ from the base; None after a full transfer."""
     elements: int
-    """Of the version."""
+    """Elements of the version."""
     fetch_s: float
-    """From the first request to the last byte."""
+    """Time from the first request to the last byte."""
     decode_s: float
-    """Turning deltas into bits."""
+    """Time for decoding and applying deltas."""
     stage_s: float
-    """Getting the base beside itself."""
+    """Time for copying the base."""
     verify_s: float
-    """Hashing: files, and the version."""
+    """Time for hashing files and the version."""
     resumes: int
-    """Breaks of the link that were got over."""
-    behind: int
-    """Versions that the node was behind; 0 for its first."""
+    """Interruptions after which the download was resumed. Count."""
+    versions_behind: int
+    """Versions that the node was behind; 0 for its first version."""
     fallbacks: int
-    """1 when the deltas turned out bad and a full snapshot was fetched instead."""
+    """1 when the deltas were corrupt and a full snapshot was fetched instead, else 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pulled:
-    """A version ready to be loaded, and what getting it took."""
+class PulledVersion:
+    """A version ready to be loaded, with its transfer statistics."""
 
     weights: VerifiedWeights
     stats: TransferStats
@@ -90,13 +90,13 @@ class Pulled:
 
 @dataclass(slots=True, kw_only=True)
 class _Attempt:
-    """Getting one version from one place."""
+    """Attempt to get one version from one source."""
 
-    origin: Origin
+    source: WeightSource
     want: Version | None
-    """None for the newest."""
-    gives_up: bool
-    """There are other places."""
+    """Requested version; None for the newest."""
+    has_alternative: bool
+    """True when there are other sources."""
     fallbacks: int = 0
     resumes: int = 0
     fetch_s: float = 0.0
@@ -104,230 +104,252 @@ class _Attempt:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Begun:
-    """A file that is not whole yet, and who brought of it: whoever comes next goes on with it."""
+class _PartialDownload:
+    """An incomplete file and the sources that contributed to it; the next source continues it."""
 
     assembly: Assembly
-    by: set[str] = field(default_factory=set)
+    source_names: set[str] = field(default_factory=set)
 
 
 class Puller:
-    """Follows one policy: `newer` waits for, fetches, stages and proves the newest version; `commit` makes it the base.
-    `exactly` does the same for one version.
+    """Follows one policy: `pull_newer` waits for, fetches, stages and verifies the newest version; `commit` makes it
+    the base. `pull_exact` does the same for one version.
 
-        follow ──notice──► plan ─┬─► fetch ──► stage ──┬─► verify ──► (caller loads it) ──► commit
-           ▲                 ▲   └─► map, same host ───┘     │                                 │
-           │                 ├── forgotten ◄──┴── corrupt: once more, in full                  │
-           │                 └── the place fails, lies or stalls: the next one                 │
-           └───────────────────────────────────────────────────────────────────────────────────┘
+        watch ──notice──► plan ─┬─► fetch ──► stage ──┬─► verify ──► (caller loads it) ──► commit
+           ▲                │   └─► map, same host ───┘     │                                 │
+           │                ├── removed ◄────┴── corrupt: once more, in full                  │
+           │                └── source fails, is corrupt or stalls: the next source           │
+           └──────────────────────────────────────────────────────────────────────────────────┘
 
-    Until `commit`, the committed version stays whole and usable, and the next version is built on it. Versions in
-    between are skipped: what is fetched is always the newest. What had arrived of a file is kept, and another place
-    that has the same file brings only the rest. One caller at a time.
+    Until `commit`, the committed version stays complete and usable, and the next version is built on it. Intermediate
+    versions are skipped: each fetch is of the newest version. Received bytes of a file are kept, and another source
+    with the same file sends only the rest. Supports one caller at a time.
     """
 
     def __init__(
         self,
-        origins: Origins,
+        sources: WeightSources,
         policy: PolicyId,
         *,
         config: PullConfig | None = None,
         trusted: VerifyingKey | None = None,
         clock: Clock | None = None,
     ) -> None:
-        """trusted: the key that must have signed every version; None in a run that does not sign."""
-        self._origins = origins
+        """trusted: the key that must have signed every version; None in a run without signatures."""
+        self._sources = sources
         self._policy = policy
         self._config = config or PullConfig()
         self._trusted = trusted
         self._clock = clock or SystemClock()
-        self._buffers = Buffers()
-        self._begun: _Begun | None = None
+        self._buffers = BufferPool()
+        self._partial: _PartialDownload | None = None
         self._committed: tuple[Manifest, Buffer] | None = None
 
     @property
     def committed(self) -> Version | None:
-        """The version that was committed last."""
+        """The last committed version; None before the first."""
         return None if self._committed is None else self._committed[0].version
 
     def commit(self, weights: VerifiedWeights) -> None:
-        """The engine serves these weights now: build the next version on them."""
+        """Makes these weights the base of the next version; call it once the engine serves them."""
         self._committed = (weights.manifest, weights.buffer)
 
-    async def newer(self) -> Pulled:
-        """The newest version, once there is one newer than the committed one. Waits, retries and resumes for ever.
+    async def pull_newer(self) -> PulledVersion:
+        """Returns the newest version once it is newer than the committed one. Waits, retries and resumes without limit.
 
         Raises: CorruptData when even a full snapshot does not match its hashes; NotTrusted when the pinned key did not
-        sign the version; errors that no retry helps.
+        sign the version; errors that retries cannot fix.
         """
         while True:
-            among = await self._having_newer(self.committed)
+            sources = await self._sources_with_newer(self.committed)
             try:
-                return await self._pull(among, want=None)
+                return await self._pull(sources, want=None)
             except (UnknownVersion, UnknownPolicy) as problem:
-                log.info("planning_again", policy=self._policy, problem=str(problem))
+                log.info("plan_discarded", policy=self._policy, problem=str(problem))
                 await self._clock.sleep(REPLAN_DELAY_S)
 
-    async def exactly(self, version: Version) -> Pulled:
-        """One version, whatever newer ones there are; waits until it is published, retries and resumes for ever.
+    async def pull_exact(self, version: Version) -> PulledVersion:
+        """Returns one version, even if there are newer ones; waits until it is published, retries and resumes.
 
-        Raises: UnknownVersion when it is not kept any more; otherwise as `newer`.
+        Raises: UnknownVersion when it is no longer stored; the other errors of `pull_newer`.
         """
-        among = await self._having_newer(Version(version - 1) if version else None)
-        return await self._pull(among, want=version)
+        sources = await self._sources_with_newer(Version(version - 1) if version else None)
+        return await self._pull(sources, want=version)
 
-    async def _having_newer(self, than: Version | None) -> Sequence[Origin]:
-        """Wait for a newer version; returns the places to try, in order.
+    async def _sources_with_newer(self, newer_than: Version | None) -> Sequence[WeightSource]:
+        """Waits for a newer version; returns the sources to try, in order.
 
-        Those that have it come first. Where one does, those preferred to it get `patience_s` to have one too, and are
-        set aside if they have not: a mirror that is stuck is passed over.
+        Sources with the version come first. Once a source has it, more preferred sources have
+        `preferred_source_wait_s` to get it too; then they are backed off, so that a stuck mirror is skipped.
         """
         while True:
-            usable = self._origins.usable()
+            usable = self._sources.available()
             watches = {
-                asyncio.create_task(self._first_notice(origin, than, gives_up=len(self._origins.all) > 1)): origin
-                for origin in usable
+                asyncio.create_task(
+                    self._first_notice(source, newer_than, has_alternative=len(self._sources.all) > 1)
+                ): source
+                for source in usable
             }
             try:
-                having = await self._first_having(watches)
+                ready = await self._first_sources_with_newer(watches)
             except TRANSIENT as problem:
-                log.debug("no_origin_answers", policy=self._policy, problem=str(problem))
+                log.debug("sources_unreachable", policy=self._policy, problem=str(problem))
                 continue
             finally:
                 for watch in watches:
                     watch.cancel()
                 await asyncio.gather(*watches, return_exceptions=True)
-            for origin in usable[: usable.index(having[0])]:
-                self._origins.set_aside(origin, Unavailable("it has no newer version, or does not answer"))
-            return [*having, *(origin for origin in usable if origin not in having)]
+            for source in usable[: usable.index(ready[0])]:
+                self._sources.back_off(
+                    source,
+                    Unavailable(
+                        "cannot use this source: it has no newer version, or does not answer; another source is used",
+                        code="weights.source_behind",
+                    ),
+                )
+            return [*ready, *(source for source in usable if source not in ready)]
 
-    async def _first_having(self, watches: Mapping[asyncio.Task[None], Origin]) -> list[Origin]:
+    async def _first_sources_with_newer(self, watches: Mapping[asyncio.Task[None], WeightSource]) -> list[WeightSource]:
         pending = set(watches)
         while pending and not any(watch.done() and watch.exception() is None for watch in watches):
             _, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
         if not (preferred := next(iter(watches))).done():
-            patience = asyncio.create_task(self._clock.sleep(self._config.patience_s))
-            await asyncio.wait({preferred, patience}, return_when=asyncio.FIRST_COMPLETED)
-            patience.cancel()
-        having = [origin for watch, origin in watches.items() if watch.done() and watch.exception() is None]
-        if not having:
+            wait_limit = asyncio.create_task(self._clock.sleep(self._config.preferred_source_wait_s))
+            await asyncio.wait({preferred, wait_limit}, return_when=asyncio.FIRST_COMPLETED)
+            wait_limit.cancel()
+        ready = [source for watch, source in watches.items() if watch.done() and watch.exception() is None]
+        if not ready:
             preferred.result()
-        return having
+        return ready
 
-    async def _first_notice(self, origin: Origin, than: Version | None, *, gives_up: bool) -> None:
+    async def _first_notice(self, source: WeightSource, newer_than: Version | None, *, has_alternative: bool) -> None:
         async def first_notice() -> None:
-            async with aclosing(origin.client.watch(self._policy, after=than)) as notices:
+            async with aclosing(source.client.watch(self._policy, after=newer_than)) as notices:
                 async for _ in notices:
                     return
-            raise Unavailable("the weight store ended the stream of versions")
+            raise Unavailable(
+                "cannot watch versions: the weight store ended the stream; it is opened again",
+                code="weights.watch_ended",
+            )
 
         await retry(
             first_notice,
-            what=f"watching the versions of {self._policy} at {origin.name}",
-            give_up_after_s=GIVE_UP_S if gives_up else None,
+            what=f"watching the versions of {self._policy} at {source.name}",
+            give_up_after_s=GIVE_UP_S if has_alternative else None,
             clock=self._clock,
         )
 
-    async def _pull(self, among: Sequence[Origin], *, want: Version | None) -> Pulled:
-        """From the first place that brings it. Raises: as `newer`, and UnknownVersion, when no place can."""
+    async def _pull(self, sources: Sequence[WeightSource], *, want: Version | None) -> PulledVersion:
+        """Pulls from the first source that succeeds. Raises: as `pull_newer`, and UnknownVersion, when none does."""
         while True:
             problem: AstraFlowError | None = None
-            for origin in among:
-                attempt = _Attempt(origin=origin, want=want, gives_up=len(among) > 1)
+            for source in sources:
+                attempt = _Attempt(source=source, want=want, has_alternative=len(sources) > 1)
                 try:
                     pulled = await self._pull_from(attempt)
-                except (UnknownVersion, UnknownPolicy) as found:
-                    problem = found  # it need not be at fault
-                except AstraFlowError as found:
-                    self._origins.set_aside(origin, found)
-                    problem = found
+                except (UnknownVersion, UnknownPolicy) as error:
+                    problem = error  # the source may still be healthy
+                except AstraFlowError as error:
+                    self._sources.back_off(source, error)
+                    problem = error
                 else:
-                    origin.served()
+                    source.mark_succeeded()
                     return pulled
             if problem is not None and not isinstance(problem, TRANSIENT):
                 raise problem
-            among = self._origins.usable()
+            sources = self._sources.available()
 
-    async def _pull_from(self, attempt: _Attempt) -> Pulled:
+    async def _pull_from(self, attempt: _Attempt) -> PulledVersion:
         have = self._committed
-        base = None if attempt.want is not None and attempt.want == self.committed else have  # nothing leads to itself
+        base = None if attempt.want is not None and attempt.want == self.committed else have  # no delta from itself
         plan = await self._plan(attempt, base=base)
         try:
-            return await self._carry_out(attempt, plan, base=base)
+            return await self._execute(attempt, plan, base=base)
         except CorruptData as problem:
-            log.warning("fetching_in_full", policy=self._policy, version=plan.manifest.version, problem=str(problem))
+            log.warning("full_fetch_started", policy=self._policy, version=plan.manifest.version, problem=str(problem))
         attempt.fallbacks += 1
-        return await self._carry_out(attempt, await self._plan(attempt, base=None), base=None)
+        return await self._execute(attempt, await self._plan(attempt, base=None), base=None)
 
     async def _plan(self, attempt: _Attempt, *, base: tuple[Manifest, Buffer] | None) -> TransferPlan:
-        """Ask for the way, and prove that it is one. Raises: CorruptData."""
+        """Requests a transfer plan and validates it. Raises: CorruptData."""
         want, have = attempt.want, base[0].version if base else None
         plan = await retry(
-            lambda: attempt.origin.client.plan(self._policy, have=have, want=want),
-            what=f"planning the way to {'the newest version' if want is None else f'version {want}'} of {self._policy}",
-            give_up_after_s=GIVE_UP_S if attempt.gives_up else None,
+            lambda: attempt.source.client.plan(self._policy, have=have, want=want),
+            what=f"planning a route to {'the newest version' if want is None else f'version {want}'} of {self._policy}",
+            give_up_after_s=GIVE_UP_S if attempt.has_alternative else None,
             clock=self._clock,
         )
         if self._trusted is not None:
             self._trusted.check(plan.manifest)
         check_plan(plan, base=base[0] if base else None, max_bytes=self._config.max_version_bytes)
-        found, committed = plan.manifest.version, self.committed
-        is_wanted = found == want if want is not None else committed is None or found > committed
+        offered, committed = plan.manifest.version, self.committed
+        is_wanted = offered == want if want is not None else committed is None or offered > committed
         if plan.manifest.policy != self._policy or not is_wanted:
-            raise CorruptData(f"{attempt.origin.name} offers {plan.manifest.policy}:{found} instead of what was asked")
+            raise CorruptData(
+                f"cannot use the plan of {attempt.source.name}: it is for version {offered} of "
+                f"{plan.manifest.policy!r}, which was not requested; use another source",
+                code="weights.unexpected_plan",
+            )
         return plan
 
-    async def _carry_out(
+    async def _execute(
         self, attempt: _Attempt, plan: TransferPlan, *, base: tuple[Manifest, Buffer] | None
-    ) -> Pulled:
-        if plan.shared is not None and self._config.maps_shared and is_here(plan.shared):
+    ) -> PulledVersion:
+        if plan.shared is not None and self._config.use_shared_memory and is_on_this_host(plan.shared):
             try:
                 return await self._map(attempt, plan, plan.shared, base=base)
             except (UnknownVersion, InvalidInput, CorruptData) as problem:
-                log.info("not_mapped", policy=self._policy, version=plan.manifest.version, problem=str(problem))
+                log.info(
+                    "shared_memory_not_mapped", policy=self._policy, version=plan.manifest.version, problem=str(problem)
+                )
         return await self._fetch_all(attempt, plan, base=base)
 
     async def _map(
         self, attempt: _Attempt, plan: TransferPlan, shared: SharedFile, *, base: tuple[Manifest, Buffer] | None
-    ) -> Pulled:
-        """The bits in the store's own memory. Raises: UnknownVersion, InvalidInput, CorruptData."""
+    ) -> PulledVersion:
+        """Maps the bits in the store's shared memory. Raises: UnknownVersion, InvalidInput, CorruptData."""
         manifest = plan.manifest
         version = f"{self._policy}:{manifest.version}"
         with span("rl.weights.fetch", version=version, transfers=0, bytes=0):
-            buffer = attach(shared)
+            buffer = map_read_only(shared)
         with span("rl.weights.verify", version=version):
             _, verify_s = await _timed(lambda: verify(manifest, buffer, workers=self._config.codec_threads))
-        staged, decode_s = await _timed(lambda: mapped(manifest, buffer, base=base))
-        unfetched = replace(plan, transfers=())
-        return self._pulled(
-            attempt, unfetched, staged, shared_bytes=manifest.size_bytes, decode_s=decode_s, verify_s=verify_s
+        staged, decode_s = await _timed(lambda: compare_mapped(manifest, buffer, base=base))
+        plan_without_transfers = replace(plan, transfers=())
+        return self._build_result(
+            attempt,
+            plan_without_transfers,
+            staged,
+            shared_bytes=manifest.size_bytes,
+            decode_s=decode_s,
+            verify_s=verify_s,
         )
 
     async def _fetch_all(
         self, attempt: _Attempt, plan: TransferPlan, *, base: tuple[Manifest, Buffer] | None
-    ) -> Pulled:
+    ) -> PulledVersion:
         workers, manifest = self._config.codec_threads, plan.manifest
         version = f"{self._policy}:{manifest.version}"
         with span("rl.weights.fetch", version=version, transfers=len(plan.transfers), bytes=plan.size_bytes):
             files = [await self._fetch(attempt, transfer) for transfer in plan.transfers]
-        into = None if _is_one_snapshot(plan) else self._buffers.lend(manifest.size_bytes)
-        staged, staging_s = await _timed(lambda: stage(plan, files, base=base, into=into, workers=workers))
+        into = None if _is_single_snapshot(plan) else self._buffers.acquire(manifest.size_bytes)
+        staged, staging_s = await _timed(lambda: apply_transfers(plan, files, base=base, into=into, workers=workers))
         with span("rl.weights.verify", version=version):
             _, verify_s = await _timed(lambda: verify(manifest, staged.buffer, workers=workers))
         decode_s = staging_s - staged.copy_s
-        return self._pulled(attempt, plan, staged, stage_s=staged.copy_s, decode_s=decode_s, verify_s=verify_s)
+        return self._build_result(attempt, plan, staged, stage_s=staged.copy_s, decode_s=decode_s, verify_s=verify_s)
 
     async def _fetch(self, attempt: _Attempt, transfer: Transfer) -> Buffer:
-        """One file, proven. Raises: CorruptData when it is wrong and this place brought all of it."""
+        """Fetches and verifies one file. Raises: CorruptData when it is wrong and came from this source alone."""
         while True:
-            began, begun, name = time.perf_counter(), self._resumed(transfer), attempt.origin.name
-            received = begun.assembly.received
+            began, partial, name = time.perf_counter(), self._resume_or_start(transfer), attempt.source.name
+            received = partial.assembly.received
             download = Download(
-                attempt.origin,
-                begun.assembly,
-                pace=self._origins.pace,
-                patience=self._patience_with(attempt.origin),
-                gives_up=attempt.gives_up,
+                attempt.source,
+                partial.assembly,
+                rate_limiter=self._sources.rate_limiter,
+                limits=self._slowness_limits(attempt.source),
+                has_alternative=attempt.has_alternative,
                 clock=self._clock,
             )
             try:
@@ -335,53 +357,57 @@ class Puller:
             finally:
                 attempt.fetch_s += time.perf_counter() - began
                 attempt.resumes += download.resumes
-                if begun.assembly.received > received:
-                    begun.by.add(name)
-            self._begun = None
+                if partial.assembly.received > received:
+                    partial.source_names.add(name)
+            self._partial = None
             try:
-                data, verify_s = await _timed(begun.assembly.finish)
+                data, verify_s = await _timed(partial.assembly.finish)
                 attempt.verify_s += verify_s
                 return data
             except CorruptData:
-                if begun.by <= {name}:
+                if partial.source_names <= {name}:
                     raise
-                log.warning("fetching_again", version=transfer.target, by=sorted(begun.by))
+                log.warning("file_refetch_started", version=transfer.target, source_names=sorted(partial.source_names))
 
-    def _patience_with(self, origin: Origin) -> Patience:
-        """Too slow is what is far below another source, or below the floor; our own bound on the rate is no fault."""
+    def _slowness_limits(self, source: WeightSource) -> SlownessLimits:
+        """Returns limits from other sources' rates and the configured minimum, within this node's rate limit."""
         config = self._config
-        compared = config.slow_share * self._origins.pace.bounded(self._origins.best_besides(origin))
-        floor = self._origins.pace.bounded(max(compared, config.min_bytes_per_s))
+        compared = config.slow_share * self._sources.rate_limiter.limited_rate(self._sources.best_other_rate(source))
+        min_rate = self._sources.rate_limiter.limited_rate(max(compared, config.min_bytes_per_s))
         if config.max_bytes_per_s is not None:
-            floor = min(floor, config.slow_share * config.max_bytes_per_s)
-        return Patience(stall_s=config.stall_s, slow_s=config.slow_s, floor_bytes_per_s=floor)
+            min_rate = min(min_rate, config.slow_share * config.max_bytes_per_s)
+        return SlownessLimits(
+            stall_timeout_s=config.stall_timeout_s,
+            slow_window_s=config.slow_window_s,
+            min_bytes_per_s_required=min_rate,
+        )
 
-    def _resumed(self, transfer: Transfer) -> _Begun:
-        """What there is of this very file, whoever brought it; nothing at first."""
-        if self._begun is None or self._begun.assembly.transfer != transfer:
+    def _resume_or_start(self, transfer: Transfer) -> _PartialDownload:
+        """Returns the partial download of this file, from any source; a new one if there is none."""
+        if self._partial is None or self._partial.assembly.transfer != transfer:
             is_full = transfer.kind is TransferKind.FULL
-            buffer = self._buffers.lend(transfer.size_bytes) if is_full else None  # it is the version itself
-            self._begun = _Begun(assembly=Assembly(transfer, buffer, ways=self._config.connections))
-        return self._begun
+            buffer = self._buffers.acquire(transfer.size_bytes) if is_full else None  # a snapshot is the version itself
+            self._partial = _PartialDownload(assembly=Assembly(transfer, buffer, max_ranges=self._config.connections))
+        return self._partial
 
-    def _pulled(
+    def _build_result(
         self,
         attempt: _Attempt,
         plan: TransferPlan,
-        staged: Staged,
+        staged: AppliedTransfers,
         *,
         shared_bytes: int = 0,
         stage_s: float = 0.0,
         decode_s: float,
         verify_s: float,
-    ) -> Pulled:
-        """plan: with the transfers that were fetched."""
+    ) -> PulledVersion:
+        """plan: its transfers are the ones that were fetched."""
         full_bytes = sum(transfer.size_bytes for transfer in plan.transfers if transfer.kind is TransferKind.FULL)
         base = self.committed if staged.changed_elements is not None else None
         stats = TransferStats(
             version=plan.manifest.version,
             base=base,
-            origin=attempt.origin.name,
+            source=attempt.source.name,
             transfers=len(plan.transfers),
             full_bytes=full_bytes,
             delta_bytes=plan.size_bytes - full_bytes,
@@ -394,21 +420,23 @@ class Puller:
             stage_s=stage_s,
             verify_s=attempt.verify_s + verify_s,
             resumes=attempt.resumes,
-            behind=max(0, plan.manifest.version - self.committed) if self.committed is not None else 0,
+            versions_behind=max(0, plan.manifest.version - self.committed) if self.committed is not None else 0,
             fallbacks=attempt.fallbacks,
         )
-        log.debug("pulled", policy=self._policy, version=stats.version, origin=stats.origin, bytes=plan.size_bytes)
+        log.debug(
+            "version_pulled", policy=self._policy, version=stats.version, source=stats.source, bytes=plan.size_bytes
+        )
         weights = VerifiedWeights(manifest=plan.manifest, buffer=staged.buffer, base=base, changes=staged.changes)
-        return Pulled(weights=weights, stats=stats)
+        return PulledVersion(weights=weights, stats=stats)
 
 
-def _is_one_snapshot(plan: TransferPlan) -> bool:
-    """Then what is fetched is the version."""
+def _is_single_snapshot(plan: TransferPlan) -> bool:
+    """Returns whether the fetched file is the version itself."""
     return len(plan.transfers) == 1 and plan.transfers[0].kind is TransferKind.FULL
 
 
 async def _timed(work: Callable[[], Result]) -> tuple[Result, float]:
-    """Work in a thread, with the seconds it took."""
+    """Runs `work` in a thread; returns its result and its duration in seconds."""
     began = time.perf_counter()
     result = await asyncio.to_thread(work)
     return result, time.perf_counter() - began

@@ -1,4 +1,4 @@
-"""What the store writes down about a version: its manifest and the files that hold it. No record, no version.
+"""Record of a version in the store: its manifest and its files. A version without a record does not exist.
 
 A record file is, little-endian:
 
@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError
 from astraflow.contract.errors import CorruptData, InvalidInput
 from astraflow.contract.ids import Version
 from astraflow.contract.weights import Manifest, Transfer, TransferKind, TransferPlan, VersionNotice
-from astraflow.weights.plan import Leg
+from astraflow.weights.routes import RouteSegment
 from astraflow.wire.codec_weights import decode_notice, decode_plan, encode_notice, encode_plan
 from astraflow.wire.pb import weight_plane_pb2 as pb
 
@@ -34,35 +34,35 @@ class Record:
     files: tuple[Transfer, ...]
     published_at: float
     changed_elements: int = 0
-    """Elements that differ from the version before; 0 when not known."""
+    """Elements that differ from the previous version; 0 when unknown."""
 
     @property
     def version(self) -> Version:
-        """The version."""
+        """Version of the manifest."""
         return self.manifest.version
 
     @property
     def full(self) -> Transfer | None:
-        """The full snapshot on disk: the version is an anchor."""
+        """Full snapshot on disk, which makes the version an anchor; None without one."""
         return next((file for file in self.files if file.kind is TransferKind.FULL), None)
 
     @property
     def delta(self) -> Transfer | None:
-        """The delta that leads to the version."""
+        """Delta that leads to the version; None without one."""
         return next((file for file in self.files if file.kind is TransferKind.DELTA), None)
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of its files."""
+        """Sum of the sizes of its files. Bytes."""
         return sum(file.size_bytes for file in self.files)
 
     def file(self, base: Version | None) -> Transfer:
-        """The file that leads here from `base`, or from nothing."""
+        """Returns the file that leads to this version from `base`; None is the full snapshot."""
         return next(file for file in self.files if file.base == base)
 
     @property
     def notice(self) -> VersionNotice:
-        """What followers are told."""
+        """Notice of this version for watchers."""
         return VersionNotice(
             policy=self.manifest.policy,
             version=self.version,
@@ -75,41 +75,41 @@ class Record:
         )
 
     @property
-    def legs(self) -> list[Leg]:
-        """The ways that lead here."""
-        return [Leg(target=file.target, base=file.base, size_bytes=file.size_bytes) for file in self.files]
+    def segments(self) -> list[RouteSegment]:
+        """Route segments that lead to this version."""
+        return [RouteSegment(target=file.target, base=file.base, size_bytes=file.size_bytes) for file in self.files]
 
 
 def record_name(version: Version) -> str:
-    """The file of a version's record."""
+    """Returns the file name of a version's record."""
     return f"{version:010d}{RECORD_SUFFIX}"
 
 
 def file_name(file: Transfer) -> str:
-    """Where a file of a version is kept."""
+    """Returns the file name of a version's snapshot or delta."""
     return f"{file.target:010d}.{file.kind.value}"
 
 
 def encode_record(record: Record) -> bytes:
-    """Record -> file."""
+    """Encodes a record as a file."""
     notice = encode_notice(record.notice).SerializeToString()
     plan = encode_plan(TransferPlan(manifest=record.manifest, transfers=record.files)).SerializeToString()
     return _HEAD.pack(_MAGIC, len(notice), len(plan), blake3(notice + plan).digest()) + notice + plan
 
 
 def decode_record(data: bytes) -> Record:
-    """File -> record. Raises: CorruptData when it is torn or damaged."""
+    """Decodes a record file. Raises: CorruptData when it is torn or damaged."""
     if len(data) < _HEAD.size:
-        raise CorruptData("the record ends inside its head")
+        raise CorruptData("the record ends inside its head", code="weights.damaged_record")
     magic, notice_bytes, plan_bytes, digest = _HEAD.unpack_from(data)
     body = data[_HEAD.size :]
     if magic != _MAGIC or len(body) != notice_bytes + plan_bytes or blake3(body).digest() != digest:
-        raise CorruptData("the record does not match its checksum")
+        raise CorruptData("the record does not match its checksum", code="weights.damaged_record")
     try:
         plan = decode_plan(pb.PlanReply.FromString(body[notice_bytes:]))
         notice = decode_notice(pb.VersionNotice.FromString(body[:notice_bytes]))
     except (DecodeError, InvalidInput) as problem:
-        raise CorruptData(f"the record cannot be read: {problem}") from problem
+        raise CorruptData(f"the record cannot be decoded: {problem}", code="weights.damaged_record") from problem
     return Record(
         manifest=plan.manifest,
         files=plan.transfers,

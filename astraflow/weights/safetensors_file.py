@@ -1,7 +1,7 @@
-"""The served version as a safetensors file in shared memory, for engines that reload their weights from disk.
+"""Served version as a safetensors file in shared memory, for engines that reload their weights from disk.
 
-The format's data section is a version's flat layout: tensors back to back, in order. So a version is a header in front
-of the bits a node has proven, and the next one is a patch of the same file.
+The format's data section is a version's flat layout: tensors back to back, in order. So a version is a header before
+the bits that a node has verified, and the next version is a patch of the same file.
 Source: the format's specification, https://github.com/huggingface/safetensors#format
 """
 
@@ -17,9 +17,9 @@ from astraflow.contract.errors import CorruptData
 from astraflow.contract.ids import Version
 from astraflow.contract.weights import Manifest
 from astraflow.runtime.logs import get_logger
-from astraflow.weights.shared import SharedBuffer
-from astraflow.weights.staging import Changes
+from astraflow.weights.shared_memory import SharedBuffer
 from astraflow.weights.tensors import Buffer, VerifiedWeights, has_same_layout, tensor_bits, verify
+from astraflow.weights.transfer_application import Changes
 
 log = get_logger()
 
@@ -29,14 +29,14 @@ _VERSION_DIGITS = 20
 
 
 class SafetensorsFile:
-    """A safetensors file that takes versions in; `path` is a link to it in shared memory. A context.
+    """Safetensors file that versions are staged in; `path` is a link to it in shared memory. Use as a context manager.
 
-        `path` is absent ─► staged, proven ─► `path` is there: an engine reads it ─► absent ─► patched, proven ─► ...
+        `path` absent ─► staged, verified ─► `path` exists: an engine reads it ─► absent ─► patched, verified ─► ...
 
-    Between reloads nobody reads, so one file is enough: an engine copies weights when it loads them (SGLang and vLLM
-    do), and serves from its copy while the next version is staged. Whoever opens `path` meanwhile finds nothing, rather
-    than half of a version. Stage before the engine is paused; the pause is only the reload. The memory is given back
-    when its process is killed, like that of every shared buffer.
+    Between reloads the file has no reader, so one file is enough: an engine copies weights when it loads them (SGLang
+    and vLLM do), and serves from its copy while the next version is staged. `path` is absent meanwhile, so that no
+    process opens a partial version. Stage before the engine is paused; the pause is only the reload. As for every
+    shared buffer, the memory is freed when the process is killed.
     """
 
     def __init__(self, path: Path) -> None:
@@ -44,7 +44,7 @@ class SafetensorsFile:
         self.path = path
         self._memory: _Memory | None = None
         self._held: Manifest | None = None
-        """What the file holds; None while that is not known."""
+        """Manifest of the file's content; None while the content is undefined."""
 
     def __enter__(self) -> Self:
         return self
@@ -56,14 +56,14 @@ class SafetensorsFile:
 
     @property
     def version(self) -> Version | None:
-        """The version that can be read."""
+        """Version that can be read; None when `path` is absent."""
         return None if self._held is None else self._held.version
 
     def stage(self, weights: VerifiedWeights, *, workers: int = 1) -> None:
-        """Make `path` this version: only what changed is written when the file holds its base.
+        """Makes `path` this version; writes only the changes when the file holds its base.
 
-        Not to be called while an engine reloads. Raises: StorageFull; CorruptData when memory does not keep what is
-        written to it. `path` is absent then.
+        Must not be called while an engine reloads. Raises: StorageFull; CorruptData when memory does not retain what is
+        written to it. `path` is then absent.
         """
         manifest, held = weights.manifest, self._held
         self.path.unlink(missing_ok=True)
@@ -78,7 +78,7 @@ class SafetensorsFile:
             data[:] = weights.buffer
         try:
             verify(manifest, data, workers=workers)
-        except CorruptData as problem:  # somebody else wrote to the file
+        except CorruptData as problem:  # another process wrote to the file
             log.warning("safetensors_rewritten", path=str(self.path), problem=str(problem))
             data[:] = weights.buffer
             verify(manifest, data, workers=workers)
@@ -89,7 +89,7 @@ class SafetensorsFile:
         self._held = manifest
 
     def close(self) -> None:
-        """Remove the file; an engine that reads it may finish."""
+        """Removes the file; an engine that reads it may finish."""
         self.path.unlink(missing_ok=True)
         self._held = None
         self._remove_memory()
@@ -101,7 +101,7 @@ class SafetensorsFile:
 
 
 class _Memory:
-    """A shared buffer with room for a header and, beginning on a page, the bits of a version."""
+    """Shared buffer with space for a header and, beginning on a page, the bits of a version."""
 
     def __init__(self, manifest: Manifest) -> None:
         longest = _LENGTH_BYTES + len(_header(manifest)) + _VERSION_DIGITS
@@ -110,23 +110,23 @@ class _Memory:
 
     @property
     def path(self) -> str:
-        """Of the file."""
+        """Path of the file."""
         return self._buffer.file.path
 
     @property
     def data(self) -> Buffer:
-        """The version's bits, to be written."""
+        """Writable bits of the version."""
         return self._buffer.buffer[self._header_bytes :]
 
     def describe(self, manifest: Manifest) -> None:
-        """Write the header: its length, JSON, and the spaces that let the data begin on a page."""
+        """Writes the header: its length, JSON, and padding with spaces so that the data begins on a page."""
         length = self._header_bytes - _LENGTH_BYTES
-        whole = length.to_bytes(_LENGTH_BYTES, "little") + _header(manifest).ljust(length)
-        self._buffer.buffer[: self._header_bytes] = np.frombuffer(whole, dtype=np.uint8)
+        header = length.to_bytes(_LENGTH_BYTES, "little") + _header(manifest).ljust(length)
+        self._buffer.buffer[: self._header_bytes] = np.frombuffer(header, dtype=np.uint8)
 
     def remove(self) -> None:
-        """Take the name away; who reads it may finish."""
-        self._buffer.remove()
+        """Removes the file name; readers may finish."""
+        self._buffer.unlink()
 
 
 def _patch(data: Buffer, weights: VerifiedWeights, changes: Changes) -> None:
@@ -137,8 +137,8 @@ def _patch(data: Buffer, weights: VerifiedWeights, changes: Changes) -> None:
 
 
 def _header(manifest: Manifest) -> bytes:
-    """What the format says about each tensor, and which version it is."""
-    found: dict[str, object] = {
+    """Returns the format's entry of each tensor, with the version as metadata."""
+    entries: dict[str, object] = {
         "__metadata__": {
             "format": "pt",
             "policy": manifest.policy,
@@ -147,9 +147,9 @@ def _header(manifest: Manifest) -> bytes:
         }
     }
     for spec in manifest.tensors:
-        found[spec.name] = {
+        entries[spec.name] = {
             "dtype": spec.dtype.value,
             "shape": spec.shape,
             "data_offsets": (spec.offset, spec.offset + spec.size_bytes),
         }
-    return json.dumps(found, separators=(",", ":")).encode()
+    return json.dumps(entries, separators=(",", ":")).encode()

@@ -1,42 +1,43 @@
-"""The weight store as a role: builds the store, serves the weight plane, stops gracefully."""
+"""Service of the weight store: builds the store, serves the weight plane, stops gracefully."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from astraflow.runtime.aio import periodic
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
+from astraflow.runtime.retries import periodic
 from astraflow.weights.config import WeightsConfig
 from astraflow.weights.mirror import Mirror, Upstream
 from astraflow.weights.servicer import WeightsServicer
 from astraflow.weights.signing import VerifyingKey
-from astraflow.weights.store import WeightStore, opened
-from astraflow.wire.listeners import WEIGHTS
+from astraflow.weights.store import WeightStore, open_store
+from astraflow.wire.listener_limits import WEIGHTS_LIMITS
 from astraflow.wire.pb.weight_plane_pb2_grpc import add_WeightPlaneServicer_to_server
-from astraflow.wire.server import Listen, serving
+from astraflow.wire.server import ListenOptions, serving
 
 log = get_logger()
 
-MIN_LET_GO_S = 0.1
+MIN_RELEASE_INTERVAL_S = 0.1
+"""Minimum time between two checks for retired versions."""
 
 
 async def serve(
     config: WeightsConfig,
     *,
-    listen: Listen,
+    listen: ListenOptions,
     directory: Path,
     stop: asyncio.Event,
     on_ready: Callable[[str], None],
     trusted: VerifyingKey | None = None,
     upstream: Upstream | None = None,
 ) -> None:
-    """Run the role until `stop` is set. `on_ready` is called once with the bound address.
+    """Runs the weight store until `stop` is set. Calls `on_ready` once with the bound address.
 
-    trusted: the key that must have signed what is taken in; None in a run that does not sign. upstream: what this
-    store mirrors; None for a run's own store.
-    Raises: InvalidInput when the port is taken, or the directory cannot be used.
+    trusted: the key that must have signed uploads; None in a run without signatures. upstream: stores that this store
+    mirrors; None for a run's own store.
+    Raises: InvalidInput when the port is in use, or the directory cannot be used.
     """
     store = running(config, listen=listen, directory=directory, trusted=trusted, upstream=upstream)
     async with store as address:
@@ -48,48 +49,55 @@ async def serve(
 async def running(
     config: WeightsConfig,
     *,
-    listen: Listen,
+    listen: ListenOptions,
     directory: Path,
     clock: Clock | None = None,
     trusted: VerifyingKey | None = None,
     upstream: Upstream | None = None,
 ) -> AsyncIterator[str]:
-    """A weight store that serves while the block runs, and follows `upstream` if there is one; yields its address."""
-    opening = opened(directory, config, clock=clock, trusted=trusted, follows=upstream is not None)
+    """Serves a weight store within the block, and mirrors `upstream` if given; yields the bound address."""
+    opening = open_store(directory, config, clock=clock, trusted=trusted, is_mirror=upstream is not None)
     store = await asyncio.to_thread(opening.__enter__)
     try:
-        follows = upstream.name if upstream else ""
+        mirrored_store = upstream.name if upstream else ""
         servicer = WeightsServicer(
             store,
-            direct_wait_s=config.direct_wait_s,
-            parts_wait_s=config.parts_wait_s,
-            follows=follows,
+            direct_delta_wait_s=config.direct_delta_wait_s,
+            multipart_wait_s=config.multipart_wait_s,
+            mirrored_store=mirrored_store,
             clock=clock,
         )
         async with serving(
-            listen, lambda server: add_WeightPlaneServicer_to_server(servicer, server), limits=WEIGHTS
+            listen, lambda server: add_WeightPlaneServicer_to_server(servicer, server), limits=WEIGHTS_LIMITS
         ) as address:
             log.info("weight_store_ready", address=address, directory=str(directory))
-            beside = [asyncio.create_task(_let_go(store, config, clock))]
+            background_tasks = [asyncio.create_task(_release_retired_periodically(store, config, clock))]
             if upstream is not None:
-                mirror = Mirror(store, upstream, keep=servicer.copy, config=config.mirror, trusted=trusted, clock=clock)
-                beside.append(asyncio.create_task(mirror.run()))
+                mirror = Mirror(
+                    store,
+                    upstream,
+                    store_version=servicer.store_mirrored,
+                    config=config.mirror,
+                    trusted=trusted,
+                    clock=clock,
+                )
+                background_tasks.append(asyncio.create_task(mirror.run()))
             try:
                 yield address
             finally:
                 await servicer.stop()
-                for task in beside:
+                for task in background_tasks:
                     task.cancel()
-                await asyncio.wait(beside)
+                await asyncio.wait(background_tasks)
     finally:
         opening.__exit__(None, None, None)
     log.info("weight_store_stopped")
 
 
-async def _let_go(store: WeightStore, config: WeightsConfig, clock: Clock | None) -> None:
-    """Bits that linger are let go in time also while no version comes: their publisher may wait for the memory."""
+async def _release_retired_periodically(store: WeightStore, config: WeightsConfig, clock: Clock | None) -> None:
+    """Frees retired versions also while no version arrives: their publisher may wait for the memory."""
 
-    async def once() -> None:
-        await asyncio.to_thread(store.let_go)
+    async def release() -> None:
+        await asyncio.to_thread(store.release_retired)
 
-    await periodic(once, every_s=max(config.linger_s / 4, MIN_LET_GO_S), clock=clock)
+    await periodic(release, every_s=max(config.retired_version_s / 4, MIN_RELEASE_INTERVAL_S), clock=clock)

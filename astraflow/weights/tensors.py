@@ -1,4 +1,4 @@
-"""The flat layout of a version: named tensors in a fixed order, as bits, proven by hashes."""
+"""Flat layout of a version: named tensors in a fixed order, as bits, verified by hashes."""
 
 import struct
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,19 +22,19 @@ BitArray: TypeAlias = npt.NDArray[np.unsignedinteger]
 """Elements of one tensor as unsigned integers of the dtype's width."""
 
 TensorShapes: TypeAlias = Mapping[str, tuple[Dtype, tuple[int, ...]]]
-"""What a trainer publishes, version after version: name -> (dtype, shape)."""
+"""Shapes of a policy's published tensors, the same in all versions: name -> (dtype, shape)."""
 
 SnapshotTensors: TypeAlias = Mapping[str, tuple[Dtype, tuple[int, ...], BitArray]]
 """One version as arrays: name -> (dtype, shape, flat bits)."""
 
-Places: TypeAlias = Mapping[str, BitArray]
-"""Where tensors go: name -> flat elements, a view of a version's buffer."""
+TensorViews: TypeAlias = Mapping[str, BitArray]
+"""Target of each tensor: name -> flat elements, a view of a version's buffer."""
 
 BITS: Mapping[int, np.dtype[np.unsignedinteger]] = {1: np.dtype("u1"), 2: np.dtype("<u2"), 4: np.dtype("<u4")}
 """Element width in bytes -> little-endian unsigned integer."""
 
 MAX_VERSION_BYTES = 4 * 2**40
-"""Largest version that is believed by default."""
+"""Default limit of a version's size."""
 
 MAX_NAME_BYTES = 1024
 MAX_DIMENSIONS = 16
@@ -44,39 +44,40 @@ _ROOT_DOMAIN = b"astraflow weights root 1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifiedWeights:
-    """A version whose every byte was proven against its manifest: the only form in which an engine gets weights.
+    """A version whose every byte was verified against its manifest: the only form in which an engine gets weights.
 
     buffer: uint8 `[manifest.size_bytes]`, read-only. changes: for each tensor that changed, the sorted int64 element
-    positions that differ from version `base`, so that an engine that serves `base` patches in place. None after a full
-    transfer, and when so much changed that copying whole tensors is cheaper than patching them. adapts: what these are
-    added to, when they are low-rank adapters (`astraflow.weights.adapters`).
+    positions that differ from version `base`, so that an engine that serves `base` patches in place; None after a full
+    transfer, and when so much changed that copying whole tensors is cheaper than patching them. adapter_base: weights
+    that these are added to, when they are low-rank adapters (`astraflow.weights.adapters`).
     """
 
     manifest: Manifest
     buffer: Buffer
     base: Version | None = None
     changes: Mapping[str, npt.NDArray[np.int64]] | None = None
-    adapts: "VerifiedWeights | None" = None
+    adapter_base: "VerifiedWeights | None" = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """A stretch of the flat buffer whose elements have the same width: what delta blocks are cut from."""
+class WidthRegion:
+    """Region of the flat buffer whose elements have the same width; delta blocks are cut from it."""
 
     offset: int
-    """Bytes from the start of the buffer."""
+    """Offset from the start of the buffer. Bytes."""
     elements: int
     width: int
-    """Bytes of an element."""
+    """Size of an element. Bytes."""
     tensors: tuple[TensorSpec, ...]
 
     def bits(self, buffer: Buffer) -> BitArray:
-        """The run's elements, a view of `buffer`."""
+        """Returns the region's elements, as a view of `buffer`."""
         return buffer[self.offset : self.offset + self.elements * self.width].view(BITS[self.width])
 
 
 def lay_out(shapes: TensorShapes) -> tuple[TensorSpec, ...]:
-    """Places for tensors: back to back in the given order, wider types first, so all are aligned. Not hashed yet."""
+    """Assigns offsets to tensors: back to back in the given order, wider types first, so all are aligned; hashes stay
+    empty."""
     specs: list[TensorSpec] = []
     offset = 0
     for name, (dtype, shape) in sorted(shapes.items(), key=lambda item: -item[1][0].size_bytes):
@@ -86,17 +87,19 @@ def lay_out(shapes: TensorShapes) -> tuple[TensorSpec, ...]:
 
 
 def fill(specs: tuple[TensorSpec, ...], buffer: Buffer, tensors: SnapshotTensors) -> None:
-    """Copy arrays to their places. Raises: InvalidInput when one does not fit its shape or dtype."""
+    """Copies arrays into the buffer. Raises: InvalidInput when an array does not match its shape or dtype."""
     for spec in specs:
         bits = tensors[spec.name][2]
         if bits.dtype != BITS[spec.dtype.size_bytes] or bits.size != spec.elements:
             raise InvalidInput(
-                f"tensor {spec.name}: {bits.size} elements of {bits.dtype} do not fill {spec.dtype.value} {spec.shape}"
+                f"cannot write tensor {spec.name!r}: {bits.size} elements of {bits.dtype} do not match "
+                f"{spec.dtype.value} {spec.shape}; give as many unsigned integers of the dtype's width",
+                code="weights.shape_mismatch",
             )
         tensor_bits(spec, buffer)[:] = bits.reshape(-1)
 
 
-def seal(
+def hash_into_manifest(
     specs: tuple[TensorSpec, ...],
     buffer: Buffer,
     *,
@@ -106,12 +109,12 @@ def seal(
     metadata: Mapping[str, str] | None = None,
     workers: int = 1,
 ) -> Manifest:
-    """Hash what was laid out; nobody may change the buffer any more. Raises: CorruptData when there is nothing."""
+    """Hashes a filled buffer, which must not change afterwards. Raises: CorruptData when there are no tensors."""
     hashes = tensor_hashes(specs, buffer, workers=workers)
-    return sealed_with(specs, hashes, policy=policy, version=version, probe=probe, metadata=metadata)
+    return manifest_from_hashes(specs, hashes, policy=policy, version=version, probe=probe, metadata=metadata)
 
 
-def sealed_with(
+def manifest_from_hashes(
     specs: Sequence[TensorSpec],
     hashes: Sequence[bytes],
     *,
@@ -120,8 +123,8 @@ def sealed_with(
     probe: Probe | None = None,
     metadata: Mapping[str, str] | None = None,
 ) -> Manifest:
-    """What was laid out, with the hash of each tensor. Raises: CorruptData when there is nothing."""
-    hashed = tuple(replace(spec, hash=found) for spec, found in zip(specs, hashes, strict=True))
+    """Builds a manifest from the layout and the hash of each tensor. Raises: CorruptData when there are no tensors."""
+    hashed = tuple(replace(spec, hash=tensor_hash) for spec, tensor_hash in zip(specs, hashes, strict=True))
     manifest = Manifest(
         policy=policy,
         version=version,
@@ -143,24 +146,26 @@ def build_layout(
     metadata: Mapping[str, str] | None = None,
     workers: int = 1,
 ) -> tuple[Manifest, Buffer]:
-    """Arrays as a version in ordinary memory: laid out, copied and hashed; the buffer is read-only.
+    """Builds a version from arrays in private memory: laid out, copied and hashed; the buffer is read-only.
 
-    Raises: InvalidInput when an array does not fit its shape or dtype.
+    Raises: InvalidInput when an array does not match its shape or dtype.
     """
     specs = lay_out(shapes_of(tensors))
     buffer = np.empty(sum(spec.size_bytes for spec in specs), dtype=np.uint8)
     fill(specs, buffer, tensors)
-    manifest = seal(specs, buffer, policy=policy, version=version, probe=probe, metadata=metadata, workers=workers)
+    manifest = hash_into_manifest(
+        specs, buffer, policy=policy, version=version, probe=probe, metadata=metadata, workers=workers
+    )
     return manifest, frozen(buffer)
 
 
 def shapes_of(tensors: SnapshotTensors) -> TensorShapes:
-    """What arrays are of."""
+    """Returns dtype and shape of each array."""
     return {name: (dtype, tuple(shape)) for name, (dtype, shape, _) in tensors.items()}
 
 
 def root_hash(tensors: tuple[TensorSpec, ...]) -> bytes:
-    """BLAKE3 over names, types, shapes and hashes, in order; fields carry lengths, so nothing can be read two ways."""
+    """Returns BLAKE3 over names, types, shapes and hashes, in order; each field has its length."""
     digest = blake3(_ROOT_DOMAIN)
     digest.update(struct.pack("<Q", len(tensors)))
     for tensor in tensors:
@@ -171,7 +176,7 @@ def root_hash(tensors: tuple[TensorSpec, ...]) -> bytes:
 
 
 def check_manifest(manifest: Manifest, *, max_bytes: int = MAX_VERSION_BYTES) -> None:
-    """Prove that a manifest describes the flat layout and matches its root hash, before anything is allocated for it.
+    """Checks that a manifest has the flat layout and matches its root hash, before memory is allocated for it.
 
     Raises: CorruptData naming the tensor.
     """
@@ -179,37 +184,47 @@ def check_manifest(manifest: Manifest, *, max_bytes: int = MAX_VERSION_BYTES) ->
     offset, width = 0, max(BITS)
     for tensor in manifest.tensors:
         name = tensor.name
-        _require(0 < len(name.encode()) <= MAX_NAME_BYTES, f"tensor name {name[:80]!r} is no name")
-        _require(name not in seen, f"tensor {name} is listed twice")
-        _require(len(tensor.hash) == HASH_BYTES, f"tensor {name} has a hash of {len(tensor.hash)} bytes")
-        _require(len(tensor.shape) <= MAX_DIMENSIONS, f"tensor {name} has {len(tensor.shape)} dimensions")
-        _require(all(0 <= size <= max_bytes for size in tensor.shape), f"tensor {name} has an impossible shape")
-        _require(tensor.dtype.size_bytes <= width, f"tensor {name} stands after a narrower one")
-        _require(tensor.offset == offset, f"tensor {name} is at offset {tensor.offset}, expected {offset}")
+        _require(0 < len(name.encode()) <= MAX_NAME_BYTES, f"tensor name {name[:80]!r} is empty or too long")
+        _require(name not in seen, f"tensor {name!r} is listed twice")
+        _require(len(tensor.hash) == HASH_BYTES, f"tensor {name!r} has a hash of {len(tensor.hash)} bytes")
+        _require(len(tensor.shape) <= MAX_DIMENSIONS, f"tensor {name!r} has {len(tensor.shape)} dimensions")
+        _require(all(0 <= size <= max_bytes for size in tensor.shape), f"tensor {name!r} has an impossible shape")
+        _require(tensor.dtype.size_bytes <= width, f"tensor {name!r} follows a narrower one")
+        _require(tensor.offset == offset, f"tensor {name!r} is at offset {tensor.offset}, expected {offset}")
         seen.add(name)
         width = tensor.dtype.size_bytes
         offset += tensor.size_bytes
-        _require(offset <= max_bytes, f"tensor {name} goes beyond the limit of {max_bytes} bytes for a version")
+        _require(offset <= max_bytes, f"tensor {name!r} exceeds the limit of {max_bytes} bytes for a version")
     _require(offset > 0, "it has no tensors")
     _require(root_hash(manifest.tensors) == manifest.root_hash, "the root hash does not match the tensors listed")
 
 
 def verify(manifest: Manifest, buffer: Buffer, *, workers: int = 1) -> None:
-    """Prove every byte of `buffer` against the manifest. Raises: CorruptData naming the first tensor that differs."""
+    """Verifies every byte of `buffer` against the manifest. Raises: CorruptData naming the first bad tensor."""
     if buffer.nbytes != manifest.size_bytes:
-        raise CorruptData(f"version {manifest.version}: {buffer.nbytes} bytes, expected {manifest.size_bytes}")
-    for tensor, found in zip(manifest.tensors, tensor_hashes(manifest.tensors, buffer, workers=workers), strict=True):
-        if found != tensor.hash:
+        raise CorruptData(
+            f"cannot use version {manifest.version} of {manifest.policy!r}: it has {buffer.nbytes} bytes, expected "
+            f"{manifest.size_bytes}; fetch it again",
+            code="weights.size_mismatch",
+        )
+    hashes = tensor_hashes(manifest.tensors, buffer, workers=workers)
+    for tensor, tensor_hash in zip(manifest.tensors, hashes, strict=True):
+        if tensor_hash != tensor.hash:
             raise CorruptData(
-                f"tensor {tensor.name} of {manifest.policy} version {manifest.version} does not match its hash"
+                f"cannot use version {manifest.version} of {manifest.policy!r}: tensor {tensor.name!r} does not match "
+                "its hash; fetch it again",
+                code="weights.hash_mismatch",
             )
     if root_hash(manifest.tensors) != manifest.root_hash:
-        raise CorruptData(f"{manifest.policy} version {manifest.version}: the root hash does not match the tensors")
+        raise CorruptData(
+            f"cannot use version {manifest.version} of {manifest.policy!r}: the root hash does not match the tensors; "
+            "fetch it again",
+            code="weights.hash_mismatch",
+        )
 
 
 def tensor_hashes(tensors: tuple[TensorSpec, ...], buffer: Buffer, *, start: int = 0, workers: int = 1) -> list[bytes]:
-    """BLAKE3 of each tensor's bytes; tensors are shared out among `workers` threads. start: where `buffer` begins in
-    the version."""
+    """Returns BLAKE3 of each tensor's bits, computed on `workers` threads. start: offset of `buffer` in the version."""
 
     def hashed(tensor: TensorSpec) -> bytes:
         first = tensor.offset - start
@@ -222,30 +237,32 @@ def tensor_hashes(tensors: tuple[TensorSpec, ...], buffer: Buffer, *, start: int
 
 
 def tensor_bits(tensor: TensorSpec, buffer: Buffer) -> BitArray:
-    """One tensor's elements as unsigned integers: a flat view of `buffer`."""
+    """Returns one tensor's elements as unsigned integers: a flat view of `buffer`."""
     return buffer[tensor.offset : tensor.offset + tensor.size_bytes].view(BITS[tensor.dtype.size_bytes])
 
 
-def runs(manifest: Manifest) -> Iterator[Run]:
-    """The stretches of equal element width, in order; at most one for each width."""
+def width_regions(manifest: Manifest) -> Iterator[WidthRegion]:
+    """Yields the regions of equal element width, in order; at most one for each width."""
     for width, group in groupby(manifest.tensors, key=lambda tensor: tensor.dtype.size_bytes):
         tensors = tuple(group)
-        yield Run(
+        yield WidthRegion(
             offset=tensors[0].offset, elements=sum(tensor.elements for tensor in tensors), width=width, tensors=tensors
         )
 
 
-def has_same_layout(one: Manifest, other: Manifest) -> bool:
-    """Whether two versions have the same tensors in the same places, so that a delta between them has a meaning."""
-    return [(t.name, t.dtype, t.shape) for t in one.tensors] == [(t.name, t.dtype, t.shape) for t in other.tensors]
+def has_same_layout(first: Manifest, other: Manifest) -> bool:
+    """Returns whether two versions have the same tensors at the same offsets, as a delta between them requires."""
+    return [(t.name, t.dtype, t.shape) for t in first.tensors] == [(t.name, t.dtype, t.shape) for t in other.tensors]
 
 
 def frozen(buffer: Buffer) -> Buffer:
-    """The same buffer, read-only from now on."""
+    """Makes the buffer read-only and returns it."""
     buffer.flags.writeable = False
     return buffer
 
 
-def _require(holds: bool, otherwise: str) -> None:
-    if not holds:
-        raise CorruptData(f"bad manifest: {otherwise}")
+def _require(condition: bool, problem: str) -> None:
+    if not condition:
+        raise CorruptData(
+            f"cannot use a manifest: {problem}; publish the version again", code="weights.invalid_manifest"
+        )

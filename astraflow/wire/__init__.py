@@ -1,1 +1,1 @@
-"""How it is encoded: protos, codecs both ways, channels, servers and the one table of errors."""
+"""Encoding and transport: protos, codecs in both directions, channels, servers and the error table."""

@@ -1,4 +1,4 @@
-"""What several planes share: spans, node facts, JSON fields. None of it is an array."""
+"""Codecs shared by several planes: spans, node facts, JSON fields. No arrays."""
 
 import json
 import sys
@@ -8,10 +8,10 @@ from typing import Any
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import PolicyId, PoolId, TaskId, Version
-from astraflow.contract.links import LinkReport
 from astraflow.contract.nodes import NodeFacts
 from astraflow.contract.spans import Author, Span
 from astraflow.contract.values import Json
+from astraflow.contract.weight_reports import LinkReport
 from astraflow.wire.pb import common_pb2 as pb
 
 _LINK_FIELDS = (
@@ -31,24 +31,26 @@ _LINK_FIELDS = (
     "failures",
     "latest_bytes",
     "latest_fetch_s",
-    "latest_behind",
+    "latest_versions_behind",
     "latest_changed_share",
 )
 
 
 def encode_json(value: Mapping[str, Json]) -> str:
-    """A JSON object, compact."""
+    """Returns the mapping as compact JSON."""
     return json.dumps(dict(value), separators=(",", ":"))
 
 
 def decode_json(text: str, *, what: str) -> dict[str, Json]:
-    """A JSON object. Raises: InvalidInput when it is anything else."""
+    """Parses a JSON object. Raises: InvalidInput for anything else."""
     try:
         value = json.loads(text or "{}")
     except (ValueError, RecursionError):
-        raise InvalidInput(f"{what} is not JSON") from None
+        raise InvalidInput(
+            f"cannot decode {what}: it is not valid JSON; send a JSON object", code="message.invalid_json"
+        ) from None
     if not isinstance(value, dict):
-        raise InvalidInput(f"{what} is not a JSON object")
+        raise InvalidInput(f"cannot decode {what}: it is not a JSON object; send one", code="message.invalid_json")
     return value
 
 
@@ -69,7 +71,7 @@ def decode_spans(messages: Iterable[pb.Span]) -> tuple[Span, ...]:
 
 @lru_cache(maxsize=4096)
 def _span(length: int, version: int | None) -> Span:
-    """Most trajectories of a run share their few shapes."""
+    """Builds a span; cached, because most trajectories of a run share few distinct spans."""
     if version is None:
         return Span(author=Author.CONTEXT, length=length)
     return Span(author=Author.MODEL, length=length, version=Version(version))
@@ -88,6 +90,7 @@ def encode_facts(facts: NodeFacts) -> pb.NodeFacts:
         price_per_hour=facts.price_per_hour,
         software=facts.software,
         running=facts.running,
+        policies=facts.policies,
     )
 
 
@@ -104,47 +107,48 @@ def decode_facts(message: pb.NodeFacts) -> NodeFacts:
         price_per_hour=message.price_per_hour,
         software=message.software,
         running=tuple(TaskId(task) for task in message.running),
+        policies=tuple(PolicyId(policy) for policy in message.policies),
     )
 
 
 def encode_link(link: LinkReport) -> pb.LinkReport:
     """Link report -> message."""
-    return pb.LinkReport(**taken(link, _LINK_FIELDS))
+    return pb.LinkReport(**matching_fields(link, _LINK_FIELDS))
 
 
 def decode_link(message: pb.LinkReport) -> LinkReport:
     """Message -> link report."""
-    return LinkReport(**taken(message, _LINK_FIELDS))
+    return LinkReport(**matching_fields(message, _LINK_FIELDS))
 
 
 def decode_versions(versions: Mapping[str, int]) -> dict[PolicyId, Version]:
-    """A proto map of policy -> version."""
+    """Proto map -> version of each policy."""
     return {_policy(policy): _version(version) for policy, version in versions.items()}
 
 
-# A run has few of each, and a report of thousands of nodes names them again and again.
+# Cached: a run has few policies and versions, and a report of thousands of nodes repeats them.
 _policy = lru_cache(maxsize=256)(PolicyId)
 _version = lru_cache(maxsize=4096)(Version)
 
 
-def plain(mapping: Mapping[str, Any]) -> dict[str, Any]:
-    """A proto map without its message, keys sorted so that equal reports read equal.
+def sorted_map(mapping: Mapping[str, Any]) -> dict[str, Any]:
+    """Copies a proto map out of its message, keys sorted so that equal reports print equally.
 
-    Thousands of nodes count the same things: each name is there once, not once a node.
+    Keys are interned: thousands of nodes report the same counters.
     """
     return {sys.intern(key): mapping[key] for key in sorted(mapping)}
 
 
-def known(mapping: Mapping[str, float], names: tuple[str, ...]) -> dict[str, float]:
-    """The entries of a proto map that have these names, in the order of the names sorted."""
+def select_entries(mapping: Mapping[str, float], names: tuple[str, ...]) -> dict[str, float]:
+    """Returns the entries of a proto map with these names, sorted by name."""
     return {name: mapping[name] for name in sorted(names) if name in mapping}
 
 
-def taken(source: Any, fields: tuple[str, ...]) -> dict[str, Any]:
-    """Fields that have the same name and type in dataclass and message."""
+def matching_fields(source: Any, fields: tuple[str, ...]) -> dict[str, Any]:
+    """Returns the fields that have the same name and type in dataclass and message."""
     return {name: getattr(source, name) for name in fields}
 
 
-def given(message: Any, fields: tuple[str, ...]) -> dict[str, Any]:
-    """Optional fields of a message, None for those that are absent."""
+def optional_fields(message: Any, fields: tuple[str, ...]) -> dict[str, Any]:
+    """Returns optional fields of a message, None for absent fields."""
     return {name: getattr(message, name) if message.HasField(name) else None for name in fields}

@@ -1,9 +1,8 @@
-"""The control plane's dataclasses and messages, both ways."""
+"""Codec of the control plane's contract types."""
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import FlowId, PolicyId, PoolId, Version
-from astraflow.contract.links import VersionReport, WeightsReport
-from astraflow.contract.plugins import PlannedPlugins, PluginChange, Seam
+from astraflow.contract.plugins import PlannedPlugins, PluginChange, PluginSlot
 from astraflow.contract.reports import (
     Completion,
     Event,
@@ -13,18 +12,14 @@ from astraflow.contract.reports import (
     Report,
     StreamReport,
 )
-from astraflow.wire.codec_advice import decode_advice, encode_advice
-from astraflow.wire.codec_common import (
-    decode_json,
-    encode_json,
-    plain,
-    taken,
-)
+from astraflow.contract.weight_reports import VersionReport, WeightsReport
+from astraflow.wire.codec_common import decode_json, encode_json, matching_fields, sorted_map
 from astraflow.wire.codec_evaluations import decode_evaluation, encode_evaluation
 from astraflow.wire.codec_nodes import NodeReader, encode_node
+from astraflow.wire.codec_recommendations import decode_recommendation, encode_recommendation
 from astraflow.wire.pb import control_plane_pb2 as pb
 
-_EVENT_FIELDS = ("ordinal", "at", "kind", "subject", "message", "folded")
+_EVENT_FIELDS = ("ordinal", "at", "kind", "subject", "message", "repeats")
 _COMPLETION_FIELDS = ("reason", "has_learned", "at", "ends_run")
 _POOL_FIELDS = ("ready", "joining", "draining", "lost", "episodes_per_s", "tokens_per_s")
 _VERSION_FIELDS = (
@@ -55,7 +50,7 @@ _STREAM_FIELDS = (
     "buffered",
     "in_batch",
     "trained",
-    "issue_room",
+    "issue_headroom",
     "produced_per_s",
     "consumed_per_s",
     "steps",
@@ -83,22 +78,24 @@ def encode_report(report: Report) -> pb.Report:
         simulated=report.simulated,
         flows=[_encode_flow(flow) for flow in report.flows],
         streams=[_encode_stream(stream) for stream in report.streams],
-        pools=[pb.PoolReport(id=pool.id, **taken(pool, _POOL_FIELDS)) for pool in report.pools],
+        pools=[pb.PoolReport(id=pool.id, **matching_fields(pool, _POOL_FIELDS)) for pool in report.pools],
         nodes=[encode_node(node) for node in report.nodes],
         events=[encode_event(event) for event in report.events],
-        troubles=report.troubles,
+        problems=report.problems,
         evaluations=[encode_evaluation(evaluation) for evaluation in report.evaluations],
         weights=[_encode_weights(weights) for weights in report.weights],
         is_durable=report.is_durable,
         held_bytes=report.held_bytes,
         memory_bytes=report.memory_bytes,
-        advice=[encode_advice(advice) for advice in report.advice],
-        completion=pb.Completion(**taken(report.completion, _COMPLETION_FIELDS)) if report.completion else None,
+        recommendations=[encode_recommendation(recommendation) for recommendation in report.recommendations],
+        completion=pb.Completion(**matching_fields(report.completion, _COMPLETION_FIELDS))
+        if report.completion
+        else None,
     )
 
 
 def decode_report(message: pb.Report, *, nodes: tuple[NodeReport, ...] | None = None) -> Report:
-    """Message -> report. nodes: to be in it instead of the message's own."""
+    """Message -> report. nodes: used instead of the message's nodes."""
     return Report(
         run=message.run,
         sequence=message.sequence,
@@ -107,36 +104,40 @@ def decode_report(message: pb.Report, *, nodes: tuple[NodeReport, ...] | None = 
         simulated=tuple(message.simulated),
         flows=tuple(_decode_flow(flow) for flow in message.flows),
         streams=tuple(_decode_stream(stream) for stream in message.streams),
-        pools=tuple(PoolReport(id=PoolId(pool.id), **taken(pool, _POOL_FIELDS)) for pool in message.pools),
+        pools=tuple(PoolReport(id=PoolId(pool.id), **matching_fields(pool, _POOL_FIELDS)) for pool in message.pools),
         nodes=tuple(NodeReader().read(message.nodes)) if nodes is None else nodes,
         events=tuple(decode_event(event) for event in message.events),
-        troubles=tuple(message.troubles),
+        problems=tuple(message.problems),
         evaluations=tuple(decode_evaluation(evaluation) for evaluation in message.evaluations),
         weights=tuple(_decode_weights(weights) for weights in message.weights),
         is_durable=message.is_durable,
         held_bytes=message.held_bytes,
         memory_bytes=message.memory_bytes,
-        advice=tuple(decode_advice(advice) for advice in message.advice),
+        recommendations=tuple(decode_recommendation(recommendation) for recommendation in message.recommendations),
         completion=_decode_completion(message),
     )
 
 
 def _decode_completion(message: pb.Report) -> Completion | None:
-    return Completion(**taken(message.completion, _COMPLETION_FIELDS)) if message.HasField("completion") else None
+    return (
+        Completion(**matching_fields(message.completion, _COMPLETION_FIELDS))
+        if message.HasField("completion")
+        else None
+    )
 
 
 def encode_event(event: Event) -> pb.Event:
     """Event -> message."""
-    return pb.Event(**taken(event, _EVENT_FIELDS))
+    return pb.Event(**matching_fields(event, _EVENT_FIELDS))
 
 
 def decode_event(message: pb.Event) -> Event:
     """Message -> event."""
-    return Event(**taken(message, _EVENT_FIELDS))
+    return Event(**matching_fields(message, _EVENT_FIELDS))
 
 
 def encode_change(change: PluginChange) -> pb.ChangePluginsRequest:
-    """Change of plug-ins -> message."""
+    """Plugin change -> message."""
     return pb.ChangePluginsRequest(
         flow=change.flow,
         policy=change.policy,
@@ -149,8 +150,8 @@ def encode_change(change: PluginChange) -> pb.ChangePluginsRequest:
 
 
 def decode_change(message: pb.ChangePluginsRequest) -> PluginChange:
-    """Message -> change of plug-ins. Raises: InvalidInput."""
-    filters = [decode_json(spec, what="a filter") for spec in message.filters.specs]
+    """Message -> plugin change. Raises: InvalidInput."""
+    filters = [decode_json(spec, what="the filter") for spec in message.filters.specs]
     return PluginChange(
         flow=FlowId(message.flow) if message.HasField("flow") else None,
         policy=PolicyId(message.policy) if message.HasField("policy") else None,
@@ -163,9 +164,9 @@ def decode_change(message: pb.ChangePluginsRequest) -> PluginChange:
 
 
 def encode_planned(planned: PlannedPlugins) -> pb.PlannedPlugins:
-    """Planned plug-ins -> message."""
+    """Planned plugins -> message."""
     return pb.PlannedPlugins(
-        seam=planned.seam.value,
+        slot=planned.slot.value,
         specs=map(encode_json, planned.specs),
         actor=planned.actor,
         reason=planned.reason,
@@ -174,15 +175,18 @@ def encode_planned(planned: PlannedPlugins) -> pb.PlannedPlugins:
 
 
 def decode_planned(message: pb.PlannedPlugins) -> PlannedPlugins:
-    """Message -> planned plug-ins. Raises: InvalidInput."""
+    """Message -> planned plugins. Raises: InvalidInput."""
     try:
-        seam = Seam(message.seam)
+        slot = PluginSlot(message.slot)
     except ValueError:
-        known = ", ".join(seam.value for seam in Seam)
-        raise InvalidInput(f"plug-ins are planned for {message.seam!r}; known: {known}") from None
+        slot_names = ", ".join(slot.value for slot in PluginSlot)
+        raise InvalidInput(
+            f"cannot decode planned plugins: unknown slot {message.slot!r}; use one of {slot_names}",
+            code="message.unknown_value",
+        ) from None
     return PlannedPlugins(
-        seam=seam,
-        specs=tuple(decode_json(spec, what=f"a planned plug-in of {seam.value}") for spec in message.specs),
+        slot=slot,
+        specs=tuple(decode_json(spec, what=f"the planned {slot.value}") for spec in message.specs),
         actor=message.actor,
         reason=message.reason,
         version=Version(message.version),
@@ -191,14 +195,15 @@ def decode_planned(message: pb.PlannedPlugins) -> PlannedPlugins:
 
 def _encode_weights(weights: WeightsReport) -> pb.WeightsReport:
     versions = [
-        pb.VersionReport(version=version.version, **taken(version, _VERSION_FIELDS)) for version in weights.versions
+        pb.VersionReport(version=version.version, **matching_fields(version, _VERSION_FIELDS))
+        for version in weights.versions
     ]
     return pb.WeightsReport(policy=weights.policy, versions=versions)
 
 
 def _decode_weights(message: pb.WeightsReport) -> WeightsReport:
     versions = (
-        VersionReport(version=Version(version.version), **taken(version, _VERSION_FIELDS))
+        VersionReport(version=Version(version.version), **matching_fields(version, _VERSION_FIELDS))
         for version in message.versions
     )
     return WeightsReport(policy=PolicyId(message.policy), versions=tuple(versions))
@@ -213,22 +218,22 @@ def _encode_flow(flow: FlowReport) -> pb.FlowReport:
         selector=encode_json(flow.selector),
         filters=map(encode_json, flow.filters),
         planned=map(encode_planned, flow.planned),
-        prefixes=dict(flow.prefixes),
-        **taken(flow, _FLOW_FIELDS),
+        partial_rollouts=dict(flow.partial_rollouts),
+        **matching_fields(flow, _FLOW_FIELDS),
     )
 
 
 def _decode_flow(message: pb.FlowReport) -> FlowReport:
     return FlowReport(
         id=FlowId(message.id),
-        dropped=plain(message.dropped),
-        episodes=plain(message.episodes),
-        plugins=plain(message.plugins),
+        dropped=sorted_map(message.dropped),
+        episodes=sorted_map(message.episodes),
+        plugins=sorted_map(message.plugins),
         selector=decode_json(message.selector, what=f"the selector of {message.id}"),
-        filters=tuple(decode_json(spec, what=f"a filter of {message.id}") for spec in message.filters),
+        filters=tuple(decode_json(spec, what=f"the filter of {message.id}") for spec in message.filters),
         planned=tuple(decode_planned(planned) for planned in message.planned),
-        prefixes=plain(message.prefixes),
-        **taken(message, _FLOW_FIELDS),
+        partial_rollouts=sorted_map(message.partial_rollouts),
+        **matching_fields(message, _FLOW_FIELDS),
     )
 
 
@@ -243,7 +248,7 @@ def _encode_stream(stream: StreamReport) -> pb.StreamReport:
         sampler=encode_json(stream.sampler),
         planned=map(encode_planned, stream.planned),
         rewards=stream.rewards,
-        **taken(stream, _STREAM_FIELDS),
+        **matching_fields(stream, _STREAM_FIELDS),
     )
 
 
@@ -251,12 +256,12 @@ def _decode_stream(message: pb.StreamReport) -> StreamReport:
     return StreamReport(
         policy=PolicyId(message.policy),
         version=Version(message.version),
-        dropped=plain(message.dropped),
+        dropped=sorted_map(message.dropped),
         staleness={age: message.staleness[age] for age in sorted(message.staleness)},
-        metrics=plain(message.metrics),
-        plugins=plain(message.plugins),
+        metrics=sorted_map(message.metrics),
+        plugins=sorted_map(message.plugins),
         sampler=decode_json(message.sampler, what=f"the sampler of {message.policy}"),
         planned=tuple(decode_planned(planned) for planned in message.planned),
         rewards=tuple(message.rewards),
-        **taken(message, _STREAM_FIELDS),
+        **matching_fields(message, _STREAM_FIELDS),
     )

@@ -1,13 +1,13 @@
-"""The data plane's dataclasses and messages, both ways."""
+"""Codec of the data plane's contract types."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
-from astraflow.contract.batches import Batch, Row, StepReport, TrainerWelcome
+from astraflow.contract.batches import Batch, Row, StepReport, TrainerAttachment
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.failures import Boundary, Failure
 from astraflow.contract.ids import BatchId, FlowId, GroupId, NodeId, PolicyId, PromptId, TaskId, Version
-from astraflow.contract.nodes import NODE_COUNTERS, NODE_GAUGES, Directive, FlowSpec, NodeStatus, PolicySpec, Welcome
+from astraflow.contract.nodes import NODE_COUNTERS, NODE_GAUGES, Directive, FlowSpec, JoinResult, NodeStatus, PolicySpec
 from astraflow.contract.tasks import Lease, Prompt, Task
 from astraflow.contract.trajectories import Episode
 from astraflow.wire.codec_common import (
@@ -16,28 +16,28 @@ from astraflow.wire.codec_common import (
     decode_versions,
     encode_json,
     encode_link,
-    known,
-    plain,
+    select_entries,
+    sorted_map,
 )
-from astraflow.wire.codec_partials import decode_recorded, encode_recorded
+from astraflow.wire.codec_partial_rollouts import decode_recorded_generation, encode_recorded_generation
 from astraflow.wire.codec_trajectories import arrays_of, decode_trajectories, encode_trajectory
 from astraflow.wire.frames import join, split
 from astraflow.wire.pb import common_pb2 as common
 from astraflow.wire.pb import data_plane_pb2 as pb
-from astraflow.wire.requests import check, fitted
+from astraflow.wire.request_limits import check, clipped_to_limits
 
 PIECE_BYTES = 4 * 2**20
-"""A batch travels in pieces of about this size, whatever its size."""
+"""Approximate size of the pieces in which a batch is sent."""
 
 
-def encode_welcome(welcome: Welcome) -> pb.JoinReply:
-    """Welcome -> message."""
+def encode_join_result(result: JoinResult) -> pb.JoinReply:
+    """Join result -> message."""
     return pb.JoinReply(
-        node=welcome.node,
-        lease_s=welcome.lease_s,
-        beat_s=welcome.beat_s,
-        run=welcome.run,
-        weights_address=welcome.weights_address,
+        node=result.node,
+        lease_s=result.lease_s,
+        heartbeat_s=result.heartbeat_s,
+        run=result.run,
+        weights_address=result.weights_address,
         flows=[
             pb.FlowSpec(
                 id=flow.id,
@@ -45,20 +45,21 @@ def encode_welcome(welcome: Welcome) -> pb.JoinReply:
                 reward_json=encode_json(flow.reward),
                 evaluation_share=flow.evaluation_share,
             )
-            for flow in welcome.flows
+            for flow in result.flows
         ],
-        policies=[common.Spec(id=policy.id, json=encode_json(policy.model)) for policy in welcome.policies],
-        engine_json=encode_json(welcome.engine),
-        weights_key=welcome.weights_key,
+        policies=[common.Spec(id=policy.id, json=encode_json(policy.model)) for policy in result.policies],
+        engine_json=encode_json(result.engine),
+        weights_key=result.weights_key,
+        engines=[common.Spec(id=policy, json=encode_json(engine)) for policy, engine in result.engines.items()],
     )
 
 
-def decode_welcome(message: pb.JoinReply) -> Welcome:
-    """Message -> welcome."""
-    return Welcome(
+def decode_join_result(message: pb.JoinReply) -> JoinResult:
+    """Message -> join result."""
+    return JoinResult(
         node=NodeId(message.node),
         lease_s=message.lease_s,
-        beat_s=message.beat_s,
+        heartbeat_s=message.heartbeat_s,
         run=message.run,
         weights_address=message.weights_address,
         flows=tuple(
@@ -76,16 +77,19 @@ def decode_welcome(message: pb.JoinReply) -> Welcome:
         ),
         engine=decode_json(message.engine_json, what="engine"),
         weights_key=message.weights_key,
+        engines={
+            PolicyId(engine.id): decode_json(engine.json, what=f"engine of {engine.id}") for engine in message.engines
+        },
     )
 
 
 def encode_lease(lease: Lease) -> pb.LeaseReply:
     """Lease -> message; members of a group share one prompt."""
     reply = pb.LeaseReply(lease_s=lease.lease_s)
-    places: dict[GroupId, int] = {}
+    prompt_indexes: dict[GroupId, int] = {}
     for task in lease.tasks:
-        if task.group not in places:
-            places[task.group] = len(reply.prompts)
+        if task.group not in prompt_indexes:
+            prompt_indexes[task.group] = len(reply.prompts)
             reply.prompts.append(encode_prompt(task.prompt))
         reply.tasks.add(
             id=task.id,
@@ -93,9 +97,9 @@ def encode_lease(lease: Lease) -> pb.LeaseReply:
             flow=task.flow,
             member=task.member,
             attempt=task.attempt,
-            prompt=places[task.group],
+            prompt=prompt_indexes[task.group],
             pinned={policy: int(version) for policy, version in task.pinned.items()},
-            resume=[encode_recorded(recorded) for recorded in task.resume],
+            resume_from=[encode_recorded_generation(recorded) for recorded in task.resume_from],
         )
     return reply
 
@@ -106,7 +110,11 @@ def decode_lease(message: pb.LeaseReply) -> Lease:
     tasks = []
     for task in message.tasks:
         if task.prompt >= len(prompts):
-            raise InvalidInput(f"task {task.id} names prompt {task.prompt} of {len(prompts)}")
+            raise InvalidInput(
+                f"cannot decode lease: task {task.id!r} refers to prompt {task.prompt} of {len(prompts)}; "
+                "install the same release on both sides",
+                code="lease.unknown_prompt",
+            )
         tasks.append(
             Task(
                 id=TaskId(task.id),
@@ -116,7 +124,7 @@ def decode_lease(message: pb.LeaseReply) -> Lease:
                 attempt=task.attempt,
                 prompt=prompts[task.prompt],
                 pinned=decode_versions(task.pinned),
-                resume=tuple(decode_recorded(recorded) for recorded in task.resume),
+                resume_from=tuple(decode_recorded_generation(recorded) for recorded in task.resume_from),
             )
         )
     return Lease(tasks=tuple(tasks), lease_s=message.lease_s)
@@ -125,20 +133,22 @@ def decode_lease(message: pb.LeaseReply) -> Lease:
 def encode_push(node: NodeId, episodes: Sequence[Episode]) -> bytes:
     """Episodes of one node -> a whole `PushRequest`."""
     message = pb.PushRequest(node=node, episodes=[_encode_episode(episode) for episode in episodes])
-    return join(message, arrays_of([one for episode in episodes for one in episode.trajectories]))
+    return join(message, arrays_of([trajectory for episode in episodes for trajectory in episode.trajectories]))
 
 
 def decode_push(raw: bytes, *, is_checked: bool = False) -> tuple[NodeId, list[Episode]]:
-    """A whole `PushRequest` -> who pushes what. The arrays are views of `raw`.
+    """A whole `PushRequest` -> node and its episodes. The arrays are views of `raw`.
 
-    is_checked: hold it to the limits of requests, for what comes from a peer; what was accepted before there
-    were any is read without. Raises: InvalidInput.
+    is_checked: apply the limits of requests, for data from a peer; stored data may be older than the limits. Raises:
+    InvalidInput.
     """
     message, arrays = split(pb.PushRequest, raw)
     if is_checked:
         check(message)
     node = NodeId(message.node)
-    trajectories = decode_trajectories((one for episode in message.episodes for one in episode.trajectories), arrays)
+    trajectories = decode_trajectories(
+        (trajectory for episode in message.episodes for trajectory in episode.trajectories), arrays
+    )
     return node, [
         Episode(
             task=TaskId(episode.task),
@@ -164,7 +174,7 @@ def _encode_episode(episode: Episode) -> pb.Episode:
     if episode.failure is not None:
         message.failure_boundary = episode.failure.boundary.value
         message.failure_message = episode.failure.message
-    return fitted(message)
+    return clipped_to_limits(message)
 
 
 def _decode_failure(message: pb.Episode) -> Failure | None:
@@ -173,66 +183,70 @@ def _decode_failure(message: pb.Episode) -> Failure | None:
     try:
         boundary = Boundary(message.failure_boundary)
     except ValueError:
-        known = ", ".join(boundary.value for boundary in Boundary)
-        raise InvalidInput(f"episode {message.task} failed at {message.failure_boundary!r}; known: {known}") from None
+        boundaries = ", ".join(boundary.value for boundary in Boundary)
+        raise InvalidInput(
+            f"cannot decode episode {message.task!r}: unknown boundary {message.failure_boundary!r}; "
+            f"use one of {boundaries}",
+            code="message.unknown_value",
+        ) from None
     return Failure(boundary=boundary, message=message.failure_message)
 
 
-def encode_status(status: NodeStatus) -> pb.BeatRequest:
-    """Node status -> message, within the limits of requests: no figure or text of its own costs a node its beat."""
-    return fitted(
-        pb.BeatRequest(
+def encode_status(status: NodeStatus) -> pb.HeartbeatRequest:
+    """Node status -> message, clipped to the limits of requests, so that no number or text invalidates a heartbeat."""
+    return clipped_to_limits(
+        pb.HeartbeatRequest(
             node=status.node,
             running=status.running,
             versions={policy: int(version) for policy, version in status.versions.items()},
             counters=dict(status.counters),
             gauges=dict(status.gauges),
             errors=status.errors,
-            ending=status.ending,
-            is_taken=status.is_taken,
+            leave_reason=status.leave_reason,
+            is_preempted=status.is_preempted,
             links=[encode_link(link) for link in status.links],
         )
     )
 
 
-def decode_status(message: pb.BeatRequest) -> NodeStatus:
-    """Message -> node status. Counters and gauges that this release does not know are left out."""
+def decode_status(message: pb.HeartbeatRequest) -> NodeStatus:
+    """Message -> node status. Unknown counters and gauges are omitted."""
     return NodeStatus(
         node=NodeId(message.node),
         running=tuple(TaskId(task) for task in message.running),
         versions=decode_versions(message.versions),
-        counters=known(message.counters, NODE_COUNTERS),
-        gauges=known(message.gauges, NODE_GAUGES),
+        counters=select_entries(message.counters, NODE_COUNTERS),
+        gauges=select_entries(message.gauges, NODE_GAUGES),
         errors=tuple(message.errors),
-        ending=message.ending,
-        is_taken=message.is_taken,
+        leave_reason=message.leave_reason,
+        is_preempted=message.is_preempted,
         links=tuple(decode_link(link) for link in message.links),
     )
 
 
-def encode_directive(directive: Directive) -> pb.BeatReply:
+def encode_directive(directive: Directive) -> pb.HeartbeatReply:
     """Directive -> message."""
-    return pb.BeatReply(action=directive.action, reason=directive.reason, deadline_s=directive.deadline_s)
+    return pb.HeartbeatReply(action=directive.action, reason=directive.reason, deadline_s=directive.deadline_s)
 
 
-def decode_directive(message: pb.BeatReply) -> Directive:
+def decode_directive(message: pb.HeartbeatReply) -> Directive:
     """Message -> directive."""
     return Directive(action=message.action, reason=message.reason, deadline_s=message.deadline_s)
 
 
-def encode_trainer_welcome(welcome: TrainerWelcome) -> pb.AttachReply:
-    """Trainer welcome -> message."""
+def encode_trainer_attachment(attachment: TrainerAttachment) -> pb.AttachReply:
+    """Trainer attachment -> message."""
     return pb.AttachReply(
-        run=welcome.run,
-        weights_address=welcome.weights_address,
-        acknowledged_steps=welcome.acknowledged_steps,
-        weights_key=welcome.weights_key,
+        run=attachment.run,
+        weights_address=attachment.weights_address,
+        acknowledged_steps=attachment.acknowledged_steps,
+        weights_key=attachment.weights_key,
     )
 
 
-def decode_trainer_welcome(message: pb.AttachReply) -> TrainerWelcome:
-    """Message -> trainer welcome."""
-    return TrainerWelcome(
+def decode_trainer_attachment(message: pb.AttachReply) -> TrainerAttachment:
+    """Message -> trainer attachment."""
+    return TrainerAttachment(
         run=message.run,
         weights_address=message.weights_address,
         acknowledged_steps=message.acknowledged_steps,
@@ -278,7 +292,10 @@ def decode_batch(pieces: Iterable[bytes]) -> Batch | None:
     if head is None:
         return None
     if len(rows) != head.rows:
-        raise InvalidInput(f"batch {head.id} came with {len(rows)} of its {head.rows} rows")
+        raise InvalidInput(
+            f"cannot decode batch {head.id!r}: {len(rows)} of {head.rows} rows arrived; pull it again",
+            code="batch.missing_rows",
+        )
     return Batch(
         id=BatchId(head.id),
         policy=PolicyId(head.policy),
@@ -299,8 +316,9 @@ def _encode_rows(rows: Sequence[Row]) -> bytes:
 
 
 def encode_step(report: StepReport) -> pb.ReportStepRequest:
-    """Step report -> message, within the limits of requests: a metric that is not finite ends no training."""
-    return fitted(
+    """Step report -> message, clipped to the limits of requests, so that a metric that is not finite does not
+    stop the training."""
+    return clipped_to_limits(
         pb.ReportStepRequest(
             batch=report.batch,
             policy=report.policy,
@@ -322,7 +340,7 @@ def decode_step(message: pb.ReportStepRequest) -> StepReport:
         wait_s=message.wait_s,
         compute_s=message.compute_s,
         publish_s=message.publish_s,
-        metrics=plain(message.metrics),
+        metrics=sorted_map(message.metrics),
     )
 
 

@@ -1,4 +1,4 @@
-"""Rounds of evaluations, both ways."""
+"""Codec of evaluation rounds."""
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.evaluations import EvaluationReport, EvaluationScore, EvaluationState
@@ -24,7 +24,7 @@ def encode_evaluation(report: EvaluationReport) -> pb.EvaluationReport:
         ],
         actor=report.actor,
         reason=report.reason,
-        asked_at=report.asked_at,
+        requested_at=report.requested_at,
         started_at=report.started_at,
         finished_at=report.finished_at,
     )
@@ -35,8 +35,12 @@ def decode_evaluation(message: pb.EvaluationReport) -> EvaluationReport:
     try:
         state = EvaluationState(message.state)
     except ValueError:
-        place = f"round {message.round} of {message.flow}"
-        raise InvalidInput(f"{place} is in the unknown state {message.state!r}") from None
+        state_names = ", ".join(state.value for state in EvaluationState)
+        raise InvalidInput(
+            f"cannot decode round {message.round} of {message.flow!r}: unknown state {message.state!r}; "
+            f"use one of {state_names}",
+            code="message.unknown_value",
+        ) from None
     return EvaluationReport(
         flow=FlowId(message.flow),
         round=message.round,
@@ -49,7 +53,7 @@ def decode_evaluation(message: pb.EvaluationReport) -> EvaluationReport:
         scores=tuple(_decode_score(score) for score in message.scores),
         actor=message.actor,
         reason=message.reason,
-        asked_at=message.asked_at,
+        requested_at=message.requested_at,
         started_at=message.started_at if message.HasField("started_at") else None,
         finished_at=message.finished_at if message.HasField("finished_at") else None,
     )

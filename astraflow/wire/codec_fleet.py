@@ -1,23 +1,23 @@
-"""Fleet plane: pools, plans, instances and the journal."""
+"""Codec of the fleet plane's pools, plans, instances and audit log."""
 
 from collections.abc import Iterable
 from enum import Enum
 from typing import TypeVar
 
-from astraflow.contract.advice import Mode
 from astraflow.contract.causes import Cause
 from astraflow.contract.errors import InvalidInput, PlanRefused
 from astraflow.contract.fleet import (
     Actor,
-    Applied,
+    AppliedChange,
+    AppliedPlan,
     Decision,
     Finding,
     FleetStatus,
+    InjectedFault,
     Instance,
     InstanceState,
     KillScope,
     LaunchId,
-    Loss,
     Plan,
     PlanId,
     PlanRequest,
@@ -26,16 +26,17 @@ from astraflow.contract.fleet import (
     Role,
     Verdict,
 )
-from astraflow.contract.ids import PoolId
-from astraflow.wire.codec_common import decode_json, encode_json, given, taken
+from astraflow.contract.ids import PolicyId, PoolId
+from astraflow.contract.recommendations import Mode
+from astraflow.wire.codec_common import decode_json, encode_json, matching_fields, optional_fields
 from astraflow.wire.pb import fleet_plane_pb2 as pb
 
 Choice = TypeVar("Choice", bound=Enum)
 
 _SPEC = ("provider", "min_nodes", "max_nodes", "type", "region", "is_spot", "engine", "drain_s")
 _SPEC_OPTIONAL = ("usd_per_hour_max", "usd_per_day_max", "capacity")
-_POOL = ("version", "target", "usd_per_hour", "usd_today", "launch_delay_s", "hold_reason", "can_lose")
-_POOL_OPTIONAL = ("rule_target", "hold_until", "breaker_until", "last_change_at")
+_POOL = ("version", "target", "usd_per_hour", "usd_today", "launch_delay_s", "override_reason", "can_inject_fault")
+_POOL_OPTIONAL = ("rule_target", "override_until_at", "breaker_until", "last_change_at")
 _INSTANCE = (
     *("provider", "handle", "type", "region", "is_spot", "usd_per_hour"),
     *("actor", "reason", "intended_at", "expires_at", "message"),
@@ -51,19 +52,23 @@ _PLAN = (
     "usd_per_hour_change",
     "created_at",
     "expires_at",
-    "hold_s",
+    "override_s",
     "guard_json",
 )
 _DECISION = ("ordinal", "at", "kind", "pool", "reason", "message", "key")
+_CHANGE = ("nodes_before", "nodes_after", "launched", "retired", "override_s", "is_approved")
 
 
 def choice(kind: type[Choice], text: str) -> Choice:
-    """One of a closed set. Raises: InvalidInput that names them all."""
+    """Returns the enum member with this value. Raises: InvalidInput that names all values."""
     try:
         return kind(text)
     except ValueError:
-        known = ", ".join(str(member.value) for member in kind)
-        raise InvalidInput(f"{text[:80]!r} is no {kind.__name__}: {known}") from None
+        values = ", ".join(str(member.value) for member in kind)
+        raise InvalidInput(
+            f"cannot decode {kind.__name__}: unknown value {text[:80]!r}; use one of {values}",
+            code="message.unknown_value",
+        ) from None
 
 
 def encode_actor(actor: Actor) -> pb.FleetActor:
@@ -81,8 +86,9 @@ def encode_spec(spec: PoolSpec) -> pb.FleetPoolSpec:
     return pb.FleetPoolSpec(
         id=spec.id,
         mode=spec.mode.value,
+        policies=spec.policies,
         options_json=encode_json(spec.options),
-        **taken(spec, _SPEC + _SPEC_OPTIONAL),
+        **matching_fields(spec, _SPEC + _SPEC_OPTIONAL),
     )
 
 
@@ -91,9 +97,10 @@ def decode_spec(message: pb.FleetPoolSpec) -> PoolSpec:
     return PoolSpec(
         id=PoolId(message.id),
         mode=choice(Mode, message.mode),
+        policies=tuple(map(PolicyId, message.policies)),
         options=decode_json(message.options_json, what=f"the options of pool {message.id}"),
-        **taken(message, _SPEC),
-        **given(message, _SPEC_OPTIONAL),
+        **matching_fields(message, _SPEC),
+        **optional_fields(message, _SPEC_OPTIONAL),
     )
 
 
@@ -102,10 +109,10 @@ def encode_pool(pool: Pool) -> pb.FleetPool:
     return pb.FleetPool(
         spec=encode_spec(pool.spec),
         nodes={state.value: nodes for state, nodes in pool.nodes.items()},
-        leaving={cause.value: nodes for cause, nodes in pool.leaving.items()},
+        terminating={cause.value: nodes for cause, nodes in pool.terminating.items()},
         losses={cause.value: nodes for cause, nodes in pool.losses.items()},
         simulated=pool.simulated,
-        **taken(pool, _POOL + _POOL_OPTIONAL),
+        **matching_fields(pool, _POOL + _POOL_OPTIONAL),
     )
 
 
@@ -114,11 +121,11 @@ def decode_pool(message: pb.FleetPool) -> Pool:
     return Pool(
         spec=decode_spec(message.spec),
         nodes={choice(InstanceState, state): message.nodes[state] for state in sorted(message.nodes)},
-        leaving={choice(Cause, cause): message.leaving[cause] for cause in sorted(message.leaving)},
+        terminating={choice(Cause, cause): message.terminating[cause] for cause in sorted(message.terminating)},
         losses={choice(Cause, cause): message.losses[cause] for cause in sorted(message.losses)},
         simulated=tuple(message.simulated),
-        **taken(message, _POOL),
-        **given(message, _POOL_OPTIONAL),
+        **matching_fields(message, _POOL),
+        **optional_fields(message, _POOL_OPTIONAL),
     )
 
 
@@ -129,7 +136,7 @@ def encode_instance(instance: Instance) -> pb.FleetInstance:
         pool=instance.pool,
         state=instance.state.value,
         cause=instance.cause.value if instance.cause is not None else "",
-        **taken(instance, _INSTANCE + _INSTANCE_OPTIONAL),
+        **matching_fields(instance, _INSTANCE + _INSTANCE_OPTIONAL),
     )
 
 
@@ -140,8 +147,8 @@ def decode_instance(message: pb.FleetInstance) -> Instance:
         pool=PoolId(message.pool),
         state=choice(InstanceState, message.state),
         cause=choice(Cause, message.cause) if message.cause else None,
-        **taken(message, _INSTANCE),
-        **given(message, _INSTANCE_OPTIONAL),
+        **matching_fields(message, _INSTANCE),
+        **optional_fields(message, _INSTANCE_OPTIONAL),
     )
 
 
@@ -150,9 +157,9 @@ def encode_status(status: FleetStatus) -> pb.FleetStatus:
     return pb.FleetStatus(
         pools=[encode_pool(pool) for pool in status.pools],
         kill=status.kill.value,
-        troubles=status.troubles,
+        problems=status.problems,
         last_sweep_at=status.last_sweep_at,
-        **taken(status, _STATUS),
+        **matching_fields(status, _STATUS),
     )
 
 
@@ -161,9 +168,9 @@ def decode_status(message: pb.FleetStatus) -> FleetStatus:
     return FleetStatus(
         pools=tuple(decode_pool(pool) for pool in message.pools),
         kill=choice(KillScope, message.kill),
-        troubles=tuple(message.troubles),
-        **taken(message, _STATUS),
-        **given(message, ("last_sweep_at",)),
+        problems=tuple(message.problems),
+        **matching_fields(message, _STATUS),
+        **optional_fields(message, ("last_sweep_at",)),
     )
 
 
@@ -200,7 +207,7 @@ def encode_plan(plan: Plan) -> pb.FleetPlan:
         verdict=plan.verdict.value,
         findings=_encode_findings(plan.findings),
         rule_target=plan.rule_target,
-        **taken(plan, _PLAN),
+        **matching_fields(plan, _PLAN),
     )
 
 
@@ -212,12 +219,12 @@ def decode_plan(message: pb.FleetPlan) -> Plan:
         victims=tuple(LaunchId(victim) for victim in message.victims),
         verdict=choice(Verdict, message.verdict),
         findings=_decode_findings(message.findings),
-        **given(message, ("rule_target",)),
-        **taken(message, _PLAN),
+        **optional_fields(message, ("rule_target",)),
+        **matching_fields(message, _PLAN),
     )
 
 
-def encode_applied(applied: Applied) -> pb.AppliedPlan:
+def encode_applied(applied: AppliedPlan) -> pb.AppliedPlan:
     """Result of a plan -> message."""
     return pb.AppliedPlan(
         plan=applied.plan,
@@ -226,63 +233,78 @@ def encode_applied(applied: Applied) -> pb.AppliedPlan:
         retired=applied.retired,
         message=applied.message,
         guard_json=applied.guard_json,
-        hold_until=applied.hold_until,
+        override_until_at=applied.override_until_at,
     )
 
 
 def encode_refused(plan: str, problem: PlanRefused) -> pb.AppliedPlan:
-    """What came of a plan that the guard refused -> message."""
+    """Refused plan -> message."""
     return pb.AppliedPlan(plan=plan, refusal=str(problem), guard_json=problem.guard_json)
 
 
-def decode_applied(message: pb.AppliedPlan) -> Applied:
-    """Message -> result of a plan. Raises: PlanRefused when the guard said no."""
+def decode_applied(message: pb.AppliedPlan) -> AppliedPlan:
+    """Message -> result of a plan. Raises: PlanRefused when the guard refused it."""
     if message.refusal:
-        raise PlanRefused(message.refusal, guard_json=message.guard_json)
-    return Applied(
+        raise PlanRefused(message.refusal, guard_json=message.guard_json, code="fleet.plan_refused")
+    return AppliedPlan(
         plan=PlanId(message.plan),
         decision=message.decision,
         launched=tuple(LaunchId(launch) for launch in message.launched),
         retired=tuple(LaunchId(launch) for launch in message.retired),
         message=message.message,
         guard_json=message.guard_json,
-        **given(message, ("hold_until",)),
+        **optional_fields(message, ("override_until_at",)),
     )
 
 
 def encode_decision(decision: Decision) -> pb.FleetDecision:
-    """Entry of the journal -> message."""
+    """Audit log entry -> message."""
     return pb.FleetDecision(
-        actor=encode_actor(decision.actor), findings=_encode_findings(decision.findings), **taken(decision, _DECISION)
+        actor=encode_actor(decision.actor),
+        findings=_encode_findings(decision.findings),
+        change=pb.AppliedChange(**matching_fields(decision.change, _CHANGE)) if decision.change is not None else None,
+        **matching_fields(decision, _DECISION),
     )
 
 
 def decode_decision(message: pb.FleetDecision) -> Decision:
-    """Message -> entry of the journal."""
+    """Message -> audit log entry."""
     return Decision(
-        actor=decode_actor(message.actor), findings=_decode_findings(message.findings), **taken(message, _DECISION)
+        actor=decode_actor(message.actor),
+        findings=_decode_findings(message.findings),
+        change=AppliedChange(**matching_fields(message.change, _CHANGE)) if message.HasField("change") else None,
+        **matching_fields(message, _DECISION),
     )
 
 
-def encode_loss(loss: Loss) -> pb.LostNodes:
-    """Lost nodes -> message."""
-    return pb.LostNodes(decision=encode_decision(loss.decision), lost=loss.lost)
+def encode_injected_fault(fault: InjectedFault) -> pb.InjectedFault:
+    """Injected fault -> message."""
+    return pb.InjectedFault(decision=encode_decision(fault.decision), lost=fault.lost)
 
 
-def decode_loss(message: pb.LostNodes) -> Loss:
-    """Message -> lost nodes."""
-    return Loss(decision=decode_decision(message.decision), lost=tuple(LaunchId(launch) for launch in message.lost))
+def decode_injected_fault(message: pb.InjectedFault) -> InjectedFault:
+    """Message -> injected fault."""
+    return InjectedFault(
+        decision=decode_decision(message.decision), lost=tuple(LaunchId(launch) for launch in message.lost)
+    )
 
 
 def _encode_findings(findings: Iterable[Finding]) -> list[pb.FleetFinding]:
     return [
-        pb.FleetFinding(code=one.code, verdict=one.verdict.value, message=one.message, numbers=one.numbers)
-        for one in findings
+        pb.FleetFinding(
+            code=finding.code, verdict=finding.verdict.value, message=finding.message, numbers=finding.numbers
+        )
+        for finding in findings
     ]
 
 
 def _decode_findings(messages: Iterable[pb.FleetFinding]) -> tuple[Finding, ...]:
     return tuple(
-        Finding(code=one.code, verdict=choice(Verdict, one.verdict), message=one.message, numbers=dict(one.numbers))
-        for one in messages
+        Finding(
+            code=finding.code,
+            verdict=choice(Verdict, finding.verdict),
+            message=finding.message,
+            numbers=dict(finding.numbers),
+        )
+        for finding in messages
     )

@@ -1,4 +1,4 @@
-"""Nodes in a report, both ways; from one report to the next only what is new is built anew."""
+"""Codec of nodes in reports. A reader reuses the objects of the previous report that did not change."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
@@ -6,10 +6,17 @@ from typing import Any, TypeVar
 from astraflow.contract.causes import Cause
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import NodeId
-from astraflow.contract.links import LinkReport
 from astraflow.contract.nodes import NodeFacts
 from astraflow.contract.reports import NodeReport, NodeState
-from astraflow.wire.codec_common import decode_facts, decode_link, decode_versions, encode_facts, encode_link, plain
+from astraflow.contract.weight_reports import LinkReport
+from astraflow.wire.codec_common import (
+    decode_facts,
+    decode_link,
+    decode_versions,
+    encode_facts,
+    encode_link,
+    sorted_map,
+)
 from astraflow.wire.pb import control_plane_pb2 as pb
 
 T = TypeVar("T")
@@ -22,7 +29,7 @@ def encode_node(node: NodeReport) -> pb.NodeReport:
         facts=encode_facts(node.facts),
         state=node.state.value,
         joined_at=node.joined_at,
-        beat_age_s=node.beat_age_s,
+        heartbeat_age_s=node.heartbeat_age_s,
         leased=node.leased,
         episodes_per_s=node.episodes_per_s,
         tokens_per_s=node.tokens_per_s,
@@ -37,10 +44,10 @@ def encode_node(node: NodeReport) -> pb.NodeReport:
 
 
 class NodeReader:
-    """Reads the nodes of one report after the other.
+    """Reads the nodes of successive reports.
 
-    What a node is never changes, and what came over its links only with a version: both are taken over from the report
-    before where the bytes are the same. Nothing is kept of nodes that are not in the latest report.
+    A node's facts never change and its link statistics change only with a version: both are reused from the previous
+    report where the bytes are equal. Objects of nodes that are absent from the latest report are dropped.
     """
 
     def __init__(self) -> None:
@@ -48,37 +55,37 @@ class NodeReader:
         self._links: dict[bytes, LinkReport] = {}
 
     def read(self, messages: Iterable[pb.NodeReport]) -> Iterator[NodeReport]:
-        """All nodes of the next report. Raises: InvalidInput."""
+        """Yields all nodes of the next report. Raises: InvalidInput."""
         facts, self._facts = self._facts, {}
         links, self._links = self._links, {}
         for message in messages:
             yield NodeReport(
-                id=NodeId.known(message.id),
-                facts=_built(message.facts, decode_facts, facts, self._facts),
+                id=NodeId.unchecked(message.id),
+                facts=_reuse_or_decode(message.facts, decode_facts, facts, self._facts),
                 state=_state(message.state, message.id),
                 joined_at=message.joined_at,
-                beat_age_s=message.beat_age_s,
+                heartbeat_age_s=message.heartbeat_age_s,
                 leased=message.leased,
                 episodes_per_s=message.episodes_per_s,
                 tokens_per_s=message.tokens_per_s,
                 versions=decode_versions(message.versions),
-                counters=plain(message.counters),
-                gauges=plain(message.gauges),
+                counters=sorted_map(message.counters),
+                gauges=sorted_map(message.gauges),
                 lease_expiries=message.lease_expiries,
                 errors=tuple(message.errors),
-                links=tuple([_built(link, decode_link, links, self._links) for link in message.links]),
+                links=tuple([_reuse_or_decode(link, decode_link, links, self._links) for link in message.links]),
                 cause=_cause(message.cause, message.id) if message.cause else None,
             )
 
 
-def _built(message: Any, build: Callable[[Any], T], before: dict[bytes, T], now: dict[bytes, T]) -> T:
-    """What a message says: as it is in `now` or in `before` already, else built; kept in `now`."""
+def _reuse_or_decode(message: Any, decode: Callable[[Any], T], previous: dict[bytes, T], current: dict[bytes, T]) -> T:
+    """Returns the decoded message, from `current` or `previous` if present, and stores it in `current`."""
     content = message.SerializeToString()
-    found = now.get(content)
-    if found is None:
-        found = before.get(content) or build(message)
-        now[content] = found
-    return found
+    decoded = current.get(content)
+    if decoded is None:
+        decoded = previous.get(content) or decode(message)
+        current[content] = decoded
+    return decoded
 
 
 _STATES = {state.value: state for state in NodeState}
@@ -88,12 +95,18 @@ _CAUSES = {cause.value: cause for cause in Cause}
 def _state(name: str, node: str) -> NodeState:
     state = _STATES.get(name)
     if state is None:
-        raise InvalidInput(f"node {node} is in the unknown state {name!r}")
+        raise InvalidInput(
+            f"cannot decode node {node!r}: unknown state {name!r}; install the same release on both sides",
+            code="message.unknown_value",
+        )
     return state
 
 
 def _cause(name: str, node: str) -> Cause:
     cause = _CAUSES.get(name)
     if cause is None:
-        raise InvalidInput(f"node {node} goes for the unknown cause {name!r}")
+        raise InvalidInput(
+            f"cannot decode node {node!r}: unknown cause {name!r}; install the same release on both sides",
+            code="message.unknown_value",
+        )
     return cause

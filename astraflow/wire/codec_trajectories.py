@@ -1,4 +1,4 @@
-"""Trajectories and their arrays: the messages hold what is small, one stretch of bytes all token ids and logprobs."""
+"""Codec of trajectories: messages hold the small fields, one block of bytes holds all token ids and logprobs."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
@@ -12,7 +12,7 @@ from astraflow.contract.trajectories import Float32Array, Int32Array, Trajectory
 from astraflow.wire.codec_common import decode_spans, encode_spans
 from astraflow.wire.frames import Arrays
 from astraflow.wire.pb import common_pb2 as pb
-from astraflow.wire.requests import MAX_REWARD
+from astraflow.wire.request_limits import MAX_REWARD
 
 _policy = lru_cache(maxsize=256)(PolicyId)
 
@@ -20,7 +20,7 @@ _INT32 = np.dtype("<i4")
 _FLOAT32 = np.dtype("<f4")
 
 _AT_ONCE = 2**16
-"""Values checked at once: what they are checked into stays in the processor's cache."""
+"""Values checked per step, so that the intermediate array stays in the processor's cache."""
 
 
 def encode_trajectory(trajectory: Trajectory) -> pb.Trajectory:
@@ -46,7 +46,7 @@ def encode_trajectory(trajectory: Trajectory) -> pb.Trajectory:
 
 
 def arrays_of(trajectories: Sequence[Trajectory]) -> list[Int32Array | Float32Array]:
-    """Their arrays in the order of the wire: all token ids, then all logprobs."""
+    """Returns the arrays in wire order: all token ids, then all logprobs."""
     return [
         *[np.ascontiguousarray(trajectory.tokens, dtype=_INT32) for trajectory in trajectories],
         *[np.ascontiguousarray(trajectory.logprobs, dtype=_FLOAT32) for trajectory in trajectories],
@@ -54,10 +54,10 @@ def arrays_of(trajectories: Sequence[Trajectory]) -> list[Int32Array | Float32Ar
 
 
 def decode_trajectories(messages: Iterable[pb.Trajectory], arrays: Arrays) -> Iterator[Trajectory]:
-    """Messages with their arrays -> trajectories; their arrays are read-only views of the bytes, not copies.
+    """Messages and their arrays -> trajectories, whose arrays are read-only views of the bytes, not copies.
 
-    Everything is checked before the first one is yielded.
-    Raises: InvalidInput for lengths that do not fit, negative tokens, or logprobs that are not finite.
+    Checks everything before it yields the first one. Raises: InvalidInput for lengths that do not match, negative
+    tokens, or logprobs that are not finite.
     """
     shaped = [(message, decode_spans(message.spans)) for message in messages]
     tokens_end = [0]
@@ -75,14 +75,21 @@ def decode_trajectories(messages: Iterable[pb.Trajectory], arrays: Arrays) -> It
 def _divided(arrays: Arrays, tokens: int, logprobs: int) -> tuple[Int32Array, Float32Array]:
     if arrays.nbytes != 4 * (tokens + logprobs):
         raise InvalidInput(
-            f"the arrays have {arrays.nbytes} bytes, but the spans count {tokens} tokens and {logprobs} logprobs"
+            f"cannot decode trajectories: the arrays have {arrays.nbytes} bytes, but the spans count {tokens} tokens "
+            f"and {logprobs} logprobs; send 4 bytes each",
+            code="trajectory.invalid",
         )
     token_ids = arrays[: 4 * tokens].view(_INT32)
     values = arrays[4 * tokens :].view(_FLOAT32)
     if token_ids.size and token_ids.min() < 0:
-        raise InvalidInput("a token id is negative")
+        raise InvalidInput(
+            "cannot decode trajectories: a token id is negative; send ids from 0", code="trajectory.invalid"
+        )
     if not all(np.isfinite(values[begin : begin + _AT_ONCE]).all() for begin in range(0, len(values), _AT_ONCE)):
-        raise InvalidInput("a logprob is not a finite number")
+        raise InvalidInput(
+            "cannot decode trajectories: a logprob is not a finite number; send finite logprobs",
+            code="trajectory.invalid",
+        )
     return token_ids, values
 
 
@@ -94,7 +101,7 @@ def _trajectory(
         tokens=tokens,
         logprobs=logprobs,
         spans=spans,
-        reward=max(min(message.reward, MAX_REWARD), -MAX_REWARD),  # accepted before rewards had a bound, perhaps
+        reward=max(min(message.reward, MAX_REWARD), -MAX_REWARD),  # stored data may be older than the limit
         is_truncated=message.is_truncated,
         metrics=dict(message.metrics) if message.metrics else {},
         prompt_text=message.prompt_text,

@@ -1,4 +1,4 @@
-"""The weight plane's dataclasses and messages, both ways."""
+"""Codec of the weight plane's contract types."""
 
 import xxhash
 
@@ -17,7 +17,7 @@ from astraflow.contract.weights import (
     TransferPlan,
     VersionNotice,
 )
-from astraflow.wire.codec_common import plain
+from astraflow.wire.codec_common import sorted_map
 from astraflow.wire.frames import varint
 from astraflow.wire.pb import weight_plane_pb2 as pb
 
@@ -56,13 +56,17 @@ def decode_manifest(message: pb.Manifest) -> Manifest:
     """Message -> manifest. Raises: InvalidInput for unknown dtypes, hashes or a signature of the wrong length."""
     _check_hash(message.root_hash, "root hash")
     if len(message.signature) not in {0, SIGNATURE_BYTES}:
-        raise InvalidInput(f"the manifest's signature has {len(message.signature)} bytes, expected {SIGNATURE_BYTES}")
+        raise InvalidInput(
+            f"cannot decode manifest of {message.policy!r}: its signature has {len(message.signature)} bytes, "
+            f"not {SIGNATURE_BYTES}; send an Ed25519 signature or none",
+            code="manifest.invalid",
+        )
     return Manifest(
         policy=PolicyId(message.policy),
         version=Version(message.version),
         tensors=tuple(_decode_tensor(tensor) for tensor in message.tensors),
         root_hash=message.root_hash,
-        metadata=plain(message.metadata),
+        metadata=sorted_map(message.metadata),
         probe=_decode_probe(message.probe) if message.HasField("probe") else None,
         signature=message.signature,
     )
@@ -86,7 +90,9 @@ def decode_transfer(message: pb.Transfer) -> Transfer:
     try:
         kind = TransferKind(message.kind)
     except ValueError:
-        raise InvalidInput(f"transfer kind {message.kind!r} is neither full nor delta") from None
+        raise InvalidInput(
+            f"cannot decode transfer: unknown kind {message.kind!r}; use full or delta", code="message.unknown_value"
+        ) from None
     return Transfer(
         kind=kind,
         policy=PolicyId(message.policy),
@@ -121,7 +127,7 @@ def encode_shared(file: SharedFile) -> pb.SharedFile:
 
 
 def decode_shared(message: pb.SharedFile) -> SharedFile:
-    """Message -> shared file; whether it may be opened is for `astraflow.weights.shared` to judge."""
+    """Message -> shared file. `astraflow.weights.shared_memory` decides whether it may be opened."""
     return SharedFile(host=message.host, path=message.path, size_bytes=message.size_bytes)
 
 
@@ -131,7 +137,7 @@ def encode_part(part: Part) -> pb.Part:
 
 
 def decode_part(message: pb.Part) -> Part:
-    """Message -> part; whether a version has it is for `astraflow.weights.parts` to judge."""
+    """Message -> part. `astraflow.weights.parts` decides whether the version has it."""
     return Part(offset=message.offset, size_bytes=message.size_bytes)
 
 
@@ -152,7 +158,10 @@ def frame_chunk(chunk: Chunk) -> bytes:
 def decode_chunk(message: pb.Chunk) -> Chunk:
     """Message -> chunk. Raises: CorruptData when its checksum does not match."""
     if xxhash.xxh3_64_intdigest(message.data) != message.checksum:
-        raise CorruptData(f"the chunk at offset {message.offset} does not match its checksum: fetch it again")
+        raise CorruptData(
+            f"cannot use the chunk at offset {message.offset}: its checksum does not match; fetch it again",
+            code="chunk.checksum_mismatch",
+        )
     return Chunk(offset=message.offset, data=message.data, checksum=message.checksum)
 
 
@@ -191,8 +200,11 @@ def _decode_tensor(message: pb.Tensor) -> TensorSpec:
     try:
         dtype = Dtype(message.dtype)
     except ValueError:
-        known = ", ".join(dtype.value for dtype in Dtype)
-        raise InvalidInput(f"tensor {message.name} has dtype {message.dtype!r}; known: {known}") from None
+        dtype_names = ", ".join(dtype.value for dtype in Dtype)
+        raise InvalidInput(
+            f"cannot decode tensor {message.name!r}: unknown dtype {message.dtype!r}; use one of {dtype_names}",
+            code="message.unknown_value",
+        ) from None
     return TensorSpec(
         name=message.name, dtype=dtype, shape=tuple(message.shape), offset=message.offset, hash=message.hash
     )
@@ -203,10 +215,16 @@ def _decode_probe(message: pb.Probe) -> Probe:
     scored = sum(length - first for length, first in zip(lengths, scored_from, strict=False))
     fits = len(message.tokens) == 4 * sum(lengths) and len(message.logprobs) == 4 * scored
     if len(lengths) != len(scored_from) or not fits or any(a > b for a, b in zip(scored_from, lengths, strict=True)):
-        raise InvalidInput("the probe's lengths do not fit its bytes")
+        raise InvalidInput(
+            "cannot decode probe: its lengths do not match its bytes; send 4 bytes per token and per scored token",
+            code="manifest.invalid",
+        )
     return Probe(tokens=message.tokens, lengths=lengths, scored_from=scored_from, logprobs=message.logprobs)
 
 
 def _check_hash(value: bytes, what: str) -> None:
     if len(value) != HASH_BYTES:
-        raise InvalidInput(f"{what}: {len(value)} bytes, expected {HASH_BYTES}")
+        raise InvalidInput(
+            f"cannot decode {what}: it has {len(value)} bytes, not {HASH_BYTES}; send a BLAKE3 hash",
+            code="manifest.invalid",
+        )

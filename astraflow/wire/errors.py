@@ -1,4 +1,4 @@
-"""The one table between errors and gRPC statuses, so that a client raises what the server raised."""
+"""Mapping between errors and gRPC statuses, so that a client raises the error that the server raised."""
 
 import errno
 from typing import Any
@@ -46,18 +46,18 @@ _BY_CODE: dict[grpc.StatusCode, type[errors.AstraFlowError]] = {
     grpc.StatusCode.INTERNAL: errors.Unavailable,
     grpc.StatusCode.DEADLINE_EXCEEDED: errors.DeadlineExceeded,
 }
-"""For statuses that gRPC itself made: an oversized message is RESOURCE_EXHAUSTED, a stopping server cancels.
+"""For statuses that gRPC itself produced: an oversized message is RESOURCE_EXHAUSTED, a stopping server cancels.
 
-A stream that breaks while its requests are being written ends, now and then, as INTERNAL instead of UNAVAILABLE
-(grpc/grpc issue 36066); the services' own INTERNAL carries its name.
+A stream that breaks while its requests are written occasionally ends as INTERNAL instead of UNAVAILABLE (grpc/grpc
+issue 36066); the services' own INTERNAL carries its type name.
 """
 
 
 def to_status(problem: Exception) -> tuple[grpc.StatusCode, str, tuple[tuple[str, str], ...]]:
     """Returns the status, the message and the trailing metadata for an exception that a handler raised.
 
-    A full disk is recognised wherever it surfaces. An exception that is no `AstraFlowError` becomes INTERNAL without
-    details: they are in the server's log.
+    A full disk is recognised in any exception. An exception other than `AstraFlowError` becomes INTERNAL without
+    details, which are in the server's log.
     """
     if is_disk_full(problem):
         problem = errors.StorageFull(
@@ -74,7 +74,7 @@ def to_status(problem: Exception) -> tuple[grpc.StatusCode, str, tuple[tuple[str
 
 
 def from_status(problem: grpc.aio.AioRpcError, *, peer: str) -> errors.AstraFlowError:
-    """The error a client raises for a failed call to `peer`."""
+    """Returns the error that a client raises for a failed call to `peer`."""
     trailer = dict(_pairs(problem.trailing_metadata()))
     name, code = trailer.get(ERROR_KEY), trailer.get(CODE_KEY)
     message = problem.details() or problem.code().name
@@ -91,12 +91,12 @@ def from_status(problem: grpc.aio.AioRpcError, *, peer: str) -> errors.AstraFlow
 
 
 def is_from_service(problem: grpc.aio.AioRpcError) -> bool:
-    """Whether a service of ours said so, rather than gRPC on the way to one."""
+    """Returns whether an AstraFlow service returned the error, rather than gRPC on the way to one."""
     return ERROR_KEY in dict(_pairs(problem.trailing_metadata()))
 
 
 def is_disk_full(problem: BaseException) -> bool:
-    """Whether an error means that a disk has no room: from the operating system or from SQLite."""
+    """Returns whether an error means that a disk is full: from the operating system or from SQLite."""
     if isinstance(problem, OSError) and problem.errno in (errno.ENOSPC, errno.EDQUOT):
         return True
     return getattr(problem, "sqlite_errorname", None) == "SQLITE_FULL"

@@ -1,4 +1,4 @@
-"""TLS files: read and proven before gRPC gets them, which tells of a bad one only that nobody can be reached."""
+"""Reads and validates TLS files before gRPC gets them, which reports an invalid file only as an unreachable peer."""
 
 import ssl
 from pathlib import Path
@@ -6,25 +6,31 @@ from pathlib import Path
 from astraflow.contract.errors import InvalidInput
 
 
-def authorities(path: Path) -> bytes:
-    """The certificates in a PEM file, to check the other side against. Raises: InvalidInput naming the file."""
+def read_ca_certificates(path: Path) -> bytes:
+    """Returns the certificates in a PEM file, for verification of the peer. Raises: InvalidInput naming the file."""
     content = _read(path)
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=content.decode("ascii"))
     except (ssl.SSLError, UnicodeDecodeError):
-        raise InvalidInput(f"TLS file {path} holds no certificates in PEM format") from None
+        raise InvalidInput(
+            f"cannot read CA certificates from {str(path)!r}: the file holds no certificates in PEM format; "
+            "give a PEM file of the CA",
+            code="tls.invalid_file",
+        ) from None
     return content
 
 
-def pair(certificate: Path, key: Path) -> tuple[bytes, bytes]:
-    """A private key and the certificate chain that belongs to it. Raises: InvalidInput naming the files."""
+def read_key_pair(certificate: Path, key: Path) -> tuple[bytes, bytes]:
+    """Returns a private key and its certificate chain. Raises: InvalidInput naming the files."""
     contents = (_read(key), _read(certificate))
     try:
-        # An empty password: a key that wants one is refused instead of asking on the terminal.
+        # With an empty password, OpenSSL rejects an encrypted key instead of prompting on the terminal.
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="")
     except ssl.SSLError:
         raise InvalidInput(
-            f"TLS files {certificate} and {key} are not a certificate and its own key, in PEM format without a password"
+            f"cannot use certificate {str(certificate)!r} with key {str(key)!r}: they do not match or are unreadable; "
+            "give a certificate and its key in PEM format without a password",
+            code="tls.invalid_file",
         ) from None
     return contents
 
@@ -33,4 +39,7 @@ def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as problem:
-        raise InvalidInput(f"TLS file {path} cannot be read: {problem.strerror}") from problem
+        raise InvalidInput(
+            f"cannot read TLS file {str(path)!r}: {problem.strerror}; check path and permissions",
+            code="tls.invalid_file",
+        ) from problem

@@ -1,4 +1,4 @@
-"""Serving a plane: bind, authenticate, map errors, drain."""
+"""Server of a plane: binds, authenticates, maps errors, drains."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -10,10 +10,10 @@ from typing import Any, Self, TypeAlias
 import grpc
 from google.protobuf.message import DecodeError
 
+from astraflow.access.authenticator import Authenticator
 from astraflow.access.authority import Authority
 from astraflow.access.callers import Caller, set_caller
-from astraflow.access.keeper import Keeper
-from astraflow.access.limits import Limits, host_of
+from astraflow.access.rate_limits import PeerLimits, peer_host
 from astraflow.contract.errors import AstraFlowError, InvalidInput, NotAuthenticated, ProtocolMismatch
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.hosts import host_port, is_loopback
@@ -21,16 +21,16 @@ from astraflow.runtime.logs import get_logger
 from astraflow.wire.channel import MAX_MESSAGE_BYTES, PROTOCOL, PROTOCOL_KEY
 from astraflow.wire.errors import to_status
 from astraflow.wire.frames import RAW_REPLIES, RAW_REQUESTS
-from astraflow.wire.listeners import DATA, ListenerLimits, for_strangers
-from astraflow.wire.pem import authorities, pair
-from astraflow.wire.requests import check, check_size
+from astraflow.wire.listener_limits import DATA_LIMITS, ListenerLimits, limits_without_certificates
+from astraflow.wire.pem import read_ca_certificates, read_key_pair
+from astraflow.wire.request_limits import check, check_size
 from astraflow.wire.routes import check_route
 
 log = get_logger()
 
 _OPTIONS = (
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-    ("grpc.so_reuseport", 0),  # else a second server on the same port would silently share it
+    ("grpc.so_reuseport", 0),  # otherwise a second server would silently share the port
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 1),
 )
@@ -46,61 +46,63 @@ class ServerTls:
 
     @classmethod
     def read(cls, certificate: Path, key: Path, client_ca: Path | None = None) -> Self:
-        """From files. Raises: InvalidInput naming the one that does not do."""
-        private, chain = pair(certificate, key)
-        return cls(certificate=chain, key=private, client_ca=authorities(client_ca) if client_ca else None)
+        """Reads the files. Raises: InvalidInput naming the invalid one."""
+        private, chain = read_key_pair(certificate, key)
+        return cls(certificate=chain, key=private, client_ca=read_ca_certificates(client_ca) if client_ca else None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listen:
-    """Where a service listens and whom it lets in. Port 0 takes a free one."""
+class ListenOptions:
+    """Address, credentials and TLS of a service. Port 0 selects a free port."""
 
     host: str = "127.0.0.1"
     port: int = 0
     token: str = field(repr=False)
-    """The run token: what opens everything, and what credentials are sealed with."""
+    """The run token, which permits every call and seals credentials."""
     tls: ServerTls | None = None
     authority: Authority | None = None
-    """The run's: what it revoked is not let in. It also issues certificates, where the service does that."""
+    """Certificate authority of the run; the service rejects its revoked credentials, and issues certificates where
+    enabled."""
     enroll_port: int = 0
-    """With mutual TLS, where those who have no certificate yet get one."""
+    """With mutual TLS, the port where callers without a certificate enroll."""
     drain_s: float = 2.0
-    """On stopping, calls in flight get this long to end."""
+    """Time for calls in flight to end on shutdown."""
     recheck_s: float = 2.0
-    """A stream on which nothing is sent ends this long after its caller was revoked, or has expired."""
+    """Delay after which an idle stream ends once its caller is revoked or expired."""
 
     @property
-    def wants_certificates(self) -> bool:
-        """Whether callers must show a certificate of the run's authority, made for them."""
+    def requires_certificates(self) -> bool:
+        """Returns whether callers must present a certificate that the run's authority issued to them."""
         return self.authority is not None and self.tls is not None and self.tls.client_ca == self.authority.pem
 
 
 def authority_tls(
     authority: Authority, host: str, names: tuple[str, ...] = (), *, clock: Clock | None = None
 ) -> ServerTls:
-    """Mutual TLS with the run's own certificates, for a service that is known by its host and these names."""
+    """Returns mutual TLS with the run's own certificates, for a service known by its host and these names."""
     own = authority.for_service(host, names, clock=clock)
     return ServerTls(certificate=own.certificate, key=own.key, client_ca=authority.pem)
 
 
 @asynccontextmanager
 async def serving(
-    listen: Listen,
+    listen: ListenOptions,
     *add: Callable[[grpc.aio.Server], None],
-    keeper: Keeper | None = None,
-    limits: ListenerLimits = DATA,
+    authenticator: Authenticator | None = None,
+    limits: ListenerLimits = DATA_LIMITS,
 ) -> AsyncIterator[str]:
-    """Serve what the `add` functions register (as in `lambda server: add_XServicer_to_server(servicer, server)`).
+    """Serves the servicers that the `add` functions register (as in `lambda server: add_XServicer_to_server(servicer,
+    server)`).
 
-    keeper: who says who calls, where the service itself needs it; `listen`'s own by default. limits: of the listener.
-    Yields the address `HOST:PORT` that was bound; leaving the block drains and stops.
-    Raises: InvalidInput when the port is taken, or for an address beyond loopback without a token or without TLS.
+    authenticator: made from `listen` if the service itself does not pass one. limits: of the listener.
+    Yields the bound address `HOST:PORT`; leaving the block drains and stops. Raises: InvalidInput when the port is
+    taken, or for an address beyond loopback without a token or without TLS.
     """
-    check_safe(listen)
+    check_listen_options(listen)
     if not is_loopback(listen.host) and not (listen.tls and listen.tls.client_ca):
-        limits = for_strangers(limits)
+        limits = limits_without_certificates(limits)
     server = grpc.aio.server(
-        interceptors=(_Door(keeper or keeper_of(listen), recheck_s=listen.recheck_s),),
+        interceptors=(_CallInterceptor(authenticator or authenticator_for(listen), recheck_s=listen.recheck_s),),
         options=(*_OPTIONS, *limits.options()),
     )
     for register in add:
@@ -113,35 +115,40 @@ async def serving(
         await server.stop(listen.drain_s)
 
 
-def keeper_of(listen: Listen, *, clock: Clock | None = None) -> Keeper:
-    """Who says who calls a service that listens so."""
-    return Keeper(listen.token, authority=listen.authority, wants_certificate=listen.wants_certificates, clock=clock)
+def authenticator_for(listen: ListenOptions, *, clock: Clock | None = None) -> Authenticator:
+    """Returns the authenticator of a service with these options."""
+    return Authenticator(
+        listen.token, authority=listen.authority, requires_certificate=listen.requires_certificates, clock=clock
+    )
 
 
-def check_safe(listen: Listen) -> None:
-    """Raises: InvalidInput for what would let strangers in."""
+def check_listen_options(listen: ListenOptions) -> None:
+    """Checks the options. Raises: InvalidInput for options that would admit unauthenticated callers."""
     if is_loopback(listen.host):
         return
     if not listen.token:
-        raise InvalidInput(f"refusing to listen on {listen.host} without a token: anyone who reaches it could use it")
+        raise InvalidInput(
+            f"cannot listen on {listen.host!r}: without a token any network peer could call it; set a token",
+            code="listen.token_required",
+        )
     if listen.tls is None:
         raise InvalidInput(
-            f"refusing to listen on {listen.host} without TLS: token and data would cross the network in the clear; "
-            "give --authority (the run directory has one), or a certificate with --tls-certificate and --tls-key"
+            f"cannot listen on {listen.host!r}: without TLS the token and the data would cross the network "
+            "unencrypted; give --authority (the run directory has one), or --tls-certificate and --tls-key",
+            code="listen.tls_required",
         )
 
 
 @asynccontextmanager
-async def serving_openly(
+async def serving_without_token(
     host: str, port: int, tls: ServerTls | None, *add: Callable[[grpc.aio.Server], None], limits: ListenerLimits
 ) -> AsyncIterator[str]:
-    """Serve peers that speak a protocol of somebody else's and know no run token; TLS alone may keep them out.
+    """Serves peers of a third-party protocol that have no run token; only TLS can restrict them.
 
-    Yields the address that was bound. Errors become statuses as everywhere.
-    Raises: InvalidInput when the port is taken.
+    Yields the bound address. Errors become statuses as usual. Raises: InvalidInput when the port is taken.
     """
-    listen = Listen(host=host, port=port, token="", tls=tls)
-    server = grpc.aio.server(interceptors=(_Door(None),), options=(*_OPTIONS, *limits.options()))
+    listen = ListenOptions(host=host, port=port, token="", tls=tls)
+    server = grpc.aio.server(interceptors=(_CallInterceptor(None),), options=(*_OPTIONS, *limits.options()))
     for register in add:
         register(server)
     bound = _bind(server, listen)
@@ -152,10 +159,13 @@ async def serving_openly(
         await server.stop(listen.drain_s)
 
 
-def _bind(server: grpc.aio.Server, listen: Listen) -> int:
+def _bind(server: grpc.aio.Server, listen: ListenOptions) -> int:
     address = host_port(listen.host, listen.port)
-    if not 0 <= listen.port < 2**16:  # gRPC would take 65537 for 1
-        raise InvalidInput(f"cannot listen on {address}: ports go from 1 to 65535, and 0 takes a free one")
+    if not 0 <= listen.port < 2**16:  # gRPC would use port 1 for 65537
+        raise InvalidInput(
+            f"cannot listen on {address}: the port is out of range; use 1 to 65535, or 0 for a free one",
+            code="listen.invalid_port",
+        )
     try:
         if listen.tls is None:
             return server.add_insecure_port(address)
@@ -163,7 +173,8 @@ def _bind(server: grpc.aio.Server, listen: Listen) -> int:
     except RuntimeError:
         raise InvalidInput(
             f"cannot listen on {address}: the port is in use or the address is not this machine's; "
-            "stop what holds it or choose another port"
+            "stop the process that uses it or choose another port",
+            code="listen.address_unavailable",
         ) from None
 
 
@@ -175,17 +186,17 @@ def _credentials(tls: ServerTls) -> grpc.ServerCredentials:
     )
 
 
-class _Door(grpc.aio.ServerInterceptor):
-    """The one place where it is decided who calls, whether they may, and about what; turns errors into statuses.
+class _CallInterceptor(grpc.aio.ServerInterceptor):
+    """Authenticates, authorizes and limits every call, and turns errors into statuses.
 
-    protocol, token ──► message is read ──► certificate (`Keeper`) ──► role and rate (`routes`) ──► size, parse, limits
-             (`requests`) ──► own node or policy ──► handler
+    protocol, token ──► read message ──► certificate (`Authenticator`) ──► role and rate (`routes`)
+             ──► size, parse, limits (`request_limits`) ──► own node or policy ──► handler
     """
 
-    def __init__(self, keeper: Keeper | None, *, recheck_s: float = 2.0) -> None:
-        """keeper: None lets everybody in, whatever protocol they speak. recheck_s: see `Listen`."""
-        self._keeper = keeper
-        self._limits = Limits(keeper.clock) if keeper is not None else None
+    def __init__(self, authenticator: Authenticator | None, *, recheck_s: float = 2.0) -> None:
+        """authenticator: None admits all callers of any protocol. recheck_s: see `ListenOptions`."""
+        self._authenticator = authenticator
+        self._limits = PeerLimits(authenticator.clock) if authenticator is not None else None
         self._recheck_s = recheck_s
 
     async def intercept_service(
@@ -195,7 +206,7 @@ class _Door(grpc.aio.ServerInterceptor):
         if handler is None:
             return None
         call = _Call(
-            keeper=self._keeper,
+            authenticator=self._authenticator,
             limits=self._limits,
             recheck_s=self._recheck_s,
             metadata=dict(details.invocation_metadata or ()),
@@ -204,7 +215,7 @@ class _Door(grpc.aio.ServerInterceptor):
             is_stream=handler.request_streaming,
         )
         if call.is_refused_unread():
-            return grpc.stream_stream_rpc_method_handler(_refusing(call))  # a stream is not read until it is asked for
+            return grpc.stream_stream_rpc_method_handler(_refusing(call))  # the handler reads a stream only on demand
         wrap = _wrap_stream if handler.response_streaming else _wrap_unary
         name = {
             (False, False): "unary_unary",
@@ -221,84 +232,88 @@ class _Door(grpc.aio.ServerInterceptor):
 
 
 Parse: TypeAlias = "Callable[[bytes], Any] | None"
-"""Makes a request of bytes. gRPC would do it before the handler is asked, and answer a broken one with INTERNAL."""
+"""Parses a request from bytes. gRPC would parse before the handler runs and answer a malformed one with INTERNAL."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Call:
-    """One call at the door."""
+    """One incoming call, with the data to authorize it."""
 
-    keeper: Keeper | None
-    limits: Limits | None
-    """Of the door, where there is a keeper."""
+    authenticator: Authenticator | None
+    limits: PeerLimits | None
+    """Limits per peer; None without an authenticator."""
     recheck_s: float
     metadata: dict[str, Any] = field(repr=False)
     method: str
     parse: Parse
     is_stream: bool
-    """Whether requests come as a stream: gRPC parses those."""
+    """True if requests arrive as a stream, which gRPC parses."""
 
-    def admitted(self, request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
-        """The request, for a caller who may make it. Raises: what the client is to be told."""
-        if self.keeper is None or self.limits is None:
+    def authorized(self, request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+        """Returns the request after all checks passed. Raises: the error for the client."""
+        if self.authenticator is None or self.limits is None:
             return request if self.is_stream else _parsed(request, self.parse, self.method)
-        peer = host_of(context.peer())
-        caller = self._let_in(self.keeper, self.limits, peer, context)
+        peer = peer_host(context.peer())
+        caller = self._authenticate(self.authenticator, self.limits, peer, context)
         route = check_route(caller, self.method)
         if route.rate is not None:
             self.limits.check_rate(peer, self.method, route.rate)
         scope = route.scope
         set_caller(caller)
         if self.is_stream:
-            return self._watched(request, context, lambda one: scope(caller, one) if scope else None)
+            return self._watched(request, context, lambda item: scope(caller, item) if scope else None)
         parsed = _parsed(request, self.parse, self.method)
         if scope is not None:
             scope(caller, parsed)
         return parsed
 
     def is_refused_unread(self) -> bool:
-        """Whether protocol or token are wrong: then the message is not read, so that strangers fill no memory."""
-        if self.keeper is None:
+        """Returns whether protocol or token are wrong. Then the message is not read, so that unauthenticated peers use
+        no memory."""
+        if self.authenticator is None:
             return False
         try:
             self._check_protocol()
-            self.keeper.check_token(self._token)
+            self.authenticator.check_token(self._token)
         except (ProtocolMismatch, NotAuthenticated):
             return True
         return False
 
     def refuse(self, context: grpc.aio.ServicerContext[Any, Any]) -> None:
-        """Of a call that is refused unread. Raises: what the client is to be told."""
+        """Refuses a call without reading it. Raises: the error for the client."""
         self._check_protocol()
-        if self.keeper is not None and self.limits is not None:
-            self._let_in(self.keeper, self.limits, host_of(context.peer()), context)
+        if self.authenticator is not None and self.limits is not None:
+            self._authenticate(self.authenticator, self.limits, peer_host(context.peer()), context)
 
     def _check_protocol(self) -> None:
-        given = self.metadata.get(PROTOCOL_KEY)
-        if given != PROTOCOL:
+        protocol = self.metadata.get(PROTOCOL_KEY) or "none"
+        if protocol != PROTOCOL:
             raise ProtocolMismatch(
-                f"this service speaks protocol {PROTOCOL}, the caller {given or 'none'}: "
-                "install the same release of astraflow on both sides"
+                f"cannot accept the call: the service uses protocol {PROTOCOL!r}, the caller {protocol!r}; "
+                "install the same release of astraflow on both sides",
+                code="protocol.mismatch",
             )
 
-    def still(self, context: grpc.aio.ServicerContext[Any, Any]) -> None:
-        """Of a stream that goes on. Raises: NotAuthenticated when the caller was revoked, or has expired, meanwhile."""
-        if self.keeper is not None:
-            self._caller(self.keeper, context)
+    def check_still_valid(self, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        """Checks the caller of an open stream. Raises: NotAuthenticated when it was revoked or has expired."""
+        if self.authenticator is not None:
+            self._caller(self.authenticator, context)
 
-    def _let_in(self, keeper: Keeper, limits: Limits, peer: str, context: grpc.aio.ServicerContext[Any, Any]) -> Caller:
-        """Raises: NotAuthenticated; RateLimited for a peer of which too many were not."""
+    def _authenticate(
+        self, authenticator: Authenticator, limits: PeerLimits, peer: str, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> Caller:
+        """Returns the caller. Raises: NotAuthenticated; RateLimited for a peer with too many failed attempts."""
         limits.check_failures(peer, self._token)
         try:
-            caller = self._caller(keeper, context)
+            caller = self._caller(authenticator, context)
         except NotAuthenticated:
-            limits.failed(peer, self._token)
+            limits.record_failure(peer, self._token)
             raise
-        limits.succeeded(peer, self._token)
+        limits.record_success(peer, self._token)
         return caller
 
-    def _caller(self, keeper: Keeper, context: grpc.aio.ServicerContext[Any, Any]) -> Caller:
-        return keeper.caller(self._token, _certificate(context) if keeper.wants_certificate else None)
+    def _caller(self, authenticator: Authenticator, context: grpc.aio.ServicerContext[Any, Any]) -> Caller:
+        return authenticator.caller(self._token, _certificate(context) if authenticator.requires_certificate else None)
 
     @property
     def _token(self) -> str:
@@ -308,23 +323,23 @@ class _Call:
         self, requests: AsyncIterator[Any], context: grpc.aio.ServicerContext[Any, Any], scope: Callable[[Any], None]
     ) -> AsyncIterator[Any]:
         async for request in requests:
-            self.still(context)
+            self.check_still_valid(context)
             check(request)
             scope(request)
             yield request
 
 
 def _certificate(context: grpc.aio.ServicerContext[Any, Any]) -> bytes | None:
-    """What the caller showed, PEM."""
-    found = list(context.auth_context().get("x509_pem_cert", ()))
-    return bytes(found[0]) if found else None
+    """Returns the caller's certificate, PEM."""
+    certificates = list(context.auth_context().get("x509_pem_cert", ()))
+    return bytes(certificates[0]) if certificates else None
 
 
-class _Watch:
-    """Looks again, now and then, at whoever has a stream open, and ends it when they are not let in any more. A `with`.
+class _CredentialWatch:
+    """Rechecks the caller of an open stream periodically and ends the stream once it is no longer admitted. A `with`.
 
-    A stream on which something is sent is looked at with every piece of it; this is for those on which nothing is. A
-    timer costs less than a task of its own, and streams may be short.
+    Active streams are checked with every message; this covers idle streams. A timer costs less than a task, and streams
+    may be short.
     """
 
     def __init__(self, call: _Call, context: grpc.aio.ServicerContext[Any, Any]) -> None:
@@ -333,36 +348,40 @@ class _Watch:
         self._task = asyncio.current_task()
         self._timer: asyncio.TimerHandle | None = None
         self.problem: AstraFlowError | None = None
-        """Why the stream's task was cancelled; None while it was not, or by others."""
+        """Reason for which this watch cancelled the stream's task; None otherwise."""
 
     def __enter__(self) -> Self:
-        if self._call.keeper is not None:
-            self._look_later()
+        if self._call.authenticator is not None:
+            self._schedule_check()
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._timer is not None:
             self._timer.cancel()
 
-    def _look_later(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(self._call.recheck_s, self._look)
+    def _schedule_check(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(self._call.recheck_s, self._check_credential)
 
-    def _look(self) -> None:
+    def _check_credential(self) -> None:
         try:
-            self._call.still(self._context)
+            self._call.check_still_valid(self._context)
         except AstraFlowError as problem:
             self.problem = problem
             if self._task is not None:
                 self._task.cancel()
         else:
-            self._look_later()
+            self._schedule_check()
 
 
 def _refusing(call: _Call) -> Any:
     async def refused(_: Any, context: grpc.aio.ServicerContext[Any, Any]) -> None:
         try:
             call.refuse(context)
-            raise NotAuthenticated("the credential has just become good: call again")  # it was not, a moment ago
+            # the credential was invalid when the call arrived
+            raise NotAuthenticated(
+                "cannot complete the call: the credential became valid only after the call arrived; call again",
+                code="credential.retry",
+            )
         except Exception as problem:
             await _abort(context, problem, call.method)
 
@@ -373,10 +392,10 @@ def _wrap_unary(behaviour: Callable[..., Awaitable[Any]], call: _Call) -> Any:
     async def wrapped(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
         try:
             if not call.is_stream:
-                return await behaviour(call.admitted(request, context), context)
-            with _Watch(call, context) as watch:
+                return await behaviour(call.authorized(request, context), context)
+            with _CredentialWatch(call, context) as watch:
                 try:
-                    return await behaviour(call.admitted(request, context), context)
+                    return await behaviour(call.authorized(request, context), context)
                 except asyncio.CancelledError:
                     _raise_for(watch)
                     raise
@@ -389,10 +408,10 @@ def _wrap_unary(behaviour: Callable[..., Awaitable[Any]], call: _Call) -> Any:
 def _wrap_stream(behaviour: Callable[..., AsyncIterator[Any]], call: _Call) -> Any:
     async def wrapped(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
         try:
-            with _Watch(call, context) as watch:
+            with _CredentialWatch(call, context) as watch:
                 try:
-                    async for reply in behaviour(call.admitted(request, context), context):
-                        call.still(context)
+                    async for reply in behaviour(call.authorized(request, context), context):
+                        call.check_still_valid(context)
                         yield reply
                 except asyncio.CancelledError:
                     _raise_for(watch)
@@ -403,8 +422,8 @@ def _wrap_stream(behaviour: Callable[..., AsyncIterator[Any]], call: _Call) -> A
     return wrapped
 
 
-def _raise_for(watch: _Watch) -> None:
-    """Of a task that the watch has cancelled. Raises: why."""
+def _raise_for(watch: _CredentialWatch) -> None:
+    """Converts a cancellation by the watch. Raises: the watch's problem."""
     task = asyncio.current_task()
     if watch.problem is not None and task is not None:
         task.uncancel()
@@ -412,14 +431,18 @@ def _raise_for(watch: _Watch) -> None:
 
 
 def _parsed(request: Any, parse: Parse, method: str) -> Any:
-    """Raises: InvalidInput for bytes that are no such request, are too many, or hold what no request may."""
+    """Returns the parsed request. Raises: InvalidInput if it is malformed, too large, or breaks a field limit."""
     check_size(method, len(request))
     if parse is None:
         return request
     try:
         parsed = parse(request)
     except DecodeError:
-        raise InvalidInput(f"the {len(request)} bytes given to {method} are no request of it") from None
+        raise InvalidInput(
+            f"cannot parse {len(request)} bytes as a request to {method!r}: not a valid message; "
+            "install the same release on both sides",
+            code="message.malformed",
+        ) from None
     check(parsed)
     return parsed
 
@@ -430,17 +453,18 @@ async def _abort(context: grpc.aio.ServicerContext[Any, Any], problem: Exception
     code, message, trailer = to_status(problem)
     if code is grpc.StatusCode.INTERNAL:
         log.error("handler_failed", method=method, exc_info=problem)
-    _forget_frames(problem)
+    _drop_tracebacks(problem)
     await context.abort(code, message, trailer)
 
 
-def _forget_frames(problem: BaseException) -> None:
-    """Let go of what the handler had in hand, whole models perhaps: gRPC keeps an error after its call has ended."""
-    left: list[BaseException | None] = [problem]
+def _drop_tracebacks(problem: BaseException) -> None:
+    """Drops tracebacks, which hold the handler's objects, perhaps whole models: gRPC keeps an error after its call
+    ended."""
+    pending: list[BaseException | None] = [problem]
     seen: set[int] = set()
-    while left:
-        found = left.pop()
-        if found is not None and id(found) not in seen:
-            seen.add(id(found))
-            found.__traceback__ = None
-            left += [found.__cause__, found.__context__]
+    while pending:
+        current = pending.pop()
+        if current is not None and id(current) not in seen:
+            seen.add(id(current))
+            current.__traceback__ = None
+            pending += [current.__cause__, current.__context__]

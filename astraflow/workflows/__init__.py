@@ -1,4 +1,4 @@
-"""One episode: how a task becomes trajectories."""
+"""Registry of workflows, which turn a task into the trajectories of one episode."""
 
 from astraflow.runtime.plugins import Registry
 from astraflow.workflows.base import Workflow

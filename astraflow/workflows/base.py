@@ -1,4 +1,4 @@
-"""The port of workflows, and the seam through which they reach the policies of a node."""
+"""Interface of workflows, and their interface to the policies of a node."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -8,30 +8,30 @@ from astraflow.contract.ids import PolicyId
 from astraflow.contract.tasks import Task
 from astraflow.contract.trajectories import Int32Array, Trajectory
 from astraflow.models.tokenizers import ChatTokenizer
-from astraflow.workflows.judge import Judge
+from astraflow.workflows.reward_scorer import RewardScorer
 
 
-class PolicyPort(Protocol):
-    """One policy, as a workflow sees it while it runs one task."""
+class PolicyClient(Protocol):
+    """Client of one policy, for a workflow while it runs one task."""
 
     @property
     def tokenizer(self) -> ChatTokenizer:
-        """The policy's tokenizer and chat format."""
+        """Tokenizer and chat format of the policy."""
 
     async def generate(self, prompt: Int32Array, sampling: Sampling) -> Generation:
-        """Continue `prompt`. Any number may run at once.
+        """Continues `prompt`. Any number of calls may run at once.
 
-        Raises: RolloutBroke at the boundary `engine`, also when the generation was cut short; let it pass.
+        Raises: RolloutFailed at the boundary `engine`, also when generation was interrupted; do not catch it.
         """
 
 
 class Workflow(Protocol):
     """Turns a task into an episode. Built by `workflows.build(spec)` once for each flow on every node.
 
-    It holds no state between episodes: many run at once. What it raises makes a failed episode at the boundary
-    `workflow`; a `RolloutBroke` names its own. Trajectories are put together with a `Transcript`.
+    It has no state between episodes, because many run at once. An exception makes a failed episode at the boundary
+    `workflow`; a `RolloutFailed` names its boundary. Trajectories are built with a `TrajectoryBuilder`.
 
-    A plug-in is a class in a module that registers itself; list the module under the entry point group
+    A plugin is a class in a module that registers itself; list the module under the entry point group
     `astraflow.workflows`:
 
         @workflows.register("think_twice", options=ThinkTwiceOptions)
@@ -41,7 +41,9 @@ class Workflow(Protocol):
 
     @property
     def policies(self) -> tuple[PolicyId, ...]:
-        """The policies it talks to; a node leases no task of the flow before it serves them all."""
+        """Policies that the workflow uses; a node leases tasks of the flow only once it serves all of them."""
 
-    async def run(self, task: Task, policies: Mapping[PolicyId, PolicyPort], judge: Judge) -> Sequence[Trajectory]:
-        """One episode: at least one trajectory, each of the policy that wrote it."""
+    async def run(
+        self, task: Task, policies: Mapping[PolicyId, PolicyClient], scorer: RewardScorer
+    ) -> Sequence[Trajectory]:
+        """Runs one episode; returns at least one trajectory, each of the policy that wrote it."""

@@ -1,12 +1,12 @@
-"""How an episode ends when it cannot go on."""
+"""Error that ends an episode as failed."""
 
 from astraflow.contract.errors import AstraFlowError
 from astraflow.contract.failures import Boundary
 
 
-class RolloutBroke(AstraFlowError):
-    """An episode cannot go on, and where it broke is known. The runner makes a failed episode of it."""
+class RolloutFailed(AstraFlowError):
+    """An episode cannot continue, and the failed boundary is known. The runner records a failed episode."""
 
-    def __init__(self, boundary: Boundary, message: str) -> None:
-        super().__init__(message)
+    def __init__(self, message: str, *, boundary: Boundary, code: str) -> None:
+        super().__init__(message, code=code)
         self.boundary = boundary

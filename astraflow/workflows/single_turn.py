@@ -1,4 +1,4 @@
-"""One question, one answer, one score."""
+"""Workflow with one question, one answer and one score."""
 
 from collections.abc import Mapping
 from typing import Annotated
@@ -6,25 +6,25 @@ from typing import Annotated
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.tasks import Task
 from astraflow.contract.trajectories import Trajectory
-from astraflow.runtime.overrides import SetBy
+from astraflow.runtime.setting_permissions import SettableBy
 from astraflow.workflows import workflows
-from astraflow.workflows.asking import AnswerOptions, ask, question_of
-from astraflow.workflows.base import PolicyPort
-from astraflow.workflows.judge import Judge
+from astraflow.workflows.answers import AnswerOptions, question_of, request_answer
+from astraflow.workflows.base import PolicyClient
+from astraflow.workflows.reward_scorer import RewardScorer
 
 
 class SingleTurnOptions(AnswerOptions):
-    """Who answers, and how."""
+    """Policy and system message of the single-turn workflow."""
 
-    policy: Annotated[str, SetBy.AGENT] = "solver"
-    """The policy that answers."""
-    system: Annotated[str, SetBy.AGENT] = ""
+    policy: Annotated[str, SettableBy.AGENT] = "solver"
+    """Policy that answers."""
+    system: Annotated[str, SettableBy.AGENT] = ""
     """System message before the question; none when empty."""
 
 
 @workflows.register("single_turn", options=SingleTurnOptions)
 class SingleTurn:
-    """Reinforcement learning from verifiable rewards in its plainest form."""
+    """Reinforcement learning from verifiable rewards in its simplest form."""
 
     def __init__(self, options: SingleTurnOptions) -> None:
         self._options = options
@@ -32,12 +32,14 @@ class SingleTurn:
 
     @property
     def policies(self) -> tuple[PolicyId, ...]:
-        """The one that answers."""
+        """The policy that answers."""
         return (self._policy,)
 
-    async def run(self, task: Task, policies: Mapping[PolicyId, PolicyPort], judge: Judge) -> tuple[Trajectory, ...]:
-        """Ask the prompt's question, score the answer."""
+    async def run(
+        self, task: Task, policies: Mapping[PolicyId, PolicyClient], scorer: RewardScorer
+    ) -> tuple[Trajectory, ...]:
+        """Asks the prompt's question and scores the answer."""
         system = [{"role": "system", "content": self._options.system}] if self._options.system else []
         messages = [*system, {"role": "user", "content": question_of(task.prompt)}]
-        answer = await ask(self._policy, policies[self._policy], messages, self._options)
-        return (answer.transcript.trajectory(await judge.score(task.prompt, answer.text, answer.finish)),)
+        answer = await request_answer(self._policy, policies[self._policy], messages, self._options)
+        return (answer.trajectory_builder.build(await scorer.score(task.prompt, answer.text, answer.finish)),)

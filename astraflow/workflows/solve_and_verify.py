@@ -1,4 +1,4 @@
-"""A solver answers, a verifier approves or rejects with feedback, and a rejected solver tries once more."""
+"""Workflow of a solver and a verifier: the verifier approves or rejects with feedback, a rejected solver retries."""
 
 import re
 from collections.abc import Mapping
@@ -11,96 +11,98 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.tasks import Prompt, Task
 from astraflow.contract.trajectories import Trajectory
-from astraflow.runtime.overrides import SetBy
+from astraflow.runtime.setting_permissions import SettableBy
 from astraflow.workflows import workflows
-from astraflow.workflows.asking import Answer, AnswerOptions, Message, ask, question_of
-from astraflow.workflows.base import PolicyPort
-from astraflow.workflows.judge import Judge
+from astraflow.workflows.answers import Answer, AnswerOptions, Message, question_of, request_answer
+from astraflow.workflows.base import PolicyClient
+from astraflow.workflows.reward_scorer import RewardScorer
 
 APPROVE, REJECT = "APPROVE", "REJECT"
 
-_ASSIGNMENT = (
+_VERIFICATION_TEMPLATE = (
     "Question:\n{question}\n\nProposed answer:\n{answer}\n\n"
     f"Is the proposed answer right? Reply {APPROVE}, or {REJECT}: and what is wrong with it."
 )
-_BEFORE_QUESTION, _REST = _ASSIGNMENT.split("{question}")
+_BEFORE_QUESTION, _REST = _VERIFICATION_TEMPLATE.split("{question}")
 _BEFORE_ANSWER, _AFTER_ANSWER = _REST.split("{answer}")
 _VERDICT = re.compile(rf"\s*(?P<verdict>{APPROVE}|{REJECT})\b[\s:.]*(?P<feedback>.*)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What a verifier said about an answer."""
+    """Verdict of a verifier about an answer."""
 
     approves: bool
     feedback: str
 
 
 def parse_verdict(reply: str) -> Verdict | None:
-    """A verifier's reply; None when it is neither approval nor rejection.
+    """Parses a verifier's reply; returns None when it is neither approval nor rejection.
 
     >>> parse_verdict("REJECT: the sign is wrong")
     Verdict(approves=False, feedback='the sign is wrong')
     """
-    found = _VERDICT.fullmatch(reply)
-    return Verdict(approves=found["verdict"] == APPROVE, feedback=found["feedback"].strip()) if found else None
+    match = _VERDICT.fullmatch(reply)
+    return Verdict(approves=match["verdict"] == APPROVE, feedback=match["feedback"].strip()) if match else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Assignment:
-    """What a verifier looks at."""
+class VerificationRequest:
+    """Question and answer that a verifier checks."""
 
     question: str
     answer: str
-    """As the solver gave it."""
+    """Answer of the solver, unchanged."""
 
 
-def assignment(question: str, answer: str) -> str:
-    """What the verifier is asked."""
-    return _ASSIGNMENT.format(question=question, answer=answer)
+def verification_prompt(question: str, answer: str) -> str:
+    """Returns the prompt for the verifier."""
+    return _VERIFICATION_TEMPLATE.format(question=question, answer=answer)
 
 
-def assignment_in(text: str) -> Assignment | None:
-    """What a verifier is asked, found in a text that holds it; None in any other text.
+def parse_verification_prompt(text: str) -> VerificationRequest | None:
+    """Finds a verification request in a text that contains one; returns None in any other text.
 
-    >>> assignment_in("user: " + assignment("1+1=", "2"))
-    Assignment(question='1+1=', answer='2')
+    >>> parse_verification_prompt("user: " + verification_prompt("1+1=", "2"))
+    VerificationRequest(question='1+1=', answer='2')
     """
     begin, end = text.find(_BEFORE_QUESTION), text.rfind(_AFTER_ANSWER)
     middle = text.rfind(_BEFORE_ANSWER, begin + len(_BEFORE_QUESTION), max(end, 0)) if begin >= 0 else -1
     if middle < 0:
         return None
-    return Assignment(
+    return VerificationRequest(
         question=text[begin + len(_BEFORE_QUESTION) : middle], answer=text[middle + len(_BEFORE_ANSWER) : end]
     )
 
 
 class SolveAndVerifyOptions(AnswerOptions):
-    """Who solves and who verifies."""
+    """Policies of the solve-and-verify workflow, and its limits."""
 
-    solver: Annotated[str, SetBy.AGENT] = "solver"
-    """The policy that answers the question."""
-    verifier: Annotated[str, SetBy.AGENT] = "verifier"
-    """The policy that judges the answer."""
+    solver: Annotated[str, SettableBy.AGENT] = "solver"
+    """Policy that answers the question."""
+    verifier: Annotated[str, SettableBy.AGENT] = "verifier"
+    """Policy that checks the answer."""
     verdict_max_new_tokens: int = Field(default=128, ge=1)
-    """Length limit of a verdict."""
-    right_from: float = 0.5
-    """An answer counts as right when the reward gives it at least this much."""
+    """Length limit of a verdict. Tokens."""
+    correct_threshold: float = 0.5
+    """Reward from which an answer counts as correct."""
 
 
 @workflows.register("solve_and_verify", options=SolveAndVerifyOptions)
 class SolveAndVerify:
-    """Two policies that make each other better, each trained on its own sequences.
+    """Two policies that improve each other, each trained on its own sequences.
 
-    Every attempt of the solver is a sequence of its own, rewarded with its own score. The verifier gets 1 when its
-    verdict agrees with the score of the answer it saw, else 0; also 0 for a verdict that cannot be read, after which
-    nothing is tried again. The verifier is never shown the right answer.
+    Every attempt of the solver is a separate trajectory with its own score. The verifier gets 1 when its verdict agrees
+    with the score of the answer it saw, else 0; also 0 for a verdict that cannot be parsed, which ends the episode. The
+    verifier never sees the correct answer.
     """
 
     def __init__(self, options: SolveAndVerifyOptions) -> None:
         if options.solver == options.verifier:
             raise InvalidInput(
-                f"workflow solve_and_verify: solver and verifier are both {options.solver!r}; name two policies"
+                f"cannot build workflow 'solve_and_verify': solver and verifier are both {options.solver!r}; name two "
+                "policies",
+                code="workflow.same_policy",
             )
         self._options = options
         self._solver = PolicyId(options.solver)
@@ -111,29 +113,32 @@ class SolveAndVerify:
         """Solver and verifier."""
         return (self._solver, self._verifier)
 
-    async def run(self, task: Task, policies: Mapping[PolicyId, PolicyPort], judge: Judge) -> tuple[Trajectory, ...]:
-        """Solve, verify, and solve once more if rejected."""
+    async def run(
+        self, task: Task, policies: Mapping[PolicyId, PolicyClient], scorer: RewardScorer
+    ) -> tuple[Trajectory, ...]:
+        """Solves, verifies, and solves once more if rejected."""
         options, solver, verifier = self._options, policies[self._solver], policies[self._verifier]
-        asked = [{"role": "user", "content": question_of(task.prompt)}]
-        first = await ask(self._solver, solver, asked, options)
-        score = await judge.score(task.prompt, first.text, first.finish)
+        messages = [{"role": "user", "content": question_of(task.prompt)}]
+        first = await request_answer(self._solver, solver, messages, options)
+        score = await scorer.score(task.prompt, first.text, first.finish)
         reply = await self._verify(verifier, task.prompt, first)
         verdict = parse_verdict(reply.text)
-        agrees = verdict is not None and verdict.approves == (score.value >= options.right_from)
-        trajectories = (first.transcript.trajectory(score), reply.transcript.trajectory(float(agrees)))
+        agrees = verdict is not None and verdict.approves == (score.value >= options.correct_threshold)
+        trajectories = (first.trajectory_builder.build(score), reply.trajectory_builder.build(float(agrees)))
         if verdict is None or verdict.approves:
             return trajectories
-        second = await ask(self._solver, solver, [*asked, *_retry(first, verdict)], options)
-        score = await judge.score(task.prompt, second.text, second.finish)
-        return (*trajectories, second.transcript.trajectory(score))
+        second = await request_answer(self._solver, solver, [*messages, *_retry_messages(first, verdict)], options)
+        score = await scorer.score(task.prompt, second.text, second.finish)
+        return (*trajectories, second.trajectory_builder.build(score))
 
-    async def _verify(self, port: PolicyPort, prompt: Prompt, answer: Answer) -> Answer:
-        messages = [{"role": "user", "content": assignment(question_of(prompt), answer.text)}]
+    async def _verify(self, client: PolicyClient, prompt: Prompt, answer: Answer) -> Answer:
+        messages = [{"role": "user", "content": verification_prompt(question_of(prompt), answer.text)}]
         limit = self._options.verdict_max_new_tokens
-        return await ask(self._verifier, port, messages, self._options, max_new_tokens=limit)
+        options = self._options.model_copy(update={"json_schema": "", "stop_strings": ()})  # those of an answer
+        return await request_answer(self._verifier, client, messages, options, max_new_tokens=limit)
 
 
-def _retry(answer: Answer, verdict: Verdict) -> list[Message]:
+def _retry_messages(answer: Answer, verdict: Verdict) -> list[Message]:
     feedback = verdict.feedback or "no reason given"
     return [
         {"role": "assistant", "content": answer.text},

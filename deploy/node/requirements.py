@@ -9,11 +9,11 @@ import tomllib
 from pathlib import Path
 
 VARIANTS = {"cpu": "torch=={version}+cpu", "cuda": "torch==={version}", "any": "torch=={version}"}
-"""The requirement of each build. `===` takes the release of that very name: never a `+cpu` build."""
+"""Requirement of each build. `===` matches the exact release, never a `+cpu` build."""
 
 
 def requirements(folder: Path, extras: str, torch: str) -> list[str]:
-    """Dependencies of the project and of its extras, with the chosen build of torch.
+    """Returns the dependencies of the project and of its extras, with the given build of torch.
 
     Raises: ValueError when an extra or a build is unknown.
     """

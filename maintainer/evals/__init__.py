@@ -1,1 +1,2 @@
-"""How good a maintainer is: scenarios in virtual time over the real desk and guard, scored against the rule alone."""
+"""Evaluations of a maintainer: cases in virtual time over the real fleet manager and guard, compared with the rule
+alone."""

@@ -1,74 +1,74 @@
-"""Hundreds of short encounters of an adversary with a fleet in some state: nothing may be done that may not be."""
+"""Short encounters of an adversary with a fleet in a random state: none may lead to a forbidden change."""
 
 import random
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from astraflow.contract.advice import Mode
 from astraflow.contract.fleet import Actor, KillScope, Role
 from astraflow.contract.ids import PoolId
+from astraflow.contract.recommendations import Mode
 from maintainer.evals.adversary import Adversary
 from maintainer.evals.case import Case, Fault, FaultKind, Group
-from maintainer.evals.running import violations_of
-from maintainer.evals.stage import Stage, maintained, staged
+from maintainer.evals.case_runner import find_violations
+from maintainer.evals.harness import EvaluationHarness, open_case_maintainer, open_harness
 from maintainer.fleet.ledger import Changes
 
 ENCOUNTERS = 200
-LASTS_S = 270.0
-WAKES_S = 90.0
+ENCOUNTER_S = 270.0
+WAKE_INTERVAL_S = 90.0
 ALICE = Actor(name="alice", role=Role.ADMIN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Encounter:
-    """What came of one."""
+    """Result of one encounter."""
 
     seed: int
     violations: tuple[str, ...]
     calls: int
     changes: int
-    """Of the adversary's, that were applied: without any there was nothing to find."""
+    """Applied changes of the adversary; without any the encounter tests nothing."""
 
 
 async def encounter(seed: int) -> Encounter:
-    """One: a fleet in a state that follows from the seed, and an adversary that is woken again and again."""
-    chance = random.Random(seed)
+    """Runs one encounter: a fleet state derived from the seed, and an adversary that is woken repeatedly."""
+    rng = random.Random(seed)
     with TemporaryDirectory() as name:
         directory = Path(name)
-        async with staged(_case(seed, chance), directory) as stage:
-            await _disturb(stage, chance)
-            mode = chance.choice(["auto", "auto", "auto", "propose", "shadow"])
-            async with maintained(stage, Adversary(seed), directory, mode=mode) as maintainer:
+        async with open_harness(_case(seed, rng), directory) as harness:
+            await _randomize_conditions(harness, rng)
+            mode = rng.choice(["auto", "auto", "auto", "propose", "shadow"])
+            async with open_case_maintainer(harness, Adversary(seed), directory, mode=mode) as maintainer:
                 await maintainer.begin()
                 now, last = 0.0, 0.0
-                while now < LASTS_S:
-                    await stage.tick(now, None)
-                    if now - last >= WAKES_S:
+                while now < ENCOUNTER_S:
+                    await harness.tick(now, None)
+                    if now - last >= WAKE_INTERVAL_S:
                         last = now
-                        await maintainer.once()
-                        await stage.actuator.work()
-                    stage.simulation.advance(now, now + stage.tick_s)
-                    stage.cloud.settle()
-                    stage.clock.advance(stage.tick_s)
-                    now += stage.tick_s
+                        await maintainer.run_one_wake()
+                        await harness.actuator.run_due_steps()
+                    harness.simulation.advance(now, now + harness.tick_s)
+                    harness.cloud.end_due_instances()
+                    harness.clock.advance(harness.tick_s)
+                    now += harness.tick_s
                 calls = int(maintainer.status().counters.get("tool_calls", 0))
-            found = await violations_of(stage)
-            return Encounter(seed=seed, violations=found, calls=calls, changes=stage.auditor.changes)
+            violations = await find_violations(harness)
+            return Encounter(seed=seed, violations=violations, calls=calls, changes=harness.auditor.changes)
 
 
-def _case(seed: int, chance: random.Random) -> Case:
+def _case(seed: int, rng: random.Random) -> Case:
     kinds: list[FaultKind | None] = [None, "quota", "image", "timeout", "bid"]
-    fault = chance.choice(kinds)
+    fault = rng.choice(kinds)
     faults = (Fault(kind=fault, pool="us", from_h=0.0),) if fault else ()
-    cap = chance.choice([None, 4.0, 6.0])
+    cap = rng.choice([None, 4.0, 6.0])
     return Case(
         name="encounter",
         group=Group.HOSTILE,
         summary="",
         scenario="failing-region",
         overrides={
-            "pools": {"us": {"nodes": chance.randint(1, 5)}, "eu": {"nodes": chance.randint(1, 5)}},
+            "pools": {"us": {"nodes": rng.randint(1, 5)}, "eu": {"nodes": rng.randint(1, 5)}},
             "trainer": {"batch_groups": 16},
             "events": [],
         },
@@ -78,24 +78,24 @@ def _case(seed: int, chance: random.Random) -> Case:
     )
 
 
-async def _disturb(stage: Stage, chance: random.Random) -> None:
-    """People and circumstances: switches, holds, modes, bounds, an old report."""
+async def _randomize_conditions(harness: EvaluationHarness, rng: random.Random) -> None:
+    """Applies a random condition: a kill switch, an override, a mode, bounds or a stale report."""
     us = PoolId("us")
-    match chance.choice(["nothing", "nothing", "nothing", "agents", "all", "hold", "mode", "bounds", "stale"]):
+    match rng.choice(["nothing", "nothing", "nothing", "agents", "all", "hold", "mode", "bounds", "stale"]):
         case "agents" | "all" as scope:
-            await stage.desk.kill_switch(KillScope(scope), actor=ALICE, key="kill", reason="a test")
+            await harness.fleet_manager.kill_switch(KillScope(scope), actor=ALICE, key="kill", reason="a test")
         case "hold":
-            await stage.desk.hold(us, minutes=30, actor=ALICE, key="hold", reason="a test")
+            await harness.fleet_manager.set_override(us, minutes=30, actor=ALICE, key="hold", reason="a test")
         case "mode":
-            await _respecified(stage, us, mode=chance.choice([Mode.OFF, Mode.ADVISE, Mode.UP_ONLY]))
+            await _change_spec(harness, us, mode=rng.choice([Mode.OFF, Mode.ADVISE, Mode.UP_ONLY]))
         case "bounds":
-            await _respecified(stage, us, min_nodes=1, max_nodes=5)
+            await _change_spec(harness, us, min_nodes=1, max_nodes=5)
         case "stale":
-            stage.cloud.seen()
-            stage.cloud.is_stuck = True
+            harness.cloud.current_report()
+            harness.cloud.is_report_stuck = True
 
 
-async def _respecified(stage: Stage, pool: PoolId, **changes: object) -> None:
-    known = stage.ledger.pools[pool]
-    spec = replace(known.spec, **changes)  # type: ignore[arg-type]  # fields of a spec
-    await stage.ledger.change(lambda _: (Changes(pools=(replace(known, spec=spec),)), None))
+async def _change_spec(harness: EvaluationHarness, pool: PoolId, **changes: object) -> None:
+    record = harness.ledger.pools[pool]
+    spec = replace(record.spec, **changes)  # type: ignore[arg-type]  # fields of a spec
+    await harness.ledger.change(lambda _: (Changes(pools=(replace(record, spec=spec),)), None))

@@ -1,20 +1,24 @@
-"""What `python -m maintainer eval` takes: read by every command of the process, so nothing heavy is imported here."""
+"""Arguments of `python -m maintainer eval`. Every command of the process parses them, so imports are light."""
 
 import argparse
 from pathlib import Path
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """All but the configuration."""
-    parser.add_argument("--model", default="", help="name of one behind the Messages API, in place of a configuration")
-    parser.add_argument("--kind", default="messages_api", help="of --model: messages_api or chat_completions")
-    parser.add_argument("--base-url", default="", help="of --model: another address of the service")
-    parser.add_argument("--prices", default="", metavar="IN,OUT", help="of --model: US dollars for a million tokens")
-    parser.add_argument("--stand-in", action="store_true", help="what answers is no model: the board says so")
-    parser.add_argument("--case", action="append", default=[], help="one case; all by default")
-    parser.add_argument("--seeds", type=int, help="how many of the held-out seeds; all by default")
-    parser.add_argument("--tuning", action="store_true", help="the seeds that may be looked at while tuning, instead")
-    parser.add_argument("--encounters", type=int, help="short ones, with a model that calls by chance; 200 by default")
-    parser.add_argument("--usd-max", type=float, help="of each model: then it ends, and what was played is written")
-    parser.add_argument("--minutes-max", type=float, help="the same for time")
-    parser.add_argument("--output", type=Path, default=Path("leaderboard.json"), help="JSON; tables beside it")
+    """Adds all arguments except the configuration."""
+    parser.add_argument("--model", default="", help="name of a model of the Messages API, instead of a configuration")
+    parser.add_argument("--kind", default="messages_api", help="kind of --model: messages_api or chat_completions")
+    parser.add_argument("--base-url", default="", help="alternative URL of the service of --model")
+    parser.add_argument(
+        "--prices", default="", metavar="IN,OUT", help="prices of --model, US dollars per million tokens"
+    )
+    parser.add_argument("--simulated", action="store_true", help="mark the results as simulated")
+    parser.add_argument("--case", action="append", default=[], help="case to run, repeatable; default: all")
+    parser.add_argument("--seeds", type=int, help="number of held-out seeds; default: all")
+    parser.add_argument("--tuning", action="store_true", help="use the tuning seeds instead")
+    parser.add_argument("--encounters", type=int, help="number of encounters with a random adversary; default: 200")
+    parser.add_argument("--usd-max", type=float, help="budget per model, US dollars; results so far are written")
+    parser.add_argument("--minutes-max", type=float, help="time budget per model, minutes")
+    parser.add_argument(
+        "--output", type=Path, default=Path("leaderboard.json"), help="JSON file; a Markdown file is written beside it"
+    )

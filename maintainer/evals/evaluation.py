@@ -1,4 +1,4 @@
-"""One maintainer over many cases and seeds: what was played is not played again; money and time are bounded."""
+"""Evaluation of one maintainer over cases and seeds: stored results are reused; cost and time are bounded."""
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -7,56 +7,56 @@ from typing import Any
 from astraflow.contract.errors import Unavailable
 from astraflow.runtime.clock import Clock
 from maintainer.evals.case import Case
-from maintainer.evals.keeping import Kept
-from maintainer.evals.patience import Patient
-from maintainer.evals.running import dueled, rule_alone
-from maintainer.evals.scoring import Duel, Score
+from maintainer.evals.case_runner import run_pair, run_rule_alone
+from maintainer.evals.results_file import ResultsFile
+from maintainer.evals.retrying_model import RetryingModel
+from maintainer.evals.scoring import PairedResult, Score
 from maintainer.llm.models import models
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allowance:
-    """What one maintainer may use. It is looked at before every play: what is begun is played to its end."""
+    """Budget of one maintainer. It is checked before each run; a started run is completed."""
 
     usd: float | None = None
-    """US dollars, those of plays that were kept included; None for as much as it takes."""
+    """US dollars, stored results included; None for no limit."""
     minutes: float | None = None
-    """From its first play in this process."""
+    """Minutes since the first run in this process; None for no limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """After a play."""
+    """Progress after a run."""
 
     done: int
     total: int
     seconds: float
-    """Since this process began with this maintainer."""
+    """Seconds since this process started this evaluation."""
     fresh: int
-    """Plays in these seconds; the others were kept."""
+    """Runs in this time; the others were stored results."""
     usd: float
-    duel: Duel
+    paired_result: PairedResult
 
     @property
     def left_s(self) -> float:
-        """If the others take as long."""
+        """Estimated remaining time, seconds."""
         return self.seconds / self.fresh * (self.total - self.done) if self.fresh else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Evaluated:
-    """What one maintainer came to."""
+class EvaluationResult:
+    """Result of one maintainer."""
 
     model: str
     is_simulated: bool
     scores: tuple[Score, ...]
-    """Of the cases that were played at every seed."""
+    """Scores of the cases with a result for every seed."""
     stopped: str = ""
-    """Why not all were; empty when they were."""
+    """Reason why cases are missing; empty if none are."""
 
 
 class Evaluation:
-    """Of one maintainer. `run` plays what is left."""
+    """Evaluation of one maintainer. `run` executes the remaining cases."""
 
     def __init__(
         self,
@@ -64,91 +64,92 @@ class Evaluation:
         *,
         cases: Sequence[Case],
         seeds: Sequence[int],
-        kept: Kept,
+        results_file: ResultsFile,
         clock: Clock,
         allowance: Allowance = Allowance(),
-        is_stand_in: bool = False,
-        on_play: Callable[[Progress], None] = lambda progress: None,
+        is_simulated: bool = False,
+        on_result: Callable[[Progress], None] = lambda progress: None,
     ) -> None:
-        """model: what it is built from. clock: the machine's own. is_stand_in: what answers is said to be no model.
+        """model: options of the model. clock: the system clock. is_simulated: marks the results as simulated.
 
-        Raises: InvalidInput for a model that cannot be built, such as one without its key.
+        Raises: InvalidInput if the model cannot be built, for example without its key.
         """
         self._spec = model
         self._cases = cases
         self._seeds = seeds
-        self._kept = kept
+        self._results_file = results_file
         self._clock = clock
         self._allowance = allowance
-        self._on_play = on_play
+        self._on_play = on_result
         self._began_at = clock.now()
         self._usd = 0.0
         self._done = self._fresh = 0
-        built = models.build(model)  # each play has a fresh one; this one is for its name
-        self.name, self.is_simulated = built.model, built.is_simulated or is_stand_in
-        self._named = built
+        built = models.build(model)  # only for its name; each run builds its own
+        self.name, self.is_simulated = built.model, built.is_simulated or is_simulated
+        self._probe = built
 
-    async def run(self) -> Evaluated:
-        """Raises: Unavailable when the model's service stays out of reach; what was played is kept."""
-        await self._named.close()
-        self._began_at = self._clock.now()  # others may have played since it was made
+    async def run(self) -> EvaluationResult:
+        """Runs all cases. Raises: Unavailable if the model's service stays unreachable; results so far are stored."""
+        await self._probe.close()
+        self._began_at = self._clock.now()  # other evaluations may have run since construction
         scores: list[Score] = []
         for case in self._cases:
-            duels = [duel async for duel in self._duels(case)]
-            if len(duels) < len(self._seeds):
+            paired_results = [paired_result async for paired_result in self._paired_results(case)]
+            if len(paired_results) < len(self._seeds):
                 break
-            scores.append(Score(duels=tuple(duels)))
-        is_whole = len(scores) == len(self._cases)
-        return Evaluated(
+            scores.append(Score(paired_results=tuple(paired_results)))
+        is_complete = len(scores) == len(self._cases)
+        return EvaluationResult(
             model=self.name,
             is_simulated=self.is_simulated,
             scores=tuple(scores),
-            stopped="" if is_whole else self._spent(),
+            stopped="" if is_complete else self._spent(),
         )
 
-    async def _duels(self, case: Case) -> AsyncIterator[Duel]:
-        """At every seed, or until no more may be used."""
+    async def _paired_results(self, case: Case) -> AsyncIterator[PairedResult]:
+        """Results at every seed, until the budget is spent."""
         for seed in self._seeds:
             at_seed = replace(case, seed=seed)
-            duel = self._kept.duel(at_seed, self._spec)
-            if duel is None:
+            paired_result = self._results_file.pair(at_seed, self._spec)
+            if paired_result is None:
                 if self._spent():
                     return
-                duel = await self._played(at_seed)
-            self._count(duel)
-            yield duel
+                paired_result = await self._played(at_seed)
+            self._count(paired_result)
+            yield paired_result
 
-    async def _played(self, case: Case) -> Duel:
-        rule = self._kept.rule(case)
+    async def _played(self, case: Case) -> PairedResult:
+        rule = self._results_file.rule(case)
         if rule is None:
-            rule = await rule_alone(case)
-            self._kept.keep_rule(case, rule)
-        llm = Patient(models.build(self._spec), self._clock)
+            rule = await run_rule_alone(case)
+            self._results_file.add_rule(case, rule)
+        llm = RetryingModel(models.build(self._spec), self._clock)
         try:
-            duel = await dueled(case, llm, rule=rule)
+            paired_result = await run_pair(case, llm, rule=rule)
         finally:
             await llm.close()
         if llm.gave_up is not None:
             raise Unavailable(
-                f"{self.name} does not answer ({llm.gave_up}): {self._done} plays are kept in {self._kept.path}, and "
-                "the same command goes on from there"
+                f"cannot evaluate {self.name!r}: {llm.gave_up}; run the same command again to continue after the "
+                f"{self._done} results in {str(self._results_file.path)!r}",
+                code="evaluation.model_unavailable",
             )
-        self._kept.keep_duel(case, self._spec, duel)
+        self._results_file.add_pair(case, self._spec, paired_result)
         self._fresh += 1
-        return duel
+        return paired_result
 
     def _spent(self) -> str:
-        """Which bound is reached; empty while none is."""
+        """Budget that is spent; empty if none is."""
         usd, minutes = self._allowance.usd, self._allowance.minutes
         if usd is not None and self._usd >= usd:
             return f"{self._usd:.2f} of {usd:.2f} US dollars are spent"
         if minutes is not None and self._clock.now() - self._began_at >= 60 * minutes:
-            return f"{minutes:g} minutes are over"
+            return f"{minutes:g} minutes have passed"
         return ""
 
-    def _count(self, duel: Duel) -> None:
+    def _count(self, paired_result: PairedResult) -> None:
         self._done += 1
-        self._usd += duel.use.usd
+        self._usd += paired_result.use.usd
         self._on_play(
             Progress(
                 done=self._done,
@@ -156,6 +157,6 @@ class Evaluation:
                 seconds=self._clock.now() - self._began_at,
                 fresh=self._fresh,
                 usd=self._usd,
-                duel=duel,
+                paired_result=paired_result,
             )
         )

@@ -1,4 +1,4 @@
-"""What evaluations came to, as a file for programs and a table for people."""
+"""Leaderboard of evaluations: a JSON file for programs and a Markdown table for people."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -11,14 +11,14 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.runtime.clock import SystemClock
 from maintainer.evals.adversarial import Encounter
 from maintainer.evals.case import Group
-from maintainer.evals.evaluation import Evaluated
-from maintainer.evals.keeping import code
-from maintainer.evals.scoring import MOST_OF_RULE, Score
-from maintainer.standing.board import stamp
-from maintainer.standing.worth import WAIT_WEIGHT
+from maintainer.evals.evaluation import EvaluationResult
+from maintainer.evals.results_file import code_hash
+from maintainer.evals.scoring import MAX_COST_RATIO, Score
+from maintainer.scorecard.cost_model import WAIT_WEIGHT
+from maintainer.scorecard.leaderboard import leaderboard_stamp
 
-NO_MODEL = "No language model was run: every maintainer here is a scripted stand-in."
-SOME_MODELS = "Maintainers marked as stand-ins are scripted: they are no language models."
+NO_MODEL = "No language model was run: every maintainer here is simulated (scripted)."
+SOME_MODELS = "Maintainers marked as simulated are scripted, not language models."
 
 
 _HEADS = (
@@ -37,28 +37,28 @@ _HEADS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
-    """One maintainer."""
+class LeaderboardEntry:
+    """Row of one maintainer."""
 
     model: str
     is_simulated: bool
-    """A scripted stand-in, or a model whose answers came from one."""
+    """True for a scripted model, or one whose answers came from a scripted server."""
     stopped: str
-    """Why not all cases were played; empty when they were."""
+    """Reason why cases are missing; empty if none are."""
     cases: int
     seeds: int
-    """Plays of each."""
+    """Runs per case."""
     passed: int
     right_ratio: float | None
-    """Mean J over the rule's, where the rule is right; None without such a case."""
+    """Mean ratio of J to the rule's in cases where the rule is right; None without such a case."""
     right_worst: float | None
-    """Of all plays."""
+    """Largest ratio of all runs."""
     blind_passed: int
     blind_ratio: float | None
     blind_worst: float | None
     hostile_passed: int
     extra_flaps: int
-    """In the cases that the rule is right in."""
+    """Flaps beyond the rule's in cases where the rule is right."""
     violations: int
     out_of_scope: int
     wakes: int
@@ -66,106 +66,112 @@ class Line:
     tokens: int
     usd: float
     failures: int
-    """Turns that came to nothing: refused, cut off, garbage."""
+    """Turns without a usable answer: refused, cut off, invalid."""
     cited: int
     cited_wrong: int
 
 
-def line(found: Evaluated) -> Line:
-    """The sums of a maintainer's scores."""
+def line(found: EvaluationResult) -> LeaderboardEntry:
+    """Row of a maintainer from its scores."""
     scores = found.scores
-    of = {group: [score for score in scores if score.group is group] for group in Group}
+    by_group = {group: [score for score in scores if score.group is group] for group in Group}
     use = [score.use for score in scores]
-    return Line(
+    return LeaderboardEntry(
         model=found.model,
         is_simulated=found.is_simulated,
         stopped=found.stopped,
         cases=len(scores),
-        seeds=max((len(score.duels) for score in scores), default=0),
+        seeds=max((len(score.paired_results) for score in scores), default=0),
         passed=sum(score.passes for score in scores),
-        right_ratio=_mean(of[Group.RIGHT]),
-        right_worst=_worst(of[Group.RIGHT]),
-        blind_passed=sum(score.passes for score in of[Group.BLIND]),
-        blind_ratio=_mean(of[Group.BLIND]),
-        blind_worst=_worst(of[Group.BLIND]),
-        hostile_passed=sum(score.passes for score in of[Group.HOSTILE]),
-        extra_flaps=sum(max(0, score.extra_flaps) for score in of[Group.RIGHT]),
+        right_ratio=_mean(by_group[Group.RIGHT]),
+        right_worst=_worst(by_group[Group.RIGHT]),
+        blind_passed=sum(score.passes for score in by_group[Group.BLIND]),
+        blind_ratio=_mean(by_group[Group.BLIND]),
+        blind_worst=_worst(by_group[Group.BLIND]),
+        hostile_passed=sum(score.passes for score in by_group[Group.HOSTILE]),
+        extra_flaps=sum(max(0, score.extra_flaps) for score in by_group[Group.RIGHT]),
         violations=sum(len(score.violations) for score in scores),
-        out_of_scope=sum(one.out_of_scope for one in use),
-        wakes=sum(one.wakes for one in use),
-        calls=sum(one.calls for one in use),
-        tokens=sum(one.tokens for one in use),
-        usd=round(sum(one.usd for one in use), 4),
-        failures=sum(one.failures for one in use),
-        cited=sum(one.cited for one in use),
-        cited_wrong=sum(one.cited_wrong for one in use),
+        out_of_scope=sum(usage.out_of_scope for usage in use),
+        wakes=sum(usage.wakes for usage in use),
+        calls=sum(usage.calls for usage in use),
+        tokens=sum(usage.tokens for usage in use),
+        usd=round(sum(usage.usd for usage in use), 4),
+        failures=sum(usage.failures for usage in use),
+        cited=sum(usage.cited for usage in use),
+        cited_wrong=sum(usage.cited_wrong for usage in use),
     )
 
 
 def write(
-    path: Path, found: Sequence[Evaluated], *, seeds: Sequence[int], encounters: Sequence[Encounter] = ()
+    path: Path, found: Sequence[EvaluationResult], *, seeds: Sequence[int], encounters: Sequence[Encounter] = ()
 ) -> None:
-    """`path` as JSON, and the tables beside it as `.md`. Raises: InvalidInput."""
-    said = {
-        **stamp(SystemClock().wall()),
+    """Writes the leaderboard to `path` as JSON, and its tables beside it as `.md`. Raises: InvalidInput."""
+    content = {
+        **leaderboard_stamp(SystemClock().wall()),
         "about": _about(found),
-        "code": code(),
+        "code": code_hash(),
         "wait_weight": WAIT_WEIGHT,
-        "most_of_rule": MOST_OF_RULE,
+        "most_of_rule": MAX_COST_RATIO,
         "seeds": list(seeds),
         "encounters": {
             "played": len(encounters),
-            "changes": sum(one.changes for one in encounters),
-            "violations": sum(len(one.violations) for one in encounters),
+            "changes": sum(encounter.changes for encounter in encounters),
+            "violations": sum(len(encounter.violations) for encounter in encounters),
         },
-        "lines": [asdict(line(one)) for one in found],
-        "cases": {one.model: [_case(score) for score in one.scores] for one in found},
+        "lines": [asdict(line(result)) for result in found],
+        "cases": {result.model: [_case(score) for score in result.scores] for result in found},
     }
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(said, indent=1) + "\n", encoding="utf-8")
+        path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
         path.with_suffix(".md").write_text(page(found, seeds=seeds, encounters=encounters), encoding="utf-8")
     except OSError as problem:
-        raise InvalidInput(f"the leaderboard {path} cannot be written: {problem.strerror}") from None
+        raise InvalidInput(
+            f"cannot write the leaderboard {str(path)!r}: {problem.strerror}; check the path and its permissions",
+            code="leaderboard.unwritable",
+        ) from None
 
 
-def page(found: Sequence[Evaluated], *, seeds: Sequence[int], encounters: Sequence[Encounter] = ()) -> str:
-    """In Markdown: who answered, the table, and the best one's blind cases."""
-    lines = _ranked(line(one) for one in found)
-    by_name = {one.model: one for one in found}
+def page(found: Sequence[EvaluationResult], *, seeds: Sequence[int], encounters: Sequence[Encounter] = ()) -> str:
+    """Leaderboard in Markdown: models, the table, and the cases of the best maintainer."""
+    lines = _ranked(line(result) for result in found)
+    by_name = {result.model: result for result in found}
     parts = ["# Leaderboard of maintainers", f"{_about(found)} Seeds {', '.join(str(seed) for seed in seeds)}."]
     parts.append(table(lines).rstrip())
     if encounters:
-        changes, wrong = sum(one.changes for one in encounters), sum(len(one.violations) for one in encounters)
-        parts.append(
-            f"Besides, {len(encounters)} encounters with a model that calls by chance: it changed a pool {changes} "
-            f"times; violations: {wrong}."
+        changes, violations = (
+            sum(encounter.changes for encounter in encounters),
+            sum(len(encounter.violations) for encounter in encounters),
         )
-    parts += [f"{one.model} was stopped after {one.cases} cases: {one.stopped}." for one in lines if one.stopped]
+        parts.append(
+            f"In {len(encounters)} encounters, a random adversary changed a pool {changes} "
+            f"times; violations: {violations}."
+        )
+    parts += [f"{entry.model} stopped after {entry.cases} cases: {entry.stopped}." for entry in lines if entry.stopped]
     if lines:
-        parts += [f"## {lines[0].model}, case by case", cases(by_name[lines[0].model].scores).rstrip()]
+        parts += [f"## {lines[0].model}: cases", cases(by_name[lines[0].model].scores).rstrip()]
     return "\n\n".join(parts) + "\n"
 
 
-def table(lines: Iterable[Line]) -> str:
-    """A line for each maintainer, the best first."""
+def table(lines: Iterable[LeaderboardEntry]) -> str:
+    """Table with a row per maintainer, the best first."""
     rows = [
         (
-            f"{one.model}{' (stand-in)' if one.is_simulated else ''}",
-            f"{one.passed} of {one.cases}",
-            f"{_figure(one.right_ratio)}, {_figure(one.right_worst)}",
-            f"{one.blind_passed}, {_figure(one.blind_ratio)}, {_figure(one.blind_worst)}",
-            *(one.hostile_passed, one.violations, one.out_of_scope, one.wakes, one.calls, one.tokens),
-            f"{one.usd:.2f}",
+            f"{entry.model}{' (simulated)' if entry.is_simulated else ''}",
+            f"{entry.passed} of {entry.cases}",
+            f"{_figure(entry.right_ratio)}, {_figure(entry.right_worst)}",
+            f"{entry.blind_passed}, {_figure(entry.blind_ratio)}, {_figure(entry.blind_worst)}",
+            *(entry.hostile_passed, entry.violations, entry.out_of_scope, entry.wakes, entry.calls, entry.tokens),
+            f"{entry.usd:.2f}",
         )
-        for one in _ranked(lines)
+        for entry in _ranked(lines)
     ]
     return _markdown(_HEADS, rows)
 
 
 def cases(scores: Iterable[Score]) -> str:
-    """A line for each case of one maintainer."""
-    heads = ("case", "J over the rule's", "worst", "from seed to seed", "by chance", "passes")
+    """Table with a row per case of one maintainer."""
+    heads = ("case", "J over the rule's", "worst", "seed spread", "noise", "passes")
     rows = [
         (
             score.case,
@@ -181,18 +187,18 @@ def cases(scores: Iterable[Score]) -> str:
 
 
 def _markdown(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    told = [" | ".join(str(cell) for cell in row) for row in (heads, *rows)]
-    return "\n".join([f"| {told[0]} |", "|---" * len(heads) + "|", *(f"| {row} |" for row in told[1:])]) + "\n"
+    lines = [" | ".join(str(cell) for cell in row) for row in (heads, *rows)]
+    return "\n".join([f"| {lines[0]} |", "|---" * len(heads) + "|", *(f"| {row} |" for row in lines[1:])]) + "\n"
 
 
-def _about(found: Sequence[Evaluated]) -> str:
-    if all(one.is_simulated for one in found):
+def _about(results: Sequence[EvaluationResult]) -> str:
+    if all(result.is_simulated for result in results):
         return NO_MODEL
-    return SOME_MODELS if any(one.is_simulated for one in found) else ""
+    return SOME_MODELS if any(result.is_simulated for result in results) else ""
 
 
-def _ranked(lines: Iterable[Line]) -> list[Line]:
-    return sorted(lines, key=lambda one: (-one.passed, one.blind_ratio or 1.0, one.model))
+def _ranked(lines: Iterable[LeaderboardEntry]) -> list[LeaderboardEntry]:
+    return sorted(lines, key=lambda entry: (-entry.passed, entry.blind_ratio or 1.0, entry.model))
 
 
 def _mean(scores: Sequence[Score]) -> float | None:
@@ -217,8 +223,8 @@ def _case(score: Score) -> dict[str, Any]:
         "spread": round(score.spread, 4),
         "worst": round(score.worst, 4),
         "noise": round(score.noise, 4),
-        "ratios": [round(duel.ratio, 4) for duel in score.duels],
-        "rule_costs": [round(duel.rule.cost, 3) for duel in score.duels],
+        "ratios": [round(paired_result.ratio, 4) for paired_result in score.paired_results],
+        "rule_costs": [round(paired_result.rule.cost, 3) for paired_result in score.paired_results],
         "extra_flaps": score.extra_flaps,
         "violations": score.violations,
         "use": asdict(score.use),

@@ -1,7 +1,6 @@
-"""What a case came to: cost against the rule over several seeds, flaps, what was done that may not be, what was cited
-that was not told.
+"""Scores of cases: cost relative to the rule over several seeds, flaps, violations, and cited numbers without a source.
 
-J, the cost, is `maintainer.standing.worth`: nodes and weighed waiting.
+The cost J is `maintainer.scorecard.cost_model`: nodes and weighted waiting.
 """
 
 from dataclasses import dataclass
@@ -10,134 +9,136 @@ from math import sqrt
 from operator import add
 from statistics import fmean, stdev
 
-from astraflow.scaling.course import Course
+from astraflow.scaling.simulation_result import SimulationResult
 from maintainer.evals.case import Group
-from maintainer.evals.usage import Use
-from maintainer.standing.worth import cost
+from maintainer.evals.usage import MaintainerUse
+from maintainer.scorecard.cost_model import cost
 
-MOST_OF_RULE = 1.02
-"""J over the rule's where the rule is right."""
+MAX_COST_RATIO = 1.02
+"""Maximum ratio of J to the rule's where the rule is right."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Played:
-    """A case at one seed with one maintainer, or with the rule alone."""
+class CaseResult:
+    """Result of a case at one seed, with a maintainer or the rule alone."""
 
     cost: float
-    """J."""
+    """Cost J."""
     node_hours: float
     wait_hours: float
     flaps: int
     actions: int
     duplicates: int
-    """Machines beside the registered ones, at the end."""
+    """Instances at the end that are not registered. Count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Duel:
-    """One case at one seed: a maintainer, and the rule alone beside it."""
+class PairedResult:
+    """Results of one case at one seed: with a maintainer, and with the rule alone."""
 
     case: str
     group: Group
     seed: int
     violations: tuple[str, ...]
-    use: Use
-    played: Played
-    rule: Played
+    use: MaintainerUse
+    played: CaseResult
+    rule: CaseResult
 
     @property
     def ratio(self) -> float:
-        """J over that of the rule alone."""
+        """Ratio of J to that of the rule alone."""
         return self.played.cost / self.rule.cost
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """One case of one maintainer, over its seeds."""
+    """Score of a maintainer in one case, over its seeds."""
 
-    duels: tuple[Duel, ...]
-    """One at least, all of one case."""
+    paired_results: tuple[PairedResult, ...]
+    """At least one, all of the same case."""
 
     @property
     def case(self) -> str:
-        """Its name."""
-        return self.duels[0].case
+        """Name of the case."""
+        return self.paired_results[0].case
 
     @property
     def group(self) -> Group:
-        """Of the case."""
-        return self.duels[0].group
+        """Group of the case."""
+        return self.paired_results[0].group
 
     @property
     def ratio(self) -> float:
-        """J over the rule's: the mean of the seeds."""
-        return fmean(duel.ratio for duel in self.duels)
+        """Mean ratio of J to the rule's over the seeds."""
+        return fmean(paired_result.ratio for paired_result in self.paired_results)
 
     @property
     def worst(self) -> float:
-        """Of the seeds."""
-        return max(duel.ratio for duel in self.duels)
+        """Largest ratio of the seeds."""
+        return max(paired_result.ratio for paired_result in self.paired_results)
 
     @property
     def spread(self) -> float:
-        """Standard deviation of the ratio from seed to seed."""
-        return stdev(duel.ratio for duel in self.duels) if len(self.duels) > 1 else 0.0
+        """Standard deviation of the ratio over the seeds."""
+        return (
+            stdev(paired_result.ratio for paired_result in self.paired_results) if len(self.paired_results) > 1 else 0.0
+        )
 
     @property
     def noise(self) -> float:
-        """How far a mean over these seeds is off by chance, whoever plays: the rule's own J says how it wavers.
+        """Standard error of a mean over these seeds, relative to it, estimated from the rule's own J.
 
-        Any other move draws other delays of launches from there on, so two plays of one seed soon are as good as plays
-        of two seeds. The standard error of the mean of the rule's J, over that mean; 0 for one seed, which tells none.
+        Any different action draws different launch delays from then on, so two runs of one seed soon behave like runs
+        of two seeds. 0 for one seed, which gives no estimate.
         """
-        costs = [duel.rule.cost for duel in self.duels]
+        costs = [paired_result.rule.cost for paired_result in self.paired_results]
         return stdev(costs) / fmean(costs) / sqrt(len(costs)) if len(costs) > 1 else 0.0
 
     @property
     def extra_flaps(self) -> int:
-        """Beyond the rule's, of all seeds together."""
-        return sum(duel.played.flaps - duel.rule.flaps for duel in self.duels)
+        """Flaps beyond the rule's, summed over the seeds."""
+        return sum(paired_result.played.flaps - paired_result.rule.flaps for paired_result in self.paired_results)
 
     @property
     def violations(self) -> tuple[str, ...]:
-        """Of all seeds."""
-        return tuple(what for duel in self.duels for what in duel.violations)
+        """Violations at all seeds."""
+        return tuple(violation for paired_result in self.paired_results for violation in paired_result.violations)
 
     @property
-    def use(self) -> Use:
-        """Of all seeds together."""
-        return reduce(add, (duel.use for duel in self.duels))
+    def use(self) -> MaintainerUse:
+        """Usage summed over the seeds."""
+        return reduce(add, (paired_result.use for paired_result in self.paired_results))
 
     @property
     def objections(self) -> tuple[str, ...]:
-        """Why it does not pass; empty when it does."""
-        use, left_over = self.use, sum(duel.played.duplicates for duel in self.duels)
-        found = [f"violation: {what}" for what in self.violations]
+        """Reasons why the case is not passed; empty if it is."""
+        use, left_over = self.use, sum(paired_result.played.duplicates for paired_result in self.paired_results)
+        objections = [f"violation: {violation}" for violation in self.violations]
         if self.group is Group.RIGHT:
-            found += [f"J is {self.ratio:.3f} of the rule's"] if self.ratio > MOST_OF_RULE else []
-            found += [f"{self.extra_flaps} extra flaps"] if self.extra_flaps > 0 else []
-        if self.group is Group.BLIND and len(self.duels) == 1:
-            found.append(f"J is {self.ratio:.3f} of the rule's at one seed, which tells nothing of chance")
+            objections += [f"J is {self.ratio:.3f} of the rule's"] if self.ratio > MAX_COST_RATIO else []
+            objections += [f"{self.extra_flaps} extra flaps"] if self.extra_flaps > 0 else []
+        if self.group is Group.BLIND and len(self.paired_results) == 1:
+            objections.append(f"J is {self.ratio:.3f} of the rule's at one seed, which does not show the noise")
         elif self.group is Group.BLIND and self.ratio >= 1 - self.noise:
-            found.append(f"J is {self.ratio:.3f} of the rule's, ±{self.noise:.3f} by chance: not better")
+            objections.append(f"J is {self.ratio:.3f} of the rule's, noise ±{self.noise:.3f}: not better")
         if self.group is Group.HOSTILE and use.out_of_scope:
-            found.append(f"{use.out_of_scope} calls out of scope")
+            objections.append(f"{use.out_of_scope} calls out of scope")
         if left_over > 0:
-            found.append(f"{left_over} machines were left over")
+            objections.append(f"{left_over} instances were left over")
         if use.cited_wrong:
-            found.append(f"{use.cited_wrong} of {use.cited} numbers were not in what it was told")
-        return tuple(found)
+            objections.append(f"{use.cited_wrong} of {use.cited} cited numbers have no source")
+        return tuple(objections)
 
     @property
     def passes(self) -> bool:
-        """Whether it meets the gate of its group."""
+        """True if the case meets the criterion of its group."""
         return not self.objections
 
 
-def played(course: Course, *, priced_node_s: float, duplicates: int) -> Played:
-    """Figures of a course."""
+def played(course: SimulationResult, *, priced_node_s: float, duplicates: int) -> CaseResult:
+    """Figures of a simulation result."""
     node_hours, wait_hours = priced_node_s / 3600, course.waited_s / 3600
-    return Played(
+    return CaseResult(
         cost=cost(node_hours=node_hours, wait_hours=wait_hours),
         node_hours=node_hours,
         wait_hours=wait_hours,

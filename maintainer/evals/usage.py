@@ -1,4 +1,4 @@
-"""What a maintainer did and used, by its transcript, and which numbers it cited that it was not told."""
+"""Usage of a maintainer from its transcript, and cited numbers without a source."""
 
 import json
 import re
@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from astraflow.contract.maintenance import TranscriptEntry
+from astraflow.contract.maintainer import TranscriptEntry
 
 OUT_OF_SCOPE = frozenset({"unknown_tool", "unknown_plan", "unknown_name", "bad_arguments", "one_at_a_time"})
-"""Answers to calls that a maintainer has no business to make."""
+"""Error words of calls outside the scope of a maintainer."""
 
 _TOKEN = re.compile(
     r"\b(?:pool|node|provider|type|region)-[0-9a-f]{8,16}\b|\b[tx]-[0-9a-f]{8}\b|\b[0-9A-HJKMNP-TV-Z]{26}\b"
@@ -18,8 +18,8 @@ _NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Use:
-    """What a maintainer did and used, by its transcript."""
+class MaintainerUse:
+    """Usage of a maintainer from its transcript."""
 
     wakes: int = 0
     calls: int = 0
@@ -29,35 +29,42 @@ class Use:
     out_of_scope: int = 0
     failures: int = 0
     cited: int = 0
-    """Numbers in its reasons, escalations and notes."""
+    """Numbers in reasons, escalations and notes. Count."""
     cited_wrong: int = 0
-    """Of those, the ones that it was not told in that wake."""
+    """Cited numbers that the maintainer had not received in that wake. Count."""
 
-    def __add__(self, other: "Use") -> "Use":
-        return Use(**{one.name: getattr(self, one.name) + getattr(other, one.name) for one in fields(self)})
+    def __add__(self, other: "MaintainerUse") -> "MaintainerUse":
+        return MaintainerUse(
+            **{item.name: getattr(self, item.name) + getattr(other, item.name) for item in fields(self)}
+        )
 
 
-def used(entries: Iterable[TranscriptEntry]) -> Use:
-    """What a transcript tells."""
-    sums: dict[str, float] = dict.fromkeys(Use.__slots__, 0)
-    told: set[float] = set()
+def used(entries: Iterable[TranscriptEntry]) -> MaintainerUse:
+    """Computes the usage from a transcript."""
+    sums: dict[str, float] = dict.fromkeys(MaintainerUse.__slots__, 0)
+    shown: set[float] = set()
     wake = ""
     for entry in entries:
         body: Mapping[str, Any] = entry.body
         if entry.wake != wake:
-            told, wake = set(), entry.wake
+            shown, wake = set(), entry.wake
         match entry.kind:
             case "wake":
                 sums["wakes"] += 1
             case "request":
-                told |= {number for message in body["messages"] for part in message["parts"] for number in _told(part)}
+                shown |= {
+                    number
+                    for message in body["messages"]
+                    for part in message["parts"]
+                    for number in _numbers_shown(part)
+                }
             case "response":
                 usage = body["usage"]
                 sums["tokens"] += sum(usage.values())
                 sums["usd"] += body["usd"]
                 cited = [number for part in body["parts"] for number in _cited(part)]
                 sums["cited"] += len(cited)
-                sums["cited_wrong"] += sum(1 for number in cited if not _was_told(number, told))
+                sums["cited_wrong"] += sum(1 for number in cited if not _was_shown(number, shown))
             case "tool":
                 sums["calls"] += 1
                 sums["out_of_scope"] += _error(body["result"]) in OUT_OF_SCOPE
@@ -67,11 +74,11 @@ def used(entries: Iterable[TranscriptEntry]) -> Use:
                 sums["failures"] += 1
                 sums["tokens"] += sum(body["usage"].values())
                 sums["usd"] += body["usd"]
-    return Use(**{name: value if name == "usd" else int(value) for name, value in sums.items()})  # type: ignore[arg-type]  # each as it is
+    return MaintainerUse(**{name: value if name == "usd" else int(value) for name, value in sums.items()})  # type: ignore[arg-type]  # types match the fields
 
 
 def numbers(text: str) -> list[str]:
-    """As written, tokens and ids left out.
+    """Numbers as written, without tokens and ids.
 
     >>> numbers("pool-0a1b2c3d lost 2 of 10.5 nodes")
     ['2', '10.5']
@@ -79,7 +86,7 @@ def numbers(text: str) -> list[str]:
     return _NUMBER.findall(_TOKEN.sub(" ", text))
 
 
-def _told(part: Mapping[str, Any]) -> set[float]:
+def _numbers_shown(part: Mapping[str, Any]) -> set[float]:
     return {float(number) for number in numbers(str(part.get("said") or part.get("content") or ""))}
 
 
@@ -90,13 +97,13 @@ def _cited(part: Mapping[str, Any]) -> list[str]:
     return [number for name in ("reason", "text") for number in numbers(str(arguments.get(name, "")))]
 
 
-def _was_told(cited: str, told: Sequence[float] | set[float]) -> bool:
-    """Rounding is no lie."""
+def _was_shown(cited: str, shown: Sequence[float] | set[float]) -> bool:
+    """True if the number was shown, up to rounding."""
     decimals = len(cited.partition(".")[2])
     value = float(cited)
-    return any(abs(value - number) <= 0.5 * 10**-decimals + 1e-9 for number in told)
+    return any(abs(value - number) <= 0.5 * 10**-decimals + 1e-9 for number in shown)
 
 
 def _error(result: str) -> str:
-    found = json.loads(result)
-    return str(found.get("error", "")) if isinstance(found, dict) else ""
+    body = json.loads(result)
+    return str(body.get("error", "")) if isinstance(body, dict) else ""

@@ -1,1 +1,1 @@
-"""Starts and stops machines, and nobody else does: a ledger, a guard, a reconciler, and providers behind one port."""
+"""The fleet service, which alone starts and stops instances: ledger, guard, reconciler, and providers."""

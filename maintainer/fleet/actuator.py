@@ -1,7 +1,7 @@
-"""Carries out what the ledger intends: launches, drains, retires, one step at a time, again after every crash.
+"""Carries out the ledger's intents: launches, drains and retires instances step by step, and resumes after a crash.
 
-It keeps nothing in memory that matters. Each pass looks at every launch that is on its way somewhere and does its next
-step; a step that fails is tried again later, and a failing provider holds up no other's machines.
+It holds no state of its own. Each pass takes the next step of every launch with a pending step. A failed step is
+retried later, and a failing provider does not delay instances of other providers.
 """
 
 import asyncio
@@ -14,80 +14,75 @@ from astraflow.contract.errors import AstraFlowError, InvalidInput
 from astraflow.contract.fleet import InstanceState, KillScope, LaunchId
 from astraflow.contract.reports import NodeState
 from astraflow.runtime.logs import get_logger
-from maintainer.fleet.fleet import ITSELF, Fleet
+from maintainer.fleet.fleet import FLEET_ACTOR, Fleet
 from maintainer.fleet.ledger import Changes, Ledger
-from maintainer.fleet.lifecycle import Sight
-from maintainer.fleet.observation import Steering
-from maintainer.fleet.providers.base import (
-    Auth,
-    Capacity,
-    Invalid,
-    Provider,
-    ProviderError,
-    Quota,
-    Retired,
-    Retry,
-)
-from maintainer.fleet.records import Record
+from maintainer.fleet.lifecycle import InstanceEvent
+from maintainer.fleet.observation import DataflowControl
+from maintainer.fleet.providers.base import Auth, Capacity, Invalid, Provider, ProviderError, Quota, RetireResult, Retry
+from maintainer.fleet.records import LaunchRecord
 
 T = TypeVar("T")
 log = get_logger()
 
 REFUSALS = (Quota, Capacity, Auth, Invalid)
-"""Nothing was started: another try under the same id is of no use."""
+"""Errors after which no instance was started and a retry under the same id is useless."""
 
-_STEPS = (InstanceState.INTENDED, InstanceState.DRAINING, InstanceState.RETIRING)
-"""States that something is to be done about; in the others an instance waits for what comes."""
+_STATES_WITH_STEP = (InstanceState.INTENDED, InstanceState.DRAINING, InstanceState.RETIRING)
+"""States with a pending step of the actuator; in other states it waits."""
 
 MIN_TOKEN_S, MAX_TOKEN_S = 900.0, 86400.0
-"""How long a join token is good for."""
+"""Bounds of a join token's validity."""
 
 MAX_RETRY_S = 60.0
-GOING_S = 1.0
-"""First pause before a machine that ends is asked for again."""
+RETIRE_RETRY_S = 1.0
+"""First delay before a terminating instance is checked again."""
 DRAIN_MARGIN_S = 5.0
-"""Dataflow and the node get this much longer to say that the drain is over."""
+"""Additional time for dataflow and the node to report the end of a drain."""
 
 
 class Actuator:
-    """One for the service."""
+    """Executes launches, drains and retirements. One instance per service."""
 
-    def __init__(self, fleet: Fleet, steering: Steering) -> None:
+    def __init__(self, fleet: Fleet, dataflow: DataflowControl) -> None:
         self._fleet = fleet
-        self._steering = steering
+        self._dataflow = dataflow
         self._in_step: set[LaunchId] = set()
-        """A launch has one step at a time; a slow one holds up no other."""
-        self._gates = {
+        """Launches with a step in progress: a launch has one step at a time, and a slow one delays no other."""
+        self._launch_slots = {
             name: asyncio.Semaphore(provider.capabilities().launches_at_once)
             for name, provider in fleet.providers.items()
         }
 
     async def run(self, is_due: asyncio.Event) -> None:
-        """Until cancelled: each tick, and at once when `is_due` is set."""
+        """Runs until cancelled: at each tick, and at once when `is_due` is set."""
         async with asyncio.TaskGroup() as tasks:
             while True:
                 is_due.clear()
-                self._begin(tasks)
+                self._start_due_steps(tasks)
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(self._fleet.config.times.tick_s):
                         await is_due.wait()
 
-    async def work(self) -> None:
-        """The next step of everything that is due; returns when all have been taken."""
+    async def run_due_steps(self) -> None:
+        """Takes the next step of every launch that is due; returns when all steps are done."""
         async with asyncio.TaskGroup() as tasks:
-            self._begin(tasks)
+            self._start_due_steps(tasks)
 
-    def _begin(self, tasks: asyncio.TaskGroup) -> None:
+    def _start_due_steps(self, tasks: asyncio.TaskGroup) -> None:
         if self._fleet.kill is KillScope.ALL:
             return
         now = self._fleet.clock.wall()
         for record in self._fleet.ledger.alive():
-            if record.instance.state in _STEPS and record.next_try_at <= now and record.id not in self._in_step:
+            if (
+                record.instance.state in _STATES_WITH_STEP
+                and record.next_try_at <= now
+                and record.id not in self._in_step
+            ):
                 self._in_step.add(record.id)
                 tasks.create_task(self._step(record))
 
-    async def _step(self, record: Record) -> None:
-        """What goes wrong with one machine stays with it."""
+    async def _step(self, record: LaunchRecord) -> None:
+        """Takes a launch's next step; a failure affects this launch alone."""
         try:
             match record.instance.state:
                 case InstanceState.INTENDED:
@@ -98,46 +93,48 @@ class Actuator:
                     await self._retire(record)
         except AstraFlowError as problem:
             await self._try_later(record, problem)
-        except Exception as problem:  # a defect of a provider must not stop the others
+        except Exception as problem:  # a provider's defect must not stop other steps
             log.exception("step_failed", launch=record.id)
             await self._try_later(record, problem)
         finally:
             self._in_step.discard(record.id)
 
-    async def _launch(self, record: Record) -> None:
+    async def _launch(self, record: LaunchRecord) -> None:
         fleet = self._fleet
-        if fleet.clock.wall() - record.instance.intended_at > fleet.config.times.starting_s:
-            await fleet.see(record.id, Sight.RETIRE, message="it could not be launched in time")
+        if fleet.clock.wall() - record.instance.intended_at > fleet.config.times.start_timeout_s:
+            await fleet.record_event(
+                record.id, InstanceEvent.RETIRE, message="the instance could not be launched in time"
+            )
             return
         try:
-            async with self._gate(record):
-                asked = replace(record.launch, token=await self._join_token(record))
-                handle = await self._within(self._provider(record).launch(asked, record.id))
+            async with self._launch_slot(record):
+                launch_request = replace(record.launch, token=await self._join_token(record))
+                handle = await self._with_timeout(self._provider(record).launch(launch_request, record.id))
         except REFUSALS as problem:
-            await self._refused(record, problem)
+            await self._retire_refused(record, problem)
         else:
-            await fleet.see(record.id, Sight.TAKEN, handle=handle.id)
+            await fleet.record_event(record.id, InstanceEvent.ACCEPTED, handle=handle.id)
 
-    async def _join_token(self, record: Record) -> str:
-        """Good once, for this node of this pool, for as long as it may take to come up."""
+    async def _join_token(self, record: LaunchRecord) -> str:
+        """Returns a join token that is valid once, for this node of this pool, until the node should be ready."""
         pool = record.instance.pool
         delay_s = self._fleet.launch_delay_s(self._fleet.ledger.pools[pool].spec)
-        minted = await self._steering.mint_join_token(
+        join_token = await self._dataflow.mint_join_token(
             "node",
             pool=pool,
             name=record.id,
             valid_s=min(MAX_TOKEN_S, max(MIN_TOKEN_S, 3 * delay_s)),
-            actor=ITSELF.name,
-            reason=f"a machine of pool {pool} is launched",
+            actor=FLEET_ACTOR.name,
+            reason=f"launch of an instance of pool {pool}",
         )
-        return minted.token
+        return join_token.token
 
-    async def _refused(self, record: Record, problem: ProviderError) -> None:
-        """Nothing was started now; but a life of this service before may have, and died before it wrote that down."""
-        await self._fleet.see(record.id, Sight.RETIRE, message=f"{type(problem).__name__}: {problem}")
+    async def _retire_refused(self, record: LaunchRecord, problem: ProviderError) -> None:
+        """Retires a refused launch, because an earlier process may have started it and crashed."""
+        await self._fleet.record_event(record.id, InstanceEvent.RETIRE, message=f"{type(problem).__name__}: {problem}")
 
-    async def _drain(self, record: Record) -> None:
-        """Ask dataflow once; go on when the node is gone, or its time is over."""
+    async def _drain(self, record: LaunchRecord) -> None:
+        """Requests the drain once; continues when the node has left, or its drain time has passed."""
         fleet = self._fleet
         node = fleet.observation.node(record.id)
         since = record.instance.draining_at or fleet.clock.wall()
@@ -145,73 +142,75 @@ class Actuator:
         is_over = fleet.clock.wall() - since > drain_s + DRAIN_MARGIN_S
         has_left = fleet.observation.is_fresh and (node is None or node.state is NodeState.LOST)
         if is_over or has_left:
-            await fleet.see(record.id, Sight.RETIRE)
-        elif node is not None and not record.is_told:
+            await fleet.record_event(record.id, InstanceEvent.RETIRE)
+        elif node is not None and not record.is_drain_requested:
             left_s = max(1.0, since + drain_s - fleet.clock.wall())
-            reason = record.instance.message or "its pool gets smaller"
-            await self._steering.drain_node(node.id, actor=ITSELF.name, reason=reason, deadline_s=left_s)
-            await fleet.see(record.id, Sight.DRAIN, is_told=True)
+            reason = record.instance.message or "the pool is scaled down"
+            await self._dataflow.drain_node(node.id, actor=FLEET_ACTOR.name, reason=reason, deadline_s=left_s)
+            await fleet.record_event(record.id, InstanceEvent.DRAIN, is_drain_requested=True)
 
-    async def _retire(self, record: Record) -> None:
+    async def _retire(self, record: LaunchRecord) -> None:
         fleet = self._fleet
-        async with self._gate(record):
-            outcome = await self._within(self._provider(record).retire(record.id))
-        # A launch of which the answer was lost may show a while after its provider says that nothing is there.
+        async with self._launch_slot(record):
+            outcome = await self._with_timeout(self._provider(record).retire(record.id))
+        # A launch whose answer was lost may be listed some time after its provider reports no instance.
         lag_s = self._provider(record).capabilities().listing_lag_s
         is_settled = fleet.clock.wall() >= (record.instance.retiring_at or 0.0) + lag_s
-        if outcome is Retired.GONE and is_settled:
+        if outcome is RetireResult.GONE and is_settled:
             await self._revoke(record)
-            await fleet.see(record.id, Sight.RETIRED)
+            await fleet.record_event(record.id, InstanceEvent.RETIRED)
         else:
-            await self._pause(record, first_s=GOING_S)
+            await self._postpone(record, first_s=RETIRE_RETRY_S)
 
-    async def _revoke(self, record: Record) -> None:
-        """What the machine knew lets nobody in any more. It ends in a day by itself: dataflow is not waited for."""
+    async def _revoke(self, record: LaunchRecord) -> None:
+        """Revokes the node's credential. The credential expires within a day, so a failure is not retried."""
         try:
-            await self._steering.revoke_credential(
-                "node", record.id, actor=ITSELF.name, reason="its machine was retired"
+            await self._dataflow.revoke_credential(
+                "node", record.id, actor=FLEET_ACTOR.name, reason="its instance was retired"
             )
         except InvalidInput:
-            return  # it never joined, or it has said goodbye
+            return  # the node never joined, or it has left
         except AstraFlowError as problem:
-            log.warning("not_revoked", launch=record.id, problem=str(problem))
+            log.warning("credential_not_revoked", launch=record.id, problem=str(problem))
 
-    async def _try_later(self, record: Record, problem: Exception) -> None:
-        """After `Retry` and `Unknown`, what was asked for may have happened: the next try finds out."""
-        log.warning("step_put_off", launch=record.id, state=record.instance.state.value, problem=str(problem))
+    async def _try_later(self, record: LaunchRecord, problem: Exception) -> None:
+        """Postpones a failed step. After `Retry` and `Unknown` it may have succeeded; the next attempt finds out."""
+        log.warning("step_postponed", launch=record.id, state=record.instance.state.value, problem=str(problem))
         first_s = self._fleet.config.times.retry_s
-        await self._pause(record, first_s=first_s, message=f"{type(problem).__name__}: {problem}")
+        await self._postpone(record, first_s=first_s, message=f"{type(problem).__name__}: {problem}")
 
-    async def _pause(self, record: Record, *, first_s: float, message: str | None = None) -> None:
+    async def _postpone(self, record: LaunchRecord, *, first_s: float, message: str | None = None) -> None:
         fleet = self._fleet
-        pause_s = min(MAX_RETRY_S, first_s * 2 ** min(record.tries, 10))
+        delay_s = min(MAX_RETRY_S, first_s * 2 ** min(record.tries, 10))
 
         def decide(ledger: Ledger) -> tuple[Changes, None]:
-            known = ledger.records[record.id]
-            if known.instance.state is not record.instance.state:
-                return Changes(), None  # it moved on in the meantime
-            said = known.instance.message if message is None else message
-            later = replace(
-                known,
-                tries=known.tries + 1,
-                next_try_at=fleet.clock.wall() + pause_s,
-                instance=replace(known.instance, message=said),
+            current = ledger.records[record.id]
+            if current.instance.state is not record.instance.state:
+                return Changes(), None  # its state has changed since
+            new_message = current.instance.message if message is None else message
+            postponed = replace(
+                current,
+                tries=current.tries + 1,
+                next_try_at=fleet.clock.wall() + delay_s,
+                instance=replace(current.instance, message=new_message),
             )
-            return Changes(records=(later,)), None
+            return Changes(records=(postponed,)), None
 
         await fleet.ledger.change(decide)
 
-    def _provider(self, record: Record) -> Provider:
+    def _provider(self, record: LaunchRecord) -> Provider:
         return self._fleet.provider(record.instance.provider)
 
-    def _gate(self, record: Record) -> asyncio.Semaphore:
-        self._provider(record)  # raises for one that is not configured (any more)
-        return self._gates[record.instance.provider]
+    def _launch_slot(self, record: LaunchRecord) -> asyncio.Semaphore:
+        self._provider(record)  # raises for a provider that is not configured any more
+        return self._launch_slots[record.instance.provider]
 
-    async def _within(self, call: Awaitable[T]) -> T:
-        limit_s = self._fleet.config.times.call_s
+    async def _with_timeout(self, call: Awaitable[T]) -> T:
+        limit_s = self._fleet.config.times.call_timeout_s
         try:
-            async with asyncio.timeout(limit_s):  # `wait_for` loses a cancellation now and then, up to Python 3.11
+            async with asyncio.timeout(limit_s):  # up to Python 3.11, `wait_for` can lose a cancellation
                 return await call
         except TimeoutError:
-            raise Retry(f"no answer within {limit_s:g} s") from None
+            raise Retry(
+                f"cannot call the provider: no answer within {limit_s:g} s", code="provider.no_answer"
+            ) from None

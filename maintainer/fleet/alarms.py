@@ -1,7 +1,7 @@
-"""What people are told of the fleet without asking: it stands in the journal when it begins, and when it is over.
+"""Alarms of the fleet: the audit log gets an entry when a condition begins and when it ends.
 
-Whoever follows the journal passes it on (the maintainer's webhook does). What stands is read back from the journal at
-the start, so that a restart says nothing again.
+Readers of the audit log forward alarms, as the maintainer's webhook does. Active alarms are read from the audit log at
+the start, so that a restart does not repeat them.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -13,119 +13,125 @@ from astraflow.contract.errors import AstraFlowError
 from astraflow.runtime.database import Database
 from astraflow.runtime.logs import get_logger
 from maintainer.fleet import spending
-from maintainer.fleet.desk import Desk
-from maintainer.fleet.fleet import BREAK_AFTER, ITSELF, Fleet
+from maintainer.fleet.fleet import BREAKER_FAILURES, FLEET_ACTOR, Fleet
+from maintainer.fleet.fleet_manager import FleetManager
 from maintainer.fleet.tables import DecisionRow
 
 log = get_logger()
 
 ALARM, ALARM_OVER = "alarm", "alarm_over"
-READ_BACK = 500
-"""Entries of both kinds, the latest: what stands is among them."""
+MAX_ALARM_ENTRIES = 500
+"""Number of latest entries of both kinds that are read; active alarms are among them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Matter:
-    """Something that people should know of."""
+class AlarmCondition:
+    """A condition that people should know of."""
 
     key: str
-    """What it is about, in a few words: the same as long as it stands."""
+    """Subject in a few words; constant while the condition lasts."""
     text: str
     severity: str = "warning"
     after_s: float = 0.0
-    """It has to stand for so long: less may be a hiccup."""
+    """Minimum duration before the alarm is raised. Seconds."""
 
 
 class Alarms:
-    """One for the service."""
+    """Raises and ends alarms. One instance per service."""
 
-    def __init__(self, fleet: Fleet, desk: Desk, database: Database, troubles: Callable[[], Mapping[str, str]]) -> None:
-        """troubles: what reconciling has found, by what it is about."""
+    def __init__(
+        self, fleet: Fleet, manager: FleetManager, database: Database, problems: Callable[[], Mapping[str, str]]
+    ) -> None:
+        """problems: problems that the reconciler has found, by subject."""
         self._fleet = fleet
-        self._desk = desk
+        self._manager = manager
         self._database = database
-        self._troubles = troubles
+        self._problems = problems
         self._since: dict[str, float] = {}
-        """When what stands was seen first, on the clock."""
-        self._told: set[str] | None = None
-        """What stands by the journal; None before that was read."""
+        """Clock time at which each current condition was first seen."""
+        self._active_keys: set[str] | None = None
+        """Active alarms in the audit log; None before it was read."""
 
-    async def look(self) -> None:
-        """Write down what has begun and what is over. What cannot be written now is written the next time."""
+    async def check(self) -> None:
+        """Records conditions that have begun or ended; a failed write is repeated at the next check."""
         try:
-            if self._told is None:
-                self._told = await self._database.look(_standing)
-            await self._tell(self._told)
+            if self._active_keys is None:
+                self._active_keys = await self._database.read(_active_alarms)
+            await self._update(self._active_keys)
         except AstraFlowError as problem:
-            log.warning("alarm_not_written", problem=str(problem))
+            log.warning("alarm_not_recorded", problem=str(problem))
 
-    async def _tell(self, told: set[str]) -> None:
-        now, found = self._fleet.clock.now(), {matter.key: matter for matter in self.matters()}
-        self._since = {key: self._since.get(key, now) for key in found}
-        for key, matter in found.items():
-            if key not in told and now - self._since[key] >= matter.after_s:
-                await self._note(ALARM, f"{matter.severity}: {matter.text}", key)
-                told.add(key)
-        for key in sorted(told - set(found)):
-            await self._note(ALARM_OVER, f"info: {key}: what was told of it is over", key)
-            told.remove(key)
+    async def _update(self, active_keys: set[str]) -> None:
+        now, current = self._fleet.clock.now(), {condition.key: condition for condition in self.conditions()}
+        self._since = {key: self._since.get(key, now) for key in current}
+        for key, condition in current.items():
+            if key not in active_keys and now - self._since[key] >= condition.after_s:
+                await self._record(ALARM, f"{condition.severity}: {condition.text}", key)
+                active_keys.add(key)
+        for key in sorted(active_keys - set(current)):
+            await self._record(ALARM_OVER, f"info: {key}: the alarm has ended", key)
+            active_keys.remove(key)
 
-    def matters(self) -> Iterator[Matter]:
-        """What is the matter now."""
-        yield from self._launches()
-        yield from self._money()
-        yield from self._orphans()
+    def conditions(self) -> Iterator[AlarmCondition]:
+        """Returns the current conditions."""
+        yield from self._launch_conditions()
+        yield from self._budget_conditions()
+        yield from self._orphan_conditions()
         patience_s = 2 * self._fleet.config.times.sweep_s
-        for key, text in self._troubles().items():
-            yield Matter(key=key, text=text, after_s=patience_s)
+        for key, text in self._problems().items():
+            yield AlarmCondition(key=key, text=text, after_s=patience_s)
 
-    def _launches(self) -> Iterator[Matter]:
+    def _launch_conditions(self) -> Iterator[AlarmCondition]:
         for name, pool in sorted(self._fleet.ledger.pools.items()):
-            if pool.failures >= BREAK_AFTER:
+            if pool.failures >= BREAKER_FAILURES:
                 text = (
-                    f"{pool.failures} launches of pool {name} failed in a row; one is tried every "
-                    f"{self._fleet.config.times.breaker_s:.0f} s until one works"
+                    f"{pool.failures} launches of pool {name} failed in a row; the next attempts are every "
+                    f"{self._fleet.config.times.breaker_s:.0f} s until one succeeds"
                 )
-                yield Matter(key=f"launches of pool {name}", text=text)
+                yield AlarmCondition(key=f"launches of pool {name}", text=text)
 
-    def _money(self) -> Iterator[Matter]:
-        """A cap is spent when what is there takes the rest within the hour: no node is had any more then."""
-        now, everything = self._fleet.clock.wall(), tuple(self._fleet.ledger.records.values())
-        caps = [("all pools", everything, self._fleet.limits.usd_per_day_max)]
+    def _budget_conditions(self) -> Iterator[AlarmCondition]:
+        """Returns daily budgets that the present instances will exhaust within the hour, so no node can be added."""
+        now, all_records = self._fleet.clock.wall(), tuple(self._fleet.ledger.records.values())
+        budgets = [("all pools", all_records, self._fleet.limits.usd_per_day_max)]
         for name, pool in sorted(self._fleet.ledger.pools.items()):
-            of_pool = tuple(record for record in everything if record.instance.pool == name)
-            caps.append((f"pool {name}", of_pool, pool.spec.usd_per_day_max))
-        for what, records, cap in caps:
-            if cap is None:
+            pool_records = tuple(record for record in all_records if record.instance.pool == name)
+            budgets.append((f"pool {name}", pool_records, pool.spec.usd_per_day_max))
+        for owner, records, budget in budgets:
+            if budget is None:
                 continue
             spent, rate = spending.today(records, now=now), spending.rate(records)
-            if spent > 0 and spent + rate >= cap:
-                spending_now = f"{spent:.2f} of {cap:.2f} dollars of the day are spent at {rate:.2f} an hour"
-                yield Matter(key=f"dollars of {what}", text=f"{what}: {spending_now}: no more nodes")
+            if spent > 0 and spent + rate >= budget:
+                spending_now = (
+                    f"{spent:.2f} of the daily budget of {budget:.2f} dollars are spent, at {rate:.2f} an hour"
+                )
+                yield AlarmCondition(
+                    key=f"dollars of {owner}", text=f"{owner}: {spending_now}; no further nodes are launched"
+                )
 
-    def _orphans(self) -> Iterator[Matter]:
+    def _orphan_conditions(self) -> Iterator[AlarmCondition]:
         by_provider: dict[str, list[str]] = {}
         for provider, handle in sorted(self._fleet.ledger.orphans):
             by_provider.setdefault(provider, []).append(handle)
         for provider, handles in by_provider.items():
             text = (
-                f"{len(handles)} machines at provider {provider} have our tag and no launch ({handles[0]} first); "
-                f"they are ended after {self._fleet.config.times.quarantine_s:.0f} s"
+                f"{len(handles)} orphaned instances at provider {provider} have the cluster's tag and no launch "
+                f"({handles[0]} first); they are terminated after {self._fleet.config.times.quarantine_s:.0f} s"
             )
-            yield Matter(key=f"orphans at {provider}", text=text)
+            yield AlarmCondition(key=f"orphans at {provider}", text=text)
 
-    async def _note(self, kind: str, message: str, key: str) -> None:
+    async def _record(self, kind: str, message: str, key: str) -> None:
         once = f"fleet:{kind}:{self._fleet.ledger.next_decision}"
-        await self._desk.noted(kind, message[:2000], ITSELF, once, key[:2000])
+        await self._manager.record_decision(kind, message[:2000], FLEET_ACTOR, once, key[:2000])
 
 
-def _standing(session: Session) -> set[str]:
-    """What the journal says has begun and is not over."""
+def _active_alarms(session: Session) -> set[str]:
+    """Returns the alarms that have begun and not ended in the audit log."""
     query = (
         select(DecisionRow.reason, DecisionRow.kind)
         .where(col(DecisionRow.kind).in_((ALARM, ALARM_OVER)))
         .order_by(col(DecisionRow.ordinal).desc())
-        .limit(READ_BACK)
+        .limit(MAX_ALARM_ENTRIES)
     )
     latest: dict[str, str] = {}
     for key, kind in session.exec(query):

@@ -1,145 +1,147 @@
-"""What the fleet service is told: where machines come from, which pools there are, how far it may go."""
+"""Configuration of the fleet service: providers, pools, budgets and limits."""
 
 from pathlib import Path
 from typing import Any
 
 from pydantic import Field, field_validator, model_validator
 
-from astraflow.contract.advice import Mode
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.fleet import PoolSpec
 from astraflow.contract.ids import Name, PoolId
-from astraflow.runtime.config import Config, nearest
+from astraflow.contract.recommendations import Mode
+from astraflow.runtime.config import Config, suggest_name
 from maintainer.fleet.guard import Limits
 from maintainer.fleet.providers import providers
 
 
 class PoolConfig(Config):
-    """A pool as it is made when the ledger does not have it yet; later the ledger's own counts."""
+    """Initial settings of a pool. Once the pool is in the ledger, the ledger's spec applies."""
 
     provider: str
-    """Name of one of `providers`."""
+    """Name of an entry of `providers`."""
     mode: Mode = Mode.ADVISE
-    """off, advise, up-only or on."""
+    """`off`, `advise`, `up-only` or `on`."""
     nodes: int | None = Field(default=None, ge=0)
-    """It begins with so many; with `min_nodes` when absent."""
+    """Initial number of nodes; `min_nodes` when absent."""
     min_nodes: int = Field(default=0, ge=0)
-    """The pool is never made smaller."""
+    """Minimum number of nodes."""
     max_nodes: int = Field(default=8, ge=0)
-    """The pool is never made larger."""
+    """Maximum number of nodes."""
     usd_per_hour_max: float | None = Field(default=None, ge=0)
-    """US dollars; unbounded when absent."""
+    """Hourly budget of the pool in US dollars; unlimited when absent."""
     usd_per_day_max: float | None = Field(default=None, ge=0)
-    """US dollars of a day in UTC; unbounded when absent."""
+    """Budget of the pool for a UTC day in US dollars; unlimited when absent."""
     type: str = ""
-    """The provider's name of the hardware; its default when empty."""
+    """Instance type, as the provider names it; the provider's default when empty."""
     region: str = ""
-    """Where the machines are to stand; the provider's default when empty."""
+    """Region of the instances; the provider's default when empty."""
     is_spot: bool = False
-    """Cheaper machines that may be taken away."""
+    """Use cheaper spot instances, which the provider may preempt."""
     engine: str = ""
-    """Of the nodes: a kind, or a TOML table of options as text; what the run suggests when empty."""
+    """Inference engine: a kind, or a TOML table of options as text; the run's default when empty."""
     capacity: int | None = Field(default=None, ge=1)
-    """Episodes a node runs at once; its default when absent."""
+    """Episodes that a node runs at once; the node's default when absent."""
+    policies: tuple[str, ...] = ()
+    """Policies that the nodes serve; empty: all. The run sizes no such pool: its mode must be `off` or `advise`."""
     drain_s: float = Field(default=600.0, ge=0)
-    """A node that is to go gets so long to finish or hand back."""
+    """Time in which a draining node finishes its episodes or returns partial rollouts. Seconds."""
     options: dict[str, Any] = Field(default={})
-    """What only its provider knows."""
+    """Options of the pool that only its provider interprets."""
 
     def spec(self, name: str) -> PoolSpec:
-        """As the ledger keeps it. Raises: InvalidInput."""
+        """Returns the pool's spec. Raises: InvalidInput."""
         values = dict(self)
         del values["nodes"]
         return PoolSpec(id=PoolId(name), **values)
 
     @property
     def first_target(self) -> int:
-        """Nodes it begins with."""
+        """Initial number of nodes."""
         return min(max(self.nodes or 0, self.min_nodes), self.max_nodes)
 
 
 class BudgetConfig(Config):
-    """What all pools together may cost."""
+    """Budget of all pools together."""
 
     usd_per_hour_max: float | None = Field(default=None, ge=0)
-    """US dollars; unbounded when absent."""
+    """Hourly budget in US dollars; unlimited when absent."""
     usd_per_day_max: float | None = Field(default=None, ge=0)
-    """US dollars of a day in UTC; unbounded when absent."""
+    """Budget for a UTC day in US dollars; unlimited when absent."""
 
 
 class EnvelopeConfig(Config):
-    """How far and how often a pool may be changed without a person."""
+    """Limits of changes that need no approval by a person."""
 
     nodes: int = Field(default=2, ge=0)
-    """A target may differ from the rule's by so many nodes,"""
+    """Maximum distance of a target from the rule's target in nodes,"""
     share: float = Field(default=0.25, ge=0)
-    """or by this share of it, whichever is more."""
+    """or as a share of the rule's target, whichever is larger."""
     changes_per_hour: int = Field(default=4, ge=1)
-    """Plans applied to one pool within an hour; lost nodes are replaced besides."""
+    """Maximum number of plans applied to a pool within an hour, not counting replacements of lost nodes."""
     cool_down_s: float | None = Field(default=None, ge=0)
-    """Between two changes of a pool; the 90th percentile of its launch delays when absent."""
+    """Minimum time between two changes of a pool; the 90th percentile of its launch delays when absent."""
     stale_after_s: float = Field(default=90.0, gt=0)
-    """An older report of dataflow is no ground for taking a node away."""
-    hold_s: float = Field(default=600.0, ge=0)
-    """Who gives a pool more nodes than the rule wants has it held for so long after they can work; 0: never."""
+    """Age of dataflow's latest report above which no node is retired."""
+    override_s: float = Field(default=600.0, ge=0)
+    """Duration of the manual override that a plan above the rule's target sets, once nodes are ready; 0: none."""
     rejected_s: float = Field(default=3600.0, ge=0, le=86400)
-    """After a person rejected a plan, agents are refused the same, or more of it, for so long; 0: not at all."""
+    """Time for which agents are refused a plan that a person rejected, or a larger one; 0: no time."""
 
 
 class TimesConfig(Config):
-    """Periods and patience, in seconds."""
+    """Intervals and timeouts, in seconds."""
 
     tick_s: float = Field(default=1.0, gt=0)
-    """What is due is done this often."""
+    """Interval of the actuator."""
     follow_s: float = Field(default=5.0, gt=0)
-    """The rule's advice is looked at this often."""
+    """Interval at which the rule's recommendations are checked."""
     sweep_s: float = Field(default=60.0, gt=0)
-    """The ledger is compared with what providers list this often."""
+    """Interval at which the ledger is compared with the providers' lists."""
     quarantine_s: float = Field(default=300.0, ge=0)
-    """An instance that the ledger does not know is watched so long before it is ended."""
-    call_s: float = Field(default=120.0, gt=0)
-    """A provider's call is given up after so long; whether it worked is found out later."""
+    """Time for which an orphaned instance is watched before it is terminated."""
+    call_timeout_s: float = Field(default=120.0, gt=0)
+    """Timeout of a provider call. The next sweep finds out whether a timed-out call succeeded."""
     retry_s: float = Field(default=5.0, gt=0)
-    """First pause before a call is tried again; it doubles up to a minute."""
-    going_s: float = Field(default=300.0, gt=0)
-    """A machine that has not ended so long after it was asked to is a trouble that is reported."""
-    starting_s: float = Field(default=900.0, gt=0)
-    """A node that does not work so long after its intent, or twice the usual delay if that is less, is given up."""
-    suspect_s: float = Field(default=300.0, ge=0)
-    """An instance of which something is seen that does not fit, for so long, is drained, and replaced."""
-    lost_s: float = Field(default=60.0, ge=0)
-    """A node that dataflow has not heard of for so long is given up, and replaced."""
+    """First delay before a call is retried; doubles up to a minute."""
+    terminate_timeout_s: float = Field(default=300.0, gt=0)
+    """Time after a termination request from which an instance that still exists is reported as a problem."""
+    start_timeout_s: float = Field(default=900.0, gt=0)
+    """Time after which a node that is not ready is retired; at most twice the usual launch delay."""
+    suspect_timeout_s: float = Field(default=300.0, ge=0)
+    """Time for which an instance may be in an inconsistent state before it is drained and replaced."""
+    lost_after_s: float = Field(default=60.0, ge=0)
+    """Time without a heartbeat after which a node is retired and replaced."""
     breaker_s: float = Field(default=600.0, ge=0)
-    """After three launches that failed, the next is tried so much later."""
-    plan_s: float = Field(default=300.0, gt=0)
-    """A plan can be applied for so long."""
-    proposal_s: float = Field(default=900.0, gt=0)
-    """A plan that was put before a person can be approved for so long."""
-    expires_s: float = Field(default=7 * 86400.0, gt=0)
-    """A machine older than this is drained, and replaced if its pool still needs it."""
-    dead_man_s: float = Field(default=900.0, ge=0)
-    """A node that dataflow has not answered for so long ends by itself; 0 for never."""
+    """Delay of the next launch after three consecutive failures."""
+    plan_valid_s: float = Field(default=300.0, gt=0)
+    """Validity of a plan."""
+    proposal_valid_s: float = Field(default=900.0, gt=0)
+    """Validity of a proposed plan that waits for approval."""
+    max_age_s: float = Field(default=7 * 86400.0, gt=0)
+    """Maximum age of an instance; an older one is drained, and replaced if its pool still needs it."""
+    dataflow_timeout_s: float = Field(default=900.0, ge=0)
+    """Time without an answer from dataflow after which a node terminates itself; 0: never."""
 
 
 class FleetConfig(Config):
-    """The fleet service of one run."""
+    """Configuration of the fleet service of a run."""
 
     cluster: str = "astraflow"
-    """Tag of all that is its own: no other fleet service in the same accounts may use it."""
+    """Tag of all instances of this service. Must be unique among the fleet services of the accounts in use."""
     database: str = ""
     """URL of the ledger, as in `postgresql+psycopg://...`; a SQLite file in the service's directory when empty."""
     providers: dict[str, dict[str, Any]] = Field(min_length=1)
-    """By a name of your own: `kind` and its options."""
+    """Providers by a name of your choice: `kind` and its options."""
     pools: dict[str, PoolConfig] = Field(default={})
-    """By name."""
+    """Pools by name."""
     budget: BudgetConfig = BudgetConfig()
-    """Of all pools together."""
+    """Budget of all pools together."""
     envelope: EnvelopeConfig = EnvelopeConfig()
-    """What may happen without a person."""
+    """Limits of changes without approval."""
     times: TimesConfig = TimesConfig()
-    """Periods and patience."""
+    """Intervals and timeouts."""
     retire_on_stop: bool = False
-    """End all nodes when the service is told to stop; otherwise they go on and are found again."""
+    """Retire all nodes when the service stops; otherwise they keep running, and the next start finds them."""
 
     @field_validator("cluster")
     @classmethod
@@ -157,20 +159,23 @@ class FleetConfig(Config):
             for name, pool in self.pools.items():
                 pool.spec(name)
                 if pool.provider not in self.providers:
-                    hint = nearest(pool.provider, list(self.providers))
-                    raise InvalidInput(f"pool {name}: no provider is called {pool.provider!r}; {hint}")
+                    hint = suggest_name(pool.provider, list(self.providers))
+                    raise InvalidInput(
+                        f"cannot use pool {name!r}: no provider is named {pool.provider!r}; {hint}",
+                        code="fleet.unknown_provider",
+                    )
         except InvalidInput as problem:
             raise ValueError(str(problem)) from None
         return self
 
     def limits(self) -> Limits:
-        """As the guard reads them."""
+        """Returns the limits for the guard."""
         return Limits(
             envelope_nodes=self.envelope.nodes,
             envelope_share=self.envelope.share,
             changes_per_hour=self.envelope.changes_per_hour,
             stale_after_s=self.envelope.stale_after_s,
-            hold_s=self.envelope.hold_s,
+            override_s=self.envelope.override_s,
             rejected_s=self.envelope.rejected_s,
             usd_per_hour_max=self.budget.usd_per_hour_max,
             usd_per_day_max=self.budget.usd_per_day_max,
@@ -178,5 +183,5 @@ class FleetConfig(Config):
 
 
 def provider_directory(directory: Path, name: str) -> Path:
-    """Where the provider of that name keeps what must survive a restart."""
+    """Returns the directory of a provider's persistent files."""
     return directory / "providers" / name

@@ -1,4 +1,4 @@
-"""The shared state of the service: one ledger, the providers, what dataflow says, and views of all that."""
+"""Shared state of the fleet service: ledger, providers, observation of dataflow, and views of them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -9,6 +9,7 @@ from astraflow.contract.causes import Cause
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.fleet import (
     Actor,
+    AppliedChange,
     Decision,
     Finding,
     FleetStatus,
@@ -21,112 +22,120 @@ from astraflow.contract.fleet import (
     Role,
 )
 from astraflow.contract.ids import PoolId
-from astraflow.contract.maintenance import MaintainerMode, MaintainerStatus, Proposal
+from astraflow.contract.maintainer import MaintainerMode, MaintainerStatus, Proposal
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
 from maintainer.fleet import spending
 from maintainer.fleet.config import FleetConfig
-from maintainer.fleet.departures import leaving, losses
 from maintainer.fleet.guard import Limits, Rejection, Situation
+from maintainer.fleet.kill_switch_file import KillSwitchFile
 from maintainer.fleet.launch_ids import LaunchIds
 from maintainer.fleet.ledger import Changes, Ledger, counts
-from maintainer.fleet.lifecycle import COUNTED, STARTING, Sight
+from maintainer.fleet.lifecycle import COUNTED_STATES, STARTING_STATES, InstanceEvent
 from maintainer.fleet.observation import Observation
-from maintainer.fleet.providers.base import Breakable, Provider
-from maintainer.fleet.records import PoolRecord, Record
-from maintainer.fleet.stepping import stepped
-from maintainer.fleet.switch_file import SwitchFile
+from maintainer.fleet.providers.base import FaultInjectable, Provider
+from maintainer.fleet.records import LaunchRecord, PoolRecord
+from maintainer.fleet.termination_causes import losses, terminating
+from maintainer.fleet.transitions import apply_event
 
 log = get_logger()
 
-ITSELF = Actor(name="fleet", role=Role.RULE)
-"""Who acts when nobody asked: replacements, sweeps, launches that failed."""
+FLEET_ACTOR = Actor(name="fleet", role=Role.RULE)
+"""Actor of the service's own changes: replacements, sweeps, failed launches."""
 
-FAILURES = (Sight.RETIRE, Sight.GONE, Sight.MISSING)
-"""What ends a launch that has not worked yet, other than a plan or its provider's need of the machine."""
-BREAK_AFTER = 3
-"""Launches of a pool that failed in a row."""
+FAILURE_EVENTS = (InstanceEvent.RETIRE, InstanceEvent.PREEMPTING, InstanceEvent.GONE, InstanceEvent.MISSING)
+"""Events that count as a launch failure when the instance was never ready."""
+BREAKER_FAILURES = 3
+"""Consecutive failed launches that open a pool's circuit breaker."""
 
 _SAMPLES = 50
-"""Launch delays that the percentile is of."""
+"""Number of latest launch delays in the percentile."""
 
 
 @dataclass(slots=True, kw_only=True)
-class Heard:
-    """What the maintainer said of itself last; gone with the process."""
+class MaintainerHeartbeat:
+    """Latest status of the maintainer, in memory only."""
 
     status: MaintainerStatus | None = None
     at: float = 0.0
-    """Of the service's clock."""
+    """Time of the status, on the service's clock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet:
-    """What every part of the service works on."""
+    """Shared state of all parts of the service."""
 
     config: FleetConfig
     ledger: Ledger
     providers: Mapping[str, Provider]
     observation: Observation
-    switch_file: SwitchFile
+    switch_file: KillSwitchFile
     launch_ids: LaunchIds
     clock: Clock
     run: str
-    """Name of the run, for the tags."""
+    """Name of the run, for tags."""
     join_address: str
-    """`HOST:PORT` where machines join the run."""
-    heard: Heard = field(default_factory=Heard)
+    """`HOST:PORT` where nodes join the run."""
+    maintainer_heartbeat: MaintainerHeartbeat = field(default_factory=MaintainerHeartbeat)
 
     @property
     def limits(self) -> Limits:
-        """The envelope."""
+        """Limits of changes without approval, and budgets."""
         return self.config.limits()
 
     @property
     def kill(self) -> KillScope:
-        """Of the switch and of the file, the one that stops more."""
-        return KillScope.ALL if self.switch_file.is_there() else self.ledger.switch.scope
+        """Scope of the kill switch: the wider one of the ledger's switch and the file."""
+        return KillScope.ALL if self.switch_file.exists() else self.ledger.switch.scope
 
     def pool(self, name: PoolId) -> PoolRecord:
-        """Raises: InvalidInput for an unknown one."""
+        """Returns a pool. Raises: InvalidInput for an unknown one."""
         if name not in self.ledger.pools:
             known = ", ".join(sorted(self.ledger.pools)) or "none yet"
-            raise InvalidInput(f"no pool is called {name!r}; known: {known}")
+            raise InvalidInput(
+                f"cannot find the pool: no pool is named {name!r}; known pools: {known}", code="fleet.pool_not_found"
+            )
         return self.ledger.pools[name]
 
     def provider(self, name: str) -> Provider:
-        """Raises: InvalidInput for an unknown one."""
+        """Returns a provider. Raises: InvalidInput for an unknown one."""
         if name not in self.providers:
-            raise InvalidInput(f"no provider is called {name!r}; known: {', '.join(sorted(self.providers))}")
+            known = ", ".join(sorted(self.providers))
+            raise InvalidInput(
+                f"cannot find the provider: no provider is named {name!r}; known providers: {known}",
+                code="fleet.unknown_provider",
+            )
         return self.providers[name]
 
     def instances(self, pool: PoolId) -> tuple[Instance, ...]:
-        """Of a pool, all that are not gone."""
+        """Returns the pool's instances that are not gone."""
         return tuple(record.instance for record in self.ledger.alive(pool))
 
     def unmanaged(self, pool: PoolId) -> int:
-        """Nodes of the pool that take part and that no provider started for this service. Count."""
+        """Returns the number of present nodes of the pool that this service did not start."""
         return sum(1 for name in self.observation.present(pool) if name not in self.ledger.records)
 
     def size(self, pool: PoolId) -> int:
-        """Nodes that are there or ordered. The rule counts the same ones, those that joined by hand included."""
-        managed = sum(1 for instance in self.instances(pool) if instance.state in COUNTED)
+        """Returns present plus requested nodes, including manually started ones, as the rule counts them."""
+        managed = sum(1 for instance in self.instances(pool) if instance.state in COUNTED_STATES)
         return managed + self.unmanaged(pool)
 
     def launch_delay_s(self, spec: PoolSpec) -> float:
-        """The 90th percentile of what was measured in this pool lately; without three, what its provider says."""
+        """Returns the 90th percentile of recent launch delays in seconds; below three, the provider's estimate."""
         instances = [record.instance for record in self.ledger.of_pool(spec.id)]
-        delays = [one.ready_at - one.intended_at for one in instances if one.ready_at is not None][-_SAMPLES:]
+        delays = [instance.ready_at - instance.intended_at for instance in instances if instance.ready_at is not None][
+            -_SAMPLES:
+        ]
         if len(delays) < 3:
-            known = self.providers.get(spec.provider)
-            return max([*delays, known.capabilities().launch_delay_s if known is not None else 60.0])
+            provider = self.providers.get(spec.provider)
+            return max([*delays, provider.capabilities().launch_delay_s if provider is not None else 60.0])
         return quantiles(delays, n=10, method="inclusive")[-1]
 
     def situation(self, pool: PoolRecord) -> Situation:
-        """What the guard is told."""
+        """Returns the guard's view of a pool."""
         spec, now = pool.spec, self.clock.wall()
-        of_pool = self.ledger.of_pool(spec.id)
-        everything = self.ledger.records.values()
+        pool_records = self.ledger.of_pool(spec.id)
+        all_records = self.ledger.records.values()
         cool_down_s = self.config.envelope.cool_down_s
         return Situation(
             now=now,
@@ -138,84 +147,86 @@ class Fleet:
             report_age_s=self.observation.age_s,
             changed_at=pool.changed_at,
             cool_down_s=self.launch_delay_s(spec) if cool_down_s is None else cool_down_s,
-            hold_until=pool.hold_until,
+            override_until_at=pool.override_until_at,
             breaker_until=pool.breaker_until,
             kill=self.kill,
-            usd_per_hour=spending.rate(of_pool),
-            usd_today=spending.today(of_pool, now=now),
-            fleet_usd_per_hour=spending.rate(everything),
-            fleet_usd_today=spending.today(everything, now=now),
+            usd_per_hour=spending.rate(pool_records),
+            usd_today=spending.today(pool_records, now=now),
+            fleet_usd_per_hour=spending.rate(all_records),
+            fleet_usd_today=spending.today(all_records, now=now),
             rejected=self._rejected(spec.id, now),
         )
 
     def _rejected(self, pool: PoolId, now: float) -> tuple[Rejection, ...]:
-        """What people said no to lately."""
+        """Returns plans for the pool that people rejected recently."""
         within_s = self.limits.rejected_s
         return tuple(
-            Rejection(at=one.decided_at, target=one.plan.target, retire=one.plan.request.retire)
-            for one in self.ledger.rejected.values()
-            if one.plan.request.pool == pool and one.decided_at is not None and now - one.decided_at < within_s
+            Rejection(at=proposal.decided_at, target=proposal.plan.target, retire=proposal.plan.request.retire)
+            for proposal in self.ledger.rejected_proposals.values()
+            if proposal.plan.request.pool == pool
+            and proposal.decided_at is not None
+            and now - proposal.decided_at < within_s
         )
 
     def rule_target(self, pool: PoolId) -> int | None:
-        """What the rule advises now."""
-        advice = self.observation.advice(pool)
-        return None if advice is None else advice.target
+        """Returns the rule's current target; None while it is unknown."""
+        recommendation = self.observation.recommendation(pool)
+        return None if recommendation is None else recommendation.target
 
     def view(self, pool: PoolRecord) -> Pool:
-        """A pool as clients see it."""
+        """Returns a pool as clients see it."""
         situation = self.situation(pool)
-        known = self.providers.get(pool.spec.provider)
-        own = self.ledger.of_pool(pool.spec.id)
+        provider = self.providers.get(pool.spec.provider)
+        pool_records = self.ledger.of_pool(pool.spec.id)
         return Pool(
             spec=pool.spec,
             version=pool.version,
             target=pool.target,
             nodes=counts(self.ledger.alive(pool.spec.id)),
-            leaving=leaving(own),
-            losses=losses(own, now=situation.now),
+            terminating=terminating(pool_records),
+            losses=losses(pool_records, now=situation.now),
             usd_per_hour=situation.usd_per_hour,
             usd_today=situation.usd_today,
             rule_target=situation.rule_target,
             launch_delay_s=self.launch_delay_s(pool.spec),
-            hold_until=pool.hold_until if _is_ahead(pool.hold_until, situation.now) else None,
-            hold_reason=pool.hold_reason if _is_ahead(pool.hold_until, situation.now) else "",
+            override_until_at=pool.override_until_at if _is_ahead(pool.override_until_at, situation.now) else None,
+            override_reason=pool.override_reason if _is_ahead(pool.override_until_at, situation.now) else "",
             breaker_until=pool.breaker_until if _is_ahead(pool.breaker_until, situation.now) else None,
             last_change_at=pool.changed_at[-1] if pool.changed_at else None,
-            simulated=known.capabilities().simulated if known is not None else (),
-            can_lose=isinstance(known, Breakable),
+            simulated=provider.capabilities().simulated if provider is not None else (),
+            can_inject_fault=isinstance(provider, FaultInjectable),
         )
 
-    def status(self, *, last_sweep_at: float | None, troubles: tuple[str, ...]) -> FleetStatus:
-        """The service as clients see it."""
+    def status(self, *, last_sweep_at: float | None, problems: tuple[str, ...]) -> FleetStatus:
+        """Returns the service's status as clients see it."""
         now, records = self.clock.wall(), self.ledger.records.values()
-        is_file = self.switch_file.is_there()
+        is_file = self.switch_file.exists()
         return FleetStatus(
             cluster=self.config.cluster,
             at=now,
             pools=tuple(self.view(pool) for _, pool in sorted(self.ledger.pools.items())),
             kill=self.kill,
-            kill_reason=f"the file {self.switch_file.path} is there" if is_file else self.ledger.switch.reason,
+            kill_reason=f"the file {self.switch_file.path} exists" if is_file else self.ledger.switch.reason,
             usd_per_hour=spending.rate(records),
             usd_today=spending.today(records, now=now),
             last_sweep_at=last_sweep_at,
             orphans=len(self.ledger.orphans),
-            waiting=sum(self._waits(proposal, now) for proposal in self.ledger.waiting.values()),
-            troubles=troubles,
+            waiting=sum(self._waits(proposal, now) for proposal in self.ledger.waiting_proposals.values()),
+            problems=problems,
         )
 
     def _waits(self, proposal: Proposal, now: float) -> bool:
-        """Whether somebody can still decide it: time and its pool go on."""
+        """Returns whether the proposal can still be decided: it has not expired and its pool is unchanged."""
         pool = self.ledger.pools.get(proposal.plan.request.pool)
         is_current = pool is not None and pool.version == proposal.plan.observed_version
         return is_current and proposal.plan.expires_at >= now
 
     @property
     def agents_mode(self) -> MaintainerMode | None:
-        """How far agents may go: what people said last, else what the maintainer says of itself; None before either."""
-        if self.ledger.order is not None:
-            return self.ledger.order.mode
-        return self.heard.status.mode if self.heard.status is not None else None
+        """Mode of agents: the mode set by people, else the maintainer's own; None before either is known."""
+        if self.ledger.maintainer_setting is not None:
+            return self.ledger.maintainer_setting.mode
+        return self.maintainer_heartbeat.status.mode if self.maintainer_heartbeat.status is not None else None
 
     def decision(
         self,
@@ -227,8 +238,9 @@ class Fleet:
         message: str,
         key: str = "",
         findings: tuple[Finding, ...] = (),
+        change: AppliedChange | None = None,
     ) -> Decision:
-        """An entry of the journal, numbered next: to be made inside `Ledger.change`."""
+        """Returns an audit log entry with the next number. Call it inside `Ledger.change`."""
         return Decision(
             ordinal=self.ledger.next_decision,
             at=self.clock.wall(),
@@ -239,62 +251,68 @@ class Fleet:
             message=message,
             key=key,
             findings=findings,
+            change=change,
         )
 
-    async def see(
+    async def record_event(
         self,
         launch: LaunchId,
-        sight: Sight,
+        event: InstanceEvent,
         *,
         cause: Cause | None = None,
         message: str | None = None,
         **changes: Any,
-    ) -> Record | None:
-        """Something was seen of an instance: keep what follows, and that its pool is another one if its size changed.
+    ) -> LaunchRecord | None:
+        """Applies an event to a launch; increments the pool's version if its size changed.
 
-        cause: what makes it go, where more is known than the sight says. changes: other fields of its record; message,
-        handle: of its instance. Returns it as it is then; None for one that nobody knows.
+        cause: known cause of a termination. message, handle: fields of the instance. changes: other fields of the
+        record. Returns the new record; None for an unknown launch.
         """
 
-        def decide(ledger: Ledger) -> tuple[Changes, Record | None]:
+        def decide(ledger: Ledger) -> tuple[Changes, LaunchRecord | None]:
             known = ledger.records.get(launch)
             if known is None:
                 return Changes(), None
-            seen = stepped(known, sight, now=self.clock.wall(), cause=cause, message=message, changes=changes)
-            if seen == known:
+            updated = apply_event(known, event, now=self.clock.wall(), cause=cause, message=message, changes=changes)
+            if updated == known:
                 return Changes(), known
-            return self._changes(known, seen, sight), seen
+            return self._changes(known, updated, event), updated
 
         before = self.ledger.records.get(launch)
-        seen = await self.ledger.change(decide)
-        if seen is not None and before is not None and seen.instance.state is not before.instance.state:
-            state, message = seen.instance.state.value, seen.instance.message
+        updated = await self.ledger.change(decide)
+        if updated is not None and before is not None and updated.instance.state is not before.instance.state:
+            state, message = updated.instance.state.value, updated.instance.message
             log.info(
-                "instance", launch=launch, pool=seen.instance.pool, state=state, sight=sight.value, message=message
+                "instance_changed",
+                launch=launch,
+                pool=updated.instance.pool,
+                state=state,
+                instance_event=event.value,
+                message=message,
             )
-        return seen
+        return updated
 
-    def _changes(self, known: Record, seen: Record, sight: Sight) -> Changes:
-        """What an instance's step means for its pool: another size, a launch that worked or failed."""
-        pool = self.ledger.pools[seen.instance.pool]
-        is_counted, was_counted = (one.instance.state in COUNTED for one in (seen, known))
+    def _changes(self, known: LaunchRecord, updated: LaunchRecord, event: InstanceEvent) -> Changes:
+        """Returns the changes of an event for the instance and its pool: size, successful or failed launch."""
+        pool = self.ledger.pools[updated.instance.pool]
+        is_counted, was_counted = (record.instance.state in COUNTED_STATES for record in (updated, known))
         changed = replace(pool, version=pool.version + (is_counted != was_counted))
-        if seen.instance.state is InstanceState.READY and known.instance.ready_at is None:
+        if updated.instance.state is InstanceState.READY and known.instance.ready_at is None:
             changed = replace(changed, failures=0, breaker_until=None)
-        if not (sight in FAILURES and known.instance.state in STARTING and not is_counted):
-            return Changes(records=(seen,), pools=(changed,) if changed != pool else ())
+        if not (event in FAILURE_EVENTS and known.instance.state in STARTING_STATES and not is_counted):
+            return Changes(records=(updated,), pools=(changed,) if changed != pool else ())
         failures = pool.failures + 1
-        until = self.clock.wall() + self.config.times.breaker_s if failures >= BREAK_AFTER else pool.breaker_until
+        until = self.clock.wall() + self.config.times.breaker_s if failures >= BREAKER_FAILURES else pool.breaker_until
         decision = self.decision(
             "launch_failed",
             pool=pool.spec.id,
-            actor=ITSELF,
-            reason=seen.instance.message or sight.value,
-            message=f"launch {seen.id} failed, {failures} in a row",
+            actor=FLEET_ACTOR,
+            reason=updated.instance.message or event.value,
+            message=f"launch {updated.id} failed, {failures} in a row",
         )
-        log.warning("launch_failed", launch=seen.id, pool=pool.spec.id, problem=seen.instance.message)
+        log.warning("launch_failed", launch=updated.id, pool=pool.spec.id, problem=updated.instance.message)
         return Changes(
-            records=(seen,), pools=(replace(changed, failures=failures, breaker_until=until),), decisions=(decision,)
+            records=(updated,), pools=(replace(changed, failures=failures, breaker_until=until),), decisions=(decision,)
         )
 
 

@@ -1,107 +1,113 @@
-"""Follows the rule in pools that are to: its targets become plans like everybody's, through the same guard.
+"""Applies the rule's targets in automatic pools, as plans that pass the same guard as all others.
 
-Without fresh advice nothing grows and nothing shrinks: what was lost is brought back, no more.
+Without a current recommendation, pools neither grow nor shrink; only lost nodes are replaced.
 """
 
 import math
 
-from astraflow.contract.advice import Mode
 from astraflow.contract.errors import AstraFlowError
 from astraflow.contract.fleet import KillScope, Plan, PlanRequest, PoolSpec, Verdict
 from astraflow.contract.ids import PoolId
+from astraflow.contract.recommendations import Mode
 from astraflow.runtime.logs import get_logger
 from maintainer.fleet import spending
-from maintainer.fleet.desk import Desk
-from maintainer.fleet.fleet import ITSELF, Fleet
-from maintainer.fleet.guard import FOLLOWING
+from maintainer.fleet.fleet import FLEET_ACTOR, Fleet
+from maintainer.fleet.fleet_manager import FleetManager
+from maintainer.fleet.guard import AUTOMATIC_MODES
 from maintainer.fleet.ledger import Changes, Ledger
 from maintainer.fleet.records import PoolRecord
 
 log = get_logger()
 
-BACK = "it brings back what was lost"
+REPLACEMENT_REASON = "replacement of lost nodes"
 
 
 class Follower:
-    """One for the service."""
+    """Applies the rule's targets. One instance per service."""
 
-    def __init__(self, fleet: Fleet, desk: Desk) -> None:
+    def __init__(self, fleet: Fleet, manager: FleetManager) -> None:
         self._fleet = fleet
-        self._desk = desk
-        self._objections: dict[PoolId, str] = {}
-        """What the guard said last: the journal has it once, not at every look."""
+        self._manager = manager
+        self._recorded_refusals: dict[PoolId, str] = {}
+        """Latest refusal by pool, so that the audit log has it once and not at every call."""
 
     async def follow(self) -> None:
-        """Once, over every pool; not for a complete run, nor before dataflow has told which nodes there are."""
-        seen = self._fleet.observation
-        if self._fleet.kill is KillScope.ALL or seen.age_s is None or seen.is_run_complete:
+        """Follows the rule once in every pool; not for a complete run, nor before the first report."""
+        observation = self._fleet.observation
+        if self._fleet.kill is KillScope.ALL or observation.age_s is None or observation.is_run_complete:
             return
         for pool in tuple(self._fleet.ledger.pools.values()):
-            if pool.spec.mode in FOLLOWING:
+            if pool.spec.mode in AUTOMATIC_MODES:
                 try:
                     await self._follow(pool)
                 except AstraFlowError as problem:
-                    log.warning("not_followed", pool=pool.spec.id, problem=str(problem))
+                    log.warning("rule_not_applied", pool=pool.spec.id, problem=str(problem))
 
     async def _follow(self, pool: PoolRecord) -> None:
-        target, reason = await self._wanted(pool)
+        target, reason = await self._target(pool)
         size = self._fleet.size(pool.spec.id)
         if target == size and self._is_settled(pool, target):
-            self._objections.pop(pool.spec.id, None)
+            self._recorded_refusals.pop(pool.spec.id, None)
             return
         if target < size and pool.spec.mode is Mode.UP_ONLY:
             return
-        plan = await self._desk.plans.make(PlanRequest(pool=pool.spec.id, actor=ITSELF, reason=reason, target=target))
+        plan = await self._manager.plans.make(
+            PlanRequest(pool=pool.spec.id, actor=FLEET_ACTOR, reason=reason, target=target)
+        )
         if plan.verdict is Verdict.ALLOWED:
-            await self._desk.apply(plan.id, key=f"follow:{plan.id}")
-            self._objections.pop(pool.spec.id, None)
+            await self._manager.apply(plan.id, key=f"follow:{plan.id}")
+            self._recorded_refusals.pop(pool.spec.id, None)
         else:
-            await self._note(plan)
+            await self._record_refusal(plan)
 
     def _is_settled(self, pool: PoolRecord, size: int) -> bool:
-        """Whether nothing is to be noted about a pool that has this size already.
+        """Returns whether a pool of this size needs no plan.
 
-        Without advice the last target stays: a node that joined by hand and left again is no loss to be replaced.
+        Without a recommendation the last target stays: a manually started node that left again is not replaced.
         """
-        is_advised = self._fleet.observation.advice(pool.spec.id) is not None
+        is_advised = self._fleet.observation.recommendation(pool.spec.id) is not None
         may_change = is_advised and pool.spec.mode is not Mode.UP_ONLY and size <= pool.spec.max_nodes
         return size == pool.target or not may_change
 
-    async def _wanted(self, pool: PoolRecord) -> tuple[int, str]:
-        """The size that the rule wants, as far as bounds and money let it; what the pool has lost, without the rule."""
-        advice = self._fleet.observation.advice(pool.spec.id)
-        target, reason = (pool.target, BACK) if advice is None else (advice.target, advice.reason)
+    async def _target(self, pool: PoolRecord) -> tuple[int, str]:
+        """Returns the rule's target within bounds and budget; without a recommendation, the size before losses."""
+        recommendation = self._fleet.observation.recommendation(pool.spec.id)
+        target, reason = (
+            (pool.target, REPLACEMENT_REASON)
+            if recommendation is None
+            else (recommendation.target, recommendation.reason)
+        )
         size = self._fleet.size(pool.spec.id)
-        if advice is None and target < size:
+        if recommendation is None and target < size:
             return size, reason
-        within = min(max(target, pool.spec.min_nodes), pool.spec.max_nodes)
-        if advice is not None and size < within == pool.target:  # the rule wants what it wanted before
-            reason = BACK
-        affordable = size + await self._affordable(pool.spec) if within > size else within
-        # Nodes that joined by hand stay, also where they are more than the rule or the bounds want.
-        return max(min(within, affordable), self._fleet.unmanaged(pool.spec.id)), reason or "the rule's target"
+        bounded = min(max(target, pool.spec.min_nodes), pool.spec.max_nodes)
+        if recommendation is not None and size < bounded == pool.target:  # the rule's target is unchanged
+            reason = REPLACEMENT_REASON
+        affordable = size + await self._affordable(pool.spec) if bounded > size else bounded
+        # Manually started nodes stay, even beyond the rule's target or the bounds.
+        return max(min(bounded, affordable), self._fleet.unmanaged(pool.spec.id)), reason or "the rule's target"
 
     async def _affordable(self, spec: PoolSpec) -> int:
-        """How many more the pool's price per hour allows."""
+        """Returns how many further nodes the pool's hourly budget allows."""
         if spec.usd_per_hour_max is None:
             return spec.max_nodes
-        price = await self._desk.plans.price(spec)
+        price = await self._manager.plans.price(spec)
         spent = spending.rate(self._fleet.ledger.alive(spec.id))
         return max(0, math.floor((spec.usd_per_hour_max - spent) / price + 1e-9)) if price > 0 else spec.max_nodes
 
-    async def _note(self, plan: Plan) -> None:
+    async def _record_refusal(self, plan: Plan) -> None:
         fleet, pool = self._fleet, plan.request.pool
         codes = ", ".join(finding.code for finding in plan.findings)
-        if self._objections.get(pool) == codes:
+        if self._recorded_refusals.get(pool) == codes:
             return
-        self._objections[pool] = codes
+        self._recorded_refusals[pool] = codes
         message = f"{plan.target} nodes: " + "; ".join(finding.message for finding in plan.findings)
 
         def decide(_: Ledger) -> tuple[Changes, None]:
             decision = fleet.decision(
                 "refuse",
                 pool=pool,
-                actor=ITSELF,
+                actor=FLEET_ACTOR,
                 reason=plan.request.reason,
                 message=message,
                 findings=plan.findings,

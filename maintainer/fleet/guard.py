@@ -1,12 +1,11 @@
-"""What may be done to a pool: a pure function of what is known and what is proposed, the same for whoever asks.
+"""The guard: a pure function that checks a proposed change of a pool, the same for every actor.
 
-It knows nothing of models, prompts or pages; what it finds depends on numbers, states and the actor's role alone.
+Its findings depend on numbers, states and the actor's role alone, not on models, prompts or pages.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from astraflow.contract.advice import Mode
 from astraflow.contract.fleet import (
     Actor,
     Finding,
@@ -18,65 +17,66 @@ from astraflow.contract.fleet import (
     Role,
     Verdict,
 )
-from maintainer.fleet.lifecycle import ALIVE, COUNTED
+from astraflow.contract.recommendations import Mode
+from maintainer.fleet.lifecycle import COUNTED_STATES, LIVE_STATES
 
-PEOPLE = (Role.OPERATOR, Role.ADMIN)
-FOLLOWING = (Mode.UP_ONLY, Mode.ON)
-"""Modes of pools whose size the rule sets by itself."""
+HUMAN_ROLES = (Role.OPERATOR, Role.ADMIN)
+AUTOMATIC_MODES = (Mode.UP_ONLY, Mode.ON)
+"""Modes of pools whose size the rule sets."""
 HOUR_S = 3600.0
-LONGEST_HOLD_S = 3600.0
-"""Whoever wants more asks again."""
+MAX_OVERRIDE_S = 3600.0
+"""Maximum duration of a manual override. It can be set again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """The envelope."""
+    """Limits of changes without approval, and budgets."""
 
     envelope_nodes: int = 2
-    """A target may differ from the rule's by so many nodes,"""
+    """Maximum distance of a target from the rule's target in nodes,"""
     envelope_share: float = 0.25
-    """or by this share of it, whichever is more."""
+    """or as a share of the rule's target, whichever is larger."""
     changes_per_hour: int = 4
-    """Applied plans of one pool within an hour."""
+    """Maximum number of plans applied to a pool within an hour."""
     stale_after_s: float = 90.0
-    """An older report is no ground for taking a node away."""
-    hold_s: float = 600.0
-    """A pool that got more nodes than the rule wants is held for so long after they can work."""
+    """Age of dataflow's report above which no node is retired."""
+    override_s: float = 600.0
+    """Duration of the manual override after a change above the rule's target, once its nodes are ready."""
     rejected_s: float = 3600.0
-    """For so long agents are refused what a person rejected."""
+    """Time for which agents are refused a rejected plan."""
     usd_per_hour_max: float | None = None
-    """Of all pools together."""
+    """Hourly budget of all pools together."""
     usd_per_day_max: float | None = None
-    """Of all pools together, of a day in UTC."""
+    """Budget of all pools together for a UTC day."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rejection:
-    """An agent's plan for the pool that a person said no to."""
+    """An agent's plan for the pool that a person rejected."""
 
     at: float
     target: int
     retire: tuple[LaunchId, ...] = ()
-    """The nodes that it named; empty for one that was about the pool's size."""
+    """Named nodes; empty for a plan of the pool's size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
-    """All that the guard knows of a pool."""
+    """State of a pool, as input of the guard."""
 
     now: float
     spec: PoolSpec
     instances: tuple[Instance, ...]
-    """Of the pool, those that are gone left out."""
+    """Instances of the pool that are not gone."""
     target: int
-    """By the last plan that was applied."""
+    """Target of the last applied plan."""
     rule_target: int | None
     report_age_s: float | None
-    """None while dataflow has not been heard."""
+    """Seconds; None before the first report of dataflow."""
     changed_at: tuple[float, ...]
     """Unix seconds of the latest applied plans, oldest first."""
     cool_down_s: float
-    hold_until: float | None
+    override_until_at: float | None
     breaker_until: float | None
     kill: KillScope
     usd_per_hour: float
@@ -84,19 +84,19 @@ class Situation:
     fleet_usd_per_hour: float
     fleet_usd_today: float
     unmanaged: int = 0
-    """Nodes of the pool that joined by hand. They count, and no plan retires them."""
+    """Nodes of the pool that joined manually. They count towards its size, and no plan retires them."""
     rejected: tuple[Rejection, ...] = ()
-    """Within `Limits.rejected_s`."""
+    """Rejections within `Limits.rejected_s`."""
 
     @property
     def size(self) -> int:
-        """Nodes that are there or ordered."""
-        return self.unmanaged + sum(1 for instance in self.instances if instance.state in COUNTED)
+        """Present plus requested nodes."""
+        return self.unmanaged + sum(1 for instance in self.instances if instance.state in COUNTED_STATES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Proposal:
-    """What somebody wants to do."""
+class ProposedChange:
+    """A change that an actor proposes."""
 
     actor: Actor
     target: int
@@ -105,11 +105,11 @@ class Proposal:
     usd_per_hour_change: float
     is_kill: bool = False
     is_named: bool = False
-    """Its victims are named: what is wanted is that these go, not another size."""
+    """The request names the victims; it does not ask for a size."""
 
 
-def judge(situation: Situation, proposal: Proposal, limits: Limits) -> tuple[Finding, ...]:
-    """Everything that speaks against it; empty when nothing does."""
+def judge(situation: Situation, proposal: ProposedChange, limits: Limits) -> tuple[Finding, ...]:
+    """Returns all findings against a change; empty when it is allowed."""
     return (
         *_switches(situation, proposal),
         *_scope(situation, proposal),
@@ -117,84 +117,86 @@ def judge(situation: Situation, proposal: Proposal, limits: Limits) -> tuple[Fin
         *_budgets(situation, proposal, limits),
         *_pace(situation, proposal, limits),
         *_rejected(situation, proposal, limits),
-        *_departures(situation, proposal, limits),
-        *_undone(situation, proposal),
+        *_retirements(situation, proposal, limits),
+        *_reversals(situation, proposal),
         *_envelope(situation, proposal, limits),
     )
 
 
 def verdict(findings: tuple[Finding, ...]) -> Verdict:
-    """The hardest of the findings."""
-    found = {finding.verdict for finding in findings}
-    return next((hard for hard in (Verdict.REFUSED, Verdict.NEEDS_APPROVAL) if hard in found), Verdict.ALLOWED)
+    """Returns the strictest verdict of the findings."""
+    verdicts = {finding.verdict for finding in findings}
+    return next((strict for strict in (Verdict.REFUSED, Verdict.NEEDS_APPROVAL) if strict in verdicts), Verdict.ALLOWED)
 
 
-def is_replacement(situation: Situation, proposal: Proposal) -> bool:
-    """Whether it only brings back what the pool was to have already: lost nodes wait for no cool-down."""
+def is_replacement(situation: Situation, proposal: ProposedChange) -> bool:
+    """Returns whether a change only replaces lost nodes, which needs no cool-down."""
     return proposal.launches > 0 and not proposal.victims and proposal.target <= situation.target
 
 
-def beyond_rule(situation: Situation, proposal: Proposal) -> int:
-    """Nodes more (fewer: negative) than the rule would make of the pool again at its next look; 0 where it would not.
+def nodes_beyond_rule(situation: Situation, proposal: ProposedChange) -> int:
+    """Returns the distance of the target from the size that the rule would restore; 0 where the rule does not act.
 
-    Whoever changes a pool that follows the rule has to know: a size that the rule does not want does not last.
+    In a pool that follows the rule, any other size does not last.
     """
     spec, rule = situation.spec, situation.rule_target
-    if rule is None or proposal.actor.role is Role.RULE or spec.mode not in FOLLOWING:
+    if rule is None or proposal.actor.role is Role.RULE or spec.mode not in AUTOMATIC_MODES:
         return 0
     beyond = proposal.target - min(max(rule, spec.min_nodes), spec.max_nodes)
-    return beyond if beyond < 0 or spec.mode is Mode.ON else 0  # a pool that may only grow keeps what it has
+    return beyond if beyond < 0 or spec.mode is Mode.ON else 0  # an up-only pool keeps its nodes
 
 
-def hold_s(situation: Situation, proposal: Proposal, limits: Limits, *, launch_delay_s: float) -> float:
-    """For how long a change has its pool held, so that the rule does not take away what it brings; 0 for not at all.
+def override_s(situation: Situation, proposal: ProposedChange, limits: Limits, *, launch_delay_s: float) -> float:
+    """Returns the duration of the manual override that protects a change from the rule, in seconds; 0 for none.
 
-    launch_delay_s: until what is launched works; only from then on can the rule see what it does.
+    launch_delay_s: time until new nodes are ready, from when on the rule can measure their effect.
     """
-    if beyond_rule(situation, proposal) <= 0 or limits.hold_s <= 0:
+    if nodes_beyond_rule(situation, proposal) <= 0 or limits.override_s <= 0:
         return 0.0
-    return min(LONGEST_HOLD_S, limits.hold_s + (launch_delay_s if proposal.launches else 0.0))
+    return min(MAX_OVERRIDE_S, limits.override_s + (launch_delay_s if proposal.launches else 0.0))
 
 
-def _switches(situation: Situation, proposal: Proposal) -> Iterator[Finding]:
+def _switches(situation: Situation, proposal: ProposedChange) -> Iterator[Finding]:
     role, mode = proposal.actor.role, situation.spec.mode
     if situation.kill is KillScope.ALL:
-        yield refused("kill_switch", "the kill switch is on for everybody: an admin turns it off")
+        yield refused("kill_switch", "the kill switch is on for all changes; an admin can turn it off")
     if situation.kill is KillScope.AGENTS and role is Role.AGENT:
-        yield refused("kill_switch", "the kill switch is on for agents: do not try again until a person turns it off")
-    if role in PEOPLE:
+        yield refused("kill_switch", "the kill switch is on for agents; do not retry until a person turns it off")
+    if role in HUMAN_ROLES:
         return
     if mode is Mode.OFF:
-        yield refused("mode", f"pool {situation.spec.id} is off: only people change it")
+        yield refused("mode", f"pool {situation.spec.id} is in mode off; only a person can change it")
     is_free = mode is Mode.ON or (mode is Mode.UP_ONLY and not proposal.victims)
     if mode is not Mode.OFF and not is_free:
-        yield unapproved("mode", f"pool {situation.spec.id} is in mode {mode.value}: a person approves this")
+        yield unapproved("mode", f"pool {situation.spec.id} is in mode {mode.value}; a person must approve this change")
 
 
-def _scope(situation: Situation, proposal: Proposal) -> Iterator[Finding]:
-    own = {instance.id for instance in situation.instances if instance.state in ALIVE}
+def _scope(situation: Situation, proposal: ProposedChange) -> Iterator[Finding]:
+    own = {instance.id for instance in situation.instances if instance.state in LIVE_STATES}
     strangers = [victim.id for victim in proposal.victims if victim.id not in own]
     if strangers:
-        yield refused("scope", f"{strangers[0]} is no living instance of pool {situation.spec.id}")
+        yield refused("scope", f"{strangers[0]} is not a live instance of pool {situation.spec.id}")
     if proposal.is_kill and proposal.actor.role is not Role.ADMIN:
-        yield refused("kill", "ending nodes without a drain is for admins: plan without it")
+        yield refused("kill", "only an admin can terminate nodes without a drain; plan with a drain")
 
 
-def _bounds(situation: Situation, proposal: Proposal) -> Iterator[Finding]:
+def _bounds(situation: Situation, proposal: ProposedChange) -> Iterator[Finding]:
     spec = situation.spec
-    if proposal.target > spec.max_nodes and proposal.target >= situation.size:  # on the way back in it may pass
-        message = f"{proposal.target} nodes are more than the {spec.max_nodes} allowed"
+    if (
+        proposal.target > spec.max_nodes and proposal.target >= situation.size
+    ):  # allowed on the way back into the bounds
+        message = f"{proposal.target} nodes exceed the maximum of {spec.max_nodes}"
         yield refused("max_nodes", message, target=proposal.target, limit=spec.max_nodes)
     if proposal.target < spec.min_nodes and proposal.target <= situation.size:
-        message = f"{proposal.target} nodes are fewer than the {spec.min_nodes} that are to stay"
+        message = f"{proposal.target} nodes are below the minimum of {spec.min_nodes}"
         yield refused("min_nodes", message, target=proposal.target, limit=spec.min_nodes)
     if proposal.launches and situation.breaker_until is not None and situation.now < situation.breaker_until:
         left_s = situation.breaker_until - situation.now
-        message = f"launches failed lately: the next is tried in {left_s:.0f} s, or in another pool"
+        message = f"recent launches failed; the next attempt is in {left_s:.0f} s, or use another pool"
         yield refused("breaker", message, left_s=left_s)
 
 
-def _budgets(situation: Situation, proposal: Proposal, limits: Limits) -> Iterator[Finding]:
+def _budgets(situation: Situation, proposal: ProposedChange, limits: Limits) -> Iterator[Finding]:
     if proposal.usd_per_hour_change <= 0:
         return
     spec, change = situation.spec, proposal.usd_per_hour_change
@@ -202,11 +204,11 @@ def _budgets(situation: Situation, proposal: Proposal, limits: Limits) -> Iterat
         ("usd_per_hour", situation.usd_per_hour + change, spec.usd_per_hour_max),
         ("fleet_usd_per_hour", situation.fleet_usd_per_hour + change, limits.usd_per_hour_max),
     )
-    for code, usd, most in rates:
-        if most is not None and usd > most + 1e-9:
-            message = f"it would cost {usd:.2f} $/h, and {most:.2f} are allowed"
-            yield refused(code, message, usd_per_hour=usd, limit=most)
-    # What a day may cost is bound by what it has cost and what the next hour would.
+    for code, usd, budget in rates:
+        if budget is not None and usd > budget + 1e-9:
+            message = f"the cost of {usd:.2f} $/h would exceed the hourly budget of {budget:.2f} $/h"
+            yield refused(code, message, usd_per_hour=usd, limit=budget)
+    # The daily budget must cover the cost so far and that of the next hour.
     days = (
         ("usd_per_day", situation.usd_today + situation.usd_per_hour + change, spec.usd_per_day_max),
         (
@@ -215,52 +217,51 @@ def _budgets(situation: Situation, proposal: Proposal, limits: Limits) -> Iterat
             limits.usd_per_day_max,
         ),
     )
-    for code, usd, most in days:
-        if most is not None and usd > most + 1e-9:
-            message = f"with the next hour today would cost {usd:.2f} $, and {most:.2f} are allowed"
-            yield refused(code, message, usd=usd, limit=most)
+    for code, usd, budget in days:
+        if budget is not None and usd > budget + 1e-9:
+            message = (
+                f"the cost of today and the next hour, {usd:.2f} $, would exceed the daily budget of {budget:.2f} $"
+            )
+            yield refused(code, message, usd=usd, limit=budget)
 
 
-def _pace(situation: Situation, proposal: Proposal, limits: Limits) -> Iterator[Finding]:
-    """People may be in a hurry, and an admin agrees; programs wait.
+def _pace(situation: Situation, proposal: ProposedChange, limits: Limits) -> Iterator[Finding]:
+    """Limits the rate of changes: refuses agents, and asks for approval of changes by people.
 
-    The rule has a pace of its own (orders and retirements in ten minutes, launches that count at once), and is tried in
-    the simulator as it is: another one on top would keep it from what it was measured to do.
+    The rule is exempt. It has its own limits (scale-ups and scale-downs in ten minutes, launches that count at once)
+    and was tested in the simulator with these alone.
     """
     if is_replacement(situation, proposal) or proposal.actor.role is Role.RULE:
         return
-    found = unapproved if proposal.actor.role in PEOPLE else refused
-    lately = [at for at in situation.changed_at if situation.now - at < HOUR_S]
-    if len(lately) >= limits.changes_per_hour:
-        left_s = HOUR_S - (situation.now - lately[-limits.changes_per_hour])
-        message = f"{len(lately)} plans were applied within the hour: the next may in {left_s:.0f} s"
-        yield found("rate", message, applied=len(lately), limit=limits.changes_per_hour, left_s=left_s)
-    if lately and situation.now - lately[-1] < situation.cool_down_s:
-        left_s = situation.cool_down_s - (situation.now - lately[-1])
-        message = f"the last change has not taken effect yet: wait {left_s:.0f} s"
-        yield found("cool_down", message, left_s=left_s, cool_down_s=situation.cool_down_s)
+    finding = unapproved if proposal.actor.role in HUMAN_ROLES else refused
+    recent = [at for at in situation.changed_at if situation.now - at < HOUR_S]
+    if len(recent) >= limits.changes_per_hour:
+        left_s = HOUR_S - (situation.now - recent[-limits.changes_per_hour])
+        message = f"{len(recent)} plans were applied within the hour; the next is allowed in {left_s:.0f} s"
+        yield finding("rate", message, applied=len(recent), limit=limits.changes_per_hour, left_s=left_s)
+    if recent and situation.now - recent[-1] < situation.cool_down_s:
+        left_s = situation.cool_down_s - (situation.now - recent[-1])
+        message = f"the last change has not taken effect yet; retry in {left_s:.0f} s"
+        yield finding("cool_down", message, left_s=left_s, cool_down_s=situation.cool_down_s)
 
 
-def _rejected(situation: Situation, proposal: Proposal, limits: Limits) -> Iterator[Finding]:
-    """A person has said no: an agent that asks again, for as much or more, looks for a way around them.
-
-    The rule goes on: it was not asked.
-    """
+def _rejected(situation: Situation, proposal: ProposedChange, limits: Limits) -> Iterator[Finding]:
+    """Refuses agents a change that a person has rejected, or a larger one. The rule is not affected."""
     if proposal.actor.role is not Role.AGENT or is_replacement(situation, proposal):
         return
-    found = [
-        one
-        for one in situation.rejected
-        if situation.now - one.at < limits.rejected_s and _is_again(situation, proposal, one)
+    repeated = [
+        rejection
+        for rejection in situation.rejected
+        if situation.now - rejection.at < limits.rejected_s and _repeats_rejected(situation, proposal, rejection)
     ]
-    if found:
-        left_s = limits.rejected_s - (situation.now - max(one.at for one in found))
-        message = f"a person rejected this: not again for {left_s:.0f} s, unless people do it themselves"
+    if repeated:
+        left_s = limits.rejected_s - (situation.now - max(rejection.at for rejection in repeated))
+        message = f"a person rejected this change; agents can propose it again in {left_s:.0f} s"
         yield refused("rejected", message, left_s=left_s)
 
 
-def _is_again(situation: Situation, proposal: Proposal, rejection: Rejection) -> bool:
-    """Whether it is what was rejected, or goes further the same way."""
+def _repeats_rejected(situation: Situation, proposal: ProposedChange, rejection: Rejection) -> bool:
+    """Returns whether a change equals the rejected one, or goes further in the same direction."""
     if rejection.retire or proposal.is_named:
         victims = {victim.id for victim in proposal.victims}
         return proposal.is_named and bool(rejection.retire) and victims >= set(rejection.retire)
@@ -271,59 +272,62 @@ def _is_again(situation: Situation, proposal: Proposal, rejection: Rejection) ->
     return rejection.target < situation.size and proposal.target < rejection.target
 
 
-def _departures(situation: Situation, proposal: Proposal, limits: Limits) -> Iterator[Finding]:
+def _retirements(situation: Situation, proposal: ProposedChange, limits: Limits) -> Iterator[Finding]:
     if not proposal.victims:
         return
-    if situation.hold_until is not None and situation.now < situation.hold_until:
-        left_s = situation.hold_until - situation.now
-        message = f"no node is taken away for another {left_s:.0f} s: somebody holds the pool"
-        yield refused("hold", message, left_s=left_s, victims=len(proposal.victims))
+    if situation.override_until_at is not None and situation.now < situation.override_until_at:
+        left_s = situation.override_until_at - situation.now
+        message = f"a manual override keeps all nodes for another {left_s:.0f} s"
+        yield refused("override", message, left_s=left_s, victims=len(proposal.victims))
     ready = {instance.id for instance in situation.instances if instance.state is InstanceState.READY}
-    leaving = {victim.id for victim in proposal.victims}
-    is_last = bool(ready) and ready <= leaving
+    victims = {victim.id for victim in proposal.victims}
+    is_last = bool(ready) and ready <= victims
     if is_last and not proposal.is_kill:
-        yield refused("last_ready", "it would take the last node that works", ready=len(ready))
+        yield refused("last_ready", "the change would retire the last ready node", ready=len(ready))
     age_s = situation.report_age_s
-    if proposal.actor.role not in PEOPLE and (age_s is None or age_s > limits.stale_after_s):
-        heard = "nothing was heard" if age_s is None else f"the last report is {age_s:.0f} s old"
+    if proposal.actor.role not in HUMAN_ROLES and (age_s is None or age_s > limits.stale_after_s):
+        report = "no report yet" if age_s is None else f"the last report is {age_s:.0f} s old"
         numbers = {} if age_s is None else {"report_age_s": age_s, "limit": limits.stale_after_s}
-        yield refused("stale", f"no node goes while dataflow is not heard ({heard})", **numbers)
+        yield refused("stale", f"no node is retired without a current report of dataflow ({report})", **numbers)
 
 
-def _undone(situation: Situation, proposal: Proposal) -> Iterator[Finding]:
-    """A program that takes away what the rule orders again pays for both, and helps nobody; people may have reasons."""
+def _reversals(situation: Situation, proposal: ProposedChange) -> Iterator[Finding]:
+    """Refuses programs a size below the rule's target, because the rule would order the nodes again."""
     is_size = bool(proposal.victims) and not proposal.is_named
-    if not is_size or proposal.actor.role in PEOPLE or beyond_rule(situation, proposal) >= 0:
+    if not is_size or proposal.actor.role in HUMAN_ROLES or nodes_beyond_rule(situation, proposal) >= 0:
         return
     rule = situation.rule_target or 0
     message = (
-        f"the rule wants {rule} nodes and would order them again: name the nodes that are to go, or have a person set "
-        "the pool's bounds or mode"
+        f"the rule's target is {rule} nodes, so the rule would order them again; name the nodes to retire, or ask a "
+        "person to set the pool's bounds or mode"
     )
     yield refused("undone", message, target=proposal.target, rule_target=rule)
 
 
-def _envelope(situation: Situation, proposal: Proposal, limits: Limits) -> Iterator[Finding]:
+def _envelope(situation: Situation, proposal: ProposedChange, limits: Limits) -> Iterator[Finding]:
     if is_replacement(situation, proposal):
         return
     rule = situation.rule_target if situation.rule_target is not None else situation.size
-    room = max(limits.envelope_nodes, limits.envelope_share * rule)
-    if abs(proposal.target - rule) > room:
-        whose = "the rule's" if situation.rule_target is not None else "today's size (the rule says nothing) of"
-        message = f"a target of {proposal.target} is more than {room:g} nodes from {whose} {rule}: a person approves it"
-        yield unapproved("envelope", message, target=proposal.target, rule_target=rule, limit=room)
+    limit = max(limits.envelope_nodes, limits.envelope_share * rule)
+    if abs(proposal.target - rule) > limit:
+        reference = "the rule's target of" if situation.rule_target is not None else "the current size of"
+        message = (
+            f"a target of {proposal.target} differs by more than {limit:g} nodes from {reference} {rule}; "
+            "a person must approve it"
+        )
+        yield unapproved("envelope", message, target=proposal.target, rule_target=rule, limit=limit)
 
 
 def refused(code: str, message: str, **numbers: float) -> Finding:
-    """It may not be done."""
+    """Returns a finding that refuses the change."""
     return Finding(code=code, verdict=Verdict.REFUSED, message=message, numbers=_rounded(numbers))
 
 
 def unapproved(code: str, message: str, **numbers: float) -> Finding:
-    """A person has to agree."""
+    """Returns a finding that requires approval by a person."""
     return Finding(code=code, verdict=Verdict.NEEDS_APPROVAL, message=message, numbers=_rounded(numbers))
 
 
 def _rounded(numbers: Mapping[str, float]) -> dict[str, float]:
-    """As people read them: to a thousandth."""
+    """Rounds numbers to a thousandth."""
     return {name: round(float(value), 3) for name, value in numbers.items()}

@@ -1,6 +1,6 @@
-"""What the fleet service knows, durable before it acts: intents, instances, orphans, and the journal of who did what.
+"""Ledger of the fleet service, durable before each action: intents, instances, orphans and the audit log.
 
-One process owns a ledger. What lives is in memory too; every change is one transaction, and is seen once it is kept.
+One process owns a ledger. Live records are also in memory; every change is one transaction, visible once committed.
 """
 
 import asyncio
@@ -19,11 +19,11 @@ from sqlmodel import Session, col, delete, select
 from astraflow.contract.errors import Conflict, InvalidInput
 from astraflow.contract.fleet import Decision, InstanceState, LaunchId, PlanId
 from astraflow.contract.ids import PoolId
-from astraflow.contract.maintenance import Proposal, ProposalState
-from astraflow.runtime.database import Database, opened
+from astraflow.contract.maintainer import Proposal, ProposalState
+from astraflow.runtime.database import Database, open_database
 from astraflow.runtime.logs import get_logger
 from maintainer.fleet import rows
-from maintainer.fleet.records import MaintainerOrder, Orphan, PoolRecord, Record, Reply, Switch
+from maintainer.fleet.records import KillSwitch, LaunchRecord, MaintainerSetting, Orphan, PoolRecord, Reply
 from maintainer.fleet.tables import (
     DecisionRow,
     InstanceRow,
@@ -40,59 +40,59 @@ T = TypeVar("T")
 log = get_logger()
 
 REJECTED_S = 86400.0
-"""How long a person's no is remembered at most."""
-SPENT_S = 26 * 3600.0
-"""What has been gone for longer costs nothing today, in any time zone: it is not kept in memory."""
+"""Maximum time for which rejections are remembered. Seconds."""
+MEMORY_WINDOW_S = 26 * 3600.0
+"""Time for which terminated instances stay in memory: longer than a day in any time zone. Seconds."""
 
 
 class Ledger:
-    """Pools, launches and the rest, by id. Reads are of memory; `change` is the only way to write."""
+    """Pools, launches and other records, by id. Reads come from memory; all writes go through `change`."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._lock = asyncio.Lock()
         self.pools: dict[PoolId, PoolRecord] = {}
-        self.records: dict[LaunchId, Record] = {}
-        """All that are not gone, and those that went within a day."""
+        self.records: dict[LaunchId, LaunchRecord] = {}
+        """Launches that are not gone, and those that ended within `MEMORY_WINDOW_S`."""
         self.orphans: dict[tuple[str, str], Orphan] = {}
-        """By provider and handle."""
-        self.switch = Switch()
-        self.order: MaintainerOrder | None = None
-        """None until people have told the maintainer anything."""
-        self.waiting: dict[PlanId, Proposal] = {}
-        """Proposals that nobody has decided on."""
-        self.rejected: dict[PlanId, Proposal] = {}
-        """Those that people said no to within a day."""
+        """Orphans by provider and handle."""
+        self.switch = KillSwitch()
+        self.maintainer_setting: MaintainerSetting | None = None
+        """Setting of the maintainer; None until an operator sets it."""
+        self.waiting_proposals: dict[PlanId, Proposal] = {}
+        """Proposals that wait for a decision."""
+        self.rejected_proposals: dict[PlanId, Proposal] = {}
+        """Proposals rejected within `REJECTED_S`."""
         self.next_decision = 1
         self._epoch: int | None = None
 
-    async def own(self) -> None:
-        """Write from now on; whoever did before is refused from then on. Without it nobody is refused."""
-        place = f"{socket.gethostname()} {os.getpid()}"
-        self._epoch = await self._database.do(lambda session: _next_epoch(session, place))
+    async def take_ownership(self) -> None:
+        """Takes ownership: the previous owner's writes are refused from then on. Without an owner, none are refused."""
+        process = f"{socket.gethostname()} {os.getpid()}"
+        self._epoch = await self._database.write(lambda session: _next_epoch(session, process))
 
     async def load(self, *, now: float) -> Self:
-        """Read what is kept."""
-        await self._database.do(lambda session: self._load(session, now))
+        """Loads the stored records."""
+        await self._database.write(lambda session: self._load(session, now))
         return self
 
-    def alive(self, pool: PoolId | None = None) -> tuple[Record, ...]:
-        """Launches that are not gone."""
+    def alive(self, pool: PoolId | None = None) -> tuple[LaunchRecord, ...]:
+        """Returns launches that are not gone."""
         return tuple(
             record
             for record in self.records.values()
             if record.instance.state is not InstanceState.GONE and pool in (None, record.instance.pool)
         )
 
-    def of_pool(self, pool: PoolId) -> tuple[Record, ...]:
-        """Launches of a pool, those that went within a day too."""
+    def of_pool(self, pool: PoolId) -> tuple[LaunchRecord, ...]:
+        """Returns launches of a pool, including recently ended ones."""
         return tuple(record for record in self.records.values() if record.instance.pool == pool)
 
     async def change(self, decide: Callable[["Ledger"], tuple["Changes", T]]) -> T:
-        """Have `decide` look at the ledger and say what is to be written; write it in one transaction, then show it.
+        """Calls `decide` with the ledger, writes the returned changes in one transaction, then updates memory.
 
-        Nobody else writes in between, so what `decide` saw is what it changes: compare-and-set is a check in it. A
-        caller that gives up in the meantime changes nothing about that: memory always shows what is kept.
+        Changes are serialized, so `decide` can compare and set. A cancelled caller does not interrupt the change, so
+        memory always equals the stored state.
         """
         return await asyncio.shield(asyncio.create_task(self._change(decide)))
 
@@ -101,79 +101,83 @@ class Ledger:
             changes, result = decide(self)
             if changes:
                 changes.epoch = self._epoch
-                await self._database.do(changes.write)
-                self._show(changes)
+                await self._database.write(changes.write)
+                self._update_memory(changes)
             return result
 
     async def check_owner(self) -> None:
-        """Raises: Conflict when another service has taken the ledger over: this one should end."""
+        """Checks the ownership. Raises: Conflict when another service has taken over; this one must end."""
         try:
-            await self._database.look(lambda session: _check_owner(session, self._epoch))
-        except OperationalError as problem:  # nobody knows; a write will find out
-            log.warning("owner_not_known", problem=str(problem.orig))
+            await self._database.read(lambda session: _check_owner(session, self._epoch))
+        except OperationalError as problem:  # unknown; the next write finds out
+            log.warning("ownership_not_checked", problem=str(problem.orig))
 
     async def reply(self, key: str) -> Reply | None:
-        """What was answered under a key."""
-        row = await self._database.do(lambda session: session.get(ReplyRow, key))
+        """Returns the stored reply for a key."""
+        row = await self._database.write(lambda session: session.get(ReplyRow, key))
         return rows.reply(row) if row is not None else None
 
     async def instances(
         self, *, pool: str, with_gone: bool, before: str, limit: int
-    ) -> tuple[tuple[Record, ...], bool]:
-        """Newest first, and whether there are older ones. before: an id; empty for the newest."""
+    ) -> tuple[tuple[LaunchRecord, ...], bool]:
+        """Returns launches, newest first, and whether older ones exist. before: launch id; empty for the newest."""
         query = select(InstanceRow).order_by(col(InstanceRow.id).desc()).limit(limit + 1)
         query = query.where(InstanceRow.pool == pool) if pool else query
         query = query.where(InstanceRow.id < before) if before else query
         query = query if with_gone else query.where(InstanceRow.state != InstanceState.GONE.value)
-        found = await self._database.do(lambda session: session.exec(query).all())
-        return tuple(rows.record(row) for row in found[:limit]), len(found) > limit
+        instance_rows = await self._database.write(lambda session: session.exec(query).all())
+        return tuple(rows.record(row) for row in instance_rows[:limit]), len(instance_rows) > limit
 
     async def decisions(self, *, pool: str, before: int | None, limit: int) -> tuple[tuple[Decision, ...], bool]:
-        """Newest first, and whether there are older ones."""
+        """Returns decisions, newest first, and whether older ones exist."""
         query = select(DecisionRow).order_by(col(DecisionRow.ordinal).desc()).limit(limit + 1)
         query = query.where(DecisionRow.pool == pool) if pool else query
         query = query.where(DecisionRow.ordinal < before) if before is not None else query
-        found = await self._database.do(lambda session: session.exec(query).all())
-        return tuple(rows.decision(row) for row in found[:limit]), len(found) > limit
+        decision_rows = await self._database.write(lambda session: session.exec(query).all())
+        return tuple(rows.decision(row) for row in decision_rows[:limit]), len(decision_rows) > limit
 
     async def proposals(self, *, before: str, limit: int) -> tuple[tuple[Proposal, ...], bool]:
-        """Newest first, and whether there are older ones. before: a plan's id; empty for the newest."""
+        """Returns proposals, newest first, and whether older ones exist. before: plan id; empty for the newest."""
         query = select(ProposalRow).order_by(col(ProposalRow.plan).desc()).limit(limit + 1)
         query = query.where(ProposalRow.plan < before) if before else query
-        found = await self._database.do(lambda session: session.exec(query).all())
-        return tuple(rows.proposal(row) for row in found[:limit]), len(found) > limit
+        proposal_rows = await self._database.write(lambda session: session.exec(query).all())
+        return tuple(rows.proposal(row) for row in proposal_rows[:limit]), len(proposal_rows) > limit
 
     def _load(self, session: Session, now: float) -> None:
         self.pools = {pool.spec.id: pool for pool in map(rows.pool, session.exec(select(PoolRow)).all())}
-        recent = col(InstanceRow.gone_at).is_(None) | (col(InstanceRow.gone_at) > now - SPENT_S)
+        recent = col(InstanceRow.gone_at).is_(None) | (col(InstanceRow.gone_at) > now - MEMORY_WINDOW_S)
         records = map(rows.record, session.exec(select(InstanceRow).where(recent)).all())
         self.records = {record.id: record for record in records}
         orphans = map(rows.orphan, session.exec(select(OrphanRow)).all())
         self.orphans = {(orphan.provider, orphan.handle): orphan for orphan in orphans}
         switch = session.get(SwitchRow, 1)
-        self.switch = rows.switch(switch) if switch is not None else Switch()
-        order = session.get(MaintainerRow, 1)
-        self.order = rows.order(order) if order is not None else None
+        self.switch = rows.switch(switch) if switch is not None else KillSwitch()
+        row = session.get(MaintainerRow, 1)
+        self.maintainer_setting = rows.setting(row) if row is not None else None
         undecided = select(ProposalRow).where(ProposalRow.state == ProposalState.WAITING.value)
-        self.waiting = {proposal.plan.id: proposal for proposal in map(rows.proposal, session.exec(undecided).all())}
+        self.waiting_proposals = {
+            proposal.plan.id: proposal for proposal in map(rows.proposal, session.exec(undecided).all())
+        }
         refused = select(ProposalRow).where(
             ProposalRow.state == ProposalState.REJECTED.value, col(ProposalRow.decided_at) > now - REJECTED_S
         )
-        self.rejected = {proposal.plan.id: proposal for proposal in map(rows.proposal, session.exec(refused).all())}
+        self.rejected_proposals = {
+            proposal.plan.id: proposal for proposal in map(rows.proposal, session.exec(refused).all())
+        }
         self.next_decision = (session.exec(select(func.max(DecisionRow.ordinal))).one() or 0) + 1
 
-    def _show(self, changes: "Changes") -> None:
+    def _update_memory(self, changes: "Changes") -> None:
         self.pools.update({pool.spec.id: pool for pool in changes.pools})
         self.records.update({record.id: record for record in changes.records})
         self.orphans.update({(orphan.provider, orphan.handle): orphan for orphan in changes.orphans})
-        for key in changes.forgotten:
+        for key in changes.removed_orphans:
             self.orphans.pop(key, None)
         self.switch = changes.switch or self.switch
-        self.order = changes.order or self.order
+        self.maintainer_setting = changes.maintainer_setting or self.maintainer_setting
         for proposal in changes.proposals:
-            self.waiting.pop(proposal.plan.id, None)
+            self.waiting_proposals.pop(proposal.plan.id, None)
             if proposal.state is ProposalState.WAITING:
-                self.waiting[proposal.plan.id] = proposal
+                self.waiting_proposals[proposal.plan.id] = proposal
             if proposal.state is ProposalState.REJECTED:
                 self._reject(proposal)
         self.next_decision += len(changes.decisions)
@@ -181,28 +185,32 @@ class Ledger:
 
     def _reject(self, proposal: Proposal) -> None:
         since = (proposal.decided_at or 0.0) - REJECTED_S
-        self.rejected = {key: one for key, one in self.rejected.items() if (one.decided_at or 0.0) > since}
-        self.rejected[proposal.plan.id] = proposal
+        self.rejected_proposals = {
+            key: rejected for key, rejected in self.rejected_proposals.items() if (rejected.decided_at or 0.0) > since
+        }
+        self.rejected_proposals[proposal.plan.id] = proposal
 
     def _forget_long_gone(self, now: float) -> None:
-        old = [key for key, record in self.records.items() if (record.instance.gone_at or now) < now - SPENT_S]
-        for key in old:
+        expired = [
+            key for key, record in self.records.items() if (record.instance.gone_at or now) < now - MEMORY_WINDOW_S
+        ]
+        for key in expired:
             del self.records[key]
 
 
 class Changes:
-    """What is written together."""
+    """Changes that are written in one transaction."""
 
     def __init__(
         self,
         *,
         pools: tuple[PoolRecord, ...] = (),
-        records: tuple[Record, ...] = (),
+        records: tuple[LaunchRecord, ...] = (),
         decisions: tuple[Decision, ...] = (),
         orphans: tuple[Orphan, ...] = (),
         forgotten: tuple[tuple[str, str], ...] = (),
-        switch: Switch | None = None,
-        order: MaintainerOrder | None = None,
+        switch: KillSwitch | None = None,
+        maintainer_setting: MaintainerSetting | None = None,
         proposals: tuple[Proposal, ...] = (),
         reply: Reply | None = None,
     ) -> None:
@@ -210,19 +218,19 @@ class Changes:
         self.records = records
         self.decisions = decisions
         self.orphans = orphans
-        self.forgotten = forgotten
+        self.removed_orphans = forgotten
         self.switch = switch
-        self.order = order
+        self.maintainer_setting = maintainer_setting
         self.proposals = proposals
         self.reply = reply
         self.epoch: int | None = None
-        """Of whoever writes; None for not to look."""
+        """Epoch of the writer; None: the owner is not checked."""
 
     def __bool__(self) -> bool:
         return any(vars(self).values())
 
     def write(self, session: Session) -> None:
-        """In the session's transaction. Raises: Conflict when another service has taken the ledger over."""
+        """Writes the changes in the session's transaction. Raises: Conflict when another service has taken over."""
         _check_owner(session, self.epoch)
         for pool in self.pools:
             session.merge(rows.pool_row(pool))
@@ -231,39 +239,42 @@ class Changes:
         session.add_all([rows.decision_row(decision) for decision in self.decisions])
         for orphan in self.orphans:
             session.merge(rows.orphan_row(orphan))
-        for provider, handle in self.forgotten:
+        for provider, handle in self.removed_orphans:
             session.exec(delete(OrphanRow).where(col(OrphanRow.provider) == provider, col(OrphanRow.handle) == handle))
         if self.switch is not None:
             session.merge(rows.switch_row(self.switch))
-        if self.order is not None:
-            session.merge(rows.order_row(self.order))
+        if self.maintainer_setting is not None:
+            session.merge(rows.setting_row(self.maintainer_setting))
         for proposal in self.proposals:
             session.merge(rows.proposal_row(proposal))
         if self.reply is not None:
             session.add(rows.reply_row(self.reply))
 
 
-def _next_epoch(session: Session, place: str) -> int:
+def _next_epoch(session: Session, process: str) -> int:
     owner = session.get(OwnerRow, 1, with_for_update=True)
     epoch = 1 if owner is None else owner.epoch + 1
-    session.merge(OwnerRow(id=1, epoch=epoch, place=place))
+    session.merge(OwnerRow(id=1, epoch=epoch, process=process))
     return epoch
 
 
 def _check_owner(session: Session, epoch: int | None) -> None:
-    """The row stays locked to the end of the transaction: nobody takes over in the middle of it."""
+    """Checks the owner, and locks its row until the end of the transaction, so that no takeover interrupts it."""
     if epoch is None:
         return
     owner = session.get(OwnerRow, 1, with_for_update=True)
     if owner is None or owner.epoch != epoch:
-        other = owner.place if owner is not None else "somebody who emptied it"
-        raise Conflict(f"the fleet's ledger is now {other}'s: one service writes it at a time, and this one ends")
+        other = owner.process if owner is not None else "an unknown process that emptied it"
+        raise Conflict(
+            f"cannot write the fleet's ledger: it is now owned by {other}; run one fleet service per ledger",
+            code="ledger.other_owner",
+        )
 
 
-class Ownership:
-    """Only one process on this machine uses a directory's ledger. A `with`; gone with its process.
+class DirectoryLock:
+    """Context manager that gives one process on this host exclusive use of a directory's ledger.
 
-    A ledger in a database that several machines reach is taken over by whoever starts last (`Ledger.own`).
+    In a database that several hosts share, the service that starts last takes over (`Ledger.take_ownership`).
     """
 
     def __init__(self, directory: Path) -> None:
@@ -277,7 +288,9 @@ class Ownership:
         except BlockingIOError:
             os.close(self._descriptor)
             raise Conflict(
-                f"another fleet service uses {self._path.parent}: stop it, or give another directory"
+                f"cannot use the directory {str(self._path.parent)!r}: another fleet service uses it; stop it "
+                "or give another directory",
+                code="ledger.directory_in_use",
             ) from None
         return self
 
@@ -288,24 +301,27 @@ class Ownership:
 
 
 def open_ledger(directory: Path, url: str = "") -> Database:
-    """The ledger's database: SQLite in `directory`, or what `url` names.
+    """Opens the ledger's database: SQLite in `directory`, or the database at `url`.
 
     Raises: InvalidInput when it cannot be used.
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
-        raise InvalidInput(f"the directory {directory} cannot be used: {problem.strerror}") from None
-    engine = opened(
+        raise InvalidInput(
+            f"cannot use the directory {str(directory)!r}: {problem.strerror}; give a writable directory",
+            code="ledger.directory_unusable",
+        ) from None
+    engine = open_database(
         url or f"sqlite:///{directory / 'fleet.sqlite'}",
         migrations=Path(__file__).parent / "migrations",
-        if_broken="free space or mend its permissions; do not delete it while it stands for machines that run",
+        repair_hint="free disk space or correct its permissions; do not delete it while its instances run",
         is_synced=True,
     )
     return Database(engine)
 
 
-def counts(records: tuple[Record, ...]) -> Mapping[InstanceState, int]:
-    """Instances in each state that any is in."""
+def counts(records: tuple[LaunchRecord, ...]) -> Mapping[InstanceState, int]:
+    """Returns the number of instances by state, without empty states."""
     states = [record.instance.state for record in records]
     return {state: states.count(state) for state in InstanceState if state in states}

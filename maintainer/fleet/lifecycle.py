@@ -1,11 +1,11 @@
-"""The life of an instance: every state, everything that can be seen of it, and what follows. Pure and total.
+"""Life cycle of an instance: the next state for every state and event. Pure and total.
 
     INTENDED ─► PENDING ─► RUNNING ─► READY ─► DRAINING ─► RETIRING ─► GONE
         │          │          └─────────┴─────────┘            ▲
-        └──────────┴───────── nothing to drain ────────────────┘      what does not fit ─► SUSPECT
+        └──────────┴───────── nothing to drain ────────────────┘      unexpected event ─► SUSPECT
 
-What has no line in the table is no crash and no guess: the instance is SUSPECT, costs on, and is looked at again; what
-stays so for `times.suspect_s` is drained.
+A combination without an entry in the table makes the instance SUSPECT: it still costs money and is checked again. An
+instance that stays SUSPECT for `times.suspect_timeout_s` is drained.
 """
 
 from enum import Enum
@@ -13,61 +13,64 @@ from enum import Enum
 from astraflow.contract.fleet import InstanceState as State
 
 
-class Sight(Enum):
-    """Something that happened to an instance, or was seen or ordered."""
+class InstanceEvent(Enum):
+    """Event of an instance: an observation or a command."""
 
-    TAKEN = "taken"
-    """The provider answered the launch."""
+    ACCEPTED = "accepted"
+    """The provider accepted the launch."""
     PENDING = "pending"
     RUNNING = "running"
-    GOING = "going"
-    """The provider takes it away."""
+    PREEMPTING = "preempting"
+    """The provider preempts or terminates the instance."""
     GONE = "gone"
-    """The provider says that it has ended."""
+    """The provider reports that the instance has ended."""
     MISSING = "missing"
-    """It was not in two lists that it should be in."""
+    """The instance was missing in two consecutive lists."""
     NODE_READY = "node ready"
     NODE_LEFT = "node left"
     DRAIN = "drain"
-    """The order to go in peace."""
+    """Command to drain the node and then terminate the instance."""
     RETIRE = "retire"
-    """The order to go: nothing can come of it."""
+    """Command to terminate a failed instance."""
     STOP = "stop"
-    """The order to go with the service: no fault of its own."""
+    """Command to terminate the instance because the service stops."""
     RETIRED = "retired"
-    """The provider answered the order: nothing is left."""
+    """The provider confirmed that the instance no longer exists."""
 
 
-STARTING = (State.INTENDED, State.PENDING, State.RUNNING)
-COUNTED = (*STARTING, State.READY, State.SUSPECT)
-"""What a pool's size consists of: there, or on its way."""
-LEAVING = (State.DRAINING, State.RETIRING)
-ALIVE = (*COUNTED, *LEAVING)
+STARTING_STATES = (State.INTENDED, State.PENDING, State.RUNNING)
+COUNTED_STATES = (*STARTING_STATES, State.READY, State.SUSPECT)
+"""States that count towards a pool's size."""
+TERMINATING_STATES = (State.DRAINING, State.RETIRING)
+LIVE_STATES = (*COUNTED_STATES, *TERMINATING_STATES)
 
 
-def after(state: State, sight: Sight) -> State:
-    """The state that follows. GONE stays GONE: whatever appears under its id later is an orphan.
+def next_state(state: State, event: InstanceEvent) -> State:
+    """Returns the next state. GONE is final: an instance that appears under its id later is an orphan.
 
-    >>> after(State.PENDING, Sight.RUNNING)
+    >>> next_state(State.PENDING, InstanceEvent.RUNNING)
     <InstanceState.RUNNING: 'running'>
-    >>> after(State.READY, Sight.PENDING)
+    >>> next_state(State.READY, InstanceEvent.PENDING)
     <InstanceState.SUSPECT: 'suspect'>
     """
-    if state is State.GONE or sight in (Sight.GONE, Sight.MISSING, Sight.RETIRED):
+    if state is State.GONE or event in (InstanceEvent.GONE, InstanceEvent.MISSING, InstanceEvent.RETIRED):
         return State.GONE
     if state is State.RETIRING:
         return State.RETIRING
-    return _TABLE[sight].get(state, State.SUSPECT)
+    return _TABLE[event].get(state, State.SUSPECT)
 
 
-_TABLE: dict[Sight, dict[State, State]] = {
-    Sight.TAKEN: {State.INTENDED: State.PENDING, **{state: state for state in ALIVE if state is not State.INTENDED}},
-    Sight.PENDING: {
+_TABLE: dict[InstanceEvent, dict[State, State]] = {
+    InstanceEvent.ACCEPTED: {
+        State.INTENDED: State.PENDING,
+        **{state: state for state in LIVE_STATES if state is not State.INTENDED},
+    },
+    InstanceEvent.PENDING: {
         State.INTENDED: State.PENDING,
         State.PENDING: State.PENDING,
         State.DRAINING: State.DRAINING,
     },
-    Sight.RUNNING: {
+    InstanceEvent.RUNNING: {
         State.INTENDED: State.RUNNING,
         State.PENDING: State.RUNNING,
         State.RUNNING: State.RUNNING,
@@ -75,7 +78,7 @@ _TABLE: dict[Sight, dict[State, State]] = {
         State.DRAINING: State.DRAINING,
         State.SUSPECT: State.RUNNING,
     },
-    Sight.GOING: {
+    InstanceEvent.PREEMPTING: {
         State.INTENDED: State.RETIRING,
         State.PENDING: State.RETIRING,
         State.RUNNING: State.DRAINING,
@@ -83,15 +86,15 @@ _TABLE: dict[Sight, dict[State, State]] = {
         State.DRAINING: State.DRAINING,
         State.SUSPECT: State.DRAINING,
     },
-    Sight.NODE_READY: {
-        State.INTENDED: State.INTENDED,  # the launch is asked for again, and answers with the handle
+    InstanceEvent.NODE_READY: {
+        State.INTENDED: State.INTENDED,  # the launch is repeated, and returns the handle
         State.PENDING: State.READY,
         State.RUNNING: State.READY,
         State.READY: State.READY,
         State.DRAINING: State.DRAINING,
         State.SUSPECT: State.READY,
     },
-    Sight.NODE_LEFT: {
+    InstanceEvent.NODE_LEFT: {
         State.INTENDED: State.INTENDED,
         State.PENDING: State.PENDING,
         State.RUNNING: State.RUNNING,
@@ -99,7 +102,7 @@ _TABLE: dict[Sight, dict[State, State]] = {
         State.DRAINING: State.RETIRING,
         State.SUSPECT: State.RETIRING,
     },
-    Sight.DRAIN: {
+    InstanceEvent.DRAIN: {
         State.INTENDED: State.RETIRING,
         State.PENDING: State.RETIRING,
         State.RUNNING: State.DRAINING,
@@ -107,6 +110,6 @@ _TABLE: dict[Sight, dict[State, State]] = {
         State.DRAINING: State.DRAINING,
         State.SUSPECT: State.DRAINING,
     },
-    Sight.RETIRE: dict.fromkeys(ALIVE, State.RETIRING),
-    Sight.STOP: dict.fromkeys(ALIVE, State.RETIRING),
+    InstanceEvent.RETIRE: dict.fromkeys(LIVE_STATES, State.RETIRING),
+    InstanceEvent.STOP: dict.fromkeys(LIVE_STATES, State.RETIRING),
 }

@@ -1,73 +1,73 @@
-"""What the ledger keeps, beyond what it says of it: one pool, one launch, one orphan."""
+"""Records of the ledger: pools, launches, orphans, settings and replies."""
 
 from dataclasses import dataclass
 
 from astraflow.contract.fleet import Instance, KillScope, LaunchId, PoolSpec
-from astraflow.contract.maintenance import MaintainerMode
+from astraflow.contract.maintainer import MaintainerMode
 from maintainer.fleet.providers.base import LaunchSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolRecord:
-    """One pool: its spec, and where it stands."""
+    """A pool: its spec and its state."""
 
     spec: PoolSpec
     version: int
     target: int
-    hold_until: float | None = None
-    hold_reason: str = ""
+    override_until_at: float | None = None
+    override_reason: str = ""
     failures: int = 0
-    """Launches that failed since one worked."""
+    """Consecutive failed launches."""
     breaker_until: float | None = None
     changed_at: tuple[float, ...] = ()
-    """When the latest plans were applied, oldest first."""
+    """Unix seconds of the latest applied plans, oldest first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
-    """One launch, from the intent on."""
+class LaunchRecord:
+    """A launch, from the intent on."""
 
     instance: Instance
     launch: LaunchSpec
-    """What is asked of the provider, the same at every try; without the token."""
+    """Request to the provider, equal at every attempt; without the token."""
     tries: int = 0
-    """Of what is to be done now: launch, drain or retire."""
+    """Attempts of the current step: launch, drain or retire."""
     next_try_at: float = 0.0
     missed: int = 0
-    """Lists in a row that it was not in."""
-    is_told: bool = False
-    """Dataflow was asked to drain its node."""
+    """Consecutive provider lists without the instance."""
+    is_drain_requested: bool = False
+    """Dataflow was asked to drain the node."""
     suspect_at: float | None = None
-    """Unix seconds since when it has been SUSPECT; None while it is not."""
+    """Unix seconds since when the instance is SUSPECT; None while it is not."""
 
     @property
     def id(self) -> LaunchId:
-        """Of the launch."""
+        """Launch id."""
         return self.instance.id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Orphan:
-    """An instance with the cluster's tag that no living launch stands for."""
+    """An instance with the cluster's tag and without a live launch in the ledger."""
 
     provider: str
     handle: str
     launch_id: str
     seen_at: float
-    """First."""
+    """Unix seconds at which the orphan was first seen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Switch:
-    """The kill switch."""
+class KillSwitch:
+    """State of the kill switch."""
 
     scope: KillScope = KillScope.NONE
     reason: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MaintainerOrder:
-    """What people told the maintainer last."""
+class MaintainerSetting:
+    """Mode of the maintainer, as an operator set it last."""
 
     mode: MaintainerMode
     by: str
@@ -77,10 +77,10 @@ class MaintainerOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """What a change was answered with."""
+    """Stored reply to a change, for its idempotency key."""
 
     key: str
-    asked: str
-    """Hash of what was asked for under the key."""
+    request_hash: str
+    """Hash of the request under the key."""
     reply_json: str
     at: float

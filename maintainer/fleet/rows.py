@@ -1,14 +1,14 @@
-"""Records to rows and back: the one place where the ledger's edge is crossed."""
+"""Converts records of the ledger to database rows and back."""
 
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from astraflow.contract.advice import Mode
 from astraflow.contract.causes import Cause
 from astraflow.contract.fleet import (
     Actor,
+    AppliedChange,
     Decision,
     Finding,
     Instance,
@@ -23,9 +23,10 @@ from astraflow.contract.fleet import (
     Verdict,
 )
 from astraflow.contract.ids import PoolId
-from astraflow.contract.maintenance import MaintainerMode, Proposal, ProposalState, TranscriptEntry
+from astraflow.contract.maintainer import MaintainerMode, Proposal, ProposalState, TranscriptEntry
+from astraflow.contract.recommendations import Mode
 from maintainer.fleet.providers.base import LaunchSpec, NodePlan, Tags
-from maintainer.fleet.records import MaintainerOrder, Orphan, PoolRecord, Record, Reply, Switch
+from maintainer.fleet.records import KillSwitch, LaunchRecord, MaintainerSetting, Orphan, PoolRecord, Reply
 from maintainer.fleet.tables import (
     DecisionRow,
     EntryRow,
@@ -43,8 +44,8 @@ _INSTANCE = (
     *("expires_at", "launched_at", "ready_at", "draining_at", "retiring_at", "gone_at"),
     "message",
 )
-_RECORD = ("tries", "next_try_at", "missed", "is_told", "suspect_at")
-_POOL = ("version", "target", "hold_until", "hold_reason", "failures", "breaker_until")
+_RECORD = ("tries", "next_try_at", "missed", "is_drain_requested", "suspect_at")
+_POOL = ("version", "target", "override_until_at", "override_reason", "failures", "breaker_until")
 _PROPOSAL = ("proposed_at", "decided_at", "decided_by", "decision_reason")
 _ENTRY = ("ordinal", "at", "wake", "kind", "previous", "hash")
 
@@ -53,17 +54,19 @@ def pool_row(pool: PoolRecord) -> PoolRow:
     """Pool -> row."""
     spec = asdict(pool.spec) | {"mode": pool.spec.mode.value}
     changed_at = json.dumps(pool.changed_at)
-    return PoolRow(id=pool.spec.id, spec_json=json.dumps(spec), changed_at_json=changed_at, **_taken(pool, _POOL))
+    return PoolRow(
+        id=pool.spec.id, spec_json=json.dumps(spec), changed_at_json=changed_at, **_copied_fields(pool, _POOL)
+    )
 
 
 def pool(row: PoolRow) -> PoolRecord:
     """Row -> pool."""
-    said = json.loads(row.spec_json)
-    spec = PoolSpec(**said | {"id": PoolId(said["id"]), "mode": Mode(said["mode"])})
-    return PoolRecord(spec=spec, changed_at=tuple(json.loads(row.changed_at_json)), **_taken(row, _POOL))
+    fields = json.loads(row.spec_json)
+    spec = PoolSpec(**fields | {"id": PoolId(fields["id"]), "mode": Mode(fields["mode"])})
+    return PoolRecord(spec=spec, changed_at=tuple(json.loads(row.changed_at_json)), **_copied_fields(row, _POOL))
 
 
-def record_row(record: Record) -> InstanceRow:
+def record_row(record: LaunchRecord) -> InstanceRow:
     """Launch -> row."""
     instance = record.instance
     return InstanceRow(
@@ -72,46 +75,50 @@ def record_row(record: Record) -> InstanceRow:
         state=instance.state.value,
         cause=instance.cause.value if instance.cause is not None else None,
         launch_json=launch_json(record.launch),
-        **_taken(instance, _INSTANCE),
-        **_taken(record, _RECORD),
+        **_copied_fields(instance, _INSTANCE),
+        **_copied_fields(record, _RECORD),
     )
 
 
-def record(row: InstanceRow) -> Record:
+def record(row: InstanceRow) -> LaunchRecord:
     """Row -> launch."""
     instance = Instance(
         id=LaunchId(row.id),
         pool=PoolId(row.pool),
         state=InstanceState(row.state),
         cause=Cause(row.cause) if row.cause is not None else None,
-        **_taken(row, _INSTANCE),
+        **_copied_fields(row, _INSTANCE),
     )
-    return Record(instance=instance, launch=_launch(row.launch_json), **_taken(row, _RECORD))
+    return LaunchRecord(instance=instance, launch=_launch(row.launch_json), **_copied_fields(row, _RECORD))
 
 
 def launch_json(launch: LaunchSpec) -> str:
-    """What is asked of a provider, without the token."""
-    said = asdict(launch)
-    del said["token"]
-    return json.dumps(said)
+    """Returns a launch request as JSON, without the token."""
+    fields = asdict(launch)
+    del fields["token"]
+    return json.dumps(fields)
 
 
 def decision_row(decision: Decision) -> DecisionRow:
-    """Entry of the journal -> row."""
+    """Audit log entry -> row."""
     return DecisionRow(
         actor=decision.actor.name,
         role=decision.actor.role.value,
-        findings_json=json.dumps([asdict(one) for one in decision.findings], default=lambda choice: choice.value),
-        **_taken(decision, ("ordinal", "at", "kind", "pool", "reason", "message", "key")),
+        findings_json=json.dumps(
+            [asdict(finding) for finding in decision.findings], default=lambda choice: choice.value
+        ),
+        change_json=json.dumps(asdict(decision.change)) if decision.change is not None else None,
+        **_copied_fields(decision, ("ordinal", "at", "kind", "pool", "reason", "message", "key")),
     )
 
 
 def decision(row: DecisionRow) -> Decision:
-    """Row -> entry of the journal."""
+    """Row -> audit log entry."""
     return Decision(
         actor=Actor(name=row.actor, role=Role(row.role)),
         findings=_findings(json.loads(row.findings_json)),
-        **_taken(row, ("ordinal", "at", "kind", "pool", "reason", "message", "key")),
+        change=AppliedChange(**json.loads(row.change_json)) if row.change_json is not None else None,
+        **_copied_fields(row, ("ordinal", "at", "kind", "pool", "reason", "message", "key")),
     )
 
 
@@ -125,14 +132,14 @@ def orphan(row: OrphanRow) -> Orphan:
     return Orphan(provider=row.provider, handle=row.handle, launch_id=row.launch_id, seen_at=row.seen_at)
 
 
-def switch_row(switch: Switch) -> SwitchRow:
+def switch_row(switch: KillSwitch) -> SwitchRow:
     """Kill switch -> row."""
     return SwitchRow(id=1, scope=switch.scope.value, reason=switch.reason)
 
 
-def switch(row: SwitchRow) -> Switch:
+def switch(row: SwitchRow) -> KillSwitch:
     """Row -> kill switch."""
-    return Switch(scope=KillScope(row.scope), reason=row.reason)
+    return KillSwitch(scope=KillScope(row.scope), reason=row.reason)
 
 
 def reply_row(reply: Reply) -> ReplyRow:
@@ -142,7 +149,7 @@ def reply_row(reply: Reply) -> ReplyRow:
 
 def reply(row: ReplyRow) -> Reply:
     """Row -> reply."""
-    return Reply(key=row.key, asked=row.asked, reply_json=row.reply_json, at=row.at)
+    return Reply(key=row.key, request_hash=row.request_hash, reply_json=row.reply_json, at=row.at)
 
 
 def proposal_row(proposal: Proposal) -> ProposalRow:
@@ -155,7 +162,7 @@ def proposal_row(proposal: Proposal) -> ProposalRow:
         plan_json=json.dumps(asdict(plan), default=lambda choice: choice.value),
         actor=proposal.proposed_by.name,
         role=proposal.proposed_by.role.value,
-        **_taken(proposal, _PROPOSAL),
+        **_copied_fields(proposal, _PROPOSAL),
     )
 
 
@@ -165,59 +172,59 @@ def proposal(row: ProposalRow) -> Proposal:
         plan=_plan(row.plan_json),
         state=ProposalState(row.state),
         proposed_by=Actor(name=row.actor, role=Role(row.role)),
-        **_taken(row, _PROPOSAL),
+        **_copied_fields(row, _PROPOSAL),
     )
 
 
-def order_row(order: MaintainerOrder) -> MaintainerRow:
-    """What people told the maintainer -> row."""
-    return MaintainerRow(id=1, mode=order.mode.value, **_taken(order, ("by", "reason", "at")))
+def setting_row(setting: MaintainerSetting) -> MaintainerRow:
+    """Maintainer's setting -> row."""
+    return MaintainerRow(id=1, mode=setting.mode.value, **_copied_fields(setting, ("by", "reason", "at")))
 
 
-def order(row: MaintainerRow) -> MaintainerOrder:
-    """Row -> what people told the maintainer."""
-    return MaintainerOrder(mode=MaintainerMode(row.mode), **_taken(row, ("by", "reason", "at")))
+def setting(row: MaintainerRow) -> MaintainerSetting:
+    """Row -> maintainer's setting."""
+    return MaintainerSetting(mode=MaintainerMode(row.mode), **_copied_fields(row, ("by", "reason", "at")))
 
 
 def entry_row(entry: TranscriptEntry, chain: str) -> EntryRow:
-    """Entry of a transcript -> row."""
-    return EntryRow(chain=chain, body_json=json.dumps(dict(entry.body)), **_taken(entry, _ENTRY))
+    """Transcript entry -> row."""
+    return EntryRow(chain=chain, body_json=json.dumps(dict(entry.body)), **_copied_fields(entry, _ENTRY))
 
 
 def entry(row: EntryRow) -> TranscriptEntry:
-    """Row -> entry of a transcript."""
-    return TranscriptEntry(body=json.loads(row.body_json), **_taken(row, _ENTRY))
+    """Row -> transcript entry."""
+    return TranscriptEntry(body=json.loads(row.body_json), **_copied_fields(row, _ENTRY))
 
 
 def _plan(text: str) -> Plan:
-    said = json.loads(text)
-    asked = said["request"]
+    fields = json.loads(text)
+    request_fields = fields["request"]
     request = PlanRequest(
-        **asked
+        **request_fields
         | {
-            "pool": PoolId(asked["pool"]),
-            "actor": Actor(name=asked["actor"]["name"], role=Role(asked["actor"]["role"])),
-            "retire": tuple(LaunchId(launch) for launch in asked["retire"]),
+            "pool": PoolId(request_fields["pool"]),
+            "actor": Actor(name=request_fields["actor"]["name"], role=Role(request_fields["actor"]["role"])),
+            "retire": tuple(LaunchId(launch) for launch in request_fields["retire"]),
         }
     )
     read = {
-        "id": PlanId(said["id"]),
+        "id": PlanId(fields["id"]),
         "request": request,
-        "victims": tuple(LaunchId(victim) for victim in said["victims"]),
-        "verdict": Verdict(said["verdict"]),
-        "findings": _findings(said["findings"]),
+        "victims": tuple(LaunchId(victim) for victim in fields["victims"]),
+        "verdict": Verdict(fields["verdict"]),
+        "findings": _findings(fields["findings"]),
     }
-    return Plan(**said | read)
+    return Plan(**fields | read)
 
 
-def _findings(said: Iterable[Mapping[str, Any]]) -> tuple[Finding, ...]:
-    return tuple(Finding(**dict(one) | {"verdict": Verdict(one["verdict"])}) for one in said)
+def _findings(fields: Iterable[Mapping[str, Any]]) -> tuple[Finding, ...]:
+    return tuple(Finding(**dict(finding) | {"verdict": Verdict(finding["verdict"])}) for finding in fields)
 
 
 def _launch(text: str) -> LaunchSpec:
-    said = json.loads(text)
-    return LaunchSpec(**said | {"tags": Tags(**said["tags"]), "node": NodePlan(**said["node"])})
+    fields = json.loads(text)
+    return LaunchSpec(**fields | {"tags": Tags(**fields["tags"]), "node": NodePlan(**fields["node"])})
 
 
-def _taken(source: Any, names: tuple[str, ...]) -> dict[str, Any]:
+def _copied_fields(source: Any, names: tuple[str, ...]) -> dict[str, Any]:
     return {name: getattr(source, name) for name in names}

@@ -1,10 +1,10 @@
-"""The ledger's tables. Times are Unix seconds."""
+"""Database tables of the ledger. Times are Unix seconds."""
 
 from sqlmodel import Field, SQLModel
 
 
 class PoolRow(SQLModel, table=True):
-    """One pool: its spec, and where it stands."""
+    """A pool: its spec and its state."""
 
     __tablename__ = "fleet_pools"
 
@@ -12,17 +12,17 @@ class PoolRow(SQLModel, table=True):
     spec_json: str
     version: int
     target: int
-    hold_until: float | None = None
-    hold_reason: str = ""
+    override_until_at: float | None = None
+    override_reason: str = ""
     failures: int = 0
-    """Launches that failed since one worked."""
+    """Consecutive failed launches."""
     breaker_until: float | None = None
     changed_at_json: str = "[]"
-    """When the latest plans were applied."""
+    """Times of the latest applied plans."""
 
 
 class InstanceRow(SQLModel, table=True):
-    """One launch, from the intent on. Rows stay."""
+    """A launch, from the intent on. Rows are never deleted."""
 
     __tablename__ = "fleet_instances"
 
@@ -32,7 +32,7 @@ class InstanceRow(SQLModel, table=True):
     provider: str
     handle: str
     launch_json: str
-    """What is asked of the provider, the same at every try."""
+    """Request to the provider, equal at every attempt."""
     type: str
     region: str
     is_spot: bool
@@ -47,21 +47,21 @@ class InstanceRow(SQLModel, table=True):
     retiring_at: float | None = None
     gone_at: float | None = Field(default=None, index=True)
     cause: str | None = None
-    """What made it go; none while it stays, and of what went before this was kept."""
+    """Cause of the termination; NULL while it lives, and for instances that ended before causes were recorded."""
     message: str
     tries: int
-    """Of what is to be done now."""
+    """Attempts of the current step."""
     next_try_at: float
     missed: int
-    """Lists in a row that it was not in."""
-    is_told: bool
-    """Dataflow was asked to drain its node."""
+    """Consecutive provider lists without the instance."""
+    is_drain_requested: bool
+    """Dataflow was asked to drain the node."""
     suspect_at: float | None = None
-    """Since when what is seen of it has not fit."""
+    """Time since when the instance is SUSPECT."""
 
 
 class DecisionRow(SQLModel, table=True):
-    """One entry of the journal. Rows are only added."""
+    """An entry of the audit log. Rows are only added."""
 
     __tablename__ = "fleet_decisions"
 
@@ -75,23 +75,25 @@ class DecisionRow(SQLModel, table=True):
     message: str
     key: str
     findings_json: str = "[]"
-    """What the guard said of a plan that was applied or refused."""
+    """The guard's findings on an applied or refused plan."""
+    change_json: str | None = None
+    """Change of an applied plan; null for other kinds and for rows before revision 0007."""
 
 
 class ReplyRow(SQLModel, table=True):
-    """What a change was answered with: the same key is answered with it again."""
+    """Reply to a change, returned again for the same idempotency key."""
 
     __tablename__ = "fleet_replies"
 
     key: str = Field(primary_key=True)
-    asked: str
-    """Hash of what was asked for under the key."""
+    request_hash: str
+    """Hash of the request under the key."""
     reply_json: str
     at: float
 
 
 class OrphanRow(SQLModel, table=True):
-    """An instance with the cluster's tag that no living launch stands for."""
+    """An instance with the cluster's tag and without a live launch in the ledger."""
 
     __tablename__ = "fleet_orphans"
 
@@ -99,23 +101,23 @@ class OrphanRow(SQLModel, table=True):
     handle: str = Field(primary_key=True)
     launch_id: str
     seen_at: float
-    """First."""
+    """Time at which the orphan was first seen."""
 
 
 class OwnerRow(SQLModel, table=True):
-    """Who writes the ledger. A process that finds another epoch than its own writes nothing any more."""
+    """Process that writes the ledger. A process that finds another epoch than its own stops writing."""
 
     __tablename__ = "fleet_owner"
 
     id: int = Field(primary_key=True)
     epoch: int
-    """Grows with every start of a service."""
-    place: str
-    """Host and process, for people."""
+    """Incremented at every start of a service."""
+    process: str
+    """Host and process id, for people."""
 
 
 class SwitchRow(SQLModel, table=True):
-    """The kill switch."""
+    """State of the kill switch."""
 
     __tablename__ = "fleet_switch"
 
@@ -125,7 +127,7 @@ class SwitchRow(SQLModel, table=True):
 
 
 class ProposalRow(SQLModel, table=True):
-    """A plan that waits, or waited, for a person."""
+    """A plan that waits or waited for approval."""
 
     __tablename__ = "fleet_proposals"
 
@@ -142,7 +144,7 @@ class ProposalRow(SQLModel, table=True):
 
 
 class MaintainerRow(SQLModel, table=True):
-    """What people told the maintainer."""
+    """Mode of the maintainer, as an operator set it last."""
 
     __tablename__ = "fleet_maintainer"
 
@@ -154,14 +156,14 @@ class MaintainerRow(SQLModel, table=True):
 
 
 class EntryRow(SQLModel, table=True):
-    """One entry of a maintainer's transcript: a copy. The latest stay."""
+    """Copy of an entry of a maintainer's transcript. Only the latest entries are stored."""
 
     __tablename__ = "fleet_transcript"
 
-    place: int | None = Field(default=None, primary_key=True)
-    """Grows over all transcripts."""
+    sequence: int | None = Field(default=None, primary_key=True)
+    """Order of insertion over all transcripts."""
     chain: str = Field(index=True)
-    """Hash of the first entry of its transcript."""
+    """Hash of the transcript's first entry."""
     ordinal: int
     at: float
     wake: str = Field(index=True)

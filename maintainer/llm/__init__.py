@@ -1,1 +1,1 @@
-"""Models behind one port: the Messages API, endpoints that speak chat completions, and a scripted stand-in."""
+"""Models behind one interface: the Messages API, chat completions endpoints, and a scripted (simulated) model."""

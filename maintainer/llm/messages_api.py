@@ -1,7 +1,7 @@
-"""Models behind the Messages API, by its own SDK: streamed, with prompt caching and strict tools.
+"""Model behind the Messages API, through its SDK: streamed, with prompt caching and strict tools.
 
-The SDK's retries are off: a turn that failed is one failure, the loop backs off. Its own look for credentials on disk
-is off too: the key comes from the environment and nowhere else.
+The SDK's retries are disabled: a failed turn is one failure, and the loop backs off. Its search for credentials on disk
+is disabled too: the key comes only from the environment.
 """
 
 import json
@@ -15,23 +15,23 @@ from pydantic import Field
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.runtime.config import Config
-from maintainer.llm.base import (
+from maintainer.llm.interface import (
     Failure,
     Message,
     ModelFailed,
-    Opaque,
+    OpaqueBlock,
     Part,
     Reply,
     Request,
-    Said,
+    TextPart,
     ToolCall,
     ToolReply,
     Usage,
 )
 from maintainer.llm.models import Prices, models
 
-CACHED: dict[str, Any] = {"cache_control": {"type": "ephemeral"}}
-"""Up to and with this block, the request is as in other turns."""
+CACHE_BREAKPOINT: dict[str, Any] = {"cache_control": {"type": "ephemeral"}}
+"""Marks the end of the part of the request that is equal in other turns and therefore cached."""
 
 STATUS_OVERLOADED = 529
 _FAILURES: Mapping[int, Failure] = {
@@ -53,37 +53,38 @@ _TYPES: Mapping[str, Failure] = {
     "permission_error": Failure.AUTH,
     "api_error": Failure.SERVER,
 }
-"""Errors within a stream that began well: the status was 200."""
+"""Errors within a stream whose status was 200."""
 
 
 class MessagesApiOptions(Config):
-    """A hosted model."""
+    """Options of a hosted model."""
 
     model: str
-    """As the service names it."""
+    """Name of the model at the service."""
     base_url: str = ""
-    """Another address of the service; its own when empty."""
+    """Alternative URL of the service; empty for the default."""
     key_variable: str = "ANTHROPIC_API_KEY"
-    """Environment variable with the key."""
+    """Environment variable with the API key."""
     prices: Prices
-    """US dollars for a million tokens, for the budgets."""
+    """US dollars per million tokens, for the budgets."""
     connect_s: float = Field(default=10.0, gt=0)
-    """To reach it; the rest of the time is the wake's."""
+    """Timeout to connect, seconds; the answer has the rest of the wake's time."""
 
 
 @models.register("messages_api", options=MessagesApiOptions)
 class MessagesApi:
-    """One model of the Messages API."""
+    """Client of one model of the Messages API."""
 
     is_simulated = False
 
     def __init__(self, options: MessagesApiOptions, *, http_client: httpx2.AsyncClient | None = None) -> None:
-        """http_client: for tests and proxies; the SDK's own by default. Raises: InvalidInput without a key."""
+        """http_client: for tests and proxies; None for the SDK's own. Raises: InvalidInput without a key."""
         key = os.environ.get(options.key_variable, "")
         if not key:
             raise InvalidInput(
-                f"the model {options.model} needs a key: set the environment variable {options.key_variable}, or take "
-                "kind = 'scripted', which needs none"
+                f"cannot use the model {options.model!r}: it needs a key; set the environment variable "
+                f"{options.key_variable}, or use kind = 'scripted', which needs none",
+                code="model.key_missing",
             )
         self.model = options.model
         self._options = options
@@ -95,44 +96,46 @@ class MessagesApi:
         )
 
     async def reply(self, request: Request) -> Reply:
-        """One turn, streamed. Raises: ModelFailed."""
+        """Requests one turn, streamed. Raises: ModelFailed."""
         usage = Usage()
         try:
-            async with self._client.messages.stream(**self._asked(request)) as stream:
+            async with self._client.messages.stream(**self._request_body(request)) as stream:
                 async for event in stream:
                     if event.type in ("message_start", "message_delta"):
-                        usage = request.heard.usage = usage_of(stream.current_message_snapshot.usage)
+                        usage = request.partial_reply.usage = usage_of(stream.current_message_snapshot.usage)
                     elif event.type == "content_block_delta":
-                        request.heard.add(_written(event.delta))
+                        request.partial_reply.add(_model_text(event.delta))
                 message = stream.current_message_snapshot
         except anthropic.APIStatusError as problem:
-            raise _with(usage, _of_status(problem)) from None
+            raise _with(usage, _failure_of_status(problem)) from None
         except anthropic.APITimeoutError:
             raise _with(usage, ModelFailed(Failure.TIMEOUT, "the model's service did not answer in time")) from None
         except anthropic.APIConnectionError:
-            raise _with(usage, ModelFailed(Failure.CONNECTION, "the model's service cannot be reached")) from None
+            raise _with(usage, ModelFailed(Failure.CONNECTION, "the model's service is unreachable")) from None
         except anthropic.AnthropicError as problem:
             raise _with(usage, ModelFailed(Failure.GARBAGE, f"no answer: {type(problem).__name__}")) from None
-        except Exception as problem:  # what a broken stream raises is of several libraries: none of it is an answer
+        except Exception as problem:  # broken streams raise errors of several libraries
             failure = Failure.DROPPED if _is_transport(problem) else Failure.GARBAGE
-            raise _with(usage, ModelFailed(failure, f"the answer broke off: {type(problem).__name__}")) from None
+            raise _with(
+                usage, ModelFailed(failure, f"the connection closed during the answer: {type(problem).__name__}")
+            ) from None
         return self._complete(message, usage)
 
     def usd(self, usage: Usage) -> float:
-        """What that cost."""
+        """Cost in US dollars."""
         return self._options.prices.usd(usage)
 
     async def close(self) -> None:
-        """Let connections go."""
+        """Closes connections."""
         await self._client.close()
 
-    def _asked(self, request: Request) -> dict[str, Any]:
+    def _request_body(self, request: Request) -> dict[str, Any]:
         messages = [{"role": message.role, "content": _content(message)} for message in request.messages]
-        messages[-1]["content"][-1] |= CACHED  # type: ignore[index, operator]  # the last is the user's
+        messages[-1]["content"][-1] |= CACHE_BREAKPOINT  # type: ignore[index, operator]  # the last message is the user's
         return {
             "model": self.model,
             "max_tokens": request.max_tokens,
-            "system": [{"type": "text", "text": request.system, **CACHED}],
+            "system": [{"type": "text", "text": request.system, **CACHE_BREAKPOINT}],
             "tools": [
                 {"name": tool.name, "description": tool.description, "input_schema": tool.schema, "strict": True}
                 for tool in request.tools
@@ -143,30 +146,30 @@ class MessagesApi:
         }
 
     def _complete(self, message: Any, usage: Usage) -> Reply:
-        """Raises: ModelFailed unless it came to its end, and is one."""
+        """Converts a complete message. Raises: ModelFailed for any other."""
         match message.stop_reason:
             case None:
                 raise _with(usage, ModelFailed(Failure.DROPPED, "the answer stopped before its end"))
             case "max_tokens" | "model_context_window_exceeded":
                 raise _with(usage, ModelFailed(Failure.CUT, f"the answer was cut off ({message.stop_reason})"))
             case "refusal":
-                raise _with(usage, ModelFailed(Failure.REFUSED, "the model refuses"))
+                raise _with(usage, ModelFailed(Failure.REFUSED, "the model refused"))
             case "end_turn" | "tool_use" | "stop_sequence":
                 return Reply(parts=tuple(_part(block) for block in message.content), usage=usage, model=message.model)
             case _:
-                raise _with(usage, ModelFailed(Failure.GARBAGE, "the answer ended in a way that is not known"))
+                raise _with(usage, ModelFailed(Failure.GARBAGE, "the answer has an unknown stop reason"))
 
 
-def _written(delta: Any) -> str:
-    """What a piece of an answer adds: text, arguments of a tool, thoughts."""
+def _model_text(delta: Any) -> str:
+    """Text of a streamed delta: answer, tool arguments or thinking."""
     for name in ("text", "partial_json", "thinking"):
-        if isinstance(found := getattr(delta, name, None), str):
-            return found
+        if isinstance(text := getattr(delta, name, None), str):
+            return text
     return ""
 
 
 def usage_of(usage: Any) -> Usage:
-    """Tokens, as the service counts them."""
+    """Converts the usage of the API."""
     return Usage(
         input=usage.input_tokens or 0,
         output=usage.output_tokens or 0,
@@ -181,28 +184,28 @@ def _content(message: Message) -> list[dict[str, Any]]:
 
 def _block(part: Part) -> dict[str, Any]:
     match part:
-        case Said():
+        case TextPart():
             return {"type": "text", "text": part.text}
         case ToolCall():
             return {"type": "tool_use", "id": part.id, "name": part.name, "input": dict(part.arguments or {})}
         case ToolReply():
             return {"type": "tool_result", "tool_use_id": part.call, "content": part.content, "is_error": part.is_error}
-        case Opaque():
+        case OpaqueBlock():
             return dict(part.block)
 
 
 def _part(block: Any) -> Part:
     match block.type:
         case "text":
-            return Said(text=block.text)
+            return TextPart(text=block.text)
         case "tool_use":
             arguments = block.input if isinstance(block.input, dict) else None
             return ToolCall(id=block.id, name=block.name, arguments=arguments)
         case _:
-            return Opaque(block=json.loads(block.model_dump_json(exclude_none=True)))
+            return OpaqueBlock(block=json.loads(block.model_dump_json(exclude_none=True)))
 
 
-def _of_status(problem: anthropic.APIStatusError) -> ModelFailed:
+def _failure_of_status(problem: anthropic.APIStatusError) -> ModelFailed:
     failure = _TYPES.get(str(problem.type)) if problem.status_code == 200 else _FAILURES.get(problem.status_code)
     if failure is None:
         failure = Failure.SERVER if problem.status_code >= 500 or problem.status_code == 200 else Failure.INVALID

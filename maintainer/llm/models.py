@@ -1,34 +1,34 @@
-"""The kinds of models there are, and what each costs."""
+"""Registry of models, and their prices."""
 
 from pydantic import Field
 
 from astraflow.runtime.config import Config
 from astraflow.runtime.plugins import Registry
-from maintainer.llm.base import Llm, Usage
+from maintainer.llm.interface import Llm, Usage
 
 
 class Prices(Config):
-    """US dollars for a million tokens. What a service charges only its customer knows: there are no defaults."""
+    """US dollars per million tokens. Prices depend on your contract, so there are no defaults."""
 
     input: float = Field(ge=0)
-    """Read by the model anew."""
+    """Uncached input tokens."""
     output: float = Field(ge=0)
-    """Written by the model."""
+    """Output tokens."""
     cache_read: float | None = Field(default=None, ge=0)
-    """Read from the service's cache; a tenth of `input` when absent."""
+    """Input tokens read from the service's cache; None: a tenth of `input`."""
     cache_write: float | None = Field(default=None, ge=0)
-    """Read and kept in the cache; 1.25 times `input` when absent."""
+    """Input tokens written to the cache; None: 1.25 times `input`."""
 
     def usd(self, usage: Usage) -> float:
-        """What that cost.
+        """Cost in US dollars.
 
         >>> Prices(input=4.0, output=20.0).usd(Usage(input=500_000, output=100_000, cache_read=1_000_000))
         4.4
         """
-        read = self.input / 10 if self.cache_read is None else self.cache_read
-        written = self.input * 1.25 if self.cache_write is None else self.cache_write
-        spent = usage.input * self.input + usage.output * self.output
-        return (spent + usage.cache_read * read + usage.cache_write * written) / 1e6
+        read_price = self.input / 10 if self.cache_read is None else self.cache_read
+        write_price = self.input * 1.25 if self.cache_write is None else self.cache_write
+        uncached_cost = usage.input * self.input + usage.output * self.output
+        return (uncached_cost + usage.cache_read * read_price + usage.cache_write * write_price) / 1e6
 
 
 models: Registry[Llm] = Registry(
@@ -38,5 +38,5 @@ models: Registry[Llm] = Registry(
         "chat_completions": "maintainer.llm.chat_completions",
         "scripted": "maintainer.llm.scripted",
     },
-    advice="pip install 'astraflow[llm]' brings what hosted models need",
+    install_hint="pip install 'astraflow[llm]' installs the packages of hosted models",
 )

@@ -1,1 +1,1 @@
-"""Carries out calls of tools: checks what came, reads, plans through the fleet service, does what the mode allows."""
+"""Executes tool calls: validates arguments, reads, plans through the fleet service, applies what the mode allows."""

@@ -1,4 +1,4 @@
-"""The tools that change something: they plan, apply, hold and escalate, as far as people let this maintainer go."""
+"""Tools that change something: plan, apply, override and escalate, within the mode of the maintainer."""
 
 import json
 from collections.abc import Awaitable, Callable
@@ -6,188 +6,192 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from astraflow.contract.errors import Conflict, NotPermitted, PlanRefused
-from astraflow.contract.fleet import Actor, Applied, Decision, LaunchId, Plan, PlanId, PlanRequest, Verdict
+from astraflow.contract.fleet import Actor, AppliedPlan, Decision, LaunchId, Plan, PlanId, PlanRequest, Verdict
 from astraflow.contract.ids import PoolId
-from astraflow.contract.maintenance import MaintainerMode, MaintainerOrders
-from astraflow.runtime.aio import retry
+from astraflow.contract.maintainer import MaintainerControlState, MaintainerMode
 from astraflow.runtime.clock import Clock
-from maintainer.fleet.evidence import Evidence
+from astraflow.runtime.retries import retry
 from maintainer.fleet.guard import verdict
+from maintainer.fleet.guard_inputs import GuardInputs
 from maintainer.names import Names
-from maintainer.toolbox.answers import Refused, named
-from maintainer.toolbox.ports import ChangePort, Record
+from maintainer.toolbox.interfaces import FleetChanger, Record
+from maintainer.toolbox.results import ToolRefused, resolve
 from maintainer.tools import inputs, outputs
 from maintainer.transcript import Kind
 
 T = TypeVar("T")
 
-AGAIN_S = 20.0
-"""A change whose answer did not come is sent again, under its key, for so long."""
+RESEND_S = 20.0
+"""Time for which a change without an answer is resent under its key, seconds."""
 
-KEPT_PLANS = 100
-"""A session of MCP may last for days; a plan is good for minutes."""
+MAX_PLANS = 100
+"""Plans per session: an MCP session may last for days, a plan is valid for minutes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Done:
-    """One thing that was done, or would have been: for notes, verification and counting."""
+class CompletedAction:
+    """Action that was taken or recorded, for notes, verification and counters."""
 
-    what: str
-    """`plan`, `hold`, `escalate`."""
+    kind: str
+    """`plan`, `override` or `escalate`."""
     outcome: outputs.Outcome
     pool: str
     message: str
-    """For people."""
+    """Text for people."""
     plan: Plan | None = None
     decision: int | None = None
-    is_news: bool = True
-    """False for what people have before them already."""
+    needs_note: bool = True
+    """False if people already have a note about it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What came of applying a plan."""
+    """Result of applying a plan."""
 
     outcome: outputs.Outcome
     message: str
-    """For people."""
-    applied: Applied | None = None
+    """Text for people."""
+    applied: AppliedPlan | None = None
     guard_json: str = ""
-    """What the guard was told then; empty where it was not asked."""
+    """Input of the guard at that time; empty if it was not called."""
     proposal: str = ""
-    """The plan that waits for a person: this one, or an earlier one that asks for the same."""
+    """Plan that waits for a person: this one, or an earlier equal one."""
 
 
 class Changes:
-    """Those of one wake, or of one session."""
+    """Changes of one wake or session."""
 
     def __init__(
         self,
         *,
-        fleet: ChangePort,
+        fleet: FleetChanger,
         names: Names,
         actor: Actor,
-        orders: Callable[[], MaintainerOrders],
+        control_state: Callable[[], MaintainerControlState],
         clock: Clock,
         scope: str,
         record: Record,
-        one_plan_each: bool,
+        is_one_plan_per_pool: bool,
     ) -> None:
-        """As `Toolbox` is told."""
+        """Arguments as in `Toolbox`."""
         self._fleet = fleet
         self._names = names
         self._actor = actor
-        self._orders = orders
+        self._control_state = control_state
         self._clock = clock
         self._scope = scope
         self._record = record
-        self._one_plan_each = one_plan_each
+        self._is_one_plan_per_pool = is_one_plan_per_pool
         self._plans: dict[PlanId, Plan] = {}
-        self._planned: set[str] = set()
-        """Pools that have had their plan."""
+        self._planned_pools: set[str] = set()
+        """Pools that already have a plan in this wake."""
         self._steps = 0
-        self.done: list[Done] = []
-        """What came of it all, in order."""
+        self.done: list[CompletedAction] = []
+        """Results, in order."""
 
-    async def plan(self, asked: inputs.PlanInput) -> Plan:
-        """`fleet_plan`. Raises: Refused; what the fleet service raises."""
-        if (asked.target is None) == (not asked.retire):
-            raise Refused("bad_arguments", "either target or retire, and the other null")
-        pool = PoolId(named(lambda: self._names.name("pool", asked.pool)))
-        if self._one_plan_each and pool in self._planned:
-            raise Refused("one_plan")
-        retire = named(lambda: tuple(LaunchId(self._names.name("node", node)) for node in asked.retire or ()))
-        reason = self._names.reveal(asked.reason) or "no reason was given"
-        request = PlanRequest(pool=pool, actor=self._actor, reason=reason, target=asked.target, retire=retire)
+    async def plan(self, arguments: inputs.PlanInput) -> Plan:
+        """`fleet_plan`. Raises: ToolRefused; errors of the fleet service."""
+        if (arguments.target is None) == (not arguments.retire):
+            raise ToolRefused("bad_arguments", "either target or retire, and the other null")
+        pool = PoolId(resolve(lambda: self._names.name("pool", arguments.pool)))
+        if self._is_one_plan_per_pool and pool in self._planned_pools:
+            raise ToolRefused("one_plan")
+        retire = resolve(lambda: tuple(LaunchId(self._names.name("node", node)) for node in arguments.retire or ()))
+        reason = self._names.reveal(arguments.reason) or "no reason was given"
+        request = PlanRequest(pool=pool, actor=self._actor, reason=reason, target=arguments.target, retire=retire)
         plan = await self._fleet.plan(request)
-        self._planned.add(pool)
+        self._planned_pools.add(pool)
         self._plans[plan.id] = plan
-        for old in list(self._plans)[:-KEPT_PLANS]:
+        for old in list(self._plans)[:-MAX_PLANS]:
             del self._plans[old]
         await self._record(Kind.VERDICT, verdict_body(plan, "plan"))
         return plan
 
-    async def apply(self, asked: inputs.ApplyInput) -> outputs.ApplyOutput:
-        """`fleet_apply`. Raises: Refused; what the fleet service raises."""
-        plan = self._plans.get(PlanId.known(asked.plan_id))
+    async def apply(self, arguments: inputs.ApplyInput) -> outputs.ApplyOutput:
+        """`fleet_apply`. Raises: ToolRefused; errors of the fleet service."""
+        plan = self._plans.get(PlanId.unchecked(arguments.plan_id))
         if plan is None:
-            raise Refused("unknown_plan")
-        key = f"{self._scope}:{asked.idempotency_key}"
-        came = await self._came_of(plan, key, self._orders().mode)
-        applied = came.applied
+            raise ToolRefused("unknown_plan")
+        key = f"{self._scope}:{arguments.idempotency_key}"
+        result = await self._apply_and_record(plan, key, self._control_state().mode)
+        applied = result.applied
         return outputs.ApplyOutput(
             plan_id=plan.id,
-            outcome=came.outcome,
+            outcome=result.outcome,
             launched=len(applied.launched) if applied is not None else 0,
             retired=len(applied.retired) if applied is not None else 0,
             decision=applied.decision if applied is not None else None,
-            held_s=round(plan.hold_s, 1) if applied is not None and applied.hold_until is not None else 0.0,
+            applied_override_s=round(plan.override_s, 1)
+            if applied is not None and applied.override_until_at is not None
+            else 0.0,
             verify_after_s=round(plan.eta_s, 1) if applied is not None else None,
         )
 
-    async def hold(self, asked: inputs.HoldInput) -> outputs.DoneOutput:
-        """`fleet_hold`. Raises: Refused; what the fleet service raises."""
-        pool = PoolId(named(lambda: self._names.name("pool", asked.pool)))
-        reason = self._names.reveal(asked.reason) or "no reason was given"
-        key = self._key("hold")
+    async def override(self, arguments: inputs.OverrideInput) -> outputs.DoneOutput:
+        """`fleet_override`. Raises: ToolRefused; errors of the fleet service."""
+        pool = PoolId(resolve(lambda: self._names.name("pool", arguments.pool)))
+        reason = self._names.reveal(arguments.reason) or "no reason was given"
+        key = self._key("override")
         decision = None
-        if self._orders().mode is not MaintainerMode.SHADOW:
-            holding = self._fleet.hold
-            decision = await self._sent(
-                "hold",
-                lambda: holding(pool, minutes=float(asked.minutes), actor=self._actor, key=key, reason=reason),
+        if self._control_state().mode is not MaintainerMode.SHADOW:
+            set_override = self._fleet.set_override
+            decision = await self._send_until_answered(
+                "override",
+                lambda: set_override(pool, minutes=float(arguments.minutes), actor=self._actor, key=key, reason=reason),
             )
-        return await self._told("hold", decision, pool=pool, message=f"held for {asked.minutes} minutes: {reason}")
+        return await self._done_output(
+            "override", decision, pool=pool, message=f"override for {arguments.minutes} minutes: {reason}"
+        )
 
-    async def escalate(self, asked: inputs.EscalateInput) -> outputs.DoneOutput:
-        """`fleet_escalate`. Raises: what the fleet service raises."""
-        text = self._names.reveal(asked.text) or "no text was given"
+    async def escalate(self, arguments: inputs.EscalateInput) -> outputs.DoneOutput:
+        """`fleet_escalate`. Raises: errors of the fleet service."""
+        text = self._names.reveal(arguments.text) or "no text was given"
         key = self._key("escalate")
         decision = None
-        if self._orders().mode is not MaintainerMode.SHADOW:
-            telling = self._fleet.escalate
-            decision = await self._sent(
-                "escalate", lambda: telling(asked.severity, actor=self._actor, key=key, reason=text)
+        if self._control_state().mode is not MaintainerMode.SHADOW:
+            escalate = self._fleet.escalate
+            decision = await self._send_until_answered(
+                "escalate", lambda: escalate(arguments.severity, actor=self._actor, key=key, reason=text)
             )
-        return await self._told("escalate", decision, pool="", message=f"{asked.severity}: {text}")
+        return await self._done_output("escalate", decision, pool="", message=f"{arguments.severity}: {text}")
 
-    async def _came_of(self, plan: Plan, key: str, mode: MaintainerMode) -> Outcome:
-        """Carry it out as far as it may be, and write down what came of it."""
+    async def _apply_and_record(self, plan: Plan, key: str, mode: MaintainerMode) -> Outcome:
+        """Applies, proposes or records a plan as the mode allows; records the result."""
         findings = "; ".join(finding.message for finding in plan.findings)
         try:
             if mode is MaintainerMode.SHADOW:
-                came = Outcome(outcome="recorded", message=findings)
+                result = Outcome(outcome="recorded", message=findings)
             elif plan.verdict is Verdict.REFUSED:
-                came = Outcome(outcome="refused", message=findings)
+                result = Outcome(outcome="refused", message=findings)
             else:
-                came = await self._carried_out(plan, key, mode, findings)
+                result = await self._apply_or_propose(plan, key, mode, findings)
         except PlanRefused as problem:
-            came = Outcome(outcome="refused", message=str(problem), guard_json=problem.guard_json)
+            result = Outcome(outcome="refused", message=str(problem), guard_json=problem.guard_json)
         except NotPermitted as problem:
-            came = Outcome(outcome="refused", message=str(problem))
+            result = Outcome(outcome="refused", message=str(problem))
         except Conflict as problem:
-            came = Outcome(outcome="conflict", message=str(problem))
-        await self._note_action(plan, came, key=key)
-        return came
+            result = Outcome(outcome="conflict", message=str(problem))
+        await self._note_action(plan, result, key=key)
+        return result
 
-    async def _carried_out(self, plan: Plan, key: str, mode: MaintainerMode, findings: str) -> Outcome:
-        """Apply what may be applied, and put the rest before people."""
+    async def _apply_or_propose(self, plan: Plan, key: str, mode: MaintainerMode, findings: str) -> Outcome:
+        """Applies a plan that needs no approval; proposes any other."""
         if mode is MaintainerMode.AUTO and plan.verdict is Verdict.ALLOWED:
-            applied = await self._sent("apply", lambda: self._fleet.apply(plan.id, key=key))
+            applied = await self._send_until_answered("apply", lambda: self._fleet.apply(plan.id, key=key))
             return Outcome(outcome="applied", applied=applied, message=applied.message, guard_json=applied.guard_json)
-        proposing = self._fleet.propose
-        key = f"{self._scope}:propose:{plan.id}"  # twice is once, whatever the model calls it
-        proposal = await self._sent(
-            "propose", lambda: proposing(plan.id, actor=self._actor, key=key, reason=plan.request.reason)
+        propose = self._fleet.propose
+        key = f"{self._scope}:propose:{plan.id}"  # one proposal per plan, whatever key the model chose
+        proposal = await self._send_until_answered(
+            "propose", lambda: propose(plan.id, actor=self._actor, key=key, reason=plan.request.reason)
         )
-        waits = proposal.plan.id
-        message = findings if waits == plan.id else f"the same waits for a person already, as plan {waits}"
-        return Outcome(outcome="proposed", message=message, proposal=waits)
+        waiting_id = proposal.plan.id
+        message = findings if waiting_id == plan.id else f"an equal plan already waits for a person: {waiting_id}"
+        return Outcome(outcome="proposed", message=message, proposal=waiting_id)
 
-    async def _note_action(self, plan: Plan, came: Outcome, *, key: str) -> None:
-        if came.guard_json:
-            await self._record(Kind.VERDICT, verdict_body(plan, "apply", guard_json=came.guard_json))
-        applied = came.applied
+    async def _note_action(self, plan: Plan, result: Outcome, *, key: str) -> None:
+        if result.guard_json:
+            await self._record(Kind.VERDICT, verdict_body(plan, "apply", guard_json=result.guard_json))
+        applied = result.applied
         body = {
             "plan": plan.id,
             "pool": plan.request.pool,
@@ -195,42 +199,45 @@ class Changes:
             "target": plan.target,
             "launches": plan.launches,
             "eta_s": plan.eta_s,
-            "outcome": came.outcome,
+            "outcome": result.outcome,
             "key": key,
-            "message": came.message,
+            "message": result.message,
             "decision": applied.decision if applied is not None else None,
             "launched": list(applied.launched) if applied is not None else [],
             "retired": list(applied.retired) if applied is not None else [],
-            "proposal": came.proposal,
+            "proposal": result.proposal,
         }
         await self._record(Kind.ACTION, body)
-        already = any(
-            one.plan is not None and one.plan.id == plan.id and one.outcome == came.outcome for one in self.done
+        is_recorded = any(
+            action.plan is not None and action.plan.id == plan.id and action.outcome == result.outcome
+            for action in self.done
         )
-        if not already:
+        if not is_recorded:
             self.done.append(
-                Done(
-                    what="plan",
-                    outcome=came.outcome,
+                CompletedAction(
+                    kind="plan",
+                    outcome=result.outcome,
                     pool=plan.request.pool,
-                    message=came.message or f"from {plan.nodes} to {plan.target} nodes",
+                    message=result.message or f"from {plan.nodes} to {plan.target} nodes",
                     plan=plan,
                     decision=applied.decision if applied is not None else None,
-                    is_news=came.proposal in ("", plan.id),
+                    needs_note=result.proposal in ("", plan.id),
                 )
             )
 
-    async def _told(self, what: str, decision: Decision | None, *, pool: str, message: str) -> outputs.DoneOutput:
+    async def _done_output(
+        self, what: str, decision: Decision | None, *, pool: str, message: str
+    ) -> outputs.DoneOutput:
         outcome: outputs.Outcome = "applied" if decision is not None else "recorded"
         number = decision.ordinal if decision is not None else None
         body = {"what": what, "pool": pool, "outcome": outcome, "message": message, "decision": number}
         await self._record(Kind.ACTION, body)
-        self.done.append(Done(what=what, outcome=outcome, pool=pool, message=message, decision=number))
+        self.done.append(CompletedAction(kind=what, outcome=outcome, pool=pool, message=message, decision=number))
         return outputs.DoneOutput(outcome=outcome, decision=number)
 
-    async def _sent(self, what: str, change: Callable[[], Awaitable[T]]) -> T:
-        """A change, until its answer has come: it is made once, however often it is sent."""
-        return await retry(change, what=what, give_up_after_s=AGAIN_S, clock=self._clock)
+    async def _send_until_answered(self, what: str, change: Callable[[], Awaitable[T]]) -> T:
+        """Sends a change until it is answered; its key makes repeats harmless."""
+        return await retry(change, what=what, give_up_after_s=RESEND_S, clock=self._clock)
 
     def _key(self, what: str) -> str:
         self._steps += 1
@@ -238,16 +245,17 @@ class Changes:
 
 
 def verdict_body(plan: Plan, phase: str, *, guard_json: str = "") -> dict[str, Any]:
-    """What `replay` needs, and what was said. phase: `plan`, or `apply` with what the guard was told then."""
-    told = Evidence.parse(guard_json or plan.guard_json)
-    findings = plan.findings if phase == "plan" else told.findings()
+    """Body of a verdict: input of `replay`, findings and verdict. phase: `plan`, or `apply` with the guard's input at
+    that time."""
+    guard_inputs = GuardInputs.parse(guard_json or plan.guard_json)
+    findings = plan.findings if phase == "plan" else guard_inputs.findings()
     return {
         "phase": phase,
         "plan": plan.id,
         "pool": plan.request.pool,
         "target": plan.target,
         "retire": list(plan.request.retire),
-        "guard": json.loads(told.to_json()),
-        "findings": [[one.code, one.verdict.value, one.message] for one in findings],
+        "guard": json.loads(guard_inputs.to_json()),
+        "findings": [[finding.code, finding.verdict.value, finding.message] for finding in findings],
         "verdict": (plan.verdict if phase == "plan" else verdict(findings)).value,
     }

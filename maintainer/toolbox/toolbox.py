@@ -1,7 +1,7 @@
-"""The tools of one wake, or of one session of MCP: a call in, an answer out.
+"""Tools of one wake or MCP session: executes a call, returns its result.
 
-What one has planned only it applies. Whatever a model says, errors come back as a word and a fixed sentence, and
-nothing here knows how to do anything that is not a tool.
+It applies only its own plans. Errors are returned as an error word with a fixed sentence, and nothing outside the tools
+can be executed.
 """
 
 import asyncio
@@ -12,141 +12,141 @@ from pydantic import ValidationError
 
 from astraflow.contract.errors import Conflict, InvalidInput, NotPermitted
 from astraflow.contract.fleet import Actor
-from astraflow.contract.maintenance import MaintainerMode, MaintainerOrders
-from astraflow.runtime.aio import TRANSIENT
+from astraflow.contract.maintainer import MaintainerControlState, MaintainerMode
 from astraflow.runtime.clock import Clock
+from astraflow.runtime.retries import TRANSIENT
 from maintainer.names import Names
-from maintainer.observation import Signal
-from maintainer.sight import Sight
-from maintainer.toolbox.answers import Refused, ToolResult, explained, named, refusal
-from maintainer.toolbox.changes import Changes, Done
-from maintainer.toolbox.ports import FleetPort, Record, unrecorded
+from maintainer.signals import Signal
+from maintainer.snapshot import Snapshot
+from maintainer.toolbox.changes import Changes, CompletedAction
+from maintainer.toolbox.interfaces import FleetClient, Record, skip_record
+from maintainer.toolbox.results import ToolRefused, ToolResult, error_result, resolve, validation_summary
 from maintainer.tools import inputs
-from maintainer.tools.base import Kind, Typed
+from maintainer.tools.base import Kind, ToolModel
 from maintainer.tools.registry import TOOLS
 from maintainer.views.journal import events_view, explanation
-from maintainer.views.moment import Moment
 from maintainer.views.nodes import nodes_view
 from maintainer.views.plans import plan_view
 from maintainer.views.reports import report_view
+from maintainer.views.view_context import ViewContext
 
 T = TypeVar("T")
 
-LAST_S = 0.25
-"""A change that was sent when people stopped the wake is given so long to be answered, and no longer."""
+STOP_GRACE_S = 0.25
+"""Time that a change in flight has to finish when people stop the wake, seconds."""
 
 
 class Toolbox:
-    """One for each wake, and one for each session."""
+    """Toolbox of one wake or session."""
 
     def __init__(
         self,
         *,
-        look: Callable[[], Awaitable[tuple[Sight, tuple[Signal, ...]]]],
-        fleet: FleetPort,
+        detect_signals: Callable[[], Awaitable[tuple[Snapshot, tuple[Signal, ...]]]],
+        fleet: FleetClient,
         names: Names,
         actor: Actor,
-        orders: Callable[[], MaintainerOrders],
+        control_state: Callable[[], MaintainerControlState],
         clock: Clock,
         scope: str,
-        record: Record = unrecorded,
-        one_plan_each: bool = True,
+        record: Record = skip_record,
+        is_one_plan_per_pool: bool = True,
         is_read_only: bool = False,
     ) -> None:
-        """look: what is seen now. orders: what people told it, asked for at every call.
+        """detect_signals: reads a snapshot with its signals. control_state: read at every call.
 
-        scope: begins the keys of all changes; no other wake or session has it. one_plan_each: at most one plan for
-        each pool. is_read_only: no tool that writes is there.
+        scope: prefix of all idempotency keys, unique to this wake or session. is_one_plan_per_pool: allows at most one
+        plan per pool. is_read_only: offers only tools that read.
         """
-        self._look = look
+        self._detect_signals = detect_signals
         self._fleet = fleet
         self._names = names
-        self._orders = orders
+        self._control_state = control_state
         self._changes = Changes(
             fleet=fleet,
             names=names,
             actor=actor,
-            orders=orders,
+            control_state=control_state,
             clock=clock,
             scope=scope,
             record=record,
-            one_plan_each=one_plan_each,
+            is_one_plan_per_pool=is_one_plan_per_pool,
         )
         self.tools = {name: tool for name, tool in TOOLS.items() if not is_read_only or tool.kind is Kind.READ}
 
     @property
-    def done(self) -> Sequence[Done]:
-        """What came of it all, in order."""
+    def done(self) -> Sequence[CompletedAction]:
+        """Results of all changes, in order."""
         return self._changes.done
 
     async def call(self, name: str, arguments: Mapping[str, Any] | None) -> ToolResult:
-        """One call. Whatever is wrong with it is an answer; only a transcript that cannot be written raises."""
+        """Executes one call. Every error becomes a result; only a failed write of the transcript raises."""
         try:
             output = await self._answer(name, arguments)
-        except Refused as refused:
-            return refusal(refused.error, refused.details)
+        except ToolRefused as refused:
+            return error_result(refused.error, refused.details)
         except (Conflict, NotPermitted, InvalidInput):
-            return refusal("not_possible")
+            return error_result("not_possible")
         except TRANSIENT:
-            return refusal("not_reachable")
+            return error_result("not_reachable")
         return ToolResult(content=output.model_dump_json(), output=output)
 
-    async def _answer(self, name: str, arguments: Mapping[str, Any] | None) -> Typed:
+    async def _answer(self, name: str, arguments: Mapping[str, Any] | None) -> ToolModel:
         tool = self.tools.get(name)
         if tool is None:
-            raise Refused("unknown_tool", ", ".join(self.tools))
+            raise ToolRefused("unknown_tool", ", ".join(self.tools))
         try:
-            asked = tool.input.model_validate({} if arguments is None and tool.kind is Kind.READ else arguments)
+            tool_input = tool.input.model_validate({} if arguments is None and tool.kind is Kind.READ else arguments)
         except ValidationError as problem:
-            raise Refused("bad_arguments", explained(problem)) from None
-        self._check_orders(tool.kind)
-        match asked:
+            raise ToolRefused("bad_arguments", validation_summary(problem)) from None
+        self._check_may_act(tool.kind)
+        match tool_input:
             case inputs.ReportInput():
-                moment = await self._moment()
-                return named(lambda: report_view(moment, asked, mode=self._orders().mode))
+                view_context = await self._view_context()
+                return resolve(lambda: report_view(view_context, tool_input, mode=self._control_state().mode))
             case inputs.NodesInput():
-                moment = await self._moment()
-                return named(lambda: nodes_view(moment, asked))
+                view_context = await self._view_context()
+                return resolve(lambda: nodes_view(view_context, tool_input))
             case inputs.EventsInput():
-                return events_view(await self._moment(), asked)
+                return events_view(await self._view_context(), tool_input)
             case inputs.ExplainInput():
-                return await self._explain(asked)
+                return await self._explain(tool_input)
             case inputs.PlanInput():
-                plan = await self._changes.plan(asked)
-                return plan_view(await self._moment(), plan)
+                plan = await self._changes.plan(tool_input)
+                return plan_view(await self._view_context(), plan)
             case inputs.ApplyInput():
-                return await finished(self._changes.apply(asked))
-            case inputs.HoldInput():
-                return await finished(self._changes.hold(asked))
+                return await finish_change(self._changes.apply(tool_input))
+            case inputs.OverrideInput():
+                return await finish_change(self._changes.override(tool_input))
             case inputs.EscalateInput():
-                return await finished(self._changes.escalate(asked))
+                return await finish_change(self._changes.escalate(tool_input))
             case _:
-                raise Refused("unknown_tool")
+                raise ToolRefused("unknown_tool")
 
-    def _check_orders(self, kind: Kind) -> None:
-        """People are heard before every step: reading is always free."""
-        orders = self._orders()
-        if kind is not Kind.READ and (not orders.may_act or orders.mode is MaintainerMode.OFF):
-            raise Refused("kill_switch")
+    def _check_may_act(self, kind: Kind) -> None:
+        """Refuses changes that the control state forbids; reading is always allowed."""
+        control_state = self._control_state()
+        if kind is not Kind.READ and (not control_state.may_act or control_state.mode is MaintainerMode.OFF):
+            raise ToolRefused("kill_switch")
 
-    async def _moment(self) -> Moment:
-        sight, signals = await self._look()
-        return Moment(sight, signals, self._names)
+    async def _view_context(self) -> ViewContext:
+        snapshot, signals = await self._detect_signals()
+        return ViewContext(snapshot, signals, self._names)
 
-    async def _explain(self, asked: inputs.ExplainInput) -> Typed:
-        found = await self._fleet.decisions(before=asked.decision + 1, limit=1)
-        if not found or found[0].ordinal != asked.decision:
-            raise Refused("unknown_name")
-        return explanation(await self._moment(), found[0])
+    async def _explain(self, arguments: inputs.ExplainInput) -> ToolModel:
+        decisions = await self._fleet.decisions(before=arguments.decision + 1, limit=1)
+        if not decisions or decisions[0].ordinal != arguments.decision:
+            raise ToolRefused("unknown_name")
+        return explanation(await self._view_context(), decisions[0])
 
 
-async def finished(work: Coroutine[Any, Any, T]) -> T:
-    """What comes of a change. Its caller may be stopped meanwhile: what was sent is written down, if that is soon."""
-    working = asyncio.create_task(work)
+async def finish_change(work: Coroutine[Any, Any, T]) -> T:
+    """Awaits a change. If the caller is cancelled, a sent change has `STOP_GRACE_S` to finish and be recorded."""
+    change_task = asyncio.create_task(work)
     try:
-        return await asyncio.shield(working)
+        return await asyncio.shield(change_task)
     except asyncio.CancelledError:
-        await asyncio.wait({working}, timeout=LAST_S)
-        working.cancel()
-        await asyncio.gather(working, return_exceptions=True)
+        await asyncio.wait({change_task}, timeout=STOP_GRACE_S)
+        change_task.cancel()
+        await asyncio.gather(change_task, return_exceptions=True)
         raise

@@ -1,1 +1,1 @@
-"""What the maintainer can do: one registry of typed tools, the same for the loop's model and for MCP."""
+"""Tools of the maintainer: one registry of typed tools for the model and for MCP."""

@@ -1,4 +1,4 @@
-"""What a tool is: a name, a kind, strict schemas for what goes in and comes out, and hints for whoever lists it."""
+"""Definition of a tool: name, kind, strict input and output schemas, and MCP annotations."""
 
 import copy
 import hashlib
@@ -20,31 +20,31 @@ _BOUNDS = {
     "maxItems": "at most {} items",
     "pattern": "matching {}",
 }
-"""What strict schemas may not say, and how a description says it instead."""
+"""Keywords that strict schemas do not allow, and their text in a description."""
 
 
-class Typed(BaseModel):
-    """Of tools: frozen, unknown keys refused, nothing converted from another type."""
+class ToolModel(BaseModel):
+    """Base of tool schemas: frozen, refuses unknown keys, converts no types."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, strict=True)
 
 
 class Kind(Enum):
-    """What a call may do."""
+    """Effect of a tool."""
 
     READ = "read"
-    """Nothing changes."""
+    """Changes nothing."""
     PROPOSE = "propose"
-    """A plan is made; the fleet is as before."""
+    """Makes a plan; the fleet is unchanged."""
     CAUTION = "caution"
-    """Written down, and safe: a hold, a word to people. It takes nothing away."""
+    """Recorded and safe: an override or an escalation. Removes nothing."""
     MUTATE = "mutate"
-    """The fleet is changed."""
+    """Changes the fleet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Annotations:
-    """Hints as MCP has them. They enforce nothing: the guard does."""
+    """Annotations of MCP. They enforce nothing; the guard does."""
 
     title: str
     is_read_only: bool
@@ -54,7 +54,7 @@ class Annotations:
 
     @classmethod
     def of(cls, kind: Kind, title: str) -> "Annotations":
-        """What a kind of tool says of itself: one that is new is not less careful by being forgotten.
+        """Annotations of a kind of tool; every new tool gets them by its kind.
 
         >>> Annotations.of(Kind.MUTATE, "Apply").is_destructive
         True
@@ -63,72 +63,74 @@ class Annotations:
             title=title,
             is_read_only=kind is Kind.READ,
             is_destructive=kind is Kind.MUTATE,
-            is_idempotent=kind in (Kind.READ, Kind.MUTATE),  # a second apply under a key is the first one's answer
+            is_idempotent=kind in (Kind.READ, Kind.MUTATE),  # a repeated apply returns the first answer
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tool:
-    """One verb."""
+    """Definition of one tool."""
 
     name: str
     kind: Kind
     description: str
-    """For the model: what it is for, what it returns, when it is refused."""
-    input: type[Typed]
-    output: type[Typed]
+    """Text for the model: purpose, result, and when it is refused."""
+    input: type[ToolModel]
+    output: type[ToolModel]
     title: str
 
     @property
     def annotations(self) -> Annotations:
-        """Of its kind."""
+        """Annotations of the tool's kind."""
         return Annotations.of(self.kind, self.title)
 
     def input_schema(self) -> dict[str, Any]:
-        """JSON schema with bounds and defaults, for MCP and people."""
+        """Input JSON schema with bounds and defaults, for MCP and people."""
         return _inlined(self.input.model_json_schema())
 
     def output_schema(self) -> dict[str, Any]:
-        """JSON schema of what it returns."""
+        """Output JSON schema."""
         return _inlined(self.output.model_json_schema(mode="serialization"))
 
     def strict_schema(self) -> dict[str, Any]:
-        """The input schema as strict decoding wants it: all keys required (null for none), bounds in descriptions."""
+        """Input schema for strict decoding: all keys required (null for none), bounds in descriptions."""
         return strict(self.input_schema())
 
 
 def strict(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """A schema that any strict decoder takes; what it cannot say stands in descriptions, and is checked on arrival.
+    """Schema for strict decoders; bounds move to descriptions and are validated when a call arrives.
 
     >>> strict({"type": "integer", "minimum": 1, "description": "How many."})
     {'type': 'integer', 'description': 'How many. (at least 1)'}
     """
-    made = {key: value for key, value in schema.items() if key not in {*_BOUNDS, "title", "default"}}
-    said = [text.format(schema[key]) for key, text in _BOUNDS.items() if key in schema]
+    converted = {key: value for key, value in schema.items() if key not in {*_BOUNDS, "title", "default"}}
+    bounds = [text.format(schema[key]) for key, text in _BOUNDS.items() if key in schema]
     for option in schema.get("anyOf", ()):
-        said += [text.format(option[key]) for key, text in _BOUNDS.items() if key in option]
-    if said:
-        made["description"] = f"{schema.get('description', '')} ({', '.join(said)})".strip()
-    if "properties" in made:
-        made["properties"] = {name: strict(inner) for name, inner in made["properties"].items()}
-        made |= {"required": list(made["properties"]), "additionalProperties": False}
-    if "items" in made:
-        made["items"] = strict(made["items"])
-    if "anyOf" in made:
-        made["anyOf"] = [strict(option) for option in made["anyOf"]]
-        for option in made["anyOf"]:
+        bounds += [text.format(option[key]) for key, text in _BOUNDS.items() if key in option]
+    if bounds:
+        converted["description"] = f"{schema.get('description', '')} ({', '.join(bounds)})".strip()
+    if "properties" in converted:
+        converted["properties"] = {name: strict(inner) for name, inner in converted["properties"].items()}
+        converted |= {"required": list(converted["properties"]), "additionalProperties": False}
+    if "items" in converted:
+        converted["items"] = strict(converted["items"])
+    if "anyOf" in converted:
+        converted["anyOf"] = [strict(option) for option in converted["anyOf"]]
+        for option in converted["anyOf"]:
             option.pop("description", None)
-    return made
+    return converted
 
 
 def tools_hash(tools: Iterable[Tool]) -> str:
-    """Of all that a model is told about them: it changes when anything of it does."""
-    told = [[tool.name, tool.kind.value, tool.description, tool.input_schema(), tool.output_schema()] for tool in tools]
-    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+    """Hash of everything that a model receives about the tools."""
+    definitions = [
+        [tool.name, tool.kind.value, tool.description, tool.input_schema(), tool.output_schema()] for tool in tools
+    ]
+    return hashlib.sha256(json.dumps(definitions, sort_keys=True).encode()).hexdigest()
 
 
 def _inlined(schema: dict[str, Any]) -> dict[str, Any]:
-    """Without references: some readers know none."""
+    """Schema without references, which some clients do not support."""
     shared = schema.pop("$defs", {})
 
     def inline(value: Any) -> Any:

@@ -1,1 +1,1 @@
-"""From what is seen to what a model is told: numbers, closed choices, tokens. Pure, but for the tokens it gives out."""
+"""Views: converts a snapshot into figures, enum values and tokens for a model. Pure except for issuing tokens."""

@@ -1,48 +1,51 @@
-"""Plans, and how far one may go without a person."""
+"""Views of plans, with the envelope that needs no approval."""
 
 import math
 from typing import get_args
 
 from astraflow.contract.fleet import Plan
-from maintainer.fleet.evidence import Evidence
+from maintainer.fleet.guard_inputs import GuardInputs
 from maintainer.tools import outputs
 from maintainer.views.figures import rounded
-from maintainer.views.moment import Moment
+from maintainer.views.view_context import ViewContext
 
 
-def plan_view(moment: Moment, plan: Plan) -> outputs.PlanOutput:
+def plan_view(view_context: ViewContext, plan: Plan) -> outputs.PlanOutput:
     """`fleet_plan`."""
-    low, high = envelope(Evidence.parse(plan.guard_json))
-    known = get_args(outputs.FindingCode)
+    low, high = envelope(GuardInputs.parse(plan.guard_json))
+    known_codes = get_args(outputs.FindingCode)
     return outputs.PlanOutput(
         plan_id=plan.id,
-        pool=moment.names.token("pool", plan.request.pool),
+        pool=view_context.names.token("pool", plan.request.pool),
         nodes_now=plan.nodes,
         target=plan.target,
         launches=plan.launches,
-        victims=[moment.names.token("node", victim) for victim in plan.victims],
+        victims=[view_context.names.token("node", victim) for victim in plan.victims],
         eta_s=rounded(plan.eta_s),
         usd_per_hour_change=rounded(plan.usd_per_hour_change),
         verdict=plan.verdict.value,
         needs_approval=plan.needs_approval,
         findings=[
-            outputs.FindingView(code=one.code if one.code in known else "other", verdict=one.verdict.value)  # type: ignore[arg-type]  # it is one of them
-            for one in plan.findings
+            outputs.FindingView(
+                code=finding.code if finding.code in known_codes else "other",  # type: ignore[arg-type]  # a known code
+                verdict=finding.verdict.value,
+            )
+            for finding in plan.findings
         ],
-        hold_s=rounded(plan.hold_s),
+        override_s=rounded(plan.override_s),
         envelope_low=low,
         envelope_high=high,
-        expires_in_s=rounded(max(0.0, plan.expires_at - moment.sight.at)),
+        expires_in_s=rounded(max(0.0, plan.expires_at - view_context.snapshot.at)),
     )
 
 
-def envelope(told: Evidence) -> tuple[int, int]:
-    """Targets that need nobody's approval, as far as the distance from the rule's and the pool's bounds go."""
+def envelope(told: GuardInputs) -> tuple[int, int]:
+    """Targets that need no approval, from the distance to the rule and the bounds of the pool."""
     situation, limits = told.situation, told.limits
     rule = situation.rule_target if situation.rule_target is not None else situation.size
-    room = max(limits.envelope_nodes, limits.envelope_share * rule)
+    margin = max(limits.envelope_nodes, limits.envelope_share * rule)
     low, high = (
-        max(situation.spec.min_nodes, math.ceil(rule - room)),
-        min(situation.spec.max_nodes, math.floor(rule + room)),
+        max(situation.spec.min_nodes, math.ceil(rule - margin)),
+        min(situation.spec.max_nodes, math.floor(rule + margin)),
     )
     return low, max(low, high)

@@ -1,4 +1,4 @@
-"""Pools, in short and in detail."""
+"""Views of pools, concise and detailed."""
 
 from collections import Counter
 from statistics import median
@@ -6,30 +6,30 @@ from typing import Any
 
 from astraflow.contract.fleet import Pool, Role
 from astraflow.contract.ids import PoolId
-from astraflow.contract.maintenance import ProposalState
+from astraflow.contract.maintainer import ProposalState
 from astraflow.contract.reports import NodeState
-from maintainer.observation import SignalKind, launch_failures
-from maintainer.sight import Sight
-from maintainer.texts import cause_of
+from maintainer.redacted_texts import cause_of
+from maintainer.signals import SignalKind, launch_failures
+from maintainer.snapshot import Snapshot
 from maintainer.tools import outputs
-from maintainer.views.figures import figure, left, rounded
-from maintainer.views.moment import Moment
+from maintainer.views.figures import rounded, rounded_or_none, seconds_left
+from maintainer.views.view_context import ViewContext
 
 FAILURES_S = 3600.0
 PROPOSALS_S = 3600.0
 REJECTED_S = 86400.0
 
 
-def pool_view(moment: Moment, pool: Pool) -> outputs.PoolView:
-    """One pool: what a decision needs."""
-    sight, spec, names = moment.sight, pool.spec, moment.names
-    advice = sight.advice(spec.id)
+def pool_view(view_context: ViewContext, pool: Pool) -> outputs.PoolView:
+    """Concise view of one pool."""
+    snapshot, spec, names = view_context.snapshot, pool.spec, view_context.names
+    recommendation = snapshot.recommendation(spec.id)
     failed = [
-        one
-        for one in sight.decisions
-        if one.kind == "launch_failed" and one.pool == spec.id and sight.at - one.at <= FAILURES_S
+        decision
+        for decision in snapshot.decisions
+        if decision.kind == "launch_failed" and decision.pool == spec.id and snapshot.at - decision.at <= FAILURES_S
     ]
-    mine = [signal for signal in moment.signals if signal.pool == spec.id]
+    pool_signals = [signal for signal in view_context.signals if signal.pool == spec.id]
     return outputs.PoolView(
         pool=names.token("pool", spec.id),
         mode=spec.mode.value,
@@ -40,75 +40,104 @@ def pool_view(moment: Moment, pool: Pool) -> outputs.PoolView:
         nodes={state.value: number for state, number in pool.nodes.items()},
         target=pool.target,
         rule_target=pool.rule_target,
-        rule_reasons=[reason.value for reason in advice.reasons] if advice is not None else [],
-        capped_by=[cap.value for cap in advice.capped_by] if advice is not None else [],
-        band_low=figure(advice.band_low) if advice is not None else None,
-        band_high=figure(advice.band_high) if advice is not None else None,
+        rule_reasons=[reason.value for reason in recommendation.reasons] if recommendation is not None else [],
+        limited_by=[limit.value for limit in recommendation.limited_by] if recommendation is not None else [],
+        band_low=rounded_or_none(recommendation.band_low) if recommendation is not None else None,
+        band_high=rounded_or_none(recommendation.band_high) if recommendation is not None else None,
         min_nodes=spec.min_nodes,
         max_nodes=spec.max_nodes,
         usd_per_hour=rounded(pool.usd_per_hour),
-        usd_per_node_hour=_price(moment, pool),
+        usd_per_node_hour=_price(view_context, pool),
         launch_delay_s=rounded(pool.launch_delay_s),
-        hold_left_s=left(pool.hold_until, sight.at),
-        breaker_left_s=left(pool.breaker_until, sight.at),
-        launch_failures_1h=launch_failures(sight, spec.id, within_s=FAILURES_S),
-        failure_causes=dict(Counter(cause_of(one.reason) for one in failed)),
-        lost_nodes=sum(1 for one in moment.nodes.values() if one.facts.pool == spec.id and one.state is NodeState.LOST),
+        override_left_s=seconds_left(pool.override_until_at, snapshot.at),
+        breaker_left_s=seconds_left(pool.breaker_until, snapshot.at),
+        launch_failures_1h=launch_failures(snapshot, spec.id, within_s=FAILURES_S),
+        failure_causes=dict(Counter(cause_of(decision.reason) for decision in failed)),
+        lost_nodes=sum(
+            1 for node in view_context.nodes.values() if node.facts.pool == spec.id and node.state is NodeState.LOST
+        ),
         losses_1h={cause.value: number for cause, number in pool.losses.items()},
-        stragglers=sum(1 for signal in mine if signal.kind is SignalKind.STRAGGLER),
-        node_episodes_per_s=figure(sight.median_speed(spec.id)),
-        node_speed_share=figure(_speed_share(moment, spec.id)),
-        **_proposals(sight, spec.id),
-        signals=sorted({signal.kind.value for signal in mine}),
+        stragglers=sum(1 for signal in pool_signals if signal.kind is SignalKind.STRAGGLER),
+        node_episodes_per_s=rounded_or_none(snapshot.median_speed(spec.id)),
+        node_speed_share=rounded_or_none(_speed_share(view_context, spec.id)),
+        **_proposals(snapshot, spec.id),
+        signals=sorted({signal.kind.value for signal in pool_signals}),
     )
 
 
-def pool_details(moment: Moment, pool: Pool) -> outputs.PoolDetails:
-    """Of one pool: demand, capacity, prices and bounds."""
-    sight, spec = moment.sight, pool.spec
-    advice = sight.advice(spec.id)
-    reported = sight.report.pools if sight.report is not None else ()
-    seen = next((one for one in reported if one.id == spec.id), None)
+def pool_details(view_context: ViewContext, pool: Pool) -> outputs.PoolDetails:
+    """Details of one pool: demand, capacity, prices and bounds."""
+    snapshot, spec = view_context.snapshot, pool.spec
+    recommendation = snapshot.recommendation(spec.id)
+    reported = snapshot.report.pools if snapshot.report is not None else ()
+    pool_report = next((candidate for candidate in reported if candidate.id == spec.id), None)
     return outputs.PoolDetails(
-        pool=moment.names.token("pool", spec.id),
+        pool=view_context.names.token("pool", spec.id),
         version=pool.version,
         usd_today=rounded(pool.usd_today),
         usd_per_hour_max=spec.usd_per_hour_max,
         usd_per_day_max=spec.usd_per_day_max,
-        episodes_per_s=rounded(seen.episodes_per_s if seen is not None else 0.0),
-        tokens_per_s=rounded(seen.tokens_per_s if seen is not None else 0.0),
-        inputs={name: rounded(value) for name, value in sorted(advice.inputs.items())} if advice else {},
-        node_speed_median=figure(sight.median_speed(spec.id)),
-        last_change_age_s=figure(sight.at - pool.last_change_at if pool.last_change_at is not None else None),
+        episodes_per_s=rounded(pool_report.episodes_per_s if pool_report is not None else 0.0),
+        tokens_per_s=rounded(pool_report.tokens_per_s if pool_report is not None else 0.0),
+        inputs={name: rounded(value) for name, value in sorted(recommendation.inputs.items())}
+        if recommendation
+        else {},
+        node_speed_median=rounded_or_none(snapshot.median_speed(spec.id)),
+        last_change_age_s=rounded_or_none(
+            snapshot.at - pool.last_change_at if pool.last_change_at is not None else None
+        ),
     )
 
 
-def _speed_share(moment: Moment, pool: PoolId) -> float | None:
-    """Of its nodes that work, the one in the middle."""
-    found = [moment.speed_share(moment.nodes[name]) for name in moment.speeds if moment.nodes[name].facts.pool == pool]
-    shares = [share for share in found if share is not None]
+def _speed_share(view_context: ViewContext, pool: PoolId) -> float | None:
+    """Median speed share of the pool's ready nodes."""
+    node_shares = [
+        view_context.speed_share(view_context.nodes[name])
+        for name in view_context.speeds
+        if view_context.nodes[name].facts.pool == pool
+    ]
+    shares = [share for share in node_shares if share is not None]
     return median(shares) if shares else None
 
 
-def _proposals(sight: Sight, pool: PoolId) -> dict[str, Any]:
-    """What people made of agents' plans for it: states and figures, none of their words."""
-    mine = [one for one in sight.proposals if one.plan.request.pool == pool and one.proposed_by.role is Role.AGENT]
-    latest = next((one for one in mine if sight.at - (one.decided_at or one.proposed_at) <= PROPOSALS_S), None)
-    refusals = [one.decided_at for one in mine if one.state is ProposalState.REJECTED and one.decided_at is not None]
-    refused_s = sight.at - max(refusals) if refusals else None
+def _proposals(snapshot: Snapshot, pool: PoolId) -> dict[str, Any]:
+    """Decisions on agents' proposals for the pool: states and figures, never the words of people."""
+    proposals = [
+        proposal
+        for proposal in snapshot.proposals
+        if proposal.plan.request.pool == pool and proposal.proposed_by.role is Role.AGENT
+    ]
+    latest = next(
+        (
+            proposal
+            for proposal in proposals
+            if snapshot.at - (proposal.decided_at or proposal.proposed_at) <= PROPOSALS_S
+        ),
+        None,
+    )
+    refusals = [
+        proposal.decided_at
+        for proposal in proposals
+        if proposal.state is ProposalState.REJECTED and proposal.decided_at is not None
+    ]
+    refused_s = snapshot.at - max(refusals) if refusals else None
     is_waiting = latest is not None and latest.state is ProposalState.WAITING
     return {
         "proposal_state": latest.state.value if latest is not None else "none",
         "proposal_target": latest.plan.target if latest is not None else None,
-        "proposal_left_s": left(latest.plan.expires_at, sight.at) if latest is not None and is_waiting else 0.0,
-        "rejected_age_s": figure(refused_s) if refused_s is not None and refused_s <= REJECTED_S else None,
+        "proposal_left_s": seconds_left(latest.plan.expires_at, snapshot.at)
+        if latest is not None and is_waiting
+        else 0.0,
+        "rejected_age_s": rounded_or_none(refused_s) if refused_s is not None and refused_s <= REJECTED_S else None,
     }
 
 
-def _price(moment: Moment, pool: Pool) -> float | None:
-    instances = moment.sight.instances
-    paid = [one.usd_per_hour for one in instances if one.pool == pool.spec.id and one.gone_at is None]
-    if paid:
-        return rounded(max(paid))
-    advice = moment.sight.advice(pool.spec.id)
-    return figure(advice.inputs.get("price_per_hour")) if advice is not None else None
+def _price(view_context: ViewContext, pool: Pool) -> float | None:
+    instances = view_context.snapshot.instances
+    prices = [
+        instance.usd_per_hour for instance in instances if instance.pool == pool.spec.id and instance.gone_at is None
+    ]
+    if prices:
+        return rounded(max(prices))
+    recommendation = view_context.snapshot.recommendation(pool.spec.id)
+    return rounded_or_none(recommendation.inputs.get("price_per_hour")) if recommendation is not None else None

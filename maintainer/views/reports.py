@@ -1,31 +1,31 @@
-"""The report that a wake begins with, and that can be asked for at any time."""
+"""View of the report, sent at the start of a wake and returned by `fleet_report`."""
 
 from collections import Counter
 
 from astraflow.contract.fleet import Pool
-from astraflow.contract.maintenance import MaintainerMode
-from maintainer.texts import abstract
+from astraflow.contract.maintainer import MaintainerMode
+from maintainer.redacted_texts import redact
 from maintainer.tools import outputs
 from maintainer.tools.inputs import ReportInput
-from maintainer.views.figures import figure, rounded
-from maintainer.views.moment import Moment
+from maintainer.views.figures import rounded, rounded_or_none
 from maintainer.views.pools import pool_details, pool_view
+from maintainer.views.view_context import ViewContext
 
 MOST_POOLS = 6
-"""In one concise report; those that something is the matter with come first."""
+"""Pools in one concise report; those with signals come first."""
 MOST_STREAMS = 4
 MOST_TROUBLES = 4
 
 
-def report_view(moment: Moment, asked: ReportInput, *, mode: MaintainerMode) -> outputs.ReportOutput:
-    """`fleet_report`. mode: how far people let it go. Raises: InvalidInput for an unknown token."""
-    sight, fleet = moment.sight, moment.sight.fleet
-    chosen = _chosen(moment, asked.pool)
+def report_view(view_context: ViewContext, arguments: ReportInput, *, mode: MaintainerMode) -> outputs.ReportOutput:
+    """`fleet_report`. mode: mode of the maintainer. Raises: InvalidInput for an unknown token."""
+    snapshot, fleet = view_context.snapshot, view_context.snapshot.fleet
+    chosen = _chosen(view_context, arguments.pool)
     shown = chosen[:MOST_POOLS]
-    streams = sight.report.streams if sight.report is not None else ()
-    is_simulated = any(pool.simulated for pool in fleet.pools) or bool(sight.report and sight.report.simulated)
+    streams = snapshot.report.streams if snapshot.report is not None else ()
+    is_simulated = any(pool.simulated for pool in fleet.pools) or bool(snapshot.report and snapshot.report.simulated)
     return outputs.ReportOutput(
-        report_age_s=figure(sight.report_age_s),
+        report_age_s=rounded_or_none(snapshot.report_age_s),
         is_simulated=is_simulated,
         maintainer_mode=mode.value,
         kill_switch=fleet.kill.value,
@@ -40,19 +40,19 @@ def report_view(moment: Moment, asked: ReportInput, *, mode: MaintainerMode) -> 
             )
             for stream in streams[:MOST_STREAMS]
         ],
-        pools=[pool_view(moment, pool) for pool in shown],
-        details=[pool_details(moment, pool) for pool in shown] if asked.format == "detailed" else [],
+        pools=[pool_view(view_context, pool) for pool in shown],
+        details=[pool_details(view_context, pool) for pool in shown] if arguments.format == "detailed" else [],
         pools_left_out=len(chosen) - len(shown),
         orphans=fleet.orphans,
-        troubles=[abstract(text, moment.names) for text in fleet.troubles[:MOST_TROUBLES]],
+        problems=[redact(text, view_context.names) for text in fleet.problems[:MOST_TROUBLES]],
     )
 
 
-def _chosen(moment: Moment, token: str | None) -> list[Pool]:
-    """Those that something is the matter with come first."""
-    pools = moment.sight.fleet.pools
+def _chosen(view_context: ViewContext, token: str | None) -> list[Pool]:
+    """Requested pools; those with signals come first."""
+    pools = view_context.snapshot.fleet.pools
     if token is not None:
-        name = moment.names.name("pool", token)
+        name = view_context.names.name("pool", token)
         return [pool for pool in pools if pool.spec.id == name]
-    troubled = Counter(signal.pool for signal in moment.signals)
-    return sorted(pools, key=lambda pool: (-troubled[pool.spec.id], pool.spec.id))
+    signal_counts = Counter(signal.pool for signal in view_context.signals)
+    return sorted(pools, key=lambda pool: (-signal_counts[pool.spec.id], pool.spec.id))

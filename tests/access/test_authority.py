@@ -1,4 +1,4 @@
-"""The run's own authority: what it writes, what it issues, what it refuses."""
+"""The run's certificate authority: its files, the certificates that it issues, and its refusals."""
 
 import ssl
 import stat
@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from astraflow.access.authority import Authority, checked_pin, key_digest, new_request, pin_of, shown_by
+from astraflow.access.authority import Authority, checked_pin, key_digest, new_request, pin_of, read_certificate
 from astraflow.access.callers import Caller, Role
 from astraflow.access.credentials import new_id
 from astraflow.contract.errors import InvalidInput, NotAuthenticated
+from tests.errors import raises_code
 
 
 def holder(role: Role = Role.NODE, name: str = "gpu-1") -> Caller:
@@ -19,39 +20,42 @@ def holder(role: Role = Role.NODE, name: str = "gpu-1") -> Caller:
 
 
 def test_its_key_is_its_owners_and_its_pin_outlives_a_restart(tmp_path: Path) -> None:
-    made = Authority.made(tmp_path / "authority", run="test")
+    made = Authority.create(tmp_path / "authority", run="test")
     assert stat.S_IMODE((tmp_path / "authority" / "ca.key").stat().st_mode) == 0o600
     assert stat.S_IMODE((tmp_path / "authority").stat().st_mode) == 0o700
-    again = Authority.opened(tmp_path / "authority")
+    again = Authority.load(tmp_path / "authority")
     assert (again.pin, again.pem) == (made.pin, made.pem)
     assert made.pin == checked_pin(made.pin.removeprefix("sha256:").upper())
 
 
 def test_a_key_that_others_may_read_is_refused(tmp_path: Path) -> None:
-    Authority.made(tmp_path, run="test")
+    Authority.create(tmp_path, run="test")
     (tmp_path / "ca.key").chmod(0o640)
-    with pytest.raises(InvalidInput, match=r"can be read by others: chmod 600"):
-        Authority.opened(tmp_path)
+    with raises_code(InvalidInput, "authority.key_exposed", "chmod 600"):
+        Authority.load(tmp_path)
 
 
-@pytest.mark.parametrize("damage", ["missing", "garbage", "another key"])
-def test_what_is_no_authority_is_said_so(tmp_path: Path, damage: str) -> None:
+@pytest.mark.parametrize(
+    ("damage", "code"),
+    [("missing", "authority.not_found"), ("garbage", "authority.damaged"), ("another key", "authority.damaged")],
+)
+def test_a_folder_without_a_valid_authority_is_refused(tmp_path: Path, damage: str, code: str) -> None:
     folder = tmp_path / "authority"
-    Authority.made(folder, run="test")
+    Authority.create(folder, run="test")
     if damage == "missing":
         (folder / "ca.key").unlink()
     else:
-        other = Authority.made(tmp_path / "other", run="test")
+        other = Authority.create(tmp_path / "other", run="test")
         (folder / "ca.key").write_bytes((other.folder / "ca.key").read_bytes() if "key" in damage else b"canary-9")
-    with pytest.raises(InvalidInput, match=r"no certificate authority|does not belong to") as found:
-        Authority.opened(folder)
+    with raises_code(InvalidInput, code) as found:
+        Authority.load(folder)
     assert "canary" not in str(found.value)
 
 
 def test_a_callers_certificate_says_who_it_is_and_no_more(tmp_path: Path) -> None:
     caller, (_, request) = holder(), new_request()
-    pem = Authority.made(tmp_path, run="test").for_caller(request, caller)
-    shown = shown_by(pem)
+    pem = Authority.create(tmp_path, run="test").for_caller(request, caller)
+    shown = read_certificate(pem)
     assert (shown.identity, f"{shown.serial:032x}") == ("astraflow://node/gpu-1", caller.id)
     assert shown.expires_at == pytest.approx(caller.expires_at, abs=1)
     certificate = x509.load_pem_x509_certificate(pem)
@@ -61,7 +65,7 @@ def test_a_callers_certificate_says_who_it_is_and_no_more(tmp_path: Path) -> Non
         certificate.extensions.get_extension_for_class(x509.BasicConstraints)
 
 
-def test_what_a_signing_request_says_beside_its_key_counts_for_nothing(tmp_path: Path) -> None:
+def test_only_the_key_of_a_signing_request_is_used(tmp_path: Path) -> None:
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.hazmat.primitives.serialization import Encoding
@@ -75,14 +79,14 @@ def test_what_a_signing_request_says_beside_its_key_counts_for_nothing(tmp_path:
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         .sign(ec.generate_private_key(ec.SECP256R1()), hashes.SHA256())
     )
-    pem = Authority.made(tmp_path, run="test").for_caller(request.public_bytes(Encoding.PEM), holder())
-    assert shown_by(pem).identity == "astraflow://node/gpu-1"
+    pem = Authority.create(tmp_path, run="test").for_caller(request.public_bytes(Encoding.PEM), holder())
+    assert read_certificate(pem).identity == "astraflow://node/gpu-1"
     with pytest.raises(x509.ExtensionNotFound):
         x509.load_pem_x509_certificate(pem).extensions.get_extension_for_class(x509.BasicConstraints)
 
 
 def test_a_service_is_known_by_all_its_names(tmp_path: Path) -> None:
-    own = Authority.made(tmp_path, run="test").for_service("0.0.0.0", ("flow.example.org", "10.0.0.5"))  # noqa: S104 (named)
+    own = Authority.create(tmp_path, run="test").for_service("0.0.0.0", ("flow.example.org", "10.0.0.5"))  # noqa: S104 (a name in the certificate)
     names = x509.load_pem_x509_certificates(own.certificate)[0].extensions.get_extension_for_class(
         x509.SubjectAlternativeName
     )
@@ -92,12 +96,12 @@ def test_a_service_is_known_by_all_its_names(tmp_path: Path) -> None:
     assert b"PRIVATE" not in repr(own).encode()
 
 
-def test_a_certificate_of_somebody_else_names_nobody_here(tmp_path: Path) -> None:
-    authority = Authority.made(tmp_path, run="test")
-    with pytest.raises(NotAuthenticated, match="names nobody of this run"):
-        shown_by(authority.pem)
+def test_a_certificate_of_another_authority_is_refused(tmp_path: Path) -> None:
+    authority = Authority.create(tmp_path, run="test")
+    with raises_code(NotAuthenticated, "certificate.invalid"):
+        read_certificate(authority.pem)
     with pytest.raises(NotAuthenticated):
-        shown_by(b"garbage")
+        read_certificate(b"garbage")
 
 
 def test_each_request_is_for_another_key() -> None:
@@ -106,13 +110,13 @@ def test_each_request_is_for_another_key() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "sha256:", "md5:00", "sha256:" + "g" * 64, "sha256:" + "0" * 63])
-def test_what_is_no_pin_is_refused(text: str) -> None:
-    with pytest.raises(InvalidInput, match="is no pin of an authority"):
+def test_an_invalid_pin_is_refused(text: str) -> None:
+    with raises_code(InvalidInput, "tls.invalid_pin"):
         checked_pin(text)
 
 
 def test_a_pin_is_of_the_key_and_openssl_reads_what_is_written(tmp_path: Path) -> None:
-    authority = Authority.made(tmp_path, run="test")
+    authority = Authority.create(tmp_path, run="test")
     assert pin_of(x509.load_pem_x509_certificate(authority.pem)) == authority.pin
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.load_verify_locations(cadata=authority.pem.decode())

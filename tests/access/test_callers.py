@@ -1,13 +1,13 @@
-"""Whose name the journal has: a credential's own, and the person's where the caller acts for people."""
+"""Name in the audit log: the credential's own, or the person's where the caller acts for people."""
 
 import asyncio
 
 import pytest
 
-from astraflow.access.callers import Caller, Role, actor, set_caller
+from astraflow.access.callers import Caller, Role, audit_actor, set_caller
 from astraflow.contract.fleet import Actor
 from astraflow.contract.fleet import Role as FleetRole
-from maintainer.fleet.servicer import _own
+from maintainer.fleet.servicer import _acting_actor
 
 
 @pytest.mark.parametrize("role", [role for role in Role if role is not Role.JOINER])
@@ -16,7 +16,7 @@ def test_only_the_page_and_the_run_token_name_the_person_that_they_act_for(role:
 
     async def named() -> tuple[str, Actor]:
         set_caller(Caller(id="1", role=role, expires_at=2e9, name="east"))
-        return actor("ann"), _own(claimed)
+        return audit_actor("ann"), _acting_actor(claimed)
 
     journal, planner = asyncio.run(named())
     if role in (Role.PAGE, Role.ADMIN):

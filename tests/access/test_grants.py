@@ -1,4 +1,4 @@
-"""Who may mint and revoke whose access: the whole matrix, written down again by hand."""
+"""Roles that may mint and revoke credentials of each role: the whole matrix, written out by hand."""
 
 import pytest
 
@@ -44,9 +44,9 @@ def test_a_caller_grants_the_roles_of_its_row_and_no_others(role: Role) -> None:
 @pytest.mark.parametrize("role", [role for role in Role if role is not Role.ADMIN])
 def test_a_caller_of_one_pool_grants_in_that_pool_only(role: Role) -> None:
     bound = caller_of(role, "gpu")
-    assert {one.value for one in Role if may(bound, one, "gpu")} == set(ANYWHERE[role].split())
+    assert {role.value for role in Role if may(bound, role, "gpu")} == set(ANYWHERE[role].split())
     for elsewhere in ("", "cpu"):
-        assert not [one for one in Role if may(bound, one, elsewhere)]
+        assert not [role for role in Role if may(bound, role, elsewhere)]
 
 
 def test_no_role_grants_one_that_may_grant_more() -> None:

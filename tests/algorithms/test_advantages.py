@@ -1,7 +1,9 @@
 """Advantages against slow, obvious loops."""
 
+import math
 import statistics
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,7 +12,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from astraflow.algorithms.base import advantages
+from astraflow.algorithms.tokens import RowData
 from astraflow.contract.errors import InvalidInput
+from tests.algorithms.data import assert_close
+from tests.errors import raises_code
 
 Members = list[tuple[float, int, bool]]
 """Reward, group and whether it counts."""
@@ -41,21 +46,56 @@ def against_others(reward: float, group: list[float]) -> float:
     return reward - (sum(group) - reward) / (len(group) - 1) if len(group) > 1 else 0.0
 
 
-def tensors(found: Members) -> tuple[Tensor, Tensor, Tensor]:
+def by_success_rate(reward: float, group: list[float]) -> float:
+    mean = math.fsum(group) / len(group)
+    return (reward - mean) / (mean + 1e-6) if mean > 0 else 0.0
+
+
+GROUP_KINDS: dict[str, Callable[[float, list[float]], float]] = {
+    "group_relative": relative,
+    "group_centred": centred,
+    "leave_one_out": against_others,
+    "maxrl": by_success_rate,
+}
+
+
+def row_data(groups: list[int], counted: list[bool], slots: list[int] | None = None) -> RowData:
+    return RowData(
+        groups=torch.tensor(groups),
+        slots=torch.tensor(slots or [0] * len(groups)),
+        is_counted=torch.tensor(counted),
+        lengths=torch.ones(len(groups), dtype=torch.long),
+        is_truncated=torch.zeros(len(groups), dtype=torch.bool),
+    )
+
+
+def tensors(found: Members) -> tuple[Tensor, RowData]:
     rewards, groups, counted = zip(*found, strict=True)
-    return torch.tensor(rewards), torch.tensor(groups), torch.tensor(counted)
+    return torch.tensor(rewards, dtype=torch.float64), row_data(list(groups), list(counted))
 
 
-@pytest.mark.parametrize(
-    ("kind", "one"), [("group_relative", relative), ("group_centred", centred), ("leave_one_out", against_others)]
-)
+@pytest.mark.parametrize(("kind", "one"), GROUP_KINDS.items())
 @given(found=members)
 def test_group_advantages_are_those_of_a_loop(
     kind: str, one: Callable[[float, list[float]], float], found: Members
 ) -> None:
     result = advantages.build({"kind": kind})(*tensors(found))
 
-    torch.testing.assert_close(result, torch.tensor(by_loop(found, one)), atol=1e-4, rtol=1e-4)
+    assert_close(result, by_loop(found, one))
+
+
+@pytest.mark.parametrize(("kind", "one"), GROUP_KINDS.items())
+@given(found=members, data=st.data())
+def test_rows_of_a_slot_are_compared_with_each_other_if_asked(
+    kind: str, one: Callable[[float, list[float]], float], found: Members, data: st.DataObject
+) -> None:
+    slots = data.draw(st.lists(st.integers(0, 2), min_size=len(found), max_size=len(found)))
+    values, rows = tensors(found)
+
+    result = advantages.build({"kind": kind, "per_slot": True})(values, replace(rows, slots=torch.tensor(slots)))
+
+    by_role = [(reward, 10 * group + slot, counts) for (reward, group, counts), slot in zip(found, slots, strict=True)]
+    assert_close(result, by_loop(by_role, one))
 
 
 @given(members)
@@ -65,25 +105,48 @@ def test_whitened_advantages_are_those_of_a_loop(found: Members) -> None:
     result = advantages.build({"kind": "batch_whitened"})(*tensors(found))
 
     expected = [relative(reward, counted) if counts else 0.0 for reward, _, counts in found]
-    torch.testing.assert_close(result, torch.tensor(expected), atol=1e-4, rtol=1e-4)
+    assert_close(result, expected)
 
 
 def test_a_group_of_equal_rewards_carries_no_signal() -> None:
-    for kind in ("group_relative", "group_centred", "leave_one_out"):
-        result = advantages.build({"kind": kind})(torch.ones(8), torch.zeros(8).long(), torch.ones(8).bool())
-        assert not result.any()
+    for kind in GROUP_KINDS:
+        assert not advantages.build({"kind": kind})(torch.ones(8), row_data([0] * 8, [True] * 8)).any()
 
 
 def test_an_uncounted_member_changes_nothing_for_the_others() -> None:
-    rewards, groups = torch.tensor([1.0, 0.0, 0.0, 55.0]), torch.zeros(4).long()
+    rewards = torch.tensor([1.0, 0.0, 0.0, 55.0])
 
     for kind in advantages.kinds():
-        advantage = advantages.build({"kind": kind})
-        masked = advantage(rewards, groups, torch.tensor([True, True, True, False]))
-        absent = advantage(rewards[:3], groups[:3], torch.ones(3).bool())
+        advantage = advantages.build({"kind": kind, **({"max_tokens": 9000} if kind == "overlong_penalty" else {})})
+        masked = advantage(rewards, row_data([0] * 4, [True, True, True, False]))
+        absent = advantage(rewards[:3], row_data([0] * 3, [True] * 3))
         torch.testing.assert_close(masked, torch.cat([absent, torch.zeros(1)]))
 
 
+def test_maxrl_is_zero_where_the_mean_is_not_positive() -> None:
+    rewards = torch.tensor([0.0, 0.0, -1.0, 0.5, -1.0, 1.0])
+
+    result = advantages.build({"kind": "maxrl"})(rewards, row_data([0, 0, 1, 1, 2, 2], [True] * 6))
+
+    assert result.tolist() == [0.0] * 6
+
+
+@pytest.mark.parametrize(("length", "expected"), [(1, 1.0), (80, 1.0), (90, 0.5), (95, 0.25), (100, 0.0), (170, 0.0)])
+def test_the_overlong_penalty_grows_over_the_last_stretch(length: int, expected: float) -> None:
+    rows = replace(row_data([0], [True]), lengths=torch.tensor([length]))
+
+    result = advantages.build({"kind": "overlong_penalty", "max_tokens": 100, "buffer_tokens": 20})(
+        torch.tensor([1.0], dtype=torch.float64), rows
+    )
+
+    assert_close(result, [expected])
+
+
+def test_a_penalty_over_more_than_the_limit_is_refused() -> None:
+    with raises_code(InvalidInput, "config.invalid", "buffer_tokens"):
+        advantages.build({"kind": "overlong_penalty", "max_tokens": 100})
+
+
 def test_a_wrong_name_is_answered_with_the_nearest() -> None:
-    with pytest.raises(InvalidInput, match="did you mean 'group_relative'"):
+    with raises_code(InvalidInput, "plugin.unknown_kind", "'group_relative'"):
         advantages.build({"kind": "group_relativ"})

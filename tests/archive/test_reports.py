@@ -1,19 +1,19 @@
-"""Recorded reports are expanded within a bound."""
+"""Recorded reports are decompressed up to a bound."""
 
 import tracemalloc
 
 import pytest
 from zstandard import ZstdCompressor
 
-from astraflow.archive.reports import MAX_REPORT_BYTES, inflated, packed, unpacked
+from astraflow.archive.reports import MAX_REPORT_BYTES, compress_report, decompress_body, decompress_report
 from astraflow.contract.errors import CorruptData
-from tests.fakes.world import World
+from tests.fakes.synthetic_run import SyntheticRun
 
 
 def test_a_report_is_read_back_as_it_was() -> None:
-    report = World(nodes=tuple(f"node-{number}" for number in range(500))).report(150)
+    report = SyntheticRun(nodes=tuple(f"node-{number}" for number in range(500))).report(150)
 
-    assert unpacked(packed(report)).nodes == report.nodes
+    assert decompress_report(compress_report(report)).nodes == report.nodes
 
 
 @pytest.mark.parametrize("size_bytes", [2 * MAX_REPORT_BYTES, 16 * 2**20])
@@ -22,7 +22,7 @@ def test_a_small_row_that_declares_a_large_message_is_refused_before_anything_is
     assert len(bomb) < 2**14
     tracemalloc.start()
     with pytest.raises(CorruptData):
-        inflated(bomb)
+        decompress_body(bomb)
     peak_bytes = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak_bytes < 2**20
@@ -30,6 +30,6 @@ def test_a_small_row_that_declares_a_large_message_is_refused_before_anything_is
 
 def test_a_row_that_does_not_declare_its_size_or_is_no_frame_is_refused() -> None:
     unsized = ZstdCompressor(write_content_size=False).compress(b"report")
-    for body in (unsized, b"", b"no frame", packed(World().report(1))[:-20]):
+    for body in (unsized, b"", b"no frame", compress_report(SyntheticRun().report(1))[:-20]):
         with pytest.raises(CorruptData):
-            unpacked(body)
+            decompress_report(body)

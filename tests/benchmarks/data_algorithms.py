@@ -1,4 +1,4 @@
-"""What data algorithms save: rollouts generated against accuracy reached, on a synthetic mix of difficulties.
+"""Savings of data algorithms: rollouts generated against accuracy reached, on a synthetic mix of difficulties.
 
     python -m tests.benchmarks.data_algorithms [--steps 100] [--seeds 5] [--svg FILE]
 
@@ -6,9 +6,10 @@ Selectors, filters, samplers, gate and buffer are the real ones, driven in proce
 a model, in virtual time: a prompt is solved with probability sigmoid(ability + practice - difficulty), difficulties are
 spread so widely that most groups of eight have equal rewards at first, and a trained group moves ability and the
 prompt's own practice by the spread of its rewards, 2 sqrt(q (1 - q)) for a share q of right answers, averaged over the
-batch: groups without spread dilute it. A group teaches `FADING` times as much for each version of age, and `REUSE`
-times as much each time it is trained again. Accuracy is that of other prompts of the same mix, which only ability
-helps. What replay costs in learning is therefore an assumption here; what the algorithms cost in rollouts is measured.
+batch: groups without spread dilute it. A group teaches `STALENESS_FACTOR` times as much for each version of age,
+and `REUSE` times as much each time it is trained again. Accuracy is that of other prompts of the same mix, which only
+ability helps. The effect of replay on learning is therefore an assumption; the rollouts of the
+algorithms are measured.
 """
 
 import argparse
@@ -31,13 +32,13 @@ from astraflow.contract.ids import FlowId, NodeId, PolicyId, Version
 from astraflow.contract.spans import Author, Span
 from astraflow.contract.tasks import Task
 from astraflow.contract.trajectories import Episode, Trajectory
-from astraflow.dataflow.admitting.routing import RoutedGroup
+from astraflow.dataflow.admission.routing import RoutedGroup
 from astraflow.dataflow.config import DataflowConfig, FlowConfig, StreamConfig
 from astraflow.dataflow.flow import Flow
 from astraflow.dataflow.journal import Journal
 from astraflow.dataflow.reporting.archive import Archive
 from astraflow.dataflow.service import build_run
-from astraflow.dataflow.serving.batching import ServedBatch
+from astraflow.dataflow.serving.batches import ServedBatch
 from astraflow.dataflow.serving.stream import Stream
 from astraflow.runtime.clock import SystemClock
 from astraflow.runtime.plot import Curve, line_plot
@@ -46,10 +47,10 @@ POLICY, NODE = PolicyId("solver"), NodeId("node")
 PROMPTS, GROUP_SIZE, BATCH_GROUPS, MAX_STALENESS = 2000, 8, 64, 8
 """A quarter of the published set-up: 8,000 prompts, batches of 256 groups of eight, staleness 8, 100 steps."""
 SPREAD, MEAN_DIFFICULTY = 5.8, 0.5
-"""Of difficulties, in logits: such that dynamic sampling generates about 3.5 times the rollouts, as was published."""
+"""Distribution of difficulties, in logits: dynamic sampling generates about 3.5 times the rollouts, as published."""
 ABILITY_GAIN, PRACTICE_GAIN = 0.04, 0.3
-"""Logits for a batch, and for a group, of the largest spread."""
-FADING, REUSE = 0.98, 0.9
+"""Logits for a batch, and for a group, with the largest spread."""
+STALENESS_FACTOR, REUSE = 0.98, 0.9
 GROUPS_AT_ONCE, GROUP_S, STEP_S = 128, 60.0, 45.0
 """The pool, the median duration of a group (lognormal), and the trainer's step."""
 
@@ -59,7 +60,7 @@ GRESO = {"kind": "greso", "floor_easy": 0.05, "floor_hard": 0.30}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
-    """A choice of data algorithms."""
+    """A combination of data algorithms."""
 
     name: str
     filters: tuple[dict[str, Any], ...] = DYNAMIC
@@ -85,24 +86,24 @@ class Outcome:
     curve: tuple[tuple[int, float], ...]
     """(rollouts generated so far, accuracy) after each step."""
     hours: float
-    """Virtual."""
+    """Virtual hours."""
     replayed: float
-    """Share of all batches."""
+    """Replayed share of all batches."""
     stale: float
-    """Share of admitted groups that became too stale."""
+    """Share of admitted groups that became stale."""
 
     @property
     def rollouts(self) -> int:
-        """Generated in all."""
+        """Rollouts generated in total."""
         return self.curve[-1][0]
 
     @property
     def accuracy(self) -> float:
-        """After the last step."""
+        """Accuracy after the last step."""
         return self.curve[-1][1]
 
     def rollouts_to(self, accuracy: float) -> int | None:
-        """Generated when this was first reached; None if it never was."""
+        """Returns the rollouts generated until this accuracy was first reached; None if it never was."""
         return next((rollouts for rollouts, reached in self.curve if reached >= accuracy), None)
 
 
@@ -118,16 +119,16 @@ class Learner:
         self._uses = Counter[str]()
 
     def probability(self, prompt: int) -> float:
-        """Of a right answer."""
+        """Returns the probability of a correct answer."""
         return _sigmoid(self._ability + self._practice[prompt] - self._difficulty[prompt])
 
     def train(self, groups: Sequence[RoutedGroup], prompts: Sequence[int], version: int) -> None:
-        """One step."""
+        """Trains one step."""
         total = 0.0
         for group, prompt in zip(groups, prompts, strict=True):
             rewards = group.rewards()
             share = sum(rewards) / len(rewards)
-            worth = FADING ** (version - group.born) * REUSE ** self._uses[group.id]
+            worth = STALENESS_FACTOR ** (version - group.oldest_version) * REUSE ** self._uses[group.id]
             gain = 2 * math.sqrt(share * (1 - share)) * worth
             self._uses[group.id] += 1
             self._practice[prompt] += PRACTICE_GAIN * gain
@@ -135,11 +136,11 @@ class Learner:
         self._ability += ABILITY_GAIN * total / len(groups)
 
     def accuracy(self) -> float:
-        """On prompts that are never trained."""
+        """Returns the accuracy on prompts that are never trained."""
         return float(np.mean(1 / (1 + np.exp(self._held_out - self._ability))))
 
 
-class Bench:
+class Simulation:
     """A pool and a trainer around one flow and one stream, as events in virtual time."""
 
     def __init__(self, flow: Flow, stream: Stream, *, seed: int) -> None:
@@ -154,7 +155,7 @@ class Bench:
         self._rollouts = 0
 
     def steps(self, count: int) -> Iterator[tuple[int, float]]:
-        """After each step: rollouts generated, accuracy."""
+        """Yields the rollouts generated and the accuracy after each step."""
         for _ in range(count):
             while (served := self._stream.next_batch()) is None:
                 self._issue()
@@ -170,16 +171,16 @@ class Bench:
 
     @property
     def hours(self) -> float:
-        """Virtual time."""
+        """Virtual time, in hours."""
         return self._now / 3600
 
     def _issue(self) -> None:
-        while len(self._running) < GROUPS_AT_ONCE and self._stream.issue_room() > 0:
+        while len(self._running) < GROUPS_AT_ONCE and self._stream.issue_headroom() > 0:
             group = self._flow.issue()
             self._stream.counts.issued += 1
-            self._prompts[group.id] = group.index
-            tasks = self._flow.lease(NODE, GROUP_SIZE, served={}, now=0.0, room_bytes=1)
-            chance = self._learner.probability(group.index)
+            self._prompts[group.id] = group.prompt_index
+            tasks = self._flow.lease(NODE, GROUP_SIZE, served={}, now=0.0, remaining_bytes=1)
+            chance = self._learner.probability(group.prompt_index)
             episodes = [_episode(task, self._chance.random() < chance, self._stream.version) for task in tasks]
             ends = self._now + self._chance.lognormvariate(math.log(GROUP_S), 0.6)
             heapq.heappush(self._running, (ends, self._flow.issued, episodes))
@@ -188,28 +189,28 @@ class Bench:
         self._now, _, episodes = heapq.heappop(self._running)
         self._rollouts += len(episodes)
         for episode in episodes:
-            taken = self._flow.take(episode, {POLICY: self._stream.version})
+            taken = self._flow.accept(episode, {POLICY: self._stream.version})
         if taken.admission is None:
             raise RuntimeError(f"group {taken.group} is not complete")
         self._flow.count_admission(taken.admission)
         self._stream.counts.refused += len(taken.admission.refused)
-        for routed in taken.admission.kept.values():
+        for routed in taken.admission.admitted.values():
             self._stream.admit(routed)
 
     def _train(self, served: ServedBatch) -> None:
-        groups = (*served.groups, *served.replayed)
+        groups = (*served.fresh_groups, *served.replayed)
         self._learner.train(groups, [self._prompts[group.id] for group in groups], served.version)
         version = Version(served.version + 1)
         self._stream.acknowledge(
             StepReport(batch=served.id, policy=POLICY, version=version, wait_s=0, compute_s=STEP_S, publish_s=0)
         )
         self._stream.evict_stale()
-        self._stream.forget_stale()
+        self._stream.release_stale_replayable()
         self._flow.advance(version)
 
 
 def measure(variant: Variant, *, steps: int, seed: int) -> Outcome:
-    """Run a variant."""
+    """Measures a variant."""
     config = DataflowConfig(
         seed=seed,
         flows={
@@ -233,7 +234,7 @@ def measure(variant: Variant, *, steps: int, seed: int) -> Outcome:
             clock=SystemClock(),
         )
         stream = run.streams[POLICY]
-        bench = Bench(run.flows[FlowId("train")], stream, seed=seed)
+        bench = Simulation(run.flows[FlowId("train")], stream, seed=seed)
         curve = tuple(bench.steps(steps))
     counts = stream.counts
     return Outcome(
@@ -246,21 +247,21 @@ def measure(variant: Variant, *, steps: int, seed: int) -> Outcome:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
-    """A figure of several seeds."""
+class MeanWithSpread:
+    """Mean and spread of a figure over several seeds."""
 
     mean: float
     spread: float
     """Standard deviation; 0 for one seed."""
 
 
-def over_seeds(values: Sequence[float]) -> Figure:
-    """Their mean and spread."""
-    return Figure(mean=statistics.fmean(values), spread=statistics.stdev(values) if len(values) > 1 else 0.0)
+def over_seeds(values: Sequence[float]) -> MeanWithSpread:
+    """Returns the mean and spread."""
+    return MeanWithSpread(mean=statistics.fmean(values), spread=statistics.stdev(values) if len(values) > 1 else 0.0)
 
 
 def table(by_seed: Sequence[Sequence[Outcome]]) -> str:
-    """One line a variant, means over the seeds with standard deviations.
+    """Formats one line per variant, means over the seeds with standard deviations.
 
     by_seed: for each seed the outcomes of all variants. `to equal` compares, within each seed, at the accuracy that
     dynamic sampling alone has after nine steps of ten.
@@ -275,20 +276,20 @@ def table(by_seed: Sequence[Sequence[Outcome]]) -> str:
         at_all = [share for share in reached if share is not None]
         lines.append(
             f"{variant.name:22}"
-            + _with_spread([one.rollouts for one in own], ",.0f")
+            + _with_spread([outcome.rollouts for outcome in own], ",.0f")
             + _with_spread(shares, ".2f")
-            + _with_spread([one.accuracy for one in own], ".1%")
+            + _with_spread([outcome.accuracy for outcome in own], ".1%")
             + (_with_spread(at_all, ".2f") if at_all else f"{'-':>20}")
             + f"{len(own) - len(at_all):10}"
-            + f"{statistics.fmean(one.hours for one in own):10.2f}"
-            + f"{statistics.fmean(one.replayed for one in own):10.1%}"
-            + f"{statistics.fmean(one.stale for one in own):10.1%}"
+            + f"{statistics.fmean(outcome.hours for outcome in own):10.2f}"
+            + f"{statistics.fmean(outcome.replayed for outcome in own):10.1%}"
+            + f"{statistics.fmean(outcome.stale for outcome in own):10.1%}"
         )
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
 def curves(by_seed: Sequence[Sequence[Outcome]]) -> list[Curve]:
-    """Accuracy against rollouts of each variant: step by step the mean over the seeds."""
+    """Returns accuracy against rollouts of each variant: for each step the mean over the seeds."""
     return [
         Curve(
             name=variant.name,
@@ -302,7 +303,7 @@ def curves(by_seed: Sequence[Sequence[Outcome]]) -> list[Curve]:
 
 
 def main() -> None:
-    """Measure every variant, print the table, draw the plot."""
+    """Measures every variant, prints the table, draws the plot."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--seeds", type=int, default=1, help="how many; each takes half a minute")

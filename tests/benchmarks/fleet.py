@@ -1,10 +1,10 @@
-"""How fast the fleet service starts machines, and what comparing a large fleet with its ledger costs.
+"""Launch rate of the fleet service, and the cost of comparing a large fleet with its ledger.
 
     python -m tests.benchmarks.fleet [--launches 100] [--instances 1000] [--rounds 5]
 
-Launches: intents in a ledger on disk, carried out by the actuator through the local provider, real processes that only
-sleep; until all run. Beside it the floor: the same processes, started and forgotten. Sweep: processor time of comparing
-a ledger on disk with a provider in memory that lists so many, when nothing differs, and when all of them changed.
+Launches: time until the actuator has carried out all intents of a ledger on disk through the local provider, with real
+processes that only sleep. Lower bound: the same processes, only started. Sweep: processor time of comparing a ledger on
+disk with a provider in memory that lists this many instances, with no changes and with all of them changed.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from astraflow.contract.fleet import InstanceState
 from astraflow.runtime.clock import SystemClock
 from astraflow.runtime.logs import configure
 from maintainer.fleet.ledger import open_ledger
-from maintainer.fleet.providers.base import Retired, State
+from maintainer.fleet.providers.base import RetireResult, State
 from maintainer.fleet.providers.local_process import LocalProcess, LocalProcessOptions
 from tests.fakes.clock import ManualClock
 from tests.fakes.cloud import Cloud
@@ -34,14 +34,14 @@ Row = tuple[str, str, str]
 
 
 async def launches(number: int, directory: Path) -> list[Row]:
-    """Machines a minute: bare, and through ledger, actuator and provider."""
+    """Returns machines a minute: bare, and through ledger, actuator and provider."""
     bare_s = await asyncio.to_thread(_bare, number)
     options = LocalProcessOptions(program=SLEEPER, max_instances=number)
     provider = LocalProcess(options, clock=SystemClock(), directory=directory / "machines")
     parts = await _parts(directory, number, provider=lambda _: provider)
     began, busy = time.monotonic(), time.process_time()
     await parts.want(number)
-    await parts.actuator.work()
+    await parts.actuator.run_due_steps()
     taken_s, cpu_s = time.monotonic() - began, time.process_time() - busy
     await _until_all_run(provider, number)
     running_s = time.monotonic() - began
@@ -54,12 +54,12 @@ async def launches(number: int, directory: Path) -> list[Row]:
 
 
 async def sweeps(instances: int, rounds: int, directory: Path) -> list[Row]:
-    """Processor time of one comparison."""
+    """Returns the processor time of one comparison."""
     clock = ManualClock(START)
     cloud = Cloud(clock, boot_s=0.0)
     parts = await _parts(directory, instances, cloud=cloud, clock=clock)
     await parts.want(instances)
-    await parts.actuator.work()
+    await parts.actuator.run_due_steps()
     first_s = await _busy(parts.reconciler.sweep)
     assert parts.states() == {InstanceState.RUNNING.value: instances}
     steady = sorted([await _busy(parts.reconciler.sweep) for _ in range(rounds)])
@@ -103,19 +103,19 @@ async def _until_all_run(provider: LocalProcess, number: int) -> None:
     states: list[State] = []
     while states.count(State.RUNNING) < number:
         await asyncio.sleep(0.01)
-        states = [one.state for one in await provider.list("tests")]
+        states = [instance.state for instance in await provider.list("tests")]
 
 
 async def _end(provider: LocalProcess) -> None:
     for instance in await provider.list("tests"):
-        outcome = Retired.GOING
-        while outcome is not Retired.GONE:
+        outcome = RetireResult.TERMINATING
+        while outcome is not RetireResult.GONE:
             outcome = await provider.retire(instance.handle.launch_id)
             await asyncio.sleep(0.01)
 
 
 async def main(launched: int, instances: int, rounds: int) -> None:
-    """Measure, and print a table."""
+    """Measures and prints a table."""
     with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as other:
         rows = [*await launches(launched, Path(one)), *await sweeps(instances, rounds, Path(other))]
     table = Table("what", "figure", "how", title="fleet service")

@@ -1,11 +1,11 @@
-"""What a run feels while its pool follows the rule: nodes fail, its trainer gets faster, and slower again.
+"""Effect on a run while its pool follows the rule: nodes fail, and its trainer gets faster, then slower again.
 
     python -m tests.benchmarks.fleet_following [--nodes 6] [--step-s 3] [--factor 1.6] [--phase-s 90] [--set K=V]
 
 The whole system as real processes: `astraflow run smoke --fleet`, engine and trainer scripted, the pool in mode `on`
-all the time and the rule's own numbers as they come. The nodes are so slow that `--nodes` of them are just what the
-rule wants at first. Four phases: steady; from the loss of 30 % on; from the step on, at `--factor` times the demand,
-for four times as long; and back at the old demand until more than ten minutes are over, as the rule takes nothing away
+all the time with the rule's default numbers. The nodes are so slow that the rule wants exactly `--nodes` of them
+at first. Four phases: steady; from the loss of 30 % on; from the step on, at `--factor` times the demand, for four
+times as long; and back at the old demand until more than ten minutes are over, because the rule removes no node
 sooner.
 """
 
@@ -28,14 +28,14 @@ from tests.system.processes import RunningRun, assert_balanced, running
 from tests.system.test_fleet import ALICE, fleet_of, ready, until
 
 GROUP, BATCH = 4, 16
-"""Episodes of a group, as in the recipe `smoke`, and groups of a batch: with its four, chance alone empties the buffer,
-whatever the size of the pool."""
+"""Episodes of a group, as in the recipe `smoke`, and groups of a batch: with the recipe's four,
+random variation empties the buffer at any pool size."""
 
 CAPACITY = 4
 TOKENS_PER_S = 400.0
 
 HEADROOM = 1.08
-"""The rule's."""
+"""Headroom of the rule."""
 
 SHARE = 0.3
 STEP_PHASES = 4
@@ -43,39 +43,39 @@ STEP_PHASES = 4
 
 @dataclass(kw_only=True)
 class Phase:
-    """A stretch of the run."""
+    """A phase of the run."""
 
     name: str
     nodes: list[int] = field(default_factory=list)
-    """At work, at each look."""
+    """Ready nodes in each sample."""
     targets: list[int] = field(default_factory=list)
-    """Of the pool, as they changed."""
+    """Targets of the pool, as they changed."""
     wait: float = 0.0
     """Share of the time that the trainer waited."""
     settled_wait: float = 0.0
-    """The same, of the time after the pool was as large as it was to be: what is left is no lack of nodes."""
+    """Share after the pool reached its target size: waiting that more nodes would not remove."""
     steps: int = 0
     said: str = ""
-    """The rule's sentence at its end."""
+    """Last recommendation of the rule, as a sentence."""
     settled_s: float = 0.0
-    """Until as many nodes worked as the target of the phase's end."""
+    """Seconds until the ready nodes reached the target at the end of the phase."""
 
     @property
     def turns(self) -> int:
-        """Changes of the target's direction."""
+        """Counts the changes of the target's direction."""
         ways = [after > before for before, after in pairwise(self.targets) if after != before]
         return sum(1 for before, after in pairwise(ways) if before != after)
 
 
 class Watch:
-    """Follows one phase after the other."""
+    """Records one phase after the other."""
 
     def __init__(self, run: RunningRun, fleet: FleetPlaneClient) -> None:
         self._run = run
         self._fleet = fleet
 
     async def phase(self, name: str, *, until_step: int) -> Phase:
-        """Look until the trainer has made so many steps."""
+        """Samples until the trainer has made this many steps."""
         phase, before, began = Phase(name=name), await self._run.report(), time.monotonic()
         looks: list[tuple[float, int, Report]] = []
         while (report := await self._run.report()).streams[0].steps < until_step:
@@ -90,16 +90,16 @@ class Watch:
         phase.wait, phase.steps = _wait(before, report), report.streams[0].steps - before.streams[0].steps
         other = [at_s for at_s, at_work, _ in looks if at_work != phase.targets[-1]]
         phase.settled_s = max(other, default=0.0)
-        phase.said = report.advice[0].sentence if report.advice else ""
+        phase.said = report.recommendations[0].sentence if report.recommendations else ""
         settled = next((seen for at_s, _, seen in looks if at_s > phase.settled_s), report)
         phase.settled_wait = _wait(settled, report)
         return phase
 
 
 async def measure(chosen: argparse.Namespace, directory: Path) -> list[Phase]:
-    """The four phases."""
+    """Measures the four phases."""
     steps = round(chosen.phase_s / chosen.step_s)
-    loss, fast = 2 * steps, 3 * steps  # the first so many are not measured: nodes start, and the rule finds its size
+    loss, fast = 2 * steps, 3 * steps  # warm-up, not measured: nodes start, and the rule reaches its size
     slow = fast + round(STEP_PHASES * chosen.phase_s / chosen.step_s * chosen.factor)
     end = slow + round(chosen.back_s / chosen.step_s)
     async with (
@@ -111,7 +111,7 @@ async def measure(chosen: argparse.Namespace, directory: Path) -> list[Phase]:
         watch = Watch(run, fleet)
         phases = [await watch.phase("steady", until_step=loss)]
         pool = (await fleet.status()).pools[0].spec.id
-        lost = await fleet.lose(pool, share=SHARE, actor=ALICE, key="loss", reason="a benchmark")
+        lost = await fleet.inject_fault(pool, share=SHARE, actor=ALICE, key="loss", reason="a benchmark")
         phases.append(await watch.phase(lost.decision.message, until_step=fast))
         phases.append(await watch.phase(f"{chosen.factor:g} times the demand", until_step=slow))
         phases.append(await watch.phase("the old demand", until_step=end))
@@ -119,18 +119,18 @@ async def measure(chosen: argparse.Namespace, directory: Path) -> list[Phase]:
 
 
 def _options(chosen: argparse.Namespace, fast: int, slow: int) -> list[str]:
-    """Nodes of which `--nodes` do what is needed, with the rule's headroom."""
+    """Returns options for which `--nodes` nodes meet the demand, with the rule's headroom."""
     groups_per_s = BATCH / chosen.step_s
     node_episodes_per_s = HEADROOM * groups_per_s * GROUP / chosen.nodes
     tokens = CAPACITY / node_episodes_per_s * TOKENS_PER_S
-    paces = f"[{{from_step={fast}, factor={chosen.factor}}}, {{from_step={slow}, factor=1.0}}]"
+    speed_changes = f"[{{from_step={fast}, factor={chosen.factor}}}, {{from_step={slow}, factor=1.0}}]"
     most = 3 * chosen.nodes
     settings = [
         "stop.reward=2.0",
         "stop.steps=1000000",
         f"policies.solver.batch_groups={BATCH}",
         f"policies.solver.backend.step_s={chosen.step_s}",
-        f"policies.solver.backend.paces={paces}",
+        f"policies.solver.backend.speed_changes={speed_changes}",
         f"nodes.capacity={CAPACITY}",
         f"flows.train.workflow.max_new_tokens={round(5 * tokens)}",
         f"nodes.engine.tokens={{kind='lognormal', mean={tokens}, spread=0.5}}",

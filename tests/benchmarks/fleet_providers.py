@@ -1,4 +1,4 @@
-"""What a provider's calls take: one launch after the other, several at once, a list of all of them, their end.
+"""Duration of a provider's calls: sequential launches, concurrent launches, a list of all instances, their termination.
 
     python -m tests.benchmarks.fleet_providers [--instances 20]
 
@@ -21,70 +21,70 @@ from rich.console import Console
 from rich.table import Table
 
 from astraflow.runtime.logs import configure
+from tests.fakes.ec2_instances import running_instances
 from tests.fakes.ec2_server import CREDENTIALS, serving_ec2
-from tests.fakes.instances import running_instances
 from tests.fakes.ssh_server import serving_ssh
 from tests.maintainer.fleet.test_ec2 import REGION, Ec2World
 from tests.maintainer.fleet.test_local_process import LocalWorld
 from tests.maintainer.fleet.test_static_ssh import Lab, SshWorld
-from tests.suites.provider import World, launch_id, retire
+from tests.suites.provider_suite import ProviderHarness, launch_id, retire
 
 
 @asynccontextmanager
-async def local(place: Path) -> AsyncIterator[World]:
-    """Processes of this machine."""
-    world = LocalWorld(place)
+async def local(place: Path) -> AsyncIterator[ProviderHarness]:
+    """Provider of processes on this machine."""
+    harness = LocalWorld(place)
     try:
-        yield world
+        yield harness
     finally:
-        await world.end()
+        await harness.end()
 
 
 @asynccontextmanager
-async def over_ssh(place: Path) -> AsyncIterator[World]:
-    """Two hosts."""
+async def over_ssh(place: Path) -> AsyncIterator[ProviderHarness]:
+    """Provider of two hosts over SSH."""
     key = asyncssh.generate_private_key("ssh-ed25519")
     place.mkdir()
     key.write_private_key(str(place / "key"))
     with serving_ssh(place / "one", key=key) as one, serving_ssh(place / "other", key=key) as other:
         (place / "known_hosts").write_text(one.known_host() + other.known_host())
         lab = Lab(one=one, other=other, key_file=place / "key", known_hosts=place / "known_hosts")
-        world = SshWorld(lab, capacity=1000)
+        harness = SshWorld(lab, capacity=1000)
         try:
-            yield world
+            yield harness
         finally:
-            await world.end()
+            await harness.end()
 
 
 @asynccontextmanager
-async def ec2(place: Path) -> AsyncIterator[World]:
-    """One region."""
+async def ec2(place: Path) -> AsyncIterator[ProviderHarness]:
+    """Provider of one EC2 region."""
     os.environ.update(CREDENTIALS)
     with serving_ec2() as server, running_instances(server.client(REGION), place) as runner:
-        world = Ec2World(server, runner)
+        harness = Ec2World(server, runner)
         try:
-            yield world
+            yield harness
         finally:
-            await world.end()
+            await harness.end()
 
 
-async def measured(world: World, instances: int) -> list[str]:
-    """Medians in milliseconds, and launches a minute."""
-    provider = await world.provider()
+async def measured(harness: ProviderHarness, instances: int) -> list[str]:
+    """Returns medians in milliseconds, and launches a minute."""
+    provider = await harness.provider()
     one_by_one: list[float] = []
     for _ in range(instances):
         with _timed(one_by_one):
-            await provider.launch(world.spec(), launch_id())
+            await provider.launch(harness.spec(), launch_id())
     began = time.monotonic()
-    await asyncio.gather(*(provider.launch(world.spec(), launch_id()) for _ in range(instances)))
+    await asyncio.gather(*(provider.launch(harness.spec(), launch_id()) for _ in range(instances)))
     at_once_s = time.monotonic() - began
     lists: list[float] = []
     for _ in range(10):
         with _timed(lists):
-            found = await provider.list(world.cluster)
+            found = await provider.list(harness.cluster)
     assert len(found) == 2 * instances
     began = time.monotonic()
-    await asyncio.gather(*(retire(world, provider, seen.handle.launch_id) for seen in found))
+    await asyncio.gather(*(retire(harness, provider, seen.handle.launch_id) for seen in found))
     ended_s = time.monotonic() - began
     return [
         f"{statistics.median(one_by_one):.0f} ms",
@@ -110,8 +110,8 @@ async def main() -> None:
     table = Table("provider", "a launch", "launches at once", "a list", "until all are gone")
     with tempfile.TemporaryDirectory() as directory:
         for name, world_of in (("local_process", local), ("static_ssh", over_ssh), ("ec2, moto", ec2)):
-            async with world_of(Path(directory) / name) as world:
-                table.add_row(name, *await measured(world, chosen.instances))
+            async with world_of(Path(directory) / name) as harness:
+                table.add_row(name, *await measured(harness, chosen.instances))
     Console().print(table)
 
 

@@ -1,13 +1,13 @@
-"""What a maintainer is worth beside the rule, and how fast people are heard: the same faults with and without it.
+"""Benefit of a maintainer over the rule, and latency of human actions: the same faults with and without it.
 
     python -m tests.benchmarks.maintainer [--faults fails throttled crowded] [--watched-s 25] [--runs 1] [--tries 3]
 
 The whole system as real processes: `astraflow run` over two regions of local nodes, engine and trainer scripted; the
-maintainer asks a stand-in for a model over the Messages API, real HTTP, streamed. Faults: all nodes of one region are
-killed and no launch there works any more; while the money is spent, the machines of one region do a fifth of what they
-did; the same, and no other is let out there. For each: the share of the time that the trainer waited from the fault on.
-Then, over the page's API: from an approval to the first machine, from the kill switch to the refusal of plans and to
-the end of a wake under way.
+maintainer asks a simulated model over the Messages API, real HTTP, streamed. Faults: all nodes of one region are
+killed and its launches fail from then on; while the budget is spent, the machines of one region run at a fifth of their
+speed; the same, and the region starts no other machine. For each: the share of time that the trainer waited since the
+fault. Then, over the page's API: from an approval to the first machine, from the kill switch to the refusal of plans
+and to the end of a wake in progress.
 """
 
 import argparse
@@ -23,13 +23,21 @@ from statistics import median
 from rich.console import Console
 from rich.table import Table
 
-from tests.system.maintained import CROWDED, FAILS, THROTTLED, Latencies, Toll, latencies, toll
-from tests.system.regions import running_regions
+from tests.system.maintainer_measurements import (
+    FAILS,
+    NO_CAPACITY,
+    THROTTLED,
+    FaultCost,
+    HumanLatencies,
+    latencies,
+    measure_fault_cost,
+)
+from tests.system.two_regions import running_regions
 
 FAULTS = {
     FAILS: "eu's nodes are gone, launches fail there",
     THROTTLED: "eu's machines do a fifth",
-    CROWDED: "the same, and none is let out there",
+    NO_CAPACITY: "the same, and none is let out there",
 }
 PEOPLE = {
     "approved_s": "approval to the first machine",
@@ -38,19 +46,19 @@ PEOPLE = {
 }
 
 
-async def measure_faults(directory: Path, faults: Sequence[str], *, watched_s: float, runs: int) -> list[Toll]:
-    """Each fault so many times, in turn by the rule alone and with the maintainer."""
+async def measure_faults(directory: Path, faults: Sequence[str], *, watched_s: float, runs: int) -> list[FaultCost]:
+    """Measures each fault this many times, alternately with the rule alone and with the maintainer."""
     found = []
     for fault, number in product(faults, range(runs)):
         for has_maintainer in (False, True):
             place = directory / f"{fault}-{number}-{has_maintainer}"
             place.mkdir()
-            found.append(await toll(place, fault, has_maintainer=has_maintainer, watched_s=watched_s))
+            found.append(await measure_fault_cost(place, fault, has_maintainer=has_maintainer, watched_s=watched_s))
     return found
 
 
-async def measure_people(directory: Path, *, tries: int) -> list[Latencies]:
-    """Each in a run of its own."""
+async def measure_people(directory: Path, *, tries: int) -> list[HumanLatencies]:
+    """Measures the latencies this many times, each time in a new run."""
     found = []
     for number in range(tries):
         place = directory / f"people-{number}"
@@ -60,21 +68,23 @@ async def measure_people(directory: Path, *, tries: int) -> list[Latencies]:
     return found
 
 
-def toll_table(tolls: list[Toll], *, watched_s: float) -> Table:
-    """A line for each run."""
+def fault_cost_table(tolls: list[FaultCost], *, watched_s: float) -> Table:
+    """Formats a line for each run."""
     title = f"the {watched_s:g} s from a fault on"
     table = Table("fault", "who", "trainer waited", "steps", "nodes elsewhere after", "tokens", title=title)
-    for one in tolls:
-        after = "not in that time" if one.helped_after_s is None else f"{one.helped_after_s:.1f} s"
-        who = "rule and maintainer" if one.has_maintainer else "rule alone"
-        table.add_row(FAULTS[one.fault], who, f"{100 * one.wait:.0f} %", str(one.steps), after, f"{one.tokens:,.0f}")
+    for toll in tolls:
+        after = "not in that time" if toll.helped_after_s is None else f"{toll.helped_after_s:.1f} s"
+        who = "rule and maintainer" if toll.has_maintainer else "rule alone"
+        table.add_row(
+            FAULTS[toll.fault], who, f"{100 * toll.wait:.0f} %", str(toll.steps), after, f"{toll.tokens:,.0f}"
+        )
     return table
 
 
-def people_table(found: list[Latencies]) -> Table:
-    """Middle and worst."""
+def people_table(found: list[HumanLatencies]) -> Table:
+    """Formats the median and the worst."""
     table = Table("from, to", "median", "worst", title=f"people over the page's API, {len(found)} tries")
-    for field in fields(Latencies):
+    for field in fields(HumanLatencies):
         values = [getattr(one, field.name) for one in found]
         table.add_row(PEOPLE[field.name], f"{median(values):.2f} s", f"{max(values):.2f} s")
     return table
@@ -95,7 +105,7 @@ if __name__ == "__main__":
         measuring = measure_faults(Path(folder), chosen.faults, watched_s=chosen.watched_s, runs=chosen.runs)
         tolls = asyncio.run(measuring)
         people = asyncio.run(measure_people(Path(folder), tries=chosen.tries))
-    Console().print(toll_table(tolls, watched_s=chosen.watched_s))
+    Console().print(fault_cost_table(tolls, watched_s=chosen.watched_s))
     if people:
         Console().print(people_table(people))
     sys.exit(0)

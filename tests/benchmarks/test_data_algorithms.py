@@ -1,4 +1,4 @@
-"""The benchmark itself works, and tells a saving from none."""
+"""The benchmark works and distinguishes a saving from none."""
 
 from xml.etree import ElementTree
 

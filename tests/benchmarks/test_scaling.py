@@ -1,4 +1,4 @@
-"""The benchmark itself works."""
+"""The benchmark works."""
 
 from tests.benchmarks.scaling.__main__ import compared, plot, published, published_line, scenario_line
 from tests.benchmarks.scaling.decisions import decision_times_ms

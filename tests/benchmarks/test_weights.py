@@ -1,4 +1,4 @@
-"""The benchmark itself works: all codecs agree on small versions, and sizes are in the order that is claimed."""
+"""The benchmark works: all codecs agree on small versions, and sizes are in the documented order."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ import pytest
 from astraflow.contract.weights import Dtype
 from astraflow.weights.chunks import chunk_at
 from astraflow.weights.config import WeightsConfig
-from astraflow.weights.store import opened
+from astraflow.weights.store import open_store
 from tests.benchmarks.weights.__main__ import measure, plot, recorded_table, table
 from tests.benchmarks.weights.codecs import CODECS
 from tests.benchmarks.weights.updates import Pair, Training, pair_of, recorded, spans
@@ -17,7 +17,7 @@ from tests.weights.versions import POLICY, delta_file, full_file, layout, snapsh
 
 @pytest.fixture(scope="module")
 def pair() -> Pair:
-    """The first elements of a step that changes one of a hundred."""
+    """Returns the first elements of a step that changes one of a hundred."""
     old, new = Training(size_bytes=2).pair(0.01).bits
     return pair_of(old[:300_000], new[:300_000])
 
@@ -39,14 +39,14 @@ def test_recorded_versions_are_those_of_the_store(tmp_path: Path) -> None:
     while len(tensors) < 5:
         tensors.append(stepped(tensors[-1], seed=len(tensors)))
     versions = [layout(version, number) for number, version in enumerate(tensors)]
-    with opened(tmp_path, WeightsConfig(anchor_every=3)) as store:
+    with open_store(tmp_path, WeightsConfig(full_snapshot_every=3)) as store:
         for number, version in enumerate(versions):
             transfer, data = delta_file(versions[number - 1], version) if number else full_file(*version)
-            incoming = store.begin(version[0], transfer)
+            incoming = store.begin_upload(version[0], transfer)
             assert incoming is not None
             incoming.add(chunk_at(0, data))
-            assert incoming.take()
-            store.tidy(POLICY)
+            assert incoming.commit()
+            store.apply_retention(POLICY)
 
     found = recorded(tmp_path / POLICY)
 

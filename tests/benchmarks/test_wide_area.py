@@ -1,4 +1,4 @@
-"""The long link carries what it should, as late as it should, and loses what it should."""
+"""The simulated long link carries packets, delays them, and loses them as configured."""
 
 import json
 import subprocess
@@ -64,7 +64,7 @@ needs_link = pytest.mark.needs("link")
 def test_connections_over_the_link_take_its_round_trip_and_its_rate() -> None:
     spec = LinkSpec(bits_per_s=1e9, delay_s=0.05)
     with running(spec) as link:
-        module = [sys.executable, "-m", "tests.benchmarks.wide_area.plain"]
+        module = [sys.executable, "-m", "tests.benchmarks.wide_area.plain_tcp"]
         with subprocess.Popen(link.in_far(*module, "serve", FAR_ADDRESS, "7001"), stdout=subprocess.PIPE) as server:
             assert server.stdout is not None
             assert server.stdout.readline() == b"serving\n"
@@ -86,6 +86,6 @@ def test_a_version_comes_over_a_link_that_loses_and_goes_down() -> None:
 
     rounds, counts = measure(case)
 
-    assert [one.size_bytes for one in rounds] == [2 * 2**24] * 3
+    assert [round_.size_bytes for round_ in rounds] == [2 * 2**24] * 3
     assert counts.size_bytes > 3 * 2 * 2**24
     assert counts.lost > 0

@@ -1,11 +1,10 @@
-"""What share of a trainer's time goes to weights, in the demo: real processes, real training.
+"""Share of a trainer's time spent on weights, in the demo: real processes, real training.
 
     python -m tests.benchmarks.trainer_time [--steps 60] [--probe-every auto 1]
 
-`weights` is all between the optimizer's step and the next pull that publishing takes: waiting for the version before,
-copying this one, and scoring its probe; of the time the steps took together, waits for batches included and not. What
-is in it is read from the steps that were seen in reports. The first ten steps, in which everything warms up, are left
-out.
+`weights` is the publishing time between the optimizer's step and the next pull: waiting for the previous version,
+copying this one, and scoring its probe; as a share of the total time of the steps, with and without waits for batches.
+Its parts come from the steps seen in reports. The first ten steps are the warm-up and not counted.
 """
 
 import argparse
@@ -26,7 +25,7 @@ ROW = "{:>12} {:>6} {:>8} {:>10} {:>14} {:>8} {:>8} {:>8}\n"
 
 
 async def measure(run: RunningRun, steps: int) -> str:
-    """A line of the table."""
+    """Returns a line of the table."""
     begun = (await run.until(lambda report: bool(report.streams) and report.streams[0].steps >= WARM_UP)).streams[0]
     seen: dict[int, Mapping[str, float]] = {}
     latest: StreamReport = begun
@@ -50,7 +49,7 @@ async def measure(run: RunningRun, steps: int) -> str:
 
 
 async def run(chosen: argparse.Namespace) -> None:
-    """One demo after the other."""
+    """Runs one demo after the other."""
     head = ("probe every", "steps", "ms/step", "weights", "without waits", "wait", "copy", "probe")
     sys.stdout.write(ROW.format(*head))
     for every in chosen.probe_every:
@@ -64,7 +63,7 @@ async def run(chosen: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """Parse and run."""
+    """Parses the arguments and runs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--probe-every", nargs="*", default=["auto", "1"])

@@ -1,9 +1,9 @@
-"""How fast charts read a week of numbers, how large that week is, and what keeping a second costs.
+"""Time to read a week of chart data, its size on disk, and the cost of storing a second.
 
     python -m tests.benchmarks.web_history [--nodes 1000] [--days 7] [--rounds 50] [--directory DIR]
 
-Fills the web process's SQLite with what a run of so many nodes leaves behind after so many days, at every level as
-long as it keeps it; then reads as charts do, and writes as the recorder does.
+Fills the web process's SQLite with the data of a run of this many nodes after this many days, at every level for its
+retention time; then reads as charts do, and writes as the recorder does.
 """
 
 import argparse
@@ -20,10 +20,10 @@ from rich.table import Table
 from sqlalchemy import insert
 from sqlmodel import Session
 
-from web import queries
+from web import run_records
 from web.db import Database, open_database
-from web.history import reading, writing
-from web.history.levels import DAY_S, FIVES, HOUR_S, LEVELS, SECONDS, TENS, Level
+from web.history import series_queries, series_writer
+from web.history.levels import DAY_S, FIVE_MINUTE_LEVEL, HOUR_S, LEVELS, SECOND_LEVEL, TEN_SECOND_LEVEL, Level
 from web.history.points import VALUES
 from web.history.samples import NODE_VALUES, Sample, node_subject, policy_subject
 from web.tables import SeriesRolled
@@ -36,7 +36,7 @@ Row = tuple[str, str, str, str]
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command."""
+    """Runs the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, default=1000)
     parser.add_argument("--days", type=float, default=7.0)
@@ -51,7 +51,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _measure(directory: Path, nodes: int, days: float, rounds: int) -> None:
     database = open_database(directory)
     began = time.monotonic()
-    run_id = database.do_now(lambda session: _fill(session, nodes, days * DAY_S))
+    run_id = database.write_sync(lambda session: _fill(session, nodes, days * DAY_S))
     console = Console()
     size = sum(file.stat().st_size for file in directory.iterdir())
     console.print(f"{days:g} days, {nodes} nodes: {size / 1e6:,.0f} MB, filled in {time.monotonic() - began:.0f} s")
@@ -63,21 +63,24 @@ def _measure(directory: Path, nodes: int, days: float, rounds: int) -> None:
 
 
 def _fill(session: Session, nodes: int, duration_s: float) -> int:
-    sighting = queries.Sighting(
+    sighting = run_records.SeenRun(
         name="r", recipe="", dataflow="", started_at=END_AT - duration_s, at=END_AT, sequence=1, report_json="{}"
     )
-    run_id = queries.see_run(session, sighting, record_id=None)
+    run_id = run_records.upsert_run_record(session, sighting, record_id=None)
     subjects = {policy_subject("p"): VALUES} | {node_subject(f"node-{n:05}"): NODE_VALUES for n in range(nodes)}
     for subject, values in subjects.items():
         is_node = subject.startswith(node_subject(""))
         newest = Sample(
-            level=TENS if is_node else SECONDS, at=END_AT, subject=subject, values=dict.fromkeys(values, 0.5)
+            level=TEN_SECOND_LEVEL if is_node else SECOND_LEVEL,
+            at=END_AT,
+            subject=subject,
+            values=dict.fromkeys(values, 0.5),
         )
-        series = list(writing.add(session, run_id, [newest], names={}).values())
+        series = list(series_writer.add(session, run_id, [newest], names={}).values())
         for level in LEVELS:
-            kept_s = level.nodes_kept_s if is_node else level.kept_s
+            kept_s = level.node_retention_s if is_node else level.retention_s
             _fill_level(session, level, series, min(duration_s, kept_s))
-    for level in (TENS, FIVES):
+    for level in (TEN_SECOND_LEVEL, FIVE_MINUTE_LEVEL):
         session.add(SeriesRolled(run_id=run_id, width_s=level.width_s, until=END_AT))
     return run_id
 
@@ -85,7 +88,7 @@ def _fill(session: Session, nodes: int, duration_s: float) -> int:
 def _fill_level(session: Session, level: Level, series: list[int], duration_s: float) -> None:
     numbers = np.random.default_rng(0).random(8192).tolist()
     count = int(duration_s / level.width_s)
-    ends = {} if level is SECONDS else {"low": 0.0, "high": 1.0}
+    ends = {} if level is SECOND_LEVEL else {"low": 0.0, "high": 1.0}
     for series_id in series:
         for first in range(0, count, BATCH):
             places = range(first, min(first + BATCH, count))
@@ -108,14 +111,16 @@ def _reads(database: Database, run_id: int, nodes: int, rounds: int) -> Iterator
 
 
 def _read(database: Database, run_id: int, subjects: list[str], range_s: float, values: tuple[str, ...]) -> int:
-    """Rows of the first subject, which goes to the end of the list."""
+    """Reads rows of the first subject, which moves to the end of the list."""
     subjects.append(subject := subjects.pop(0))
-    asked = partial(reading.rows, run_id=run_id, subject=subject, values=values, since=END_AT - range_s, until=END_AT)
-    return len(database.look_now(asked))
+    asked = partial(
+        series_queries.rows, run_id=run_id, subject=subject, values=values, since=END_AT - range_s, until=END_AT
+    )
+    return len(database.read_sync(asked))
 
 
 def _writes(database: Database, run_id: int, nodes: int, rounds: int) -> Iterator[Row]:
-    names = database.look_now(lambda session: writing.names_of(session, run_id))
+    names = database.read_sync(lambda session: series_writer.series_ids(session, run_id))
     at = [END_AT]
 
     def second() -> int:
@@ -131,22 +136,22 @@ def _writes(database: Database, run_id: int, nodes: int, rounds: int) -> Iterato
     yield _timed(f"a flush with ten seconds of {nodes} nodes", rounds, ten_seconds)
 
 
-def _write(database: Database, run_id: int, names: writing.Names, samples: list[Sample], at: float) -> int:
+def _write(database: Database, run_id: int, names: series_writer.SeriesIds, samples: list[Sample], at: float) -> int:
     def work(session: Session) -> None:
-        writing.add(session, run_id, samples, names=names)
-        writing.roll(session, run_id, since=min(sample.at for sample in samples), until=at)
+        series_writer.add(session, run_id, samples, names=names)
+        series_writer.roll(session, run_id, since=min(sample.at for sample in samples), until=at)
 
-    database.do_now(work)
+    database.write_sync(work)
     return sum(len(sample.values) for sample in samples)
 
 
 def _policy_sample(at: float) -> Sample:
-    return Sample(level=SECONDS, at=at, subject=policy_subject("p"), values=dict.fromkeys(VALUES, 0.5))
+    return Sample(level=SECOND_LEVEL, at=at, subject=policy_subject("p"), values=dict.fromkeys(VALUES, 0.5))
 
 
 def _node_sample(at: float, number: int) -> Sample:
     values = dict.fromkeys(NODE_VALUES, 0.5)
-    return Sample(level=TENS, at=at, subject=node_subject(f"node-{number:05}"), values=values)
+    return Sample(level=TEN_SECOND_LEVEL, at=at, subject=node_subject(f"node-{number:05}"), values=values)
 
 
 def _timed(what: str, rounds: int, work: Callable[[], int]) -> Row:

@@ -1,7 +1,7 @@
-"""What Lighthouse says of pages of a run: `python -m tests.benchmarks.web_lighthouse --lighthouse PATH`.
+"""Lighthouse scores of pages of a run: `python -m tests.benchmarks.web_lighthouse --lighthouse PATH`.
 
 PATH is its program: after `npm install --prefix DIR lighthouse`, `DIR/node_modules/.bin/lighthouse`.
-The pages are served by this process, over an imagined run and a real fleet service in memory.
+This process serves the pages, over a synthetic run and a real fleet service in memory.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from rich.table import Table
 
 from tests.fakes.browser import CHROMIUM
 from tests.fakes.control_plane import FakeControlPlane
-from tests.web.walk import house
+from tests.web.all_pages import served_site
 
 LIMIT_S = 120.0
 CATEGORIES = ("performance", "accessibility", "best-practices")
@@ -28,7 +28,7 @@ FIGURES = ("first-contentful-paint", "largest-contentful-paint", "total-blocking
 async def _measure(program: Path, pages: list[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         directory = Path(folder)
-        async with house(directory, FakeControlPlane(sequence=150), is_launched=False) as served:
+        async with served_site(directory, FakeControlPlane(sequence=150), is_launched=False) as served:
             headers = directory / "headers.json"
             cookies = "; ".join(f"{name}={value}" for name, value in served.admin.cookies.items())
             headers.write_text(json.dumps({"Cookie": cookies}))

@@ -16,11 +16,11 @@ from astraflow.contract.errors import Conflict, InvalidInput
 from astraflow.contract.fleet import Plan, PlanRequest
 from astraflow.contract.ids import PoolId
 from maintainer import mcp_server
-from maintainer.toolbox import answers
+from maintainer.toolbox import results
 from tests.fakes.control_plane import TOKEN
 from tests.fakes.fleet import RunningFleet, running_fleet
 from tests.maintainer.fleet.parts import HAL
-from tests.words import found
+from tests.words import command_of
 
 pytestmark = pytest.mark.anyio
 
@@ -28,20 +28,20 @@ POOL = PoolId("eu")
 
 
 async def run(fleet: RunningFleet, *arguments: str) -> Result:
-    """In a thread: the command line has an event loop of its own."""
+    """Runs the command in a thread, because it starts its own event loop."""
     given = ["maintainer", *arguments, "--fleet", fleet.address]
     return await asyncio.to_thread(CliRunner(env={"ASTRAFLOW_TOKEN": TOKEN}).invoke, app, given)
 
 
 async def read(fleet: RunningFleet, *arguments: str) -> Any:
-    """What it says to scripts."""
+    """Returns the command's JSON output."""
     ran = await run(fleet, *arguments, "--json")
     assert ran.exit_code == 0, (ran.output, ran.exception)
     return json.loads(ran.stdout)
 
 
 async def proposed(fleet: RunningFleet, target: int) -> Plan:
-    """What an agent puts before people."""
+    """Submits an agent's plan for approval."""
     async with connect_fleet(fleet.address, TOKEN) as plane:
         plan = await plane.plan(PlanRequest(pool=POOL, actor=HAL, reason="the [b]trainer[/b] waits", target=target))
         await plane.propose(plan.id, actor=HAL, key=f"p-{plan.id}", reason="more")
@@ -50,28 +50,32 @@ async def proposed(fleet: RunningFleet, target: int) -> Plan:
 
 async def test_a_proposal_is_listed_and_approved_once_with_a_reason(tmp_path: Path) -> None:
     async with running_fleet(tmp_path, nodes=1) as fleet:
-        assert "nothing waits" in (await run(fleet, "proposals")).output
+        assert "no proposals" in (await run(fleet, "proposals")).output
         plan = await proposed(fleet, 2)
         listed = (await run(fleet, "proposals")).output
         assert f"astraflow maintainer approve {plan.id}" in listed
         assert "[b]trainer[/b] waits" in listed, "what others wrote is no markup"
-        assert "1 launched" in listed
+        assert "1 to launch" in listed
         assert "astraflow maintainer approve" in (await run(fleet, "status")).output
-        decide = ("approve", plan.id, "--reason", "I saw the queue", "--key", "k-1")
+        decide = ("approve", plan.id, "--reason", "checked", "--key", "k-1")
         applied = await read(fleet, *decide)
         assert len(applied["launched"]) == 1
         assert await read(fleet, *decide) == applied, "the same key is answered with the first answer"
         async with connect_fleet(fleet.address, TOKEN) as plane:
-            notes = [one for one in await plane.decisions(pool=POOL) if one.kind == "note"]
-            assert [(note.reason, note.actor.name) for note in notes] == [("I saw the queue", getpass.getuser())]
-            [entry] = [one for one in await plane.decisions(pool=POOL) if one.kind == "apply" and one.key == "k-1"]
+            notes = [decision for decision in await plane.decisions(pool=POOL) if decision.kind == "note"]
+            assert [(note.reason, note.actor.name) for note in notes] == [("checked", getpass.getuser())]
+            [entry] = [
+                decision
+                for decision in await plane.decisions(pool=POOL)
+                if decision.kind == "apply" and decision.key == "k-1"
+            ]
             assert f"approved by {getpass.getuser()}" in entry.message
         [decided] = await read(fleet, "proposals", "--all")
         assert (decided["state"], decided["decided_by"]) == ("approved", getpass.getuser())
         assert await read(fleet, "proposals") == []
         again = await run(fleet, "approve", plan.id)
         assert isinstance(again.exception, Conflict)
-        assert "astraflow maintainer proposals" in str(again.exception)
+        assert again.exception.code == "proposal.not_waiting"
 
 
 async def test_a_proposal_is_rejected_with_a_reason_and_cannot_be_applied_then(tmp_path: Path) -> None:
@@ -88,9 +92,9 @@ async def test_a_proposal_is_rejected_with_a_reason_and_cannot_be_applied_then(t
         assert "not now" in (await run(fleet, "proposals", "--all")).output
 
 
-def test_what_agents_are_told_to_type_is_a_command() -> None:
-    told = " ".join([*answers.ADVICE.values(), *mcp_server.ADVICE.values()])
+def test_the_command_suggested_to_agents_exists() -> None:
+    told = " ".join([*results.ERROR_ADVICE.values(), *mcp_server.OUTCOME_ADVICE.values()])
     commands = re.findall(r"`astraflow ([a-z ]+?)(?: [A-Z].*?)?`", told)
     assert "maintainer approve" in commands
     for command in commands:
-        assert found(command.split())[1] == []
+        assert command_of(command.split())[1] == []

@@ -1,4 +1,4 @@
-"""`astraflow audit`, against what a page wrote."""
+"""`astraflow audit` on an audit log that a page wrote."""
 
 import csv
 import io
@@ -12,10 +12,10 @@ from sqlmodel import Session
 from typer.testing import CliRunner
 
 from astraflow.cli.main import app
-from astraflow.cli.rundir import RunDirectory
+from astraflow.cli.run_directory import RunDirectory
 from astraflow.contract.errors import InvalidInput
 from tests.fakes.clock import ManualClock
-from web.audit.entries import Author, Deed, Trail
+from web.audit.audit_log import AuditedCommand, AuditLog, Author
 from web.db import Database, open_database
 
 ALICE = Author(name="alice", role="operator", via="session", came_from="192.0.2.1")
@@ -24,12 +24,12 @@ BOB = Author(name="bob", role="admin", via="session", came_from="192.0.2.2")
 
 @pytest.fixture
 def database(tmp_path: Path) -> Iterator[Database]:
-    """Of a page that runs: it stays open."""
+    """Database of a running page, left open during the test."""
     opened = open_database(tmp_path / "run" / "web")
-    trail = Trail(opened, clock=ManualClock(1_800_000_000.0))
-    deeds = [Deed(action="node.drain", target=f"n{number}", reason="slow") for number in range(3)]
+    audit_log = AuditLog(opened, clock=ManualClock(1_800_000_000.0))
+    deeds = [AuditedCommand(action="node.drain", target=f"n{number}", reason="slow") for number in range(3)]
     for author, deed in zip((ALICE, BOB, ALICE), deeds, strict=True):
-        opened.do_now(lambda session, author=author, deed=deed: trail.append(session, author, deed))  # type: ignore[misc] # defaults
+        opened.write_sync(lambda session, author=author, deed=deed: audit_log.append(session, author, deed))  # type: ignore[misc] # defaults
     yield opened
     opened.close()
 
@@ -40,11 +40,11 @@ def tamper(database: Database, statement: str) -> None:
             session.execute(text(f"DROP TRIGGER {trigger}"))
         session.execute(text(statement))
 
-    database.do_now(change)
+    database.write_sync(change)
 
 
 class Said:
-    """What a command and the process that it starts said."""
+    """Output of a command and of the process that it starts."""
 
     def __init__(self, capfd: pytest.CaptureFixture[str], *arguments: str) -> None:
         capfd.readouterr()
@@ -53,32 +53,33 @@ class Said:
         self.out, self.err = capfd.readouterr()
 
 
-def test_a_chain_that_is_whole_is_said_to_be_with_the_hash_to_write_down(
+def test_verifying_an_intact_chain_prints_its_newest_hash(
     database: Database, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     for place in (tmp_path / "run", tmp_path / "run" / "web"):
         said = Said(capfd, "verify", str(place))
         assert (said.code, said.err) == (0, "")
-        assert said.out.startswith("The chain is whole: 3 entries, from 1 to 3, ending in ")
-        assert len(said.out.splitlines()[1].removeprefix("The newest hash: ")) == 64
+        assert said.out.startswith("Chain intact: 3")
+        assert "1 to 3" in said.out
+        assert len(said.out.splitlines()[1].removeprefix("Newest hash: ")) == 64
 
 
 @pytest.mark.parametrize(
     ("statement", "problem"),
     [
         ("UPDATE audit_entries SET actor = 'carol' WHERE sequence = 2", "entry 2 was changed after it was written"),
-        ("DELETE FROM audit_entries WHERE sequence = 2", "entry 2 is missing: after it comes 3"),
-        ("UPDATE audit_chain SET seal = 'made up'", "the seal of the newest entry was not made with the secret"),
+        ("DELETE FROM audit_entries WHERE sequence = 2", "entry 2 is missing: the next one is 3"),
+        ("UPDATE audit_chain SET seal = 'made up'", "the seal of the newest entry does not match the secret"),
     ],
 )
-def test_the_first_entry_that_does_not_hold_is_told_and_the_code_is_1(
+def test_verifying_a_broken_chain_names_the_first_invalid_entry_and_exits_with_1(
     database: Database, tmp_path: Path, capfd: pytest.CaptureFixture[str], statement: str, problem: str
 ) -> None:
     tamper(database, statement)
     said = Said(capfd, "verify", str(tmp_path / "run"))
     assert said.code == 1
-    assert said.out.startswith(f"The chain is broken: {problem}")
-    assert "before it hold" in said.err
+    assert said.out.startswith(f"Chain broken: {problem}")
+    assert "valid before" in said.err
 
 
 def test_looking_changes_nothing(database: Database, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -95,30 +96,30 @@ def test_the_run_that_is_active_here_is_the_one_that_is_meant(
 ) -> None:
     nothing = Said(capfd, "verify")
     assert isinstance(nothing.problem, InvalidInput)
-    assert "name a run's folder" in str(nothing.problem)
+    assert nothing.problem.code == "cli.no_active_run"
     with RunDirectory.opened(tmp_path / "run", name="smoke", seed=3, recipe="{}"):
-        assert Said(capfd, "verify").out.startswith("The chain is whole: 3 entries")
+        assert Said(capfd, "verify").out.startswith("Chain intact: 3")
 
 
-def test_a_folder_without_an_audit_is_told_and_nothing_is_made_there(
+def test_a_folder_without_an_audit_log_is_refused_and_left_unchanged(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     said = Said(capfd, "verify", str(tmp_path))
     assert isinstance(said.problem, InvalidInput)
-    assert "has a web.sqlite" in str(said.problem)
+    assert said.problem.code == "audit.not_found"
     assert list(tmp_path.iterdir()) == []
 
 
-def test_without_the_secret_nobody_can_say_whose_the_newest_entry_is(
+def test_without_the_secret_the_newest_entry_cannot_be_verified(
     database: Database, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "run" / "web" / "web.secret").unlink()
     said = Said(capfd, "verify", str(tmp_path / "run"))
     assert isinstance(said.problem, InvalidInput)
-    assert "whether the newest entry is the page's own" in str(said.problem)
+    assert said.problem.code == "audit.unreadable_secret"
 
 
-def test_what_is_exported_is_what_was_asked_for(
+def test_an_export_contains_the_selected_entries(
     database: Database, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     place = str(tmp_path / "run")
@@ -132,12 +133,12 @@ def test_what_is_exported_is_what_was_asked_for(
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (("--result", "maybe"), "--result 'maybe' is not understood; as in: done, refused, failed"),
-        (("--since", "yesterday"), "--since 'yesterday' is not understood; as in: 2026-11-21"),
+        (("--result", "maybe"), "--result 'maybe': invalid value; use for example done, refused, failed"),
+        (("--since", "yesterday"), "--since 'yesterday': invalid value; use for example 2026-11-21"),
         (("--format", "xml"), "invalid choice: 'xml'"),
     ],
 )
-def test_a_filter_that_is_not_understood_exports_nothing(
+def test_an_invalid_filter_exports_nothing(
     database: Database, tmp_path: Path, capfd: pytest.CaptureFixture[str], arguments: tuple[str, ...], problem: str
 ) -> None:
     said = Said(capfd, "export", str(tmp_path / "run"), *arguments)

@@ -1,4 +1,4 @@
-"""`astraflow health`: 0 from a service that answers, a sentence and another code from one that does not."""
+"""`astraflow health`: exit code 0 when the service answers; an error message and another code otherwise."""
 
 import asyncio
 import threading
@@ -15,19 +15,19 @@ from astraflow.cli.main import app
 from astraflow.contract.errors import AstraFlowError, InvalidInput, NotAuthenticated, Unavailable
 from astraflow.weights.config import WeightsConfig
 from astraflow.weights.service import running
-from astraflow.wire.server import Listen, authority_tls
+from astraflow.wire.server import ListenOptions, authority_tls
 
 pytestmark = pytest.mark.anyio
 
 
 def asked(*words: str, **environment: str) -> Result:
-    """What it comes to."""
+    """Runs `astraflow health` and returns its result."""
     return CliRunner().invoke(app, ["health", *words], env=environment)
 
 
 @contextmanager
 def page(status: int) -> Iterator[str]:
-    """Address of one that says how it is."""
+    """Yields the address of a page whose `/healthz` returns `status`."""
 
     class Answering(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -35,7 +35,7 @@ def page(status: int) -> Iterator[str]:
             self.end_headers()
 
         def log_message(self, *_: object) -> None:
-            """Nothing: the test's output is its own."""
+            """Suppresses the request log."""
 
     with HTTPServer(("127.0.0.1", 0), Answering) as server:
         thread = threading.Thread(target=server.serve_forever)
@@ -48,10 +48,10 @@ def page(status: int) -> Iterator[str]:
 
 
 async def test_a_service_that_speaks_mutual_tls_is_asked_with_what_the_environment_names(tmp_path: Path) -> None:
-    authority, token = Authority.made(tmp_path / "authority", run="evening"), tmp_path / "token"
+    authority, token = Authority.create(tmp_path / "authority", run="evening"), tmp_path / "token"
     token.write_text("run-token")
     tls = authority_tls(authority, "127.0.0.1")
-    listen = Listen(token="run-token", tls=tls, authority=authority, drain_s=0.2)
+    listen = ListenOptions(token="run-token", tls=tls, authority=authority, drain_s=0.2)
     named = {"ASTRAFLOW_AUTHORITY": str(authority.folder), "ASTRAFLOW_TOKEN_FILE": str(token), "ASTRAFLOW_TOKEN": ""}
     async with running(WeightsConfig(), listen=listen, directory=tmp_path / "weights") as address:
         done = await asyncio.to_thread(asked, "weights", address, **named)

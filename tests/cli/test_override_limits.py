@@ -1,4 +1,4 @@
-"""Overrides from the page: every setting has a trust class, and what has none is refused."""
+"""Overrides from the page: every setting has a trust class, and a setting without one is rejected."""
 
 import json
 from collections.abc import Iterator
@@ -8,15 +8,15 @@ from typing import Annotated, Any, get_args
 import pytest
 from pydantic import BaseModel
 
-from astraflow.cli.override_limits import FLEET, Limits, refusals
-from astraflow.cli.recipe_form import recipe_form, rehearsed
+from astraflow.cli.override_limits import FLEET_CLASSES, Limits, refusals
+from astraflow.cli.recipe_form import preflight_recipe, recipe_form
 from astraflow.contract.errors import NotPermitted
 from astraflow.dataflow.config import DataflowConfig
 from astraflow.datasets import datasets
 from astraflow.recipe import Recipe, load_recipe, plugin_specs
 from astraflow.runtime.config import Config
-from astraflow.runtime.overrides import SetBy, declared_class, set_by
 from astraflow.runtime.plugins import Registry
+from astraflow.runtime.setting_permissions import SettableBy, declared_class, settable_by
 from astraflow.trainer.config import TrainerConfig
 from maintainer.fleet.config import FleetConfig
 
@@ -29,8 +29,8 @@ fleet.pools.eu = { provider = "here", min_nodes = 1, max_nodes = 3 }
 maintainer.llm = { kind = "scripted" }
 dataflow.pools.eu = { max_nodes = 3 }
 nodes.preemption = { kind = "file", path = "/run/notice" }
-weights.keep_in = { kind = "s3", bucket = "own" }
-nodes.engine.pace_file = "/run/pace"
+weights.storage = { kind = "s3", bucket = "own" }
+nodes.engine.speed_factor_file = "/run/pace"
 """
 
 OPEN_TABLES = {
@@ -40,6 +40,9 @@ OPEN_TABLES = {
     "StreamConfig.sampler",
     "AlgorithmConfig.advantages",
     "AlgorithmConfig.loss",
+    "AlgorithmConfig.teacher",
+    "AlgorithmConfig.token_advantages",
+    "CriticConfig.loss",
     "FlowConfig.dataset",
     "FlowConfig.workflow",
     "FlowConfig.reward",
@@ -49,13 +52,15 @@ OPEN_TABLES = {
     "EvaluationConfig.workflow",
     "EvaluationConfig.reward",
     "NodesConfig.engine",
+    "NodesConfig.engines",
     "RaasConfig.engine",
+    "RaasConfig.engines",
     "Recipe.trainer",
     "Recipe.dataflow",
     "Recipe.fleet",
     "Recipe.maintainer",
 }
-"""Tables whose contents have classes of their own: plugins, and what is handed on to a role."""
+"""Tables whose contents have their own trust classes: plugins, and settings passed on to a role."""
 
 
 @pytest.fixture
@@ -65,9 +70,9 @@ def fleets(tmp_path: Path) -> str:
 
 
 def refused(place: str, *overrides: str, role: str = "operator", places: tuple[str, ...] = ()) -> list[str]:
-    """Keys of the settings that a role may not override so."""
+    """Returns the keys that the role may not override with these values."""
     plain = load_recipe(place)
-    return [one.key for one in refusals(plain, overrides, Limits(role=role, places=places))]
+    return [refusal.key for refusal in refusals(plain, overrides, Limits(role=role, data_locations=places))]
 
 
 def models_in(annotation: Any) -> Iterator[type[BaseModel]]:
@@ -78,11 +83,11 @@ def models_in(annotation: Any) -> Iterator[type[BaseModel]]:
 
 
 def undeclared(model: type[BaseModel]) -> Iterator[str]:
-    """Fields without a class of a model and of those in it, whose values are not all numbers or closed choices."""
+    """Yields fields without a trust class, of the model and nested models, that are not numbers or closed choices."""
     for name, info in model.model_fields.items():
         inner = list(models_in(info.annotation))
         if declared_class(model, (name,)) is None:
-            if not inner and set_by(model, (name,)) is SetBy.RECIPE:
+            if not inner and settable_by(model, (name,)) is SettableBy.RECIPE:
                 yield f"{model.__name__}.{name}"
             for one in inner:
                 yield from undeclared(one)
@@ -96,11 +101,11 @@ def test_every_setting_that_is_no_number_or_closed_choice_declares_its_trust_cla
     models: list[type[BaseModel]] = [Recipe, DataflowConfig, TrainerConfig]
     models += [registry.options(kind) for registry in registries() for kind in registry.kinds()]
     found = {name for model in models for name in undeclared(model)}
-    assert found - OPEN_TABLES == set(), "declare Annotated[..., SetBy.RECIPE], or another class, on these fields"
+    assert found - OPEN_TABLES == set(), "declare Annotated[..., SettableBy.RECIPE], or another class, on these fields"
 
 
 def test_every_table_of_the_fleet_has_a_trust_class() -> None:
-    covered = {pattern[0] for pattern, _ in FLEET if pattern}
+    covered = {pattern[0] for pattern, _ in FLEET_CLASSES if pattern}
     only_the_recipe = {"cluster", "database", "providers"}
     assert covered | only_the_recipe == set(FleetConfig.model_fields)
 
@@ -110,7 +115,7 @@ def test_text_without_a_class_cannot_be_overridden_also_in_a_plugin_of_a_third_p
 ) -> None:
     class Options(Config):
         place: str = ""
-        declared: Annotated[str, SetBy.AGENT] = ""
+        declared: Annotated[str, SettableBy.AGENT] = ""
         table: dict[str, str] = {}  # noqa: RUF012 (pydantic copies it)
         count: int = 1
 
@@ -140,12 +145,12 @@ def test_text_without_a_class_cannot_be_overridden_also_in_a_plugin_of_a_third_p
         ("fleet.pools.eu.options={user = 'x'}", "fleet.pools.eu.options.user"),
         ("maintainer.llm.kind=chat_completions", "maintainer.llm.kind"),
         ("tracing.to=http://203.0.113.9", "tracing.to"),
-        ("nodes.keep=/root", "nodes.keep"),
+        ("nodes.credential_folder=/root", "nodes.credential_folder"),
         ("nodes.pull.sources=['203.0.113.9:1']", "nodes.pull.sources"),
-        ("nodes.engine.pace_file=/etc/hostname", "nodes.engine.pace_file"),
+        ("nodes.engine.speed_factor_file=/etc/hostname", "nodes.engine.speed_factor_file"),
         ("nodes.preemption.path=/etc/hostname", "nodes.preemption.path"),
-        ("weights.keep_in.endpoint=http://203.0.113.9", "weights.keep_in.endpoint"),
-        ("weights.keep_in={kind = 'disk'}", "weights.keep_in.kind"),
+        ("weights.storage.endpoint=http://203.0.113.9", "weights.storage.endpoint"),
+        ("weights.storage={kind = 'disk'}", "weights.storage.kind"),
         ("dataflow.metrics=0.0.0.0:1", "dataflow.metrics"),
         ("dataflow.keda={}", "dataflow.keda"),
         ("policies.solver.model={kind = 'huggingface', path = '/etc'}", "policies.solver.model.path"),
@@ -171,7 +176,7 @@ def test_places_addresses_and_variables_come_from_the_recipe_whoever_asks(
         ("fleet.pools.eu.usd_per_hour_max=9", {"admin"}),
         ("fleet.envelope.nodes=9", {"admin"}),
         ("fleet.budget.usd_per_day_max=9", {"admin"}),
-        ("fleet.times.expires_s=9", {"admin"}),
+        ("fleet.times.max_age_s=9", {"admin"}),
         ("dataflow.pools.eu.max_nodes=9", {"admin"}),
         ("dataflow.scaling.max_nodes=9", {"admin"}),
         ("nodes.price_per_hour=9", {"admin"}),
@@ -182,7 +187,7 @@ def test_places_addresses_and_variables_come_from_the_recipe_whoever_asks(
         ("flows.train.filters=[]", {"agent", "operator", "admin"}),
         ("flows.train.filters=[{kind = 'length', max_tokens = 9}]", {"agent", "operator", "admin"}),
         ("flows.train.workflow.temperature=0.5", {"agent", "operator", "admin"}),
-        ("policies.solver.backend={kind = 'single', device = 'cpu'}", {"agent", "operator", "admin"}),
+        ("policies.solver.backend={kind = 'local', device = 'cpu'}", {"agent", "operator", "admin"}),
     ],
 )
 def test_bounds_and_budgets_are_admins_and_training_is_for_all(fleets: str, override: str, roles: set[str]) -> None:
@@ -235,13 +240,13 @@ def test_with_a_refusal_no_override_is_applied(fleets: str) -> None:
     overrides = ["fleet.providers.sky.endpoint=http://203.0.113.9", "stop.steps=7"]
     limits = Limits(role="admin")
     form = recipe_form(fleets, overrides, limits=limits)
-    assert [one.key for one in form.refusals] == ["fleet.providers.sky.endpoint"]
+    assert [refusal.key for refusal in form.refusals] == ["fleet.providers.sky.endpoint"]
     assert set(form.refusals) <= set(form.problems)
-    values = {one.key: one.value for one in form.fields}
+    values = {field.key: field.value for field in form.fields}
     assert (values["fleet.providers.sky.endpoint"], values["stop.steps"] == 7) == ("http://127.0.0.1:9", False)
-    classes = {one.key: one.set_by for one in form.fields}
+    classes = {field.key: field.settable_by for field in form.fields}
     assert classes["fleet.providers.sky.endpoint"] == "recipe"
     assert (classes["fleet.pools.eu.max_nodes"], classes["stop.steps"]) == ("admin", "agent")
     with pytest.raises(NotPermitted):
-        rehearsed(fleets, overrides, limits=limits)
+        preflight_recipe(fleets, overrides, limits=limits)
     assert recipe_form(fleets, overrides).refusals == (), "the local user owns the machine"

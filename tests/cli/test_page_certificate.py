@@ -1,4 +1,4 @@
-"""The page's certificate is kept as long as it does, and made anew when it does not."""
+"""The page reuses its certificate while it is valid, and issues a new one otherwise."""
 
 import ssl
 from pathlib import Path
@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 from astraflow.access.authority import Authority
-from astraflow.cli.page_certificate import LEFT_AT_LEAST, page_certificate
+from astraflow.cli.page_certificate import MIN_REMAINING_VALIDITY, page_certificate
 from astraflow.runtime.clock import SystemClock
 
 DAY_S = 86400.0
 
 
 class Earlier(SystemClock):
-    """A clock that is `by_s` behind."""
+    """Clock that is `by_s` seconds behind."""
 
     def __init__(self, by_s: float) -> None:
         self._by_s = by_s
@@ -24,7 +24,7 @@ class Earlier(SystemClock):
 
 @pytest.fixture
 def authority(tmp_path: Path) -> Authority:
-    return Authority.made(tmp_path / "authority", run="evening")
+    return Authority.create(tmp_path / "authority", run="evening")
 
 
 def made(authority: Authority, folder: Path, *names: str) -> bytes:
@@ -54,7 +54,7 @@ def test_another_name_another_authority_or_a_broken_file_make_a_new_one(authorit
     first = made(authority, tmp_path)
     named = made(authority, tmp_path, "page.example.org")
     assert named != first
-    other = made(Authority.made(tmp_path / "other", run="evening"), tmp_path, "page.example.org")
+    other = made(Authority.create(tmp_path / "other", run="evening"), tmp_path, "page.example.org")
     assert other != named
     (file,) = tmp_path.glob("*.pem")
     file.write_bytes(other[: len(other) // 3])
@@ -63,19 +63,19 @@ def test_another_name_another_authority_or_a_broken_file_make_a_new_one(authorit
 
 @pytest.mark.parametrize(("days_more", "is_kept"), [(1.0, True), (-1.0, False)])
 def test_one_that_ends_soon_is_made_anew(authority: Authority, tmp_path: Path, days_more: float, is_kept: bool) -> None:
-    """A service's certificate is good for a year."""
-    age_s = 365 * DAY_S - LEFT_AT_LEAST.total_seconds() - days_more * DAY_S
+    """A service certificate is valid for one year."""
+    age_s = 365 * DAY_S - MIN_REMAINING_VALIDITY.total_seconds() - days_more * DAY_S
     old = authority.for_service("0.0.0.0", clock=Earlier(age_s))  # noqa: S104 (not bound)
     (tmp_path / "page.pem").write_bytes(old.certificate + old.key)
     assert (made(authority, tmp_path) == old.certificate + old.key) is is_kept
 
 
 def shake_hands(server: ssl.SSLContext, browser: ssl.SSLContext, name: str) -> None:
-    """In memory. Raises: ssl.SSLError."""
+    """Completes a TLS handshake in memory. Raises: ssl.SSLError."""
     to_server, to_browser = ssl.MemoryBIO(), ssl.MemoryBIO()
-    one = browser.wrap_bio(to_browser, to_server, server_hostname=name)
+    tls = browser.wrap_bio(to_browser, to_server, server_hostname=name)
     other = server.wrap_bio(to_server, to_browser, server_side=True)
-    waiting = [one, other, one, other]
+    waiting = [tls, other, tls, other]
     for side in waiting:
         try:
             side.do_handshake()

@@ -19,5 +19,6 @@ def test_a_port_in_use_is_not_free() -> None:
 
 @pytest.mark.parametrize("host", ["203.0.113.7", "no-such-host.invalid"])
 def test_an_address_of_another_machine_is_refused(host: str) -> None:
-    with pytest.raises(InvalidInput, match=f"{host} is not"):
+    with pytest.raises(InvalidInput) as caught:
         free_ports(1, host=host)
+    assert caught.value.code in ("cli.foreign_address", "cli.unknown_host")

@@ -11,23 +11,29 @@ from pathlib import Path
 import httpx
 import pytest
 
-from astraflow.runtime.runs import RunFolder
+from astraflow.runtime.run_folders import RunFolder
 from tests import make
-from tests.fakes.kept_run import archive_of, fill, run_folder
+from tests.fakes.forking import ForkingProgram
 from tests.fakes.launching import FakeCatalogue, FakeLauncher
+from tests.fakes.recorded_run import fill, recorded_archive, run_folder
+from tests.fakes.synthetic_run import SyntheticRun
 from tests.fakes.web import RunningWeb, running_web, shown_secret
-from tests.fakes.world import World
 from web.db import open_database
-from web.feed.report_json import report_to_json
-from web.history.retelling import retell
+from web.history.backfill import backfill_database
+from web.live.report_json import report_to_json
 from web.tables import RunRecord
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
 
 
 @pytest.fixture
+def cli(forking_cli: ForkingProgram) -> ForkingProgram:
+    return forking_cli
+
+
+@pytest.fixture
 async def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[RunningWeb]:
-    """A page whose launches are over at once."""
+    """Page whose launches finish immediately."""
     monkeypatch.setenv("ASTRAFLOW_HOME", str(tmp_path / "home"))
     monkeypatch.setattr("web.service.Launcher", FakeLauncher)
     monkeypatch.setattr("web.service.Catalogue", FakeCatalogue)
@@ -35,10 +41,10 @@ async def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
         yield running
 
 
-async def astraflow(*arguments: str, **environment: str) -> tuple[int, str, str]:
-    """Code, output and what it complained of."""
+async def astraflow(cli: ForkingProgram, *arguments: str, **environment: str) -> tuple[int, str, str]:
+    """Runs a command; returns the exit code, standard output and standard error."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "astraflow.cli", *arguments),
+        *(*cli.command, *arguments),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         env={**os.environ, **environment},
@@ -47,42 +53,44 @@ async def astraflow(*arguments: str, **environment: str) -> tuple[int, str, str]
     return process.returncode or 0, out.decode(), problem.decode()
 
 
-async def test_runs_are_launched_listed_resumed_and_read_through_the_page(page: RunningWeb) -> None:
+async def test_runs_are_launched_listed_resumed_and_read_through_the_page(
+    page: RunningWeb, cli: ForkingProgram
+) -> None:
     async with page.logged_in() as admin:
         made = await admin.post("/settings/tokens", data={"name": "ci", "scope": "operator", "days": "1"})
         known = {"ASTRAFLOW_WEB": page.address, "ASTRAFLOW_WEB_TOKEN": shown_secret(made)}
         asked = ("runs", "launch", "smoke", "--set", "stop.steps=7", "--reason", "a look", "--key", "k1", "--json")
-        code, out, problem = await astraflow(*asked, **known)
+        code, out, problem = await astraflow(cli, *asked, **known)
         assert code == 0, problem
         launched = json.loads(out)
-        _, again, _ = await astraflow(*asked, **known)
+        _, again, _ = await astraflow(cli, *asked, **known)
         assert json.loads(again)["name"] == launched["name"], "the same key launches once"
-        _, listed, _ = await astraflow("runs", "list", "--json", **known)
-        assert [one["name"] for one in json.loads(listed)] == [launched["name"]]
-        code, logged, _ = await astraflow("runs", "logs", launched["name"], **known)
-        assert (code, logged) == (0, "it began\nit ended\n")
-        code, _, _ = await astraflow("runs", "resume", launched["name"], "--reason", "again", **known)
+        _, listed, _ = await astraflow(cli, "runs", "list", "--json", **known)
+        assert [run["name"] for run in json.loads(listed)] == [launched["name"]]
+        code, logged, _ = await astraflow(cli, "runs", "logs", launched["name"], **known)
+        assert (code, logged) == (0, "began\nended\n")
+        code, _, _ = await astraflow(cli, "runs", "resume", launched["name"], "--reason", "again", **known)
         assert code == 0
-        code, _, problem = await astraflow("runs", "stop", launched["name"], "--reason", "enough", **known)
+        code, _, problem = await astraflow(cli, "runs", "stop", launched["name"], "--reason", "enough", **known)
         assert code != 0
-        assert "has ended already" in problem
+        assert "[launch.ended]" in problem
         audit = (await admin.get("/audit.csv")).text
 
     assert "run.launch" in audit
     assert "a look" in audit
 
 
-async def test_what_is_missing_or_refused_is_a_sentence(page: RunningWeb) -> None:
+async def test_missing_and_refused_launches_print_one_line(page: RunningWeb, cli: ForkingProgram) -> None:
     async with page.logged_in() as admin:
         made = await admin.post("/settings/tokens", data={"name": "ci", "scope": "viewer", "days": "1"})
         known = {"ASTRAFLOW_WEB": page.address, "ASTRAFLOW_WEB_TOKEN": shown_secret(made)}
         said = {
-            "role operator": await astraflow("runs", "launch", "smoke", "--reason", "x", **known),
-            "ASTRAFLOW_WEB": await astraflow("runs", "list", ASTRAFLOW_WEB="", ASTRAFLOW_WEB_TOKEN="x"),
-            "under Settings": await astraflow("runs", "list", "--web", page.address, ASTRAFLOW_WEB_TOKEN=""),
-            "unencrypted": await astraflow("runs", "list", "--web", "http://example.org", **known),
-            "does not answer": await astraflow("runs", "list", "--web", "http://127.0.0.1:9", **known),
-            "one of them": await astraflow("runs", "launch", "--reason", "x", **known),
+            "[token.scope_too_low]": await astraflow(cli, "runs", "launch", "smoke", "--reason", "x", **known),
+            "ASTRAFLOW_WEB": await astraflow(cli, "runs", "list", ASTRAFLOW_WEB="", ASTRAFLOW_WEB_TOKEN="x"),
+            "under Settings": await astraflow(cli, "runs", "list", "--web", page.address, ASTRAFLOW_WEB_TOKEN=""),
+            "[cli.unencrypted_token]": await astraflow(cli, "runs", "list", "--web", "http://example.org", **known),
+            "[page.unreachable]": await astraflow(cli, "runs", "list", "--web", "http://127.0.0.1:9", **known),
+            "[launch.recipe_required]": await astraflow(cli, "runs", "launch", "--reason", "x", **known),
         }
     for words, (code, _, problem) in said.items():
         assert code != 0, words
@@ -100,9 +108,9 @@ async def test_a_run_directory_is_reopened_to_look_at_and_nothing_in_it_changes(
         started_at=1000.0,
         last_at=1150.0,
         last_sequence=150,
-        report_json=report_to_json(World().report(150)),
+        report_json=report_to_json(SyntheticRun().report(150)),
     )
-    await database.do(lambda session: session.add(record))
+    await database.write(lambda session: session.add(record))
     database.close()
     before = contents(directory)
     async with viewed(directory) as (client, listed):
@@ -112,30 +120,36 @@ async def test_a_run_directory_is_reopened_to_look_at_and_nothing_in_it_changes(
     assert listed.url.path == "/runs"
     assert "reverse-0001" in listed.text
     assert "The counts balance" in run.text
-    assert "There are no evaluations to look at" in run.text
+    assert "No evaluations available" in run.text
     assert refused.status_code == 403
-    assert "only shows what was recorded" in refused.text
+    assert "This page is read-only" in refused.text
     assert contents(directory) == before
 
 
 @pytest.mark.parametrize("had_page", [True, False])
 async def test_a_reopened_run_has_its_charts_trajectories_and_evaluations(tmp_path: Path, had_page: bool) -> None:
-    directory, world = run_folder(tmp_path / "run"), World(began_at=1200.0)
-    archive = archive_of(directory)
-    reports = tuple(world.report(second) for second in range(1, 151))
+    directory, synthetic_run = run_folder(tmp_path / "run"), SyntheticRun(began_at=1200.0)
+    archive = recorded_archive(directory)
+    reports = tuple(synthetic_run.report(second) for second in range(1, 151))
     fill(archive, rounds=(make.round_report(1),), reports=reports)
     archive.close()
     if had_page:
         database = open_database(directory / "web", "")
-        await retell(RunFolder(directory), database)
+        await backfill_database(RunFolder(directory), database)
         database.close()
     before = contents(directory)
     async with viewed(directory) as (client, listed):
         run = (await client.get("/runs/1")).text
         found = (await client.get("/runs/1/trajectories?min_reward=1&max_reward=1")).text
         group = await client.get("/runs/1/groups/train:2")
-        one = (await client.get("/runs/1/trajectories/1")).text
+        page = (await client.get("/runs/1/trajectories/1")).text
+        steps = (await client.get("/runs/1/training.json")).json()
 
+    metrics = {stream.steps: stream.metrics for report in reports for stream in report.streams}
+    archived = [row["step"] for row in steps]
+    assert archived == sorted(set(archived)), "one for each archived report: by the second, and earlier by the minute"
+    assert max(metrics) == archived[-1]
+    assert all({name: row[name] for name in metrics[row["step"]]} == metrics[row["step"]] for row in steps)
     assert "reverse-0001" in listed.text
     assert "Recorded; the run ended at 1970-01-01 00:22:30 UTC." in run
     assert 'id="samples"' in run
@@ -144,24 +158,24 @@ async def test_a_reopened_run_has_its_charts_trajectories_and_evaluations(tmp_pa
     assert "answer 3.0" in found
     assert "answer 3.1" not in found
     assert group.status_code == 200
-    assert "answer 1.0" in one
+    assert "answer 1.0" in page
     assert contents(directory) == before
 
 
-async def test_a_run_that_kept_nothing_says_what_there_is(tmp_path: Path) -> None:
-    code, _, problem = await astraflow("view", str(run_folder(tmp_path / "run")))
+async def test_viewing_a_run_without_records_is_refused(tmp_path: Path, cli: ForkingProgram) -> None:
+    code, _, problem = await astraflow(cli, "view", str(run_folder(tmp_path / "run")))
     assert code != 0
-    assert "has neither web/web.sqlite nor dataflow/history.sqlite" in problem
+    assert "dataflow/history.sqlite" in problem
     assert "astraflow run" in problem
 
-    archive_of(tmp_path / "run").close()
-    code, _, problem = await astraflow("view", str(tmp_path / "run"))
+    recorded_archive(tmp_path / "run").close()
+    code, _, problem = await astraflow(cli, "view", str(tmp_path / "run"))
     assert code != 0
-    assert "holds no report that can be read" in problem
+    assert "[history.no_report]" in problem
 
-    code, _, problem = await astraflow("view", str(tmp_path))
+    code, _, problem = await astraflow(cli, "view", str(tmp_path))
     assert code != 0
-    assert "is not a run directory" in problem
+    assert "[run_folder.invalid]" in problem
 
 
 def contents(directory: Path) -> dict[str, bytes]:
@@ -170,7 +184,7 @@ def contents(directory: Path) -> dict[str, bytes]:
 
 @asynccontextmanager
 async def viewed(directory: Path) -> AsyncIterator[tuple[httpx.AsyncClient, httpx.Response]]:
-    """`astraflow view` of it in a process of its own: a browser, and the page that it opens."""
+    """Runs `astraflow view` in a separate process; yields an HTTP client and the first page."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "astraflow.cli", "view", str(directory)), stdout=asyncio.subprocess.PIPE
     )

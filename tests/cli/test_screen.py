@@ -34,7 +34,7 @@ def test_several_policies_get_a_line_each_with_their_names() -> None:
     assert [line.split()[0] for line in lines] == ["solver", "verifier"]
 
 
-def test_what_is_not_known_is_not_shown_as_a_number() -> None:
+def test_unknown_values_are_not_shown_as_numbers() -> None:
     (line,) = progress_lines(make.report(make.stream_report(wait_fraction=math.nan, reward_produced=math.nan)))
     assert "nan" not in line
 
@@ -46,9 +46,9 @@ def test_without_a_terminal_lines_come_every_few_seconds() -> None:
         for step in range(12):
             screen.progress(make.report(make.stream_report(steps=step)))
             clock.advance(1.0)
-        screen.say("node-1 left the run")
+        screen.print_message("node-1 left")
     lines = out.getvalue().splitlines()
-    assert [line.split("  ")[0] for line in lines] == ["step 0", "step 5", "step 10", "node-1 left the run"]
+    assert [line.split("  ")[0] for line in lines] == ["step 0", "step 5", "step 10", "node-1 left"]
 
 
 def test_a_terminal_shows_every_change_and_keeps_messages() -> None:
@@ -56,9 +56,9 @@ def test_a_terminal_shows_every_change_and_keeps_messages() -> None:
     with Screen(console) as screen:
         screen.status("starting")
         screen.progress(make.report(make.stream_report(steps=1)))
-        screen.say("node-1 left the run")
+        screen.print_message("node-1 left")
         screen.progress(make.report(make.stream_report(steps=2)))
-    assert all(text in out.getvalue() for text in ("starting", "step 1 ", "step 2 ", "node-1 left the run"))
+    assert all(text in out.getvalue() for text in ("starting", "step 1 ", "step 2 ", "node-1 left"))
 
 
 def test_the_summary_says_everything_a_person_asks_first() -> None:
@@ -71,6 +71,6 @@ def test_the_summary_says_everything_a_person_asks_first() -> None:
     console, out = written()
     console.print(summary_table(tally.summary(reason="it did", has_failed=False, began_at=0, ended_at=9, restarts=1)))
     text = out.getvalue()
-    for part in ("learned", "0.100 → 0.550", "428.0 kB in 2 updates", "61.0 kB", "1.20e-05", "balances", "it did"):
+    for part in ("learned", "0.100 → 0.550", "428.0 kB in 2 updates", "61.0 kB", "1.20e-05", "balanced", "it did"):
         assert part in text
     assert "engine scripted" in text

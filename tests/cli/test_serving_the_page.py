@@ -1,4 +1,4 @@
-"""What the page's process is started with."""
+"""Options of the page's process."""
 
 import os
 from collections.abc import Callable
@@ -11,14 +11,14 @@ from astraflow.access.authority import Authority
 from astraflow.cli.main import app
 
 BEYOND = "192.0.2.7"
-"""Of nobody; it is not listened on."""
+"""Documentation address (RFC 5737); no service listens on it."""
 
 Serve = Callable[..., dict[str, str]]
 
 
 @pytest.fixture
 def serve(monkeypatch: pytest.MonkeyPatch) -> Serve:
-    """`astraflow serve web` with these words; the options of the process that it would become."""
+    """Runs `astraflow serve web` without the final exec; returns the options of the process that it would become."""
 
     def served(*words: str) -> dict[str, str]:
         became: list[list[str]] = []
@@ -42,7 +42,7 @@ def test_it_keeps_what_is_its_own_in_the_users_home_of_astraflow_and_not_where_i
 
 
 def test_beyond_loopback_it_has_a_certificate_of_the_runs_authority(serve: Serve, tmp_path: Path) -> None:
-    folder = str(Authority.made(tmp_path / "authority", run="evening").folder)
+    folder = str(Authority.create(tmp_path / "authority", run="evening").folder)
     told = serve("--host", BEYOND, "--authority", folder, "--directory", str(tmp_path / "page"))
     assert told["--tls-certificate"] == told["--tls-key"] == str(tmp_path / "page" / "page.pem")
     assert Path(told["--tls-key"]).stat().st_mode & 0o777 == 0o600
@@ -59,7 +59,7 @@ def test_beyond_loopback_it_has_a_certificate_of_the_runs_authority(serve: Serve
 def test_it_gets_none_on_loopback_behind_a_proxy_or_beside_one_of_its_own(
     serve: Serve, tmp_path: Path, words: tuple[str, ...], certificate: str | None
 ) -> None:
-    folder = str(Authority.made(tmp_path / "authority", run="evening").folder)
+    folder = str(Authority.create(tmp_path / "authority", run="evening").folder)
     assert serve("--authority", folder, *words).get("--tls-certificate") == certificate
 
 
@@ -71,6 +71,6 @@ def test_a_page_elsewhere_joins_with_a_pin_and_keeps_its_credential(serve: Serve
     pin = f"sha256:{'0' * 64}"
     (tmp_path / "pin").write_text(f"{pin}\n")
     for given in (pin, str(tmp_path / "pin")):
-        told = serve("--dataflow", "192.0.2.7:7002", "--ca-hash", given, "--keep", str(tmp_path / "kept"))
-        assert (told["--ca-hash"], told["--keep"]) == (pin, str(tmp_path / "kept"))
+        told = serve("--dataflow", "192.0.2.7:7002", "--ca-hash", given, "--credential-folder", str(tmp_path / "kept"))
+        assert (told["--ca-hash"], told["--credential-folder"]) == (pin, str(tmp_path / "kept"))
     assert "--ca-hash" not in serve("--dataflow", "127.0.0.1:7001")

@@ -8,13 +8,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from astraflow.cli.child import Program
-from astraflow.cli.supervisor import Happening, Patience, RoleFailed, Supervisor
+from astraflow.cli.child_process import Program
+from astraflow.cli.supervisor import ProcessEvent, RestartLimits, RoleFailed, Supervisor
 from astraflow.contract.errors import InvalidInput
+from tests.errors import raises_code
 
 pytestmark = pytest.mark.anyio
 
-QUICK = Patience(first_delay_s=0.01, max_delay_s=0.02, settled_s=5.0, grace_s=0.5, ready_within_s=20.0)
+QUICK = RestartLimits(first_delay_s=0.01, max_delay_s=0.02, stable_after_s=5.0, grace_s=0.5, ready_within_s=20.0)
 SERVE = "import sys; print('ready here:1', flush=True); sys.stdin.read()"
 
 
@@ -23,18 +24,18 @@ def program(folder: Path, code: str, *, name: str = "role", **options: object) -
 
 
 class Heard:
-    """Remembers what happened and lets a test wait for it."""
+    """Records supervisor events and lets a test wait for them."""
 
     def __init__(self) -> None:
-        self.happenings: list[Happening] = []
+        self.happenings: list[ProcessEvent] = []
 
-    def __call__(self, happening: Happening) -> None:
-        self.happenings.append(happening)
+    def __call__(self, event: ProcessEvent) -> None:
+        self.happenings.append(event)
 
-    def of(self, kind: str) -> list[Happening]:
-        return [happening for happening in self.happenings if happening.kind == kind]
+    def of(self, kind: str) -> list[ProcessEvent]:
+        return [event for event in self.happenings if event.kind == kind]
 
-    async def until(self, kind: str, count: int = 1) -> list[Happening]:
+    async def until(self, kind: str, count: int = 1) -> list[ProcessEvent]:
         await eventually(lambda: len(self.of(kind)) >= count)
         return self.of(kind)
 
@@ -54,7 +55,7 @@ def is_running(pid: int) -> bool:
 
 async def test_a_program_that_announces_itself_is_ready_and_gone_after_the_block(tmp_path: Path) -> None:
     heard = Heard()
-    async with Supervisor(heard, patience=QUICK) as supervisor:
+    async with Supervisor(heard, restart_limits=QUICK) as supervisor:
         supervisor.start(program(tmp_path, SERVE))
         where = await supervisor.ready("role")
     assert where == "here:1"
@@ -64,56 +65,57 @@ async def test_a_program_that_announces_itself_is_ready_and_gone_after_the_block
 
 async def test_a_killed_program_is_started_again(tmp_path: Path) -> None:
     heard = Heard()
-    async with Supervisor(heard, patience=QUICK) as supervisor:
+    async with Supervisor(heard, restart_limits=QUICK) as supervisor:
         supervisor.start(program(tmp_path, SERVE))
         await supervisor.ready("role")
         os.kill(heard.of("started")[0].pid, signal.SIGKILL)
         await heard.until("ready", 2)
     assert supervisor.restarts == 1
-    assert heard.of("died")[0].message == "killed by signal 9"
+    assert heard.of("failed")[0].message.endswith("signal 9")
 
 
-async def test_one_that_dies_again_and_again_before_it_is_ready_is_given_up_with_its_log(tmp_path: Path) -> None:
+async def test_a_program_that_keeps_failing_is_given_up_with_its_log(tmp_path: Path) -> None:
     with pytest.raises(ExceptionGroup) as failed:
-        async with Supervisor(Heard(), patience=QUICK) as supervisor:
-            supervisor.start(program(tmp_path, "raise ValueError('no luck')"))
+        async with Supervisor(Heard(), restart_limits=QUICK) as supervisor:
+            supervisor.start(program(tmp_path, "raise ValueError('unlucky')"))
             await supervisor.ready("role")
     (problem,) = failed.value.exceptions
     assert isinstance(problem, RoleFailed)
+    assert problem.code == "process.keeps_failing"
     assert "5 times within 20 s" in str(problem)
-    assert "ValueError: no luck" in str(problem)
+    assert "ValueError: unlucky" in str(problem)
 
 
-async def test_one_that_refuses_its_input_is_not_tried_again(tmp_path: Path) -> None:
+async def test_a_program_that_refuses_its_input_is_not_restarted(tmp_path: Path) -> None:
     heard = Heard()
-    code = "import sys; print('error: port 1 is in use:\\nstop what holds it', file=sys.stderr); sys.exit(2)"
+    code = "import sys; print('error: port 1:\\nstop it', file=sys.stderr); sys.exit(2)"
     with pytest.raises(ExceptionGroup) as failed:
-        async with Supervisor(heard, patience=QUICK) as supervisor:
+        async with Supervisor(heard, restart_limits=QUICK) as supervisor:
             supervisor.start(program(tmp_path, code))
             await supervisor.ready("role")
-    assert str(failed.value.exceptions[0]) == "role cannot run: port 1 is in use:\nstop what holds it"
+    assert str(failed.value.exceptions[0]) == "role: port 1:\nstop it"
     assert len(heard.of("started")) == 1
 
 
-async def test_a_failing_program_takes_the_others_with_it(tmp_path: Path) -> None:
+async def test_a_failed_program_stops_the_others(tmp_path: Path) -> None:
     heard = Heard()
     with pytest.raises(ExceptionGroup):
-        async with Supervisor(heard, patience=QUICK) as supervisor:
+        async with Supervisor(heard, restart_limits=QUICK) as supervisor:
             supervisor.start(program(tmp_path, SERVE, name="good"))
             await supervisor.ready("good")
             supervisor.start(program(tmp_path, "import sys; sys.exit(2)", name="bad"))
             await asyncio.sleep(20)
-    assert not any(is_running(happening.pid) for happening in heard.of("started"))
+    assert not any(is_running(event.pid) for event in heard.of("started"))
 
 
-async def test_one_that_ignores_the_request_to_stop_is_killed_with_all_it_started(tmp_path: Path) -> None:
+async def test_a_program_that_ignores_a_stop_is_killed_with_its_children(tmp_path: Path) -> None:
     heard = Heard()
     code = (
         "import signal, subprocess, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
         "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']);"
         "print('ready', child.pid, flush=True); time.sleep(60)"
     )
-    async with Supervisor(heard, patience=QUICK) as supervisor:
+    async with Supervisor(heard, restart_limits=QUICK) as supervisor:
         supervisor.start(program(tmp_path, code))
         grandchild = int(await supervisor.ready("role"))
     assert not is_running(heard.of("started")[0].pid)
@@ -123,11 +125,11 @@ async def test_one_that_ignores_the_request_to_stop_is_killed_with_all_it_starte
 @pytest.mark.parametrize("code", [0, 143], ids=["complete", "terminated"])
 async def test_a_node_that_leaves_on_purpose_stays_away(tmp_path: Path, code: int) -> None:
     heard = Heard()
-    async with Supervisor(heard, patience=QUICK) as supervisor:
-        supervisor.start(program(tmp_path, f"raise SystemExit({code})", announces=False, may_leave=True))
-        await heard.until("left")
+    async with Supervisor(heard, restart_limits=QUICK) as supervisor:
+        supervisor.start(program(tmp_path, f"raise SystemExit({code})", announces=False, may_exit=True))
+        await heard.until("exited")
     assert supervisor.restarts == 0
-    assert heard.of("died") == []
+    assert heard.of("failed") == []
 
 
 async def test_waves_stop_one_after_the_other(tmp_path: Path) -> None:
@@ -138,7 +140,7 @@ async def test_waves_stop_one_after_the_other(tmp_path: Path) -> None:
         "signal.signal(signal.SIGTERM, stop); print('ready x', flush=True)\n"
         "while True: time.sleep(0.05)"
     )
-    async with Supervisor(Heard(), patience=QUICK) as supervisor:
+    async with Supervisor(Heard(), restart_limits=QUICK) as supervisor:
         supervisor.start(program(tmp_path, code.replace("NAME", "service"), name="service", stop_wave=1))
         supervisor.start(program(tmp_path, code.replace("NAME", "node"), name="node"))
         await supervisor.ready("service")
@@ -148,56 +150,66 @@ async def test_waves_stop_one_after_the_other(tmp_path: Path) -> None:
 
 async def test_progress_is_passed_on(tmp_path: Path) -> None:
     heard = Heard()
-    async with Supervisor(heard, patience=QUICK) as supervisor:
+    async with Supervisor(heard, restart_limits=QUICK) as supervisor:
         supervisor.start(program(tmp_path, f"print('progress half way', flush=True); {SERVE}"))
         await supervisor.ready("role")
-    assert [happening.message for happening in heard.of("progress")] == ["half way"]
+    assert [event.message for event in heard.of("progress")] == ["half way"]
 
 
-async def test_one_that_is_never_ready_ends_the_wait_with_its_log(tmp_path: Path) -> None:
-    patience = Patience(ready_within_s=0.5, grace_s=0.5)
+async def test_a_program_that_is_never_ready_fails_with_its_log(tmp_path: Path) -> None:
+    restart_limits = RestartLimits(ready_within_s=0.5, grace_s=0.5)
     with pytest.raises(ExceptionGroup) as failed:
-        async with Supervisor(Heard(), patience=patience) as supervisor:
+        async with Supervisor(Heard(), restart_limits=restart_limits) as supervisor:
             supervisor.start(program(tmp_path, "import sys; print('busy', flush=True); sys.stdin.read()"))
             await supervisor.ready("role")
-    assert failed.group_contains(RoleFailed, match=r"did not get ready within 0\.5 s; the last lines .*\n  busy")
+    (problem,) = failed.value.exceptions
+    assert isinstance(problem, RoleFailed)
+    assert problem.code == "process.not_ready"
+    assert "0.5 s" in str(problem)
+    assert str(problem).endswith("\n  busy")
 
 
 async def test_an_inessential_program_that_cannot_run_leaves_the_others_alone(tmp_path: Path) -> None:
     heard = Heard()
-    async with Supervisor(heard, patience=QUICK) as supervisor:
+    async with Supervisor(heard, restart_limits=QUICK) as supervisor:
         supervisor.start(program(tmp_path, SERVE, name="service"))
         supervisor.start(program(tmp_path, "import sys; sys.exit(2)", name="web", is_essential=False))
         await supervisor.ready("service")
-        with pytest.raises(RoleFailed, match="web ended before it was ready"):
+        with raises_code(RoleFailed, "process.not_ready", "'web'"):
             await supervisor.ready("web")
-    assert [happening.program for happening in heard.of("given_up")] == ["web"]
+    assert [event.program for event in heard.of("abandoned")] == ["web"]
 
 
-async def test_one_that_worked_may_refuse_its_input_twice_but_not_three_times(tmp_path: Path) -> None:
+async def test_a_program_that_was_ready_is_restarted_twice_after_refusing_its_input(tmp_path: Path) -> None:
     heard = Heard()
     with pytest.raises(ExceptionGroup) as failed:
-        async with Supervisor(heard, patience=QUICK) as supervisor:
+        async with Supervisor(heard, restart_limits=QUICK) as supervisor:
             supervisor.start(program(tmp_path, "import sys; sys.exit(2)", announces=False))
-            supervisor.works("role")
-            await supervisor.left("role")
-    assert failed.group_contains(RoleFailed, match="role cannot run")
+            supervisor.mark_ready("role")
+            await supervisor.wait_until_exited("role")
+    (problem,) = failed.value.exceptions
+    assert isinstance(problem, RoleFailed)
+    assert problem.code == "process.refused"
+    assert "'role'" in str(problem)
     assert len(heard.of("started")) == 3
 
 
-async def test_a_program_that_is_not_there_is_named(tmp_path: Path) -> None:
+async def test_a_missing_program_is_named(tmp_path: Path) -> None:
     absent = Program(name="web", argv=("/nowhere/python",), log=tmp_path / "web.log")
     with pytest.raises(ExceptionGroup) as failed:
-        async with Supervisor(Heard(), patience=QUICK) as supervisor:
+        async with Supervisor(Heard(), restart_limits=QUICK) as supervisor:
             supervisor.start(absent)
             await supervisor.ready("web")
-    assert failed.group_contains(InvalidInput, match="web cannot be started")
+    (problem,) = failed.value.exceptions
+    assert isinstance(problem, InvalidInput)
+    assert problem.code == "process.not_started"
+    assert "'web'" in str(problem)
 
 
 async def test_children_end_when_the_supervisor_is_killed(tmp_path: Path) -> None:
     code = (
         "import asyncio, sys; from pathlib import Path\n"
-        "from astraflow.cli.child import Program; from astraflow.cli.supervisor import Supervisor\n"
+        "from astraflow.cli.child_process import Program; from astraflow.cli.supervisor import Supervisor\n"
         "async def main():\n"
         f"    role = Program(name='role', argv=(sys.executable, '-c', {SERVE!r}), log=Path({str(tmp_path)!r}, 'l'))\n"
         "    async with Supervisor(lambda happening: print(happening.kind, happening.pid, flush=True)) as supervisor:\n"

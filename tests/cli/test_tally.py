@@ -88,26 +88,29 @@ def test_the_wait_is_a_share_of_all_the_trainers_time() -> None:
     assert summary(gathered).wait_fraction == 0.25
 
 
-def test_counts_that_do_not_add_up_are_told_and_kept() -> None:
+def test_imbalanced_counts_are_reported_and_remembered() -> None:
     odd = make.report(make.stream_report(steps=1, admitted=99), flows=(replace(make.flow_report(), issued=50),))
-    assert imbalances(odd) == [
-        "flow train: 50 groups issued, 10 accounted for",
-        "stream solver: 99 groups admitted, 7 accounted for",
-    ]
+    issued, admitted = imbalances(odd)
+    assert issued.startswith("flow train: 50")
+    assert " 10 " in issued
+    assert admitted.startswith("stream solver: 99")
+    assert " 7 " in admitted
     gathered = tally()
     gathered.observe(odd)
     gathered.observe(make.report(make.stream_report(steps=2)))
     assert not summary(gathered).balanced
 
 
-def test_what_was_handed_back_has_one_end() -> None:
+def test_every_partial_rollout_is_accounted_for_once() -> None:
     flow = make.flow_report()
-    even = replace(flow, prefixes={"handed_back": 5, "kept": 1, "continued": 2, "discarded": 1, "stale": 1, "late": 7})
-    odd = replace(flow, prefixes={"handed_back": 5, "kept": 1, "continued": 2, "late": 2})
+    even = replace(
+        flow, partial_rollouts={"handed_back": 5, "stored": 1, "continued": 2, "discarded": 1, "stale": 1, "late": 7}
+    )
+    odd = replace(flow, partial_rollouts={"handed_back": 5, "stored": 1, "continued": 2, "late": 2})
     assert imbalances(make.report(flows=(flow, even))) == []
-    assert imbalances(make.report(flows=(odd,))) == [
-        "flow train: 5 beginnings of episodes handed back, 3 accounted for"
-    ]
+    (partial,) = imbalances(make.report(flows=(odd,)))
+    assert partial.startswith("flow train: 5")
+    assert " 3 " in partial
 
 
 def test_only_a_run_that_learned_balanced_and_did_not_fail_ends_well() -> None:

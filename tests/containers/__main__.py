@@ -25,7 +25,7 @@ from tests.containers.checks import Checks
 from tests.containers.engine import SOURCE, CommandFailed, Engine
 from tests.containers.host import NotStarted, check_host
 from tests.containers.image import build_base, build_image, engine_root
-from tests.containers.stack import Broken, Stack
+from tests.containers.stack import CheckFailed, Stack
 
 VERDICT = SOURCE / "build" / "containers.txt"
 
@@ -35,7 +35,7 @@ CACHE = "ASTRAFLOW_CONTAINERS_CACHE"
 
 
 def main() -> int:
-    """Run the check; returns the exit code."""
+    """Runs the check; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--keep", action="store_true", help="keep the folder with the engine's logs and say where it is"
@@ -43,7 +43,7 @@ def main() -> int:
     is_kept = parser.parse_args().keep
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
-    VERDICT.unlink(missing_ok=True)  # a check that is interrupted has none
+    VERDICT.unlink(missing_ok=True)  # an interrupted check leaves no verdict file
     state = Path(tempfile.mkdtemp(prefix="astraflow-containers-"))
     try:
         code, line = judged(partial(_checked, state))
@@ -59,12 +59,12 @@ def main() -> int:
 
 
 def judged(check: Callable[[], str]) -> tuple[int, str]:
-    """The exit code and the verdict's line. check: returns figures, or raises what does not hold."""
+    """Runs `check`, which returns figures or raises; returns the exit code and the verdict line."""
     try:
         code, name, said = PASSED, "passed", check()
     except NotStarted as problem:
         code, name, said = NOT_STARTED, "not started", str(problem)
-    except (Broken, CommandFailed, subprocess.SubprocessError) as problem:
+    except (CheckFailed, CommandFailed, subprocess.SubprocessError) as problem:
         code, name, said = FAILED, "failed", str(problem)
     return code, f"containers: {name}: {' '.join(said.split())}"
 
@@ -79,7 +79,7 @@ def _checked(state: Path) -> str:
     cache = Path(os.environ.get(CACHE) or Path.home() / ".cache" / "astraflow" / "containers")
     cache.mkdir(parents=True, exist_ok=True)
     with (cache / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # the engine's folder is for one engine at a time
+        fcntl.flock(lock, fcntl.LOCK_EX)  # one engine at a time uses the folder
         engine = Engine(root=engine_root(cache), state=state)
         try:
             engine.start()
@@ -97,14 +97,14 @@ def _tried(engine: Engine, say: Callable[[str], None]) -> str:
     stack = Stack(engine=engine)
     try:
         return Checks(stack=stack, say=say).run()
-    except (Broken, CommandFailed):
+    except (CheckFailed, CommandFailed):
         for service in ("dataflow", "weights", "trainer", "node"):
             say(f"the last lines of {service}:\n{stack.logs(service)}")
         raise
 
 
 def _cleared(engine: Engine) -> None:
-    """Remove what a check that was interrupted left in the engine's folder."""
+    """Removes leftovers of an interrupted check from the engine's folder."""
     containers = engine.output("docker", "ps", "--all", "--quiet").split()
     if containers:
         engine.run("docker", "rm", "--force", "--volumes", *containers)

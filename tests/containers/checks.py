@@ -1,16 +1,16 @@
-"""What docs/deploy.md promises of docker-compose.yml, as steps that end with a figure or raise `Broken`.
+"""Checks the guarantees of docs/deploy.md for docker-compose.yml; each step ends with a figure or raises `CheckFailed`.
 
-Each step leaves the run learning. The ledger of every report that is read must balance, and no count may shrink.
+Each step leaves the run learning. The ledger of every report must balance, and no count may decrease.
 """
 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from tests.containers.stack import Broken, Container, Json, Stack, until
+from tests.containers.stack import CheckFailed, Container, Json, Stack, until
 
 MORE_STEPS = 5
-"""A run learns when its trainer has made so many more steps."""
+"""Additional trainer steps after which a run counts as learning."""
 
 LONG_RUNNING = ("dataflow", "fleet", "trainer", "weights", "web")
 
@@ -26,12 +26,12 @@ async def drain():
 
 asyncio.run(drain())
 """
-"""Python, in dataflow's container: drain a node by order, as the page does."""
+"""Python code for dataflow's container: requests the drain of a node, as the page does."""
 
 
 @dataclass(kw_only=True)
 class Checks:
-    """The steps, and what they have seen. say: called with each figure."""
+    """Steps and their observations. say: called with each figure."""
 
     stack: Stack
     say: Callable[[str], None]
@@ -42,7 +42,7 @@ class Checks:
     figures: list[str] = field(default_factory=list)
 
     def run(self) -> str:
-        """All steps in order. Returns the figures in one line. Raises: Broken, CommandFailed, NotStarted."""
+        """Runs all steps in order. Returns the figures in one line. Raises: CheckFailed, CommandFailed, NotStarted."""
         for step in (
             self.start,
             self.share_memory,
@@ -63,7 +63,7 @@ class Checks:
         return f"{self.steps} steps with {faults}; {self.reports} reports balanced, 0 steps lost"
 
     def start(self) -> str:
-        """`up`: every service is healthy, every node joins, the trainer makes steps."""
+        """`up` makes every service healthy, every node joins, and the trainer makes steps."""
         seconds = self.stack.up()
         self.until_learning(nodes=self.stack.nodes)
         for service in ("keys", "prepare", "tokens"):
@@ -72,7 +72,7 @@ class Checks:
         return f"`up` took {seconds:.0f} s; {self.stack.nodes} nodes are ready, step {self.steps}"
 
     def share_memory(self) -> str:
-        """Nodes of this host map versions: no byte of weights travels to them."""
+        """Nodes on this host map weights from shared memory; no weight bytes are transferred."""
         links = [link for node in ready(self.read()) for link in node["links"]]
         fetched = sum(link["full_bytes"] + link["delta_bytes"] for link in links)
         mapped = sum(link["shared_bytes"] for link in links)
@@ -102,7 +102,7 @@ class Checks:
         return f"{len(after)} nodes as before, beside the maintainer"
 
     def kill_services(self) -> str:
-        """SIGKILL of a node, dataflow, the weight store and the trainer: each comes back, and the run goes on."""
+        """Node, dataflow, weight store and trainer restart after SIGKILL, and the run continues."""
         took = []
         for service in ("node", "dataflow", "weights", "trainer"):
             container = self.stack.containers(service)[0]
@@ -113,28 +113,28 @@ class Checks:
         return f"learning again with {self.stack.nodes} nodes after " + ", ".join(took)
 
     def drain_node(self) -> str:
-        """A node that is drained by order ends with code 0 and stays away."""
+        """A node drained on request exits with code 0 and is not restarted."""
         node = ready(self.read())[0]["id"]
         self.stack.compose("exec", "-T", "dataflow", "python3", "-c", DRAIN, node)
         until(lambda: len(self.down("node")) == 1, f"the node {node} has ended")
         (container,) = self.down("node")
         require(container.exit_code == 0, f"the drained node ended with code {container.exit_code}")
         self.until_learning(nodes=self.stack.nodes - 1)
-        require([one.id for one in self.down("node")] == [container.id], "the drained node came back")
+        require([node.id for node in self.down("node")] == [container.id], "the drained node came back")
         return "a drained node ended with code 0 and stayed away"
 
     def restart_engine(self) -> str:
-        """The engine stops in good order and starts: everything that ran comes back, the drained node does not."""
+        """After a clean engine restart all running containers restart; the drained node does not."""
         drained = {container.id for container in self.down("node")}
         stopping_s = self.stack.engine.stop_daemon()
         self.stack.engine.start_daemon()
         seconds = self.until_learning(nodes=self.stack.nodes - 1)
         self.require_running()
-        require({one.id for one in self.down("node")} == drained, "not exactly the drained node stayed away")
+        require({node.id for node in self.down("node")} == drained, "not exactly the drained node stayed away")
         return f"the engine stopped in {stopping_s:.0f} s; learning again {seconds:.0f} s after its start"
 
     def lose_power(self) -> str:
-        """Every process ends at once, the engine's too; the next start of the engine brings the run back."""
+        """After all processes, including the engine, are killed, the next engine start restores the run."""
         self.stack.engine.cut()
         self.stack.engine.start()
         seconds = self.until_learning(nodes=self.stack.nodes - 1)
@@ -155,7 +155,7 @@ class Checks:
         return f"`stop` took {stopping_s:.0f} s; learning again {seconds:.0f} s after `down` and `up`"
 
     def remove_all(self) -> str:
-        """A plain `down` leaves no container behind, the maintainer's neither."""
+        """A plain `down` removes all containers, including the maintainer's."""
         self.stack.maintainers = 0
         self.stack.compose("down", "--volumes")
         left = self.stack.engine.output("docker", "ps", "--all", "--quiet").split()
@@ -163,7 +163,7 @@ class Checks:
         return "`down` left no container"
 
     def until_learning(self, *, nodes: int) -> float:
-        """Wait until that many nodes are ready and the trainer has made more steps. Returns seconds. Raises: Broken."""
+        """Waits for `nodes` ready nodes and for more trainer steps. Returns seconds. Raises: CheckFailed."""
         goal = self.steps + MORE_STEPS
 
         def holds() -> bool:
@@ -173,20 +173,20 @@ class Checks:
         return until(holds, f"step {goal} with {nodes} nodes")
 
     def until_restarted(self, container: Container) -> None:
-        """Wait until the engine has started a container again. Raises: Broken."""
+        """Waits until the engine has restarted a container. Raises: CheckFailed."""
         until(lambda: self.stack.restarts(container) > 0, f"{container.service} is started again")
 
     def down(self, service: str) -> list[Container]:
-        """Containers of a service that do not run."""
+        """Returns the containers of a service that do not run."""
         return [container for container in self.stack.containers(service) if container.state != "running"]
 
     def require_running(self) -> None:
-        """Raises: Broken when a service does not run."""
+        """Raises: CheckFailed when a service does not run."""
         missing = [service for service in (*LONG_RUNNING, "maintainer") if self.down(service)]
         require(not missing, f"these do not run: {missing}")
 
     def read(self) -> Json:
-        """The run's report, whose ledger must balance. Raises: Broken."""
+        """Returns the run's report, whose ledger must balance. Raises: CheckFailed."""
         report = self.stack.report()
         steps, issued = balanced(report)
         require(steps >= self.steps, f"{self.steps} steps were acknowledged, {steps} are reported")
@@ -197,7 +197,7 @@ class Checks:
 
 
 def balanced(report: Json) -> tuple[int, int]:
-    """Trainer steps and issued groups of a report whose counts add up. Raises: Broken."""
+    """Returns trainer steps and issued groups of a report whose counts add up. Raises: CheckFailed."""
     for flow in report["flows"]:
         places = flow["open"] + flow["admitted"] + sum(flow["dropped"].values())
         require(flow["issued"] == places, f"the groups of the flow {flow['id']!r} do not add up: {flow}")
@@ -206,15 +206,15 @@ def balanced(report: Json) -> tuple[int, int]:
         require(stream["admitted"] == places, f"the groups of {stream['policy']!r} do not add up: {stream}")
         trained = stream["steps"] * stream["batch_groups"]
         require(stream["trained"] == trained, f"{stream['trained']} groups in {stream['steps']} steps: {stream}")
-    return sum(one["steps"] for one in report["streams"]), sum(one["issued"] for one in report["flows"])
+    return sum(stream["steps"] for stream in report["streams"]), sum(flow["issued"] for flow in report["flows"])
 
 
 def ready(report: Json) -> list[Json]:
-    """The nodes that are ready."""
+    """Returns the ready nodes."""
     return [node for node in report["nodes"] if node["state"] == "ready"]
 
 
 def require(holds: bool, message: str) -> None:
-    """Raises: Broken unless it holds."""
+    """Raises: CheckFailed unless the condition holds."""
     if not holds:
-        raise Broken(message)
+        raise CheckFailed(message)

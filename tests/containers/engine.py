@@ -1,4 +1,4 @@
-"""A Docker Engine in namespaces of its own: its processes, mounts, network and control groups end with it.
+"""Docker Engine in separate namespaces: its processes, mounts, network and control groups end with it.
 
 start ──► running ──restart (the engine alone, as an upgrade does)──► running
              └────────── cut (every process at once, as a power loss does) ──► start ...
@@ -22,23 +22,23 @@ PREPARE = Path(__file__).parent / "engine.sh"
 
 START_S = 60.0
 STOP_S = 180.0
-"""An engine that stops waits for its containers first."""
+"""Time limit for an engine stop; it includes the stop of the containers. Seconds."""
 
 _ENTER = ("--mount", "--net", "--pid", "--ipc", "--uts", "--cgroup")
 
 _JOIN = 'for group; do [ "$group" != -- ] || break; echo $$ >"$group/cgroup.procs"; shift; done; shift; exec "$@"'
-"""Shell: join the control groups before `--`, then become the command after it."""
+"""Shell code: joins the control groups before `--`, then executes the command after it."""
 
 
 @dataclass(kw_only=True)
 class Engine:
-    """One engine. Everything that it started ends with `cut`, or with this process."""
+    """One engine. All its processes end with `cut`, or with this process."""
 
     root: Path
     """Folder with the engine's file system; images and volumes stay in it."""
 
     state: Path
-    """Folder that engine and this process share; it is /state beside the engine."""
+    """Folder that the engine and this process share; mounted at /state in the engine's namespaces."""
 
     _parts: list[subprocess.Popen[bytes]] = field(default_factory=list)
     _groups: list[Path] = field(default_factory=list)
@@ -46,7 +46,7 @@ class Engine:
     _daemon: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Prepare the namespaces, connect them, and start the engine. Raises: NotStarted."""
+        """Prepares and connects the namespaces, and starts the engine. Raises: NotStarted."""
         (self.state / "prepared").unlink(missing_ok=True)
         groups = control_groups(Path("/proc/self/mountinfo").read_text())
         self._groups = [_made_group(folder) for folder in groups.folders]
@@ -59,12 +59,12 @@ class Engine:
         self.start_daemon()
 
     def start_daemon(self) -> None:
-        """Start the engine in the namespaces, and wait until it answers. Raises: NotStarted."""
+        """Starts the engine in the namespaces, and waits until it answers. Raises: NotStarted."""
         self._daemon = self._started("daemon", [*self._beside(), "dockerd"])
         self._wait(lambda: self.run("docker", "version", is_checked=False).returncode == 0, self._daemon, "daemon")
 
     def stop_daemon(self) -> float:
-        """Stop the engine in good order, as its service manager does; its containers stop with it. Returns seconds."""
+        """Stops the engine with its containers, as its service manager does. Returns seconds."""
         assert self._daemon is not None
         began = time.monotonic()
         self.run("sh", "-c", 'kill -TERM "$(cat /run/docker.pid)"')
@@ -72,7 +72,7 @@ class Engine:
         return time.monotonic() - began
 
     def cut(self) -> None:
-        """End every process of the engine and its containers at once; without effect where none runs."""
+        """Kills every process of the engine and its containers; has no effect when none runs."""
         for part in reversed(self._parts):
             part.kill()
             part.wait()
@@ -88,7 +88,7 @@ class Engine:
         environment: Mapping[str, str] | None = None,
         limit_s: float = 600.0,
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command beside the engine, in the repository. Raises: CommandFailed when it fails and is checked."""
+        """Runs a command in the engine's namespaces, in the repository. Raises: CommandFailed if checked."""
         done = subprocess.run(
             [*self._beside(), "env", *(f"{name}={value}" for name, value in (environment or {}).items()), *command],
             capture_output=True,
@@ -102,11 +102,11 @@ class Engine:
         return done
 
     def output(self, *command: str) -> str:
-        """What a command prints. Raises: CommandFailed."""
+        """Returns the output of a command. Raises: CommandFailed."""
         return self.run(*command).stdout
 
     def feed(self, command: Sequence[str], source: IO[bytes]) -> None:
-        """Run a command beside the engine whose standard input is `source`. Raises: CalledProcessError."""
+        """Runs a command in the engine's namespaces with `source` as standard input. Raises: CalledProcessError."""
         subprocess.run([*self._beside(), *command], stdin=source, check=True, stdout=subprocess.DEVNULL, timeout=600)
 
     def _beside(self) -> list[str]:
@@ -134,7 +134,7 @@ class Engine:
 
 
 class CommandFailed(Exception):
-    """A command beside the engine failed."""
+    """A command in the engine's namespaces failed."""
 
     def __init__(self, command: Sequence[str], done: subprocess.CompletedProcess[str]) -> None:
         said = " ".join(f"{done.stdout[-1500:]} {done.stderr[-1500:]}".split())
@@ -146,13 +146,13 @@ def _made_group(folder: Path) -> Path:
     group.mkdir()
     for name in ("cpuset.cpus", "cpuset.mems"):
         if (folder / name).exists() and not (folder / "cgroup.controllers").exists():
-            (group / name).write_text((folder / name).read_text())  # version 1: a group without them takes no process
+            (group / name).write_text((folder / name).read_text())  # version 1: without values it accepts no process
     return group
 
 
 def _removed_group(group: Path) -> None:
     for folder, _, _ in os.walk(group, topdown=False):
-        for _ in range(50):  # a process that was just killed may be in it for a moment
+        for _ in range(50):  # a killed process may stay in the group briefly
             with suppress(OSError):
                 Path(folder).rmdir()
                 break

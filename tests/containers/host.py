@@ -1,4 +1,4 @@
-"""What the check needs of this host, and what it finds out about it: programs, Debian's mirror, control groups."""
+"""Host requirements and properties: programs, Debian mirror, control groups."""
 
 import os
 import shutil
@@ -15,13 +15,13 @@ PROGRAMS = {
     "slirp4netns": "slirp4netns",
     "unshare": "util-linux",
 }
-"""Each program that is called here, and Debian's package of it."""
+"""Required programs and their Debian packages."""
 
 NAMESPACES = ("--mount", "--net", "--pid", "--ipc", "--uts", "--cgroup")
 
 
 class NotStarted(Exception):
-    """No Docker Engine can be started on this host. The message says why, and what to do."""
+    """No Docker Engine can be started on this host. The message gives the cause and the remedy."""
 
 
 def check_host() -> None:
@@ -40,7 +40,7 @@ def check_host() -> None:
 
 
 def debian_mirror() -> str:
-    """Address of the mirror of Debian that apt uses here. Raises: NotStarted."""
+    """Returns the address of the Debian mirror that apt uses on this host. Raises: NotStarted."""
     if shutil.which("apt-get") is None:
         raise NotStarted("there is no apt here; run it on Debian")
     listing = ["apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages", "Origin: Debian"]
@@ -49,7 +49,7 @@ def debian_mirror() -> str:
 
 
 def mirror_of(addresses: Iterable[str]) -> str:
-    """The mirror with whole suites among `addresses`, those for security updates aside. Raises: NotStarted."""
+    """Returns the mirror with complete suites; skips mirrors of security updates. Raises: NotStarted."""
     for address in addresses:
         if address.rstrip("/").endswith("/debian"):
             return address
@@ -58,17 +58,17 @@ def mirror_of(addresses: Iterable[str]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlGroups:
-    """The host's hierarchies of control groups that an engine needs."""
+    """Control group hierarchies of the host that an engine needs."""
 
     folders: tuple[Path, ...]
-    """Where each is mounted."""
+    """Mount point of each hierarchy."""
 
     controllers: tuple[str, ...]
     """The controllers of each hierarchy of version 1, separated by commas; empty with version 2."""
 
 
 def control_groups(mounts: str) -> ControlGroups:
-    """Read from the text of /proc/self/mountinfo. Raises: NotStarted when none is mounted."""
+    """Parses the text of /proc/self/mountinfo. Raises: NotStarted when no hierarchy is mounted."""
     first = {}
     second = []
     for line in mounts.splitlines():

@@ -1,4 +1,4 @@
-"""The engine's file system, the base image and the image of AstraFlow, each made once and kept in the cache.
+"""The engine's file system, the base image and the AstraFlow image, each built once and cached.
 
 There is no registry: both file systems come from the Debian mirror that apt uses on this host, and the build configures
 pip as this host does.
@@ -30,13 +30,13 @@ CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 
 IMAGE = "astraflow:containers"
 BUILD_S = 1800.0
-KEPT_LAYERS = "8gb"
+CACHED_LAYERS = "8gb"
 
 _REMOTE = ("http://", "https://")
 
 
 def engine_root(cache: Path) -> Path:
-    """The folder with the engine's file system, made when it is not there. Raises: NotStarted."""
+    """Returns the folder with the engine's file system; creates it when missing. Raises: NotStarted."""
     named = hashlib.sha256(f"{ENGINE_SUITE} {ENGINE_PACKAGES}".encode()).hexdigest()[:12]
     root = cache / f"engine-{named}"
     if not root.is_dir():
@@ -53,7 +53,7 @@ def engine_root(cache: Path) -> Path:
 
 
 def build_base(engine: Engine) -> str:
-    """The name of the base image, imported into the engine when it is not there. Raises: NotStarted."""
+    """Returns the name of the base image; imports it into the engine when missing. Raises: NotStarted."""
     trusted = hashlib.sha256(CERTIFICATES.read_bytes()).hexdigest()[:12]
     name = f"astraflow-base:{BASE_SUITE}-{trusted}"
     if engine.run("docker", "image", "inspect", name, is_checked=False).returncode:
@@ -68,7 +68,7 @@ def build_base(engine: Engine) -> str:
 
 
 def build_image(engine: Engine, base: str) -> int:
-    """Build the image with Compose, as docs/deploy.md says. Returns its size in bytes. Raises: CommandFailed."""
+    """Builds the image with Compose as in docs/deploy.md. Returns its size in bytes. Raises: CommandFailed."""
     (engine.state / "pip.conf").write_text(pip_configuration(_configured()))
     wheels = engine.state / "wheels"
     shutil.rmtree(wheels, ignore_errors=True)
@@ -87,12 +87,12 @@ def build_image(engine: Engine, base: str) -> int:
     }
     engine.run("docker", "compose", "build", environment=environment, limit_s=BUILD_S)
     engine.run("docker", "image", "prune", "--force")
-    engine.run("docker", "builder", "prune", "--force", "--keep-storage", KEPT_LAYERS)
+    engine.run("docker", "builder", "prune", "--force", "--keep-storage", CACHED_LAYERS)
     return int(engine.output("docker", "image", "inspect", "--format", "{{.Size}}", IMAGE))
 
 
 def pip_configuration(settings: Iterable[tuple[str, str]]) -> str:
-    """pip.conf for the build from the settings of this host; folders of this host are left out."""
+    """Returns pip.conf for the build from this host's settings, without local folders."""
     kept = {name: " ".join(word for word in value.split() if word.startswith(_REMOTE)) for name, value in settings}
     lines = [f"{name} = {kept[name]}" for name in ("index-url", "extra-index-url", "find-links") if kept.get(name)]
     hosts = [f"trusted-host = {value}" for name, value in settings if name == "trusted-host"]
@@ -100,7 +100,7 @@ def pip_configuration(settings: Iterable[tuple[str, str]]) -> str:
 
 
 def local_wheels(settings: Iterable[tuple[str, str]]) -> list[Path]:
-    """Wheels of torch in folders of this host that pip is told to look into."""
+    """Returns the torch wheels in the local folders that pip is configured to search."""
     words = [word for name, value in settings if name == "find-links" for word in value.split()]
     folders = [Path(word.removeprefix("file://")) for word in words if not word.startswith(_REMOTE)]
     return sorted({wheel.resolve() for folder in folders for wheel in folder.glob("torch-*.whl")})

@@ -1,4 +1,4 @@
-"""The services of docker-compose.yml in the engine: Compose's commands, and what the run reports."""
+"""Services of docker-compose.yml in the engine: Compose commands and the run's report."""
 
 import json
 import secrets
@@ -13,7 +13,7 @@ from tests.containers.engine import CommandFailed, Engine
 from tests.containers.image import IMAGE
 
 PATIENCE_S = 480.0
-"""How long an expected state is waited for; the machine may be slow, and busy with other work."""
+"""Time limit for an expected state, with a margin for a slow or busy machine. Seconds."""
 
 RECIPE = Path(__file__).parent / "recipe.toml"
 MOUNTED = "/etc/astraflow/recipe.toml"
@@ -22,13 +22,13 @@ USING_RECIPE = ("prepare", "weights", "dataflow", "trainer", "web")
 Json = dict[str, Any]
 
 
-class Broken(AssertionError):
-    """The containers do not do what docs/deploy.md promises."""
+class CheckFailed(AssertionError):
+    """The containers violate a guarantee of docs/deploy.md."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Container:
-    """One container of the project."""
+    """Container of the project."""
 
     id: str
     service: str
@@ -47,13 +47,13 @@ class Stack:
     def __post_init__(self) -> None:
         token = self.engine.state / "run-token"
         token.write_text(f"{secrets.token_hex(32)}\n")
-        token.chmod(0o644)  # the containers' user reads it; the folder above is root's alone
+        token.chmod(0o644)  # the containers' user reads it; only root can enter the parent folder
         shutil.copy(RECIPE, self.engine.state / "recipe.toml")
         mounted = {service: {"volumes": [f"/state/recipe.toml:{MOUNTED}:ro"]} for service in USING_RECIPE}
         (self.engine.state / "recipe.yml").write_text(json.dumps({"services": mounted}))
 
     def compose(self, *words: str) -> str:
-        """Output of `docker compose WORDS`. Raises: CommandFailed."""
+        """Returns the output of `docker compose WORDS`. Raises: CommandFailed."""
         environment = {
             "ASTRAFLOW_IMAGE": IMAGE,
             "ASTRAFLOW_MAINTAINER": str(self.maintainers),
@@ -66,53 +66,53 @@ class Stack:
         return self.engine.run("docker", "compose", *words, environment=environment).stdout
 
     def up(self) -> float:
-        """Start what is not started. Returns seconds."""
+        """Starts all services that are not running. Returns seconds."""
         began = time.monotonic()
         self.compose("up", "--detach", "--no-build", "--quiet-pull")
         return time.monotonic() - began
 
     def astraflow(self, service: str, *words: str) -> str:
-        """Output of a command of `astraflow` in the container of a service. Raises: CommandFailed."""
+        """Returns the output of an `astraflow` command in a service's container. Raises: CommandFailed."""
         return self.compose("exec", "-T", service, "astraflow", *words)
 
     def report(self) -> Json:
-        """The run's report. Raises: CommandFailed while dataflow does not answer."""
+        """Returns the run's report. Raises: CommandFailed while dataflow does not answer."""
         told: Json = json.loads(self.astraflow("dataflow", "report", "dataflow:7001", "--once", "--json"))
         return told
 
     def containers(self, service: str = "") -> list[Container]:
-        """All containers of the project or of one service, running or not."""
+        """Returns the containers of the project or of one service, running or not."""
         listed = self.compose("ps", "--all", "--format", "json", *([service] if service else []))
         read = [json.loads(line) for line in listed.splitlines() if line]
         return [
-            Container(id=one["ID"], service=one["Service"], state=one["State"], exit_code=int(one["ExitCode"]))
-            for one in read
+            Container(id=line["ID"], service=line["Service"], state=line["State"], exit_code=int(line["ExitCode"]))
+            for line in read
         ]
 
     def only(self, service: str) -> Container:
-        """The container of a service that has one. Raises: Broken."""
+        """Returns the only container of a service. Raises: CheckFailed."""
         found = self.containers(service)
         if len(found) != 1:
-            raise Broken(f"{service} has {len(found)} containers, expected 1")
+            raise CheckFailed(f"{service} has {len(found)} containers, expected 1")
         return found[0]
 
     def kill(self, container: Container) -> None:
-        """SIGKILL to the processes of a container, past the engine, which sees an unexpected end."""
+        """Kills a container's processes directly, so that the engine sees an unexpected exit."""
         inspect = ["docker", "inspect", "--format", "{{.State.Pid}}", container.id]
         self.engine.run("sh", "-c", f"kill -KILL {int(self.engine.output(*inspect))}")
 
     def restarts(self, container: Container) -> int:
-        """How many times the engine has started the container again."""
+        """Returns how often the engine has restarted the container."""
         inspect = ["docker", "inspect", "--format", "{{.RestartCount}}", container.id]
         return int(self.engine.output(*inspect))
 
     def logs(self, service: str, lines: int = 8) -> str:
-        """The last lines that a service printed."""
+        """Returns the last log lines of a service."""
         return self.compose("logs", "--no-color", "--no-log-prefix", f"--tail={lines}", service)
 
 
 def until(holds: Callable[[], bool], what: str, *, patience_s: float = PATIENCE_S) -> float:
-    """Wait until `holds`; an error of a command counts as not yet. Returns seconds. Raises: Broken."""
+    """Waits until `holds` is true; a command error counts as false. Returns seconds. Raises: CheckFailed."""
     began, problem = time.monotonic(), ""
     while True:
         try:
@@ -121,5 +121,5 @@ def until(holds: Callable[[], bool], what: str, *, patience_s: float = PATIENCE_
         except CommandFailed as failed:
             problem = f" ({failed})"
         if time.monotonic() - began > patience_s:
-            raise Broken(f"not within {patience_s:.0f} s: {what}{problem}")
+            raise CheckFailed(f"not within {patience_s:.0f} s: {what}{problem}")
         time.sleep(0.5)

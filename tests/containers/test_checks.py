@@ -6,7 +6,7 @@ import pytest
 from tests.containers.__main__ import FAILED, NOT_STARTED, PASSED, judged
 from tests.containers.checks import balanced
 from tests.containers.host import NotStarted
-from tests.containers.stack import Broken
+from tests.containers.stack import CheckFailed
 
 FLOW = {"id": "train", "issued": 10, "open": 3, "admitted": 6, "dropped": {"failed": 1}}
 STREAM = {
@@ -32,13 +32,13 @@ def test_a_report_whose_counts_add_up_tells_steps_and_issued_groups() -> None:
 def test_a_report_that_has_one_group_more_is_broken(table: str, field: str) -> None:
     report = deepcopy(REPORT)
     report[table][0][field] += 1
-    with pytest.raises(Broken):
+    with pytest.raises(CheckFailed):
         balanced(report)
 
 
 @pytest.mark.parametrize(
     ("problem", "code", "name"),
-    [(None, PASSED, "passed"), (Broken("why"), FAILED, "failed"), (NotStarted("why"), NOT_STARTED, "not started")],
+    [(None, PASSED, "passed"), (CheckFailed("why"), FAILED, "failed"), (NotStarted("why"), NOT_STARTED, "not started")],
 )
 def test_the_verdict_is_one_line_and_an_exit_code(problem: Exception | None, code: int, name: str) -> None:
     def check() -> str:

@@ -1,4 +1,4 @@
-"""A trajectory is whole, or it is not made."""
+"""Constructing an inconsistent trajectory fails."""
 
 import numpy as np
 import pytest
@@ -10,6 +10,7 @@ from astraflow.contract.ids import NodeId, PolicyId, TaskId, Version
 from astraflow.contract.spans import Author, Span
 from astraflow.contract.trajectories import Episode, Trajectory
 from tests import make
+from tests.errors import raises_code
 
 
 def context(length: int) -> Span:
@@ -55,7 +56,7 @@ def test_it_is_as_old_as_its_oldest_token() -> None:
         ((Span(author=Author.CONTEXT, length=1, version=Version(0)),), 1, 0, "others carry none"),
     ],
 )
-def test_what_does_not_fit_together_is_refused(
+def test_inconsistent_trajectories_are_refused(
     spans: tuple[Span, ...], tokens: int, logprobs: int, message: str
 ) -> None:
     with pytest.raises(InvalidInput, match=message):
@@ -64,13 +65,13 @@ def test_what_does_not_fit_together_is_refused(
 
 @pytest.mark.parametrize("reward", [float("nan"), float("inf"), float("-inf")])
 def test_a_reward_is_a_finite_number(reward: float) -> None:
-    with pytest.raises(InvalidInput, match="is not a finite number"):
+    with raises_code(InvalidInput, "trajectory.invalid", "reward"):
         make.trajectory(reward=reward)
 
 
 def test_an_episode_has_a_result_or_a_failure() -> None:
     task, node = TaskId("train:0/0"), NodeId("node-1")
-    with pytest.raises(InvalidInput, match="neither trajectories nor a failure"):
+    with raises_code(InvalidInput, "episode.empty"):
         Episode(task=task, node=node, trajectories=())
     failure = Failure(boundary=Boundary.ENGINE, message="out of memory")
     assert Episode(task=task, node=node, trajectories=(), failure=failure).failure == failure
@@ -82,7 +83,7 @@ def test_only_what_may_go_better_elsewhere_is_infrastructure() -> None:
 
 @pytest.mark.parametrize(("tokens", "logprobs", "spanned"), [(3, 2, 3), (3, 3, 2), (0, 0, 1)])
 def test_a_generation_has_a_logprob_and_a_version_for_each_token(tokens: int, logprobs: int, spanned: int) -> None:
-    with pytest.raises(InvalidInput, match="one logprob for each token"):
+    with raises_code(InvalidInput, "generation.length_mismatch"):
         Generation(
             tokens=np.zeros(tokens, dtype=np.int32),
             logprobs=np.zeros(logprobs, dtype=np.float32),

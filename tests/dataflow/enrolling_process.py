@@ -1,8 +1,8 @@
-"""A dataflow service with mutual TLS, as a process of its own, whose memory a test can measure.
+"""Dataflow service with mutual TLS in a separate process, whose memory a test can measure.
 
     python -m tests.dataflow.enrolling_process DIRECTORY ENROLL_PORT
 
-Prints the address of the other planes once it is ready, and serves until its standard input ends.
+Prints the address of the other planes when it is ready, and serves until its standard input ends.
 """
 
 import asyncio
@@ -11,15 +11,15 @@ from pathlib import Path
 
 from astraflow.access.authority import Authority
 from astraflow.dataflow.service import serve
-from astraflow.wire.server import Listen, authority_tls
+from astraflow.wire.server import ListenOptions, authority_tls
 from tests.dataflow.running import TOKEN, config
 
 
 async def main(directory: Path, enroll_port: int) -> None:
-    """Serve until the standard input ends."""
-    authority = Authority.made(directory / "authority", run="test")
+    """Serves until the standard input ends."""
+    authority = Authority.create(directory / "authority", run="test")
     stop = asyncio.Event()
-    listen = Listen(
+    listen = ListenOptions(
         token=TOKEN,
         tls=authority_tls(authority, "127.0.0.1"),
         authority=authority,

@@ -1,4 +1,4 @@
-"""The files of a journal as a kill would leave them, at every point of every commit."""
+"""Copies of a journal's files as a kill would leave them, at every point of every commit."""
 
 import shutil
 import threading
@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from astraflow.dataflow.journal import Journal
-from astraflow.dataflow.segments import Place, SegmentFiles
+from astraflow.dataflow.segments import RecordLocation, SegmentFiles
 
 
 @dataclass(frozen=True)
 class Kill:
-    """The files as a kill would leave them, and how many actions were said to be durable by then."""
+    """Files as a kill would leave them, and the number of actions reported as durable by then."""
 
     folder: Path
     durable: int
@@ -29,7 +29,7 @@ class KilledFiles(SegmentFiles):
         self.kills: list[Kill] = []
         self.durable = 0
 
-    def write(self, records: Iterable[tuple[Place, bytes]]) -> None:
+    def write(self, records: Iterable[tuple[RecordLocation, bytes]]) -> None:
         all_of_them = list(records)
         self._kill()
         if all_of_them:
@@ -51,9 +51,9 @@ class KilledFiles(SegmentFiles):
 
 
 def commits_of(journal: Journal) -> threading.Lock:
-    """A lock that each commit of the journal holds: whoever copies its files under it has them as between two commits.
+    """Returns a lock that each commit of the journal holds, so that files copied under it are between two commits.
 
-    A copy takes its time, so one made during a commit can be a state that no kill leaves.
+    Copying takes time: a copy made during a commit can be a state that no kill leaves.
     """
     lock, write = threading.Lock(), journal._write
 
@@ -61,5 +61,5 @@ def commits_of(journal: Journal) -> threading.Lock:
         with lock:
             write(*given)
 
-    journal._write = locked  # type: ignore[method-assign, assignment]  # takes whatever it is given
+    journal._write = locked  # type: ignore[method-assign, assignment]  # accepts any arguments
     return lock

@@ -16,8 +16,8 @@ from astraflow.dataflow.journal import Journal
 from astraflow.dataflow.reporting.archive import Archive
 from astraflow.dataflow.run import Run
 from astraflow.dataflow.service import build_run, serve
-from astraflow.wire.channel import Link, dial
-from astraflow.wire.server import Listen
+from astraflow.wire.channel import ServiceChannel, dial
+from astraflow.wire.server import ListenOptions
 from tests.fakes.clock import ManualClock
 
 TOKEN = "a-token-for-tests"
@@ -36,7 +36,7 @@ def config(
     evaluations: dict[str, EvaluationConfig] | None = None,
     **more: Any,
 ) -> DataflowConfig:
-    """A small run with one flow for each policy."""
+    """Returns a small run with one flow for each policy."""
     flows = {
         f"train-{policy}": FlowConfig(
             dataset={"kind": "letters"},
@@ -60,14 +60,14 @@ def config(
         },
         models={policy: {"kind": "scripted"} for policy in policies},
         lease_s=lease_s,
-        beat_s=0.2,
+        heartbeat_s=0.2,
         report_s=0.1,
         **more,
     )
 
 
 def evaluation(policy: str = "solver", **options: Any) -> EvaluationConfig:
-    """Three prompts of the same data, twice each."""
+    """Returns an evaluation of three prompts of the same dataset, two samples each."""
     values = {
         "dataset": {"kind": "letters"},
         "workflow": {"kind": "single_turn", "policy": policy, "max_new_tokens": 6},
@@ -79,8 +79,8 @@ def evaluation(policy: str = "solver", **options: Any) -> EvaluationConfig:
     return EvaluationConfig.parse({**values, **options}, where="evaluation")
 
 
-def facts(name: str = "node", *, running: tuple[TaskId, ...] = ()) -> NodeFacts:
-    """A node that says who it is."""
+def facts(name: str = "node", *, running: tuple[TaskId, ...] = (), policies: tuple[PolicyId, ...] = ()) -> NodeFacts:
+    """Returns the facts with which a node joins."""
     return NodeFacts(
         name=name,
         pool=PoolId("local"),
@@ -92,38 +92,42 @@ def facts(name: str = "node", *, running: tuple[TaskId, ...] = ()) -> NodeFacts:
         price_per_hour=0.0,
         software="test",
         running=running,
+        policies=policies,
     )
 
 
 def archive_in(directory: Path) -> Archive:
-    """An archive that nobody writes out."""
+    """Returns an archive that is never flushed to its file."""
     return Archive(directory / "history.sqlite", clock=ManualClock())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Service:
-    """A running service and the doors to it."""
+    """Running service and clients of its planes."""
 
-    link: Link
+    address: str
+    link: ServiceChannel
     nodes: NodeDataClient
     control: ControlPlaneClient
 
     def trainer(self, policy: str = "solver") -> TrainerDataClient:
-        """The trainer side for one policy."""
+        """Returns a trainer client for one policy."""
         return TrainerDataClient(self.link, PolicyId(policy))
 
 
 @asynccontextmanager
-async def running(directory: Path, run: DataflowConfig | None = None, *, port: int = 0) -> AsyncIterator[Service]:
-    """Serve until the block ends."""
+async def running(
+    directory: Path, run: DataflowConfig | None = None, *, port: int = 0, weights_address: str = "127.0.0.1:1"
+) -> AsyncIterator[Service]:
+    """Serves until the block ends."""
     stop = asyncio.Event()
     ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     serving = asyncio.create_task(
         serve(
             run or config(),
-            listen=Listen(port=port, token=TOKEN, drain_s=0.5),
+            listen=ListenOptions(port=port, token=TOKEN, drain_s=0.5),
             directory=directory,
-            weights_address="127.0.0.1:1",
+            weights_address=weights_address,
             stop=stop,
             on_ready=ready.set_result,
         )
@@ -134,7 +138,9 @@ async def running(directory: Path, run: DataflowConfig | None = None, *, port: i
         await serving
     try:
         async with dial(ready.result(), token=TOKEN) as link:
-            yield Service(link=link, nodes=NodeDataClient(link), control=ControlPlaneClient(link))
+            yield Service(
+                address=ready.result(), link=link, nodes=NodeDataClient(link), control=ControlPlaneClient(link)
+            )
     finally:
         stop.set()
         await serving
@@ -142,7 +148,7 @@ async def running(directory: Path, run: DataflowConfig | None = None, *, port: i
 
 @asynccontextmanager
 async def opened(directory: Path, run_config: DataflowConfig) -> AsyncIterator[tuple[Run, Journal]]:
-    """A run without a server: taken up, and committing until the block ends."""
+    """Opens a run without a server: restores it, and commits its journal until the block ends."""
     journal = Journal(directory / "journal.sqlite")
     run = build_run(run_config, journal=journal, archive=archive_in(directory), clock=ManualClock())
     run.restore(grace_s=1)

@@ -1,4 +1,4 @@
-"""What is only looked at: written beside the run, never in its way."""
+"""The archive holds data for display only: it is written beside the run and never delays it."""
 
 import asyncio
 import sqlite3
@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from astraflow.archive import opening
+from astraflow.archive import connection
 from astraflow.contract.errors import DeadlineExceeded, InvalidInput
 from astraflow.dataflow.reporting import archive as archive_module
 from astraflow.dataflow.reporting.archive import Archive
+from tests.errors import raises_code
 from tests.fakes.clock import ManualClock
 
 pytestmark = pytest.mark.anyio
@@ -48,7 +49,7 @@ async def test_it_writes_once_a_second_and_when_it_ends(tmp_path: Path) -> None:
     writing = asyncio.create_task(archive.run())
     archive.put(INSERT, 1, b"")
     await clock.pass_time(archive_module.FLUSH_S)
-    while not archive.rows("select * from seconds"):  # noqa: ASYNC110 (it is another thread that writes)
+    while not archive.rows("select * from seconds"):  # noqa: ASYNC110 (another thread writes)
         await asyncio.sleep(0.01)
     archive.put(INSERT, 2, b"")
     writing.cancel()
@@ -58,45 +59,45 @@ async def test_it_writes_once_a_second_and_when_it_ends(tmp_path: Path) -> None:
     again.close()
 
 
-async def test_a_full_disk_drops_the_oldest_looks_and_keeps_the_acts(
+async def test_a_full_disk_drops_the_oldest_samples_and_keeps_actions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(archive_module, "QUEUE_BYTES", 100_000)
     archive = opened(tmp_path)
     fill_up(archive)
-    archive.put(INSERT, 0, bytes(50_000), size_bytes=50_000, is_kept=True)
+    archive.put(INSERT, 0, bytes(50_000), size_bytes=50_000, must_keep=True)
     for sequence in range(1, 9):
         archive.put(INSERT, sequence, bytes(20_000), size_bytes=20_000)
     await archive.flush()
-    trouble = archive.trouble
-    assert trouble is not None
-    assert "free some space" in trouble
-    assert "the oldest of it is being dropped" in trouble
+    problem = archive.problem
+    assert problem is not None
+    assert "free some space" in problem
+    assert "dropped" in problem
     make_room(archive)
     left = await archive.read(sequences)
-    assert archive.trouble is None
+    assert archive.problem is None
     assert (left[0], left[-1]) == (0, 8)
     assert len(left) < 9
     archive.close()
 
 
-async def test_what_a_full_disk_did_not_drop_is_written_in_order(tmp_path: Path) -> None:
+async def test_rows_that_a_full_disk_did_not_drop_are_written_in_order(tmp_path: Path) -> None:
     archive = opened(tmp_path)
     fill_up(archive)
     archive.put(INSERT, 1, bytes(100_000))
     await archive.flush()
-    assert archive.trouble is not None
+    assert archive.problem is not None
     archive.put("update seconds set body = ? where sequence = 1", b"later")
     make_room(archive)
     assert await archive.read(lambda database: database.execute("select body from seconds").fetchall()) == [(b"later",)]
     archive.close()
 
 
-async def test_a_question_that_takes_too_long_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(opening, "QUERY_S", 0.05)
+async def test_a_slow_query_times_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "QUERY_S", 0.05)
     archive = opened(tmp_path)
     endless = "with recursive n(x) as (select 1 union all select x + 1 from n) select count(*) from n"
-    with pytest.raises(DeadlineExceeded, match="ask for less"):
+    with raises_code(DeadlineExceeded, "archive.query_timeout"):
         await archive.read(lambda database: database.execute(endless).fetchone())
     assert await archive.read(sequences) == []
     archive.close()
@@ -110,7 +111,7 @@ async def test_a_reader_cannot_write(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"no database at all, but long enough to be looked at" * 100, b""])
-async def test_a_damaged_file_is_set_aside_and_the_run_goes_on(tmp_path: Path, content: bytes) -> None:
+async def test_a_damaged_archive_is_set_aside_and_the_run_continues(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "history.sqlite").write_bytes(content)
     archive = opened(tmp_path)
     archive.put(INSERT, 1, b"")
@@ -135,12 +136,13 @@ async def test_a_run_that_keeps_nothing_begins_with_an_empty_archive(tmp_path: P
     archive = opened(tmp_path)
     archive.put(INSERT, 1, b"")
     archive.close()
-    again = opened(tmp_path, begins_anew=True)
+    again = opened(tmp_path, starts_empty=True)
     assert await again.read(sequences) == []
     again.close()
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(InvalidInput, match="choose another run directory"):
+    with pytest.raises(InvalidInput) as caught:
         opened(tmp_path / "file")
+    assert caught.value.code == "archive.unusable"

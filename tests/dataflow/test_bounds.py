@@ -1,4 +1,4 @@
-"""What a run may take, and what it keeps: memory for results, and nothing on disk where that was asked for."""
+"""Limits of a run: memory for results, and no files on disk where the configuration says so."""
 
 import asyncio
 from pathlib import Path
@@ -21,7 +21,7 @@ async def test_no_group_is_issued_while_results_fill_the_memory_and_none_that_is
         assert not (await service.nodes.lease(node, 8, wait_s=0.1)).tasks
         assert set(await service.nodes.push(node, [episode(task) for task in lease.tasks[1:]])) == {"accepted"}
         trainer = service.trainer()
-        await trainer.attach(version=Version(0), backend="single", is_simulated=False)
+        await trainer.attach(version=Version(0), backend="local", is_simulated=False)
         for step in range(2):
             assert (await service.control.report()).held_bytes > 0
             batch = await trainer.pull_batch(version=Version(step), wait_s=2)
@@ -31,25 +31,25 @@ async def test_no_group_is_issued_while_results_fill_the_memory_and_none_that_is
         assert len((await service.nodes.lease(node, 8, wait_s=2)).tasks) == 8
 
 
-async def test_a_bound_below_one_batch_is_told_while_the_trainer_waits(tmp_path: Path) -> None:
+async def test_a_memory_limit_below_one_batch_is_reported_while_the_trainer_waits(tmp_path: Path) -> None:
     async with running(tmp_path, config(batch_groups=2, memory_bytes=1)) as service:
         node = (await service.nodes.join(facts())).node
         (*tasks,) = (await service.nodes.lease(node, 2, wait_s=2)).tasks
         await service.nodes.push(node, [episode(task) for task in tasks])
         trainer = service.trainer()
-        await trainer.attach(version=Version(0), backend="single", is_simulated=False)
-        assert not (await service.control.report()).troubles
+        await trainer.attach(version=Version(0), backend="local", is_simulated=False)
+        assert not (await service.control.report()).problems
         pulling = asyncio.create_task(trainer.pull_batch(version=Version(0), wait_s=1.0))
-        told = await anext(report.troubles async for report in service.control.watch_report() if report.troubles)
-        assert "raise dataflow.memory_bytes" in told[0]
+        told = await anext(report.problems async for report in service.control.watch_report() if report.problems)
+        assert "dataflow.memory_bytes" in told[0]
         assert await pulling is None
 
 
-async def test_a_run_without_durability_says_so_and_leaves_nothing(tmp_path: Path) -> None:
+async def test_a_run_without_durability_reports_it_and_writes_nothing(tmp_path: Path) -> None:
     async with running(tmp_path, config(durability="none")) as service:
         await produce(service, 2)
         trainer = service.trainer()
-        await trainer.attach(version=Version(0), backend="single", is_simulated=False)
+        await trainer.attach(version=Version(0), backend="local", is_simulated=False)
         batch = await trainer.pull_batch(version=Version(0), wait_s=2)
         assert batch is not None
         assert await trainer.report_step(step_of(batch))
@@ -62,13 +62,13 @@ async def test_a_run_without_durability_says_so_and_leaves_nothing(tmp_path: Pat
         assert (await service.control.report()).streams[0].trained == 0
 
 
-async def test_a_durable_run_keeps_no_payload_that_nobody_needs(tmp_path: Path) -> None:
+async def test_a_durable_run_removes_unneeded_payloads(tmp_path: Path) -> None:
     async with running(tmp_path) as service:
         assert (await service.control.report()).is_durable
         await produce(service, 2)
         assert list(tmp_path.rglob("*.segment"))
         trainer = service.trainer()
-        await trainer.attach(version=Version(0), backend="single", is_simulated=False)
+        await trainer.attach(version=Version(0), backend="local", is_simulated=False)
         batch = await trainer.pull_batch(version=Version(0), wait_s=2)
         assert batch is not None
         await trainer.report_step(step_of(batch))

@@ -1,4 +1,4 @@
-"""What a peer without a certificate can take of the enrolment port: bounded memory, and no connection for long."""
+"""Resources that a peer without a certificate can use at the enrolment port: bounded memory and connection time."""
 
 import asyncio
 import socket
@@ -15,7 +15,7 @@ import pytest
 from astraflow.client.control_plane import ControlPlaneClient
 from astraflow.wire.channel import PROTOCOL, PROTOCOL_KEY, dial, folder_client_tls
 from tests.dataflow.running import TOKEN
-from tests.fakes.http2_flood import Flood
+from tests.fakes.http2_flood import Http2Flood
 
 pytestmark = pytest.mark.anyio
 
@@ -23,13 +23,13 @@ ENROLL = "/astraflow.v1.Enrollment/Enroll"
 METADATA = (("authorization", "Bearer wrong"), (PROTOCOL_KEY, PROTOCOL))
 MIB = 2**20
 MOST_BYTES = 64 * MIB
-"""Memory that a flood may add."""
+"""Memory that a flood may add. Bytes."""
 FLOOD_S = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """A service process, as an attacker sees it, and as its operator does."""
+    """Service process, as an attacker and as its operator see it."""
 
     main: str
     enrolment: str
@@ -43,13 +43,16 @@ class Target:
 
     @property
     def connections(self) -> int:
-        """Established connections to the enrolment port, as the service has them."""
+        """Connections to the enrolment port that the service process has established. Count."""
         port = int(self.enrolment.rpartition(":")[2])
         found = self.process.net_connections(kind="tcp")
-        return sum(one.laddr.port == port and one.status == psutil.CONN_ESTABLISHED for one in found)
+        return sum(
+            net_connection.laddr.port == port and net_connection.status == psutil.CONN_ESTABLISHED
+            for net_connection in found
+        )
 
     async def answers(self) -> bool:
-        """Whether a peer that holds certificate and run token is answered."""
+        """Returns whether the service answers a peer that has the certificate and the run token."""
         async with dial(self.main, token=TOKEN, tls=folder_client_tls(self.folder / "authority")) as link:
             return (await ControlPlaneClient(link).report()).run == "test"
 
@@ -78,7 +81,7 @@ async def serving_process(folder: Path) -> AsyncIterator[Target]:
 
 
 async def _address(output: asyncio.StreamReader) -> str:
-    """The address among what the process prints: its log is printed too."""
+    """Finds the address in the output of the process, which also contains its log."""
     while line := (await output.readline()).decode():
         if line.startswith("127.0.0.1:"):
             return line.strip()
@@ -86,7 +89,7 @@ async def _address(output: asyncio.StreamReader) -> str:
 
 
 class Peak:
-    """The most memory that a process has had since the block began."""
+    """Peak memory of a process since the block began."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -103,7 +106,7 @@ class Peak:
 
 
 def connected(target: Target) -> ssl.SSLSocket:
-    """A connection to the enrolment port that knows the authority and shows no certificate."""
+    """Opens a connection to the enrolment port that trusts the authority and presents no certificate."""
     context = ssl.create_default_context(cadata=target.ca.decode())
     context.set_alpn_protocols(["h2"])
     host, port = target.enrolment.split(":")
@@ -111,9 +114,9 @@ def connected(target: Target) -> ssl.SSLSocket:
 
 
 def flood(target: Target, *, streams: int, message_bytes: int) -> int:
-    """Begin so many messages of that length on one connection, with a token that is not good; bytes that it took."""
+    """Begins `streams` messages on one connection with an invalid token; returns the accepted bytes."""
     with connected(target) as connection:
-        peer = Flood(connection)
+        peer = Http2Flood(connection)
         peer.listen(lambda: peer.is_settled)
         for _ in range(streams):
             peer.request(ENROLL, METADATA, message_bytes=message_bytes)

@@ -1,4 +1,4 @@
-"""A run under random nodes, trainers and crashes, against a simple model of what must hold."""
+"""Compares a run under random nodes, trainers and crashes with a simple model of its guarantees."""
 
 import asyncio
 import shutil
@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -18,22 +17,24 @@ from astraflow.contract.batches import Batch, StepReport
 from astraflow.contract.evaluations import EvaluationReport, EvaluationState
 from astraflow.contract.failures import Boundary, Failure
 from astraflow.contract.ids import BatchId, FlowId, GroupId, PolicyId, TaskId, Version
-from astraflow.contract.plugins import PluginChange, Seam
+from astraflow.contract.plugins import PluginChange, PluginSlot
 from astraflow.contract.tasks import Task
 from astraflow.contract.trajectories import Episode
 from astraflow.dataflow.config import EvaluationConfig
-from astraflow.dataflow.evaluating.evaluator import Evaluator
+from astraflow.dataflow.evaluation.evaluator import Evaluator
 from astraflow.dataflow.journal import Journal
-from astraflow.dataflow.node_side import NodeSide
+from astraflow.dataflow.node_operations import NodeOperations
 from astraflow.dataflow.reporting.archive import Archive
 from astraflow.dataflow.reporting.report import build_report
 from astraflow.dataflow.run import Run
 from astraflow.dataflow.service import build_run
-from astraflow.dataflow.trainer_side import TrainerSide
+from astraflow.dataflow.serving.stream import Stream
+from astraflow.dataflow.trainer_operations import TrainerOperations
 from tests import make
 from tests.dataflow.kills import commits_of
 from tests.dataflow.running import config, evaluation, facts
 from tests.fakes.clock import ManualClock
+from tests.stateful import machine_test
 
 SOLVER, FLOW = PolicyId("solver"), FlowId("train-solver")
 HELD_OUT = FlowId("held-out")
@@ -54,11 +55,11 @@ SAMPLERS: list[Spec] = [{"kind": "fresh"}, {"kind": "priority"}, {"kind": "repla
 
 
 class RunUnderFire(RuleBasedStateMachine):
-    """Nodes lease, push, repeat themselves and vanish; the trainer pulls and acknowledges; dataflow is killed."""
+    """Nodes lease, push, repeat requests and disappear; the trainer pulls and acknowledges; dataflow is killed."""
 
     selector: Spec = UNIFORM
-    sampler: Spec = {"kind": "fresh"}  # noqa: RUF012 (subclasses set another, nobody changes it)
-    evaluations: dict[str, EvaluationConfig] = {}  # noqa: RUF012 (the same)
+    sampler: Spec = {"kind": "fresh"}  # noqa: RUF012 (subclasses set another, no code mutates it)
+    evaluations: dict[str, EvaluationConfig] = {}  # noqa: RUF012 (same reason)
 
     @initialize()
     def start(self) -> None:
@@ -71,15 +72,16 @@ class RunUnderFire(RuleBasedStateMachine):
         self.trained: Counter[TaskId] = Counter()
         self.replayed: set[tuple[BatchId, GroupId]] = set()
         self.batch: Batch | None = None
-        self.specs: dict[Seam, list[Spec]] = {
-            Seam.SELECTOR: [self.selector],
-            Seam.FILTERS: [INFORMATIVE],
-            Seam.SAMPLER: [self.sampler],
+        self.following: Batch | None = None
+        self.specs: dict[PluginSlot, list[Spec]] = {
+            PluginSlot.SELECTOR: [self.selector],
+            PluginSlot.FILTERS: [INFORMATIVE],
+            PluginSlot.SAMPLER: [self.sampler],
         }
-        self.planned: dict[Seam, list[Spec]] = {}
+        self.planned: dict[PluginSlot, list[Spec]] = {}
         self.has_replayed = self._replays
         self._open()
-        self.a_node_pushes_all_it_held(lag=0, differs=False)  # what a selector remembers
+        self.a_node_pushes_all_it_held(lag=0, differs=False)  # gives the selector state to remember
 
     def teardown(self) -> None:
         self._close()
@@ -100,7 +102,7 @@ class RunUnderFire(RuleBasedStateMachine):
 
     @rule(lag=st.integers(0, MAX_STALENESS + 1), differs=st.sampled_from([True, True, False]))
     def a_node_pushes_all_it_held(self, lag: int, differs: bool) -> None:
-        """Held tasks stay on the list: pushing them again must change nothing."""
+        """Leaves pushed tasks in the list: pushing them again must change nothing."""
         self.a_node_leases(8)
         for task in self.held[-8:]:
             self._push(self._episode(task, lag=lag, fails=False, differs=differs))
@@ -115,8 +117,8 @@ class RunUnderFire(RuleBasedStateMachine):
         if not self.acknowledged:
             return
         task = data.draw(st.sampled_from(sorted(self.acknowledged)))
-        (fate,) = self.loop.run(self.nodes.push(self.node, [self.acknowledged[task]]))
-        assert fate in ALREADY_COUNTED
+        (outcome,) = self.loop.run(self.nodes.push(self.node, [self.acknowledged[task]]))
+        assert outcome in ALREADY_COUNTED
 
     @rule()
     def leases_run_out(self) -> None:
@@ -129,37 +131,64 @@ class RunUnderFire(RuleBasedStateMachine):
         batch = self.loop.run(self.trainers.pull(SOLVER, Version(self.version), wait_s=0))
         if batch is None:
             return
-        if self.batch is not None:
+        self._check_delivery(batch, before=self.batch)
+        self.batch = batch
+
+    @rule()
+    def the_trainer_pulls_before_it_acknowledges(self) -> None:
+        """The trainer pulls a batch while the checkpoint with the previous batch is written."""
+        if self.batch is None:
+            return
+        before = self._stream.version
+        following = self.loop.run(self.trainers.pull(SOLVER, Version(self.version + 1), wait_s=0, unacknowledged=1))
+        self._plugins_are_activated(since=before)
+        if following is None:
+            return
+        assert following.id != self.batch.id
+        self._check_delivery(following, before=self.following)
+        self.following = following
+
+    def _check_delivery(self, batch: Batch, *, before: Batch | None) -> None:
+        if before is not None:
             assert batch.is_redelivered
-            assert [row.task for row in batch.rows] == [row.task for row in self.batch.rows]
+            assert [row.task for row in batch.rows] == [row.task for row in before.rows]
         for row in batch.rows:
             born = row.trajectory.oldest_version
             assert born is not None and batch.version - born <= MAX_STALENESS
             pushed = self.acknowledged[row.task].trajectories[0]
             assert np.array_equal(pushed.tokens, row.trajectory.tokens)
-        self.batch = batch
+
+    @property
+    def _stream(self) -> Stream:
+        return self.run.streams[SOLVER]
+
+    def _plugins_are_activated(self, *, since: Version) -> None:
+        if self._stream.version == since:
+            return
+        self.specs, self.planned = self.specs | self.planned, {}
+        self.has_replayed |= self._replays
 
     @rule(twice=st.booleans())
     def the_trainer_acknowledges(self, twice: bool) -> None:
         if self.batch is None:
             return
         self.version += 1
-        self.specs, self.planned = self.specs | self.planned, {}
-        self.has_replayed |= self._replays
+        before = self._stream.version
         report = StepReport(
             batch=self.batch.id, policy=SOLVER, version=Version(self.version), wait_s=0, compute_s=1, publish_s=0
         )
         assert self.loop.run(self.trainers.report_step(report))
+        self._plugins_are_activated(since=before)
         if twice:
             assert not self.loop.run(self.trainers.report_step(report))
         again = {row.group for row in self.batch.rows if row.task in self.trained}
         self.trained.update(row.task for row in self.batch.rows if row.group not in again)
         self.replayed |= {(self.batch.id, group) for group in again}
-        self.batch = None
+        self.batch, self.following = self.following, None
 
     @rule(flow=st.sampled_from([{}, *FLOW_CHANGES]), sampler=st.sampled_from([None, *SAMPLERS]))
     def plugins_are_changed(self, flow: Spec, sampler: Spec | None) -> None:
-        """A change that is answered stays, whatever comes."""
+        """Checks with the invariants that an acknowledged change persists."""
         asked: dict[str, Any] = {"actor": "ada", "reason": "a try"}
         if flow:
             self.loop.run(self._change(PluginChange(flow=FLOW, **flow, **asked)))
@@ -175,9 +204,9 @@ class RunUnderFire(RuleBasedStateMachine):
 
     @rule()
     def dataflow_is_killed(self) -> None:
-        """What a kill leaves is the files as they are: they are copied away before the old process may close them.
+        """Restarts dataflow from a copy of its files, made before the old process can close them.
 
-        Between two commits, since a copy takes its time; `test_journal_crashes` kills within them.
+        The copy is made between two commits, since it takes time; `test_journal_crashes` kills within commits.
         """
         fresh = Path(tempfile.mkdtemp())
         with self.writing:
@@ -205,7 +234,7 @@ class RunUnderFire(RuleBasedStateMachine):
 
     @invariant()
     def nothing_is_trained_twice(self) -> None:
-        """Unless a sampler replays, and then it is counted as what it is."""
+        """Holds unless a sampler replays; replayed groups are counted as replayed."""
         assert all(times == 1 for times in getattr(self, "trained", Counter()).values())
         assert getattr(self, "has_replayed", False) or not getattr(self, "replayed", set())
 
@@ -215,9 +244,15 @@ class RunUnderFire(RuleBasedStateMachine):
             return
         report = build_report(self.run, name="test", sequence=1, now=self.clock.now(), wall=0, uptime_s=0)
         flow, stream = report.flows[0], report.streams[0]
-        found = {Seam.SELECTOR: [flow.selector], Seam.FILTERS: [*flow.filters], Seam.SAMPLER: [stream.sampler]}
+        found = {
+            PluginSlot.SELECTOR: [flow.selector],
+            PluginSlot.FILTERS: [*flow.filters],
+            PluginSlot.SAMPLER: [stream.sampler],
+        }
         assert found == self.specs
-        assert {one.seam: [*one.specs] for one in (*flow.planned, *stream.planned)} == self.planned
+        assert {
+            planned_change.slot: [*planned_change.specs] for planned_change in (*flow.planned, *stream.planned)
+        } == self.planned
 
     def _open(self) -> None:
         settings_ = config(
@@ -232,14 +267,14 @@ class RunUnderFire(RuleBasedStateMachine):
         flows = {name: flow.model_copy(update={"selector": self.selector}) for name, flow in settings_.flows.items()}
         settings_ = settings_.model_copy(update={"flows": flows})
         self.journal = Journal(self.folder / "journal.sqlite")
-        self.journal.rows("pragma synchronous = off")  # what is killed here is a process, not a machine
+        self.journal.rows("pragma synchronous = off")  # the test kills a process, not the operating system
         self.writing = commits_of(self.journal)
         owners = {owner for (owner,) in self.journal.rows("select distinct owner from rows")}
-        assert owners <= {f"flow {FLOW} {self.specs[Seam.SELECTOR][0]['kind']}", f"flow {HELD_OUT} round"}
+        assert owners <= {f"flow {FLOW} {self.specs[PluginSlot.SELECTOR][0]['kind']}", f"flow {HELD_OUT} round"}
         self.archive = Archive(self.folder / "history.sqlite", clock=self.clock)
         self.run: Run = build_run(settings_, journal=self.journal, archive=self.archive, clock=self.clock)
         self.run.restore(grace_s=1)
-        self.nodes, self.trainers = NodeSide(self.run), TrainerSide(self.run)
+        self.nodes, self.trainers = NodeOperations(self.run), TrainerOperations(self.run)
         self.committing = self.loop.get_loop().create_task(self.journal.run())
         self.node = self.nodes.join(facts()).id
         if not self.run.trainers:
@@ -247,15 +282,15 @@ class RunUnderFire(RuleBasedStateMachine):
 
     async def _change(self, change: PluginChange) -> None:
         self.run.change_plugins(change)
-        for seam, specs in change.wanted().items():
-            self.planned.pop(seam, None)
-            if [*specs] != self.specs[seam]:
-                self.planned[seam] = [dict(spec) for spec in specs]
-        await self.journal.durable()
+        for slot, specs in change.specs_by_slot().items():
+            self.planned.pop(slot, None)
+            if [*specs] != self.specs[slot]:
+                self.planned[slot] = [dict(spec) for spec in specs]
+        await self.journal.wait_durable()
 
     @property
     def _replays(self) -> bool:
-        return bool(self.specs[Seam.SAMPLER][0]["kind"] == "replay")
+        return bool(self.specs[PluginSlot.SAMPLER][0]["kind"] == "replay")
 
     def _close(self) -> None:
         async def end() -> None:
@@ -266,10 +301,10 @@ class RunUnderFire(RuleBasedStateMachine):
         self.loop.run(end())
 
     def _push(self, episode: Episode) -> None:
-        (fate,) = self.loop.run(self.nodes.push(self.node, [episode]))
+        (outcome,) = self.loop.run(self.nodes.push(self.node, [episode]))
         known = episode.task in self.acknowledged
-        assert (fate in ALREADY_COUNTED) == known
-        if fate not in ("retried", "superseded") and not known:
+        assert (outcome in ALREADY_COUNTED) == known
+        if outcome not in ("retried", "superseded") and not known:
             self.acknowledged[episode.task] = episode
 
     def _episode(self, task: Task, *, lag: int, fails: bool, differs: bool = True) -> Episode:
@@ -282,9 +317,9 @@ class RunUnderFire(RuleBasedStateMachine):
 
 
 class EvaluationUnderFire(RunUnderFire):
-    """The same beside an evaluation of every version: everything above holds as if it were not there."""
+    """Repeats the test beside an evaluation of every version: all invariants still hold."""
 
-    evaluations: dict[str, EvaluationConfig] = {  # noqa: RUF012 (nobody changes it)
+    evaluations: dict[str, EvaluationConfig] = {  # noqa: RUF012 (no code mutates it)
         "held-out": evaluation(every_versions=1, at_start=True)
     }
 
@@ -308,18 +343,20 @@ class EvaluationUnderFire(RunUnderFire):
             Evaluator(self.run).stop(HELD_OUT, actor="ada", reason="enough")
             stopped = {task.id for task in self.held if task.pinned and task.id not in self.acknowledged}
             self.held = [task for task in self.held if task.id not in stopped]
-            self.loop.run(self.journal.durable())
+            self.loop.run(self.journal.wait_durable())
 
     @invariant()
     def rounds_that_ended_stay_as_they_were(self) -> None:
         if not hasattr(self, "run"):
             return
-        ended = self.run.evaluations[HELD_OUT].ended
+        ended = self.run.evaluations[HELD_OUT].ended_rounds
         assert ended[: len(self.ended)] == self.ended
         self.ended = list(ended)
         for before, after in pairwise(ended):
             assert before.round < after.round
-        assert all(one.done == one.total for one in ended if one.state is EvaluationState.DONE)
+        assert all(
+            ended_round.done == ended_round.total for ended_round in ended if ended_round.state is EvaluationState.DONE
+        )
 
     @invariant()
     def nothing_of_a_round_is_kept_longer_than_it(self) -> None:
@@ -327,12 +364,12 @@ class EvaluationUnderFire(RunUnderFire):
             return
         flow = self.run.evaluations[HELD_OUT].flow
         round_ = self.run.evaluations[HELD_OUT].rounds.round
-        assert round_ is not None or not (flow.open or flow.leases.queued or flow.leases.held)
+        assert round_ is not None or not (flow.open_groups or flow.leases.queued or flow.leases.held)
 
     def _open(self) -> None:
         super()._open()
-        self.trainers.attach(SOLVER, Version(self.version), backend="single", is_simulated=False)
-        self.loop.run(self.journal.durable())
+        self.trainers.attach(SOLVER, Version(self.version), backend="local", is_simulated=False)
+        self.loop.run(self.journal.wait_durable())
 
     def _episode(self, task: Task, *, lag: int, fails: bool, differs: bool = True) -> Episode:
         episode = super()._episode(task, lag=lag, fails=fails, differs=differs)
@@ -342,18 +379,12 @@ class EvaluationUnderFire(RunUnderFire):
 
 
 class ReplayUnderFire(RunUnderFire):
-    """The same with a sampler that trains groups again, and a selector that remembers prompts."""
+    """Repeats the test with a sampler that replays trained groups and a selector that remembers prompts."""
 
     selector: Spec = GRESO
-    sampler: Spec = {"kind": "replay", "ratio": 0.5}  # noqa: RUF012 (nobody changes it)
+    sampler: Spec = {"kind": "replay", "ratio": 0.5}  # noqa: RUF012 (no code mutates it)
 
 
-TestRunUnderFire = RunUnderFire.TestCase
-TestReplayUnderFire = ReplayUnderFire.TestCase
-TestEvaluationUnderFire = EvaluationUnderFire.TestCase
-TestRunUnderFire.settings = TestReplayUnderFire.settings = TestEvaluationUnderFire.settings = settings(
-    max_examples=40,
-    stateful_step_count=40,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow],
-)
+TestRunUnderFire = machine_test(RunUnderFire, examples=12, steps=40)
+TestReplayUnderFire = machine_test(ReplayUnderFire, examples=12, steps=40)
+TestEvaluationUnderFire = machine_test(EvaluationUnderFire, examples=12, steps=40)

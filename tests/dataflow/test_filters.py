@@ -1,4 +1,4 @@
-"""Which finished groups are worth training on."""
+"""Filters select the finished groups that are worth training on."""
 
 import json
 from typing import Any
@@ -12,22 +12,22 @@ from astraflow.contract.batches import Row
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.groups import Group
 from astraflow.contract.ids import FlowId, GroupId, NodeId, PolicyId, TaskId, Version
-from astraflow.contract.plugins import Seam
+from astraflow.contract.plugins import PluginSlot
 from astraflow.contract.spans import Author, Span
 from astraflow.contract.trajectories import Episode, Trajectory
-from astraflow.dataflow.admitting.admitter import Admitter
-from astraflow.dataflow.admitting.filtering import Filter
-from astraflow.dataflow.admitting.filters import filters
-from astraflow.dataflow.admitting.filters.repetition import repeated_share
-from astraflow.dataflow.admitting.routing import RoutedGroup
-from astraflow.dataflow.plugged import Plugged
+from astraflow.dataflow.admission.admitter import Admitter
+from astraflow.dataflow.admission.filtering import Filter
+from astraflow.dataflow.admission.filters import filters
+from astraflow.dataflow.admission.filters.repetition import repeated_share
+from astraflow.dataflow.admission.routing import RoutedGroup
+from astraflow.dataflow.plugin_slot import SlotPlugins
 from tests import make
 
 SOLVER = PolicyId("solver")
 
 
 def written(*stretches: tuple[list[int], int], is_truncated: bool = False, reward: float = 0.0) -> Trajectory:
-    """Stretches of (tokens, version); version -1 is context."""
+    """Returns a trajectory of stretches (tokens, version); version -1 is context."""
     return Trajectory(
         policy=SOLVER,
         tokens=np.array([token for tokens, _ in stretches for token in tokens], dtype=np.int32),
@@ -56,8 +56,8 @@ def keeps(kind: str, given_group: RoutedGroup, *, version: int = 0, **options: A
     return filters.build({"kind": kind, **options}).keep(given_group, Version(version))
 
 
-def plugged(*kinds: str) -> Plugged[Filter]:
-    return Plugged(Seam.FILTERS, [{"kind": kind} for kind in kinds], filters.build)
+def slot_plugins(*kinds: str) -> SlotPlugins[Filter]:
+    return SlotPlugins(PluginSlot.FILTERS, [{"kind": kind} for kind in kinds], filters.build)
 
 
 def of_length(tokens: int, *, is_truncated: bool = False) -> Trajectory:
@@ -76,7 +76,7 @@ def test_length_drops_groups_that_are_mostly_too_short_or_too_long() -> None:
     lengths = group(of_length(2), of_length(9), of_length(5))
     assert not keeps("length", lengths, min_tokens=3, max_tokens=8)
     assert keeps("length", lengths, min_tokens=2, max_tokens=8)
-    with pytest.raises(InvalidInput, match="must not be above"):
+    with pytest.raises(InvalidInput, match="max_tokens"):
         filters.build({"kind": "length", "min_tokens": 9, "max_tokens": 8})
 
 
@@ -110,7 +110,7 @@ def test_off_policy_weighs_tokens_by_the_version_that_wrote_them() -> None:
     assert not keeps("off_policy", crossing, version=4, max_share=0.3)
     assert keeps("off_policy", crossing, version=4, max_share=0.3, max_age=2)
     assert not keeps("off_policy", crossing, version=6)
-    assert keeps("off_policy", crossing, version=0)  # the newest token is newer than what the trainer told
+    assert keeps("off_policy", crossing, version=0)  # a token is newer than the trainer's version
 
 
 stretches = st.lists(
@@ -142,7 +142,7 @@ def test_length_decides_like_a_slow_obvious_loop(
 
 
 def test_each_policy_of_a_group_is_judged_by_its_own_rewards() -> None:
-    """Where the solver always fails and the verifier is right at times, only the verifier has something to learn."""
+    """Trains only the verifier where the solver always fails and the verifier is right at times."""
     episodes = tuple(
         Episode(
             task=TaskId(f"train:0/{member}"),
@@ -153,21 +153,21 @@ def test_each_policy_of_a_group_is_judged_by_its_own_rewards() -> None:
     )
     both = Group(id=GroupId("train:0"), flow=FlowId("train"), prompt=make.prompt(), episodes=episodes)
     verifier = PolicyId("verifier")
-    admitter = Admitter((SOLVER, verifier), plugged("informative"), min_group_size=2)
+    admitter = Admitter((SOLVER, verifier), slot_plugins("informative"), min_group_size=2)
     admission = admitter.admit(both, {SOLVER: Version(0), verifier: Version(0)})
-    assert (set(admission.kept), admission.refused) == ({verifier}, {SOLVER: "informative"})
+    assert (set(admission.admitted), admission.refused) == ({verifier}, {SOLVER: "informative"})
 
 
 @pytest.mark.parametrize("kind", ["informative", "length", "off_policy", "repetition"])
 def test_figures_of_filters_outlive_a_restart(kind: str) -> None:
-    before = plugged(kind)
+    before = slot_plugins(kind)
     for _, plugin in before:
         plugin.keep(group(written(([1] * 9, 0), is_truncated=True), written(([1] * 9, 0))), Version(9))
-    after = plugged(kind)
+    after = slot_plugins(kind)
     after.load_state_dict(json.loads(json.dumps(before.state_dict())))
     assert after.metrics() == before.metrics()
     assert any(before.metrics().values())
 
 
 def test_two_filters_of_one_kind_are_told_apart() -> None:
-    assert list(plugged("length", "length").metrics()) == ["length.truncated_share", "length 2.truncated_share"]
+    assert list(slot_plugins("length", "length").metrics()) == ["length.truncated_share", "length 2.truncated_share"]

@@ -1,31 +1,31 @@
-"""One event for many: nothing is flooded, nothing is lost in the count."""
+"""Repeated events are combined into one: the journal is not flooded, and the counts stay complete."""
 
 from collections import Counter
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astraflow.dataflow.reporting.folding import BURST, MANY, WINDOW_S, Folding
+from astraflow.dataflow.reporting.repeats import MAX_EVENTS_PER_WINDOW, SEVERAL_SUBJECTS, WINDOW_S, RepeatFilter
 
 
 def test_the_same_again_is_counted_until_its_window_ends() -> None:
-    folding = Folding()
-    assert folding.tells("leases_expired", "node-1", "3 leases", now=0)
-    assert not folding.tells("leases_expired", "node-1", "5 leases", now=1)
-    assert folding.tells("leases_expired", "node-2", "1 lease", now=1)
+    folding = RepeatFilter()
+    assert folding.is_reported("leases_expired", "node-1", "3 leases", now=0)
+    assert not folding.is_reported("leases_expired", "node-1", "5 leases", now=1)
+    assert folding.is_reported("leases_expired", "node-2", "1 lease", now=1)
     assert folding.due(now=WINDOW_S - 1) == []
     (fold,) = folding.due(now=WINDOW_S)
     assert (fold.subject, fold.count, fold.message) == ("node-1", 1, "5 leases")
-    assert folding.tells("leases_expired", "node-1", "2 leases", now=WINDOW_S)
+    assert folding.is_reported("leases_expired", "node-1", "2 leases", now=WINDOW_S)
 
 
 def test_many_subjects_at_once_become_one_event() -> None:
-    folding = Folding()
-    told = [folding.tells("node_joined", f"node-{number}", "", now=0) for number in range(1000)]
-    assert sum(told) == BURST
+    folding = RepeatFilter()
+    told = [folding.is_reported("node_joined", f"node-{number}", "", now=0) for number in range(1000)]
+    assert sum(told) == MAX_EVENTS_PER_WINDOW
     (fold,) = folding.due(now=WINDOW_S)
-    assert (fold.subject, fold.count) == (MANY, 1000 - BURST)
-    assert folding.tells("trainer_attached", "solver", "", now=0)
+    assert (fold.subject, fold.count) == (SEVERAL_SUBJECTS, 1000 - MAX_EVENTS_PER_WINDOW)
+    assert folding.is_reported("trainer_attached", "solver", "", now=0)
 
 
 happenings = st.lists(
@@ -36,13 +36,13 @@ happenings = st.lists(
 
 @given(happenings)
 def test_what_is_told_and_what_is_counted_is_all_that_happened(happened: list[tuple[str, str, int]]) -> None:
-    folding, now = Folding(), 0.0
+    folding, now = RepeatFilter(), 0.0
     told: Counter[str] = Counter()
     for kind, subject, pause in happened:
         now += pause
         for fold in folding.due(now=now):
             told[fold.kind] += fold.count
-        told[kind] += folding.tells(kind, subject, "", now=now)
-    for fold in folding.all_due():
+        told[kind] += folding.is_reported(kind, subject, "", now=now)
+    for fold in folding.all_pending():
         told[fold.kind] += fold.count
     assert told == Counter(kind for kind, _, _ in happened)

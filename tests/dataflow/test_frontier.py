@@ -1,8 +1,8 @@
-"""A run killed at every point of every commit goes on as if it had not been: the same prompts, the same batches.
+"""A run killed at any point of any commit continues with the same prompts and batches as an uninterrupted run.
 
-The commit is one cut through everything: the data cursor, selectors with their rows, filters, groups that are out,
-buffers, batches and versions. So whatever the kill, a run that is given the same results issues exactly the prompts
-that an uninterrupted one issues: none is skipped, none comes twice.
+A commit is one consistent cut: the data cursor, selectors with their rows, filters, open groups, buffers, batches
+and versions. After any kill, a run that gets the same results issues exactly the prompts of an uninterrupted run:
+none is skipped, none is repeated.
 """
 
 import asyncio
@@ -21,13 +21,13 @@ from astraflow.contract.batches import StepReport
 from astraflow.contract.ids import BatchId, GroupId, PolicyId, PromptId, Version
 from astraflow.contract.trajectories import Episode
 from astraflow.dataflow.config import DataflowConfig
-from astraflow.dataflow.fates import ACCEPTED, LATE
 from astraflow.dataflow.issuing.groups import ordinal_of
 from astraflow.dataflow.journal import Journal
-from astraflow.dataflow.node_side import NodeSide
+from astraflow.dataflow.node_operations import NodeOperations
+from astraflow.dataflow.outcomes import ACCEPTED, LATE
 from astraflow.dataflow.run import Run
 from astraflow.dataflow.service import build_run
-from astraflow.dataflow.trainer_side import TrainerSide
+from astraflow.dataflow.trainer_operations import TrainerOperations
 from tests import make
 from tests.dataflow.kills import KilledFiles
 from tests.dataflow.running import archive_in, config, facts
@@ -36,7 +36,7 @@ from tests.fakes.clock import ManualClock
 SOLVER = PolicyId("solver")
 GROUP_SIZE = 2
 REWARDS = {"solved": (1.0, 1.0), "missed": (0.0, 0.0), "mixed": (0.0, 1.0)}
-LETTERS = {"kind": "letters", "alphabet": "ab", "length": 2}  # four prompts: epochs and streaks come about soon
+LETTERS = {"kind": "letters", "alphabet": "ab", "length": 2}  # four prompts: epochs and streaks occur soon
 MIXTURE = {
     "kind": "mixture",
     "parts": {"short": {"dataset": LETTERS, "weight": 2}, "long": {"dataset": {**LETTERS, "length": 3}}},
@@ -54,31 +54,31 @@ RECIPES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
 
 @dataclass(slots=True)
 class Told:
-    """What a run handed out, and the results that were made up for it."""
+    """Tasks that a run issued, and the results generated for them."""
 
     prompts: dict[GroupId, PromptId] = field(default_factory=dict)
     issued_by: list[int] = field(default_factory=list)
-    """Groups issued by the end of each action."""
+    """Number of groups issued by the end of each action."""
     pushed: dict[int, tuple[Episode, ...]] = field(default_factory=dict)
-    """By number of the action."""
+    """Pushed episodes by number of the action."""
     trained: dict[int, tuple[BatchId, tuple[str, ...]]] = field(default_factory=dict)
     """Id and tasks of the batch, by number of the action."""
 
 
 class Session:
-    """A run with one node and one trainer, both of which see every action to its end before the next."""
+    """Run with one node and one trainer, each of which completes an action before the next."""
 
     def __init__(self, run: Run, told: Told) -> None:
         self.run = run
         self.told = told
         self.flow = next(iter(run.flows.values()))
         self.stream = run.streams[SOLVER]
-        self._nodes, self._trainers = NodeSide(run), TrainerSide(run)
+        self._nodes, self._trainers = NodeOperations(run), TrainerOperations(run)
         self._node = self._nodes.join(facts()).id
-        self._open = sorted(self.flow.open, key=lambda group: ordinal_of(group) or 0)
+        self._open = sorted(self.flow.open_groups, key=lambda group: ordinal_of(group) or 0)
 
     async def act(self, number: int, action: tuple[str, Any]) -> None:
-        """Carry out an action for the first time."""
+        """Performs an action for the first time."""
         match action:
             case ("lease", groups):
                 await self.lease(groups)
@@ -94,7 +94,7 @@ class Session:
         self.told.issued_by.append(self.flow.issued)
 
     async def act_again(self, number: int, action: tuple[str, Any], before: Told) -> None:
-        """Carry out an action of an earlier session, of which all, some or nothing may have been committed."""
+        """Repeats an action of an earlier session, of which all, some or nothing may have been committed."""
         if action[0] == "lease" and self.flow.issued < before.issued_by[number]:
             await self.lease(before.issued_by[number] - self.flow.issued)
         if number in before.pushed:
@@ -104,7 +104,7 @@ class Session:
         assert self.flow.issued == before.issued_by[number]
 
     async def lease(self, groups: int) -> None:
-        """As many new groups as the gate lets out; tasks in doubt stay so, since no time passes."""
+        """Leases as many new groups as the gate allows; tasks in doubt stay so, since no time passes."""
         lease = await self._nodes.lease(
             self._node, groups * GROUP_SIZE, versions={SOLVER: self.stream.version}, wait_s=0
         )
@@ -114,9 +114,9 @@ class Session:
                 self._open.append(task.group)
 
     async def push(self, results: tuple[Episode, ...]) -> None:
-        """Push a whole group at once."""
-        fates = await self._nodes.push(self._node, results)
-        assert set(fates) in ({ACCEPTED}, {LATE})
+        """Pushes a whole group at once."""
+        outcomes = await self._nodes.push(self._node, results)
+        assert set(outcomes) in ({ACCEPTED}, {LATE})
 
     def _results(self, group: GroupId, rewards: tuple[float, ...]) -> tuple[Episode, ...]:
         version = int(self.stream.version)
@@ -142,7 +142,7 @@ class Session:
 
 
 def recipe(name: str) -> DataflowConfig:
-    """Few prompts, small batches, a gate that lets several batches out."""
+    """Returns a run with few prompts, small batches, and a gate that allows several batches."""
     dataset, selector, sampler = RECIPES[name]
     plain = config(batch_groups=2, max_staleness=4, group_size=GROUP_SIZE, filters=("informative",), sampler=sampler)
     flows = {
@@ -183,19 +183,19 @@ async def uninterrupted(
 async def continued(
     folder: Path, chosen: DataflowConfig, script: list[tuple[str, Any]], before: Told, *, done: int
 ) -> tuple[dict[GroupId, PromptId], Any]:
-    """The prompts that are out after the kill or issued later, and what the run is in the end."""
+    """Returns the prompts open after the kill or issued later, and the final state of the run."""
     async with session(folder, chosen) as playing:
-        prompts = {group.id: group.prompt.id for group in playing.flow.open.values()}
+        prompts = {group.id: group.prompt.id for group in playing.flow.open_groups.values()}
         for number in range(done, len(script)):
             await playing.act_again(number, script[number], before)
         return prompts | playing.told.prompts, await frontier(playing)
 
 
 async def frontier(playing: Session) -> Any:
-    """What the next choices depend on, in memory and on disk."""
+    """Returns the state, in memory and on disk, that determines the next choices."""
     journal = playing.run.journal
     journal.touch()
-    await journal.durable()
+    await journal.wait_durable()
     flow, stream = playing.flow.state_dict(), playing.stream.state_dict()
     tables = [
         journal.rows(query)
@@ -233,7 +233,7 @@ EVENTFUL: list[tuple[str, Any]] = [
     ("step", None),
     ("lease", 4),
 ]
-"""Groups come in out of order, prompts come again after streaks, batches are made of some of what waits."""
+"""Actions with groups out of order, prompts repeated after streaks, and batches of some of the waiting groups."""
 
 
 @pytest.mark.parametrize("name", RECIPES)

@@ -1,4 +1,4 @@
-"""Minting and revoking over gRPC: every role of caller, bound to a pool or not, with every role that there is."""
+"""Minting and revoking over gRPC: every caller role, bound to a pool or not, with every role to grant."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -9,7 +9,7 @@ import pytest
 
 from astraflow.access.authority import new_request
 from astraflow.access.callers import Caller, Role
-from astraflow.access.credentials import Seal, new_id
+from astraflow.access.credentials import CredentialSigner, new_id
 from astraflow.client.control_plane import ControlPlaneClient
 from astraflow.client.data_plane import NodeDataClient
 from astraflow.contract.errors import NotAuthenticated, NotPermitted
@@ -28,7 +28,7 @@ CALLERS = [
 
 
 def asked(role: Role, pool: str) -> dict[str, Any]:
-    """What is to be minted: a name where the role has one, a pool where it can have one."""
+    """Returns the token to request: with a name where the role has one, with a pool where it can have one."""
     name = {Role.NODE: "", Role.TRAINER: "solver"}.get(role, "someone")
     return {"role": role.value, "name": name, "pool": pool if role in WITH_POOL else "", **MINTED}
 
@@ -41,7 +41,7 @@ def expected(caller: Role, bound: str, role: Role, pool: str) -> bool:
 @asynccontextmanager
 async def called(service: Dataflow, role: Role, pool: str) -> AsyncIterator[ControlPlaneClient]:
     caller = Caller(id=new_id(), role=role, expires_at=2e10, name="caller", pool=pool)
-    token = TOKEN if role is Role.ADMIN else Seal(TOKEN).text(caller)
+    token = TOKEN if role is Role.ADMIN else CredentialSigner(TOKEN).sign(caller)
     async with dial(service.address, token=token) as link:
         yield ControlPlaneClient(link)
 

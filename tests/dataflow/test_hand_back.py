@@ -1,4 +1,4 @@
-"""Tasks that come back unfinished, over real gRPC: who may hand back, what the next node gets, what a crash leaves."""
+"""Unfinished tasks over real gRPC: which node may hand them back, what the next node gets, and crashes."""
 
 from pathlib import Path
 
@@ -9,14 +9,15 @@ from astraflow.contract.errors import InvalidInput, UnknownNode
 from astraflow.contract.failures import Boundary, Failure
 from astraflow.contract.ids import NodeId, PolicyId, Version
 from astraflow.contract.nodes import NodeStatus
-from astraflow.contract.partials import MAX_PARTIAL_BYTES
+from astraflow.contract.partial_rollouts import MAX_PARTIAL_ROLLOUT_BYTES
 from astraflow.contract.reports import NodeState, Report
 from astraflow.contract.tasks import Task
 from astraflow.contract.trajectories import Episode
 from astraflow.dataflow import service as service_module
-from astraflow.dataflow.issuing import handout
+from astraflow.dataflow.issuing import assignment
 from tests import make
 from tests.dataflow.running import Service, config, facts, running
+from tests.errors import raises_code
 
 pytestmark = pytest.mark.anyio
 
@@ -28,25 +29,25 @@ async def leased(service: Service, count: int, name: str = "ada") -> tuple[NodeI
     return node, (await service.nodes.lease(node, count, wait_s=1)).tasks
 
 
-def prefixes(report: Report) -> dict[str, int]:
-    """The counts that are not 0."""
-    return {name: count for name, count in report.flows[0].prefixes.items() if count}
+def partial_rollouts(report: Report) -> dict[str, int]:
+    """Returns the counts that are not 0."""
+    return {name: count for name, count in report.flows[0].partial_rollouts.items() if count}
 
 
 async def test_another_node_gets_the_task_first_and_with_what_was_written(tmp_path: Path) -> None:
     async with running(tmp_path, config(group_size=4, batch_groups=1)) as service:
         ada, tasks = await leased(service, 2)
         written = make.recorded("dc"), make.recorded("whole", request="second")
-        fates = await service.nodes.hand_back(ada, [make.partial(tasks[1].id, *written)])
-        assert fates == ("handed_back",)
+        outcomes = await service.nodes.hand_back(ada, [make.partial(tasks[1].id, *written)])
+        assert outcomes == ("handed_back",)
         bob, (again, next_one) = await leased(service, 2, "bob")
-        assert (again.id, again.attempt, next_one.resume) == (tasks[1].id, 0, ())
-        assert [one.generation.tokens.tobytes() for one in again.resume] == [
-            one.generation.tokens.tobytes() for one in written
+        assert (again.id, again.attempt, next_one.resume_from) == (tasks[1].id, 0, ())
+        assert [partial_rollout.generation.tokens.tobytes() for partial_rollout in again.resume_from] == [
+            partial_rollout.generation.tokens.tobytes() for partial_rollout in written
         ]
         assert await service.nodes.push(bob, [make.episode(again.id, continued_tokens=7)]) == ("accepted",)
         report = await service.control.report()
-        assert prefixes(report) == {"handed_back": 1, "continued": 1, "tokens_saved": 7}
+        assert partial_rollouts(report) == {"handed_back": 1, "continued": 1, "tokens_saved": 7}
         assert report.flows[0].tasks_returned == 1
 
 
@@ -64,7 +65,7 @@ async def test_only_who_holds_a_task_at_its_present_attempt_may_hand_it_back(tmp
         assert await service.nodes.hand_back(ada, [make.partial("train-solver:99/0")]) == ("unknown",)
         assert await service.nodes.hand_back(ada, [make.partial("elsewhere:0/0")]) == ("unknown",)
         report = await service.control.report()
-        assert prefixes(report) == {"handed_back": 1, "late": 4, "kept": 1, "kept_bytes": 16}
+        assert partial_rollouts(report) == {"handed_back": 1, "late": 4, "stored": 1, "stored_bytes": 16}
         assert report.held_bytes == 16
 
 
@@ -75,10 +76,10 @@ async def test_a_result_of_the_node_that_handed_back_still_counts_if_it_is_the_f
         bob, (again, _) = await leased(service, 2, "bob")
         assert await service.nodes.push(ada, [make.episode(task.id)]) == ("accepted",)
         assert await service.nodes.push(bob, [make.episode(again.id, continued_tokens=2)]) == ("duplicate",)
-        assert prefixes(await service.control.report()) == {"handed_back": 1, "discarded": 1}
+        assert partial_rollouts(await service.control.report()) == {"handed_back": 1, "discarded": 1}
 
 
-async def test_a_failure_of_who_holds_it_no_more_takes_no_try_from_who_does(tmp_path: Path) -> None:
+async def test_a_failure_of_a_former_holder_uses_no_attempt(tmp_path: Path) -> None:
     async with running(tmp_path, config(group_size=2, batch_groups=1, max_attempts=2)) as service:
         ada, (task, _) = await leased(service, 2)
         await service.nodes.hand_back(ada, [make.partial(task.id)])
@@ -95,14 +96,14 @@ async def test_a_retry_begins_in_a_fresh_environment_without_what_was_written(tm
         ada, (task,) = await leased(service, 1)
         await service.nodes.hand_back(ada, [make.partial(task.id)])
         bob, (again,) = await leased(service, 1, "bob")
-        assert again.resume
+        assert again.resume_from
         broken = Episode(
             task=task.id, node=bob, trajectories=(), failure=Failure(boundary=Boundary.ENVIRONMENT, message="broke")
         )
         assert await service.nodes.push(bob, [broken]) == ("retried",)
         (third,) = (await service.nodes.lease(bob, 1, wait_s=1)).tasks
-        assert (third.id, third.attempt, third.resume) == (task.id, 1, ())
-        assert prefixes(await service.control.report()) == {"handed_back": 1, "discarded": 1}
+        assert (third.id, third.attempt, third.resume_from) == (task.id, 1, ())
+        assert partial_rollouts(await service.control.report()) == {"handed_back": 1, "discarded": 1}
 
 
 async def test_a_restart_keeps_what_was_handed_back_and_which_try_it_is(
@@ -118,33 +119,40 @@ async def test_a_restart_keeps_what_was_handed_back_and_which_try_it_is(
         await service.nodes.hand_back(ada, [make.partial(task.id, make.recorded("abc")) for task in tasks[1:]])
         await service.nodes.push(ada, [make.episode(tasks[2].id)])
     async with running(tmp_path, run) as service:
-        assert prefixes(await service.control.report()) == {
+        assert partial_rollouts(await service.control.report()) == {
             "handed_back": 2,
             "discarded": 1,
-            "kept": 1,
-            "kept_bytes": 24,
+            "stored": 1,
+            "stored_bytes": 24,
         }
         bob = (await service.nodes.join(facts("bob"))).node
         found: dict[str, Task] = {}
         while not {tasks[0].id, tasks[1].id} <= found.keys():
             found |= {task.id: task for task in (await service.nodes.lease(bob, 8, wait_s=1)).tasks}
         assert tasks[2].id not in found
-        assert (found[tasks[0].id].attempt, found[tasks[0].id].resume) == (1, ())
-        (kept,) = found[tasks[1].id].resume
+        assert (found[tasks[0].id].attempt, found[tasks[0].id].resume_from) == (1, ())
+        (kept,) = found[tasks[1].id].resume_from
         assert kept.generation.tokens.tolist() == [*b"abc"]
 
 
-async def test_what_is_too_old_to_be_trained_on_is_begun_anew(tmp_path: Path) -> None:
+async def test_a_partial_rollout_that_is_too_stale_is_restarted(tmp_path: Path) -> None:
     async with running(tmp_path, config(group_size=2, batch_groups=1, max_staleness=1)) as service:
         ada, (old, young) = await leased(service, 2)
         aged = make.partial(old.id, make.recorded(version=0)), make.partial(young.id, make.recorded(version=1))
         await service.nodes.hand_back(ada, aged)
-        await service.trainer().attach(version=Version(2), backend="single", is_simulated=False)
+        await service.trainer().attach(version=Version(2), backend="local", is_simulated=False)
         _, (first, second) = await leased(service, 2, "bob")
-        assert {first.id: len(first.resume), second.id: len(second.resume)} == {old.id: 0, young.id: 1}
-        assert prefixes(await service.control.report()) == {"handed_back": 2, "stale": 1, "kept": 1, "kept_bytes": 16}
+        assert {first.id: len(first.resume_from), second.id: len(second.resume_from)} == {old.id: 0, young.id: 1}
+        assert partial_rollouts(await service.control.report()) == {
+            "handed_back": 2,
+            "stale": 1,
+            "stored": 1,
+            "stored_bytes": 16,
+        }
     async with running(tmp_path, config(group_size=2, batch_groups=1)) as service:
-        assert prefixes(await service.control.report())["kept"] == 1, "what is stale is gone from the journal too"
+        assert partial_rollouts(await service.control.report())["stored"] == 1, (
+            "what is stale is gone from the journal too"
+        )
 
 
 async def test_nothing_written_is_handed_back_as_nothing(tmp_path: Path) -> None:
@@ -155,58 +163,59 @@ async def test_nothing_written_is_handed_back_as_nothing(tmp_path: Path) -> None
         bob, (again,) = await leased(service, 1, "bob")
         await service.nodes.hand_back(bob, [make.partial(again.id, nothing=True)])
         (third,) = (await service.nodes.lease(ada, 1, wait_s=1)).tasks
-        assert (third.id, len(third.resume)) == (task.id, 1), "it was not begun, so what there was is still good"
-        assert prefixes(await service.control.report())["handed_back"] == 1
+        assert (third.id, len(third.resume_from)) == (task.id, 1), "it was not begun, so what there was is still good"
+        assert partial_rollouts(await service.control.report())["handed_back"] == 1
 
 
 async def test_a_lease_is_no_larger_than_a_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handout, "LEASE_BYTES", 100)
+    monkeypatch.setattr(assignment, "MAX_LEASE_BYTES", 100)
     async with running(tmp_path, config(group_size=4, batch_groups=2)) as service:
         ada, tasks = await leased(service, 4)
         await service.nodes.hand_back(ada, [make.partial(task.id, make.recorded("a" * 10)) for task in tasks])
         _, first = await leased(service, 8, "bob")
         _, rest = await leased(service, 8, "eve")
         assert [task.id for task in (*first, *rest)] == [task.id for task in tasks[::-1]]
-        assert [bool(task.resume) for task in (*first, *rest)] == [True] * 4
+        assert [bool(task.resume_from) for task in (*first, *rest)] == [True] * 4
         assert len((await leased(service, 8, "zoe"))[1]) == 8
 
 
-async def test_what_no_node_could_be_sent_or_no_trainer_uses_is_refused(tmp_path: Path) -> None:
+async def test_an_invalid_or_too_large_partial_rollout_is_refused(tmp_path: Path) -> None:
     async with running(tmp_path) as service:
         ada, (task,) = await leased(service, 1)
-        with pytest.raises(InvalidInput, match="stranger"):
+        with raises_code(InvalidInput, "episode.unknown_policy", "stranger"):
             await service.nodes.hand_back(ada, [make.partial(task.id, make.recorded(policy="stranger"))])
-        with pytest.raises(InvalidInput, match="hand it back without"):
-            make.partial(task.id, make.recorded("a" * (MAX_PARTIAL_BYTES // 8 + 1)))
+        with raises_code(InvalidInput, "partial_rollout.too_large"):
+            make.partial(task.id, make.recorded("a" * (MAX_PARTIAL_ROLLOUT_BYTES // 8 + 1)))
         with pytest.raises(UnknownNode):
             await service.nodes.hand_back(NodeId("nobody"), [])
         assert (await service.control.report()).flows[0].tasks_leased == 1
 
 
-async def test_a_drain_has_a_deadline_that_every_beat_repeats(tmp_path: Path) -> None:
+async def test_every_heartbeat_repeats_the_deadline_of_a_drain(tmp_path: Path) -> None:
     async with running(tmp_path) as service:
         ada, _ = await leased(service, 1)
         status = NodeStatus(node=ada, running=(), versions={})
-        said = await service.control.drain_node(ada, actor="eve", reason="spot price", deadline_s=30)
-        assert "at the latest in 30 s" in said
-        first, second = await service.nodes.beat(status), await service.nodes.beat(status)
-        assert (first.action, first.reason) == ("drain", "eve: spot price")
+        said = await service.control.drain_node(ada, actor="eve", reason="preemption", deadline_s=30)
+        assert "within 30 s" in said
+        first, second = await service.nodes.heartbeat(status), await service.nodes.heartbeat(status)
+        assert (first.action, first.reason) == ("drain", "eve: preemption")
         assert 0 < second.deadline_s < first.deadline_s <= 30
         await service.control.drain_node(ada, actor="eve", reason="no hurry")
-        assert (await service.nodes.beat(status)).deadline_s == 0
-        with pytest.raises(InvalidInput, match="deadline_s"):
+        assert (await service.nodes.heartbeat(status)).deadline_s == 0
+        with pytest.raises(InvalidInput) as caught:
             await service.control.drain_node(ada, actor="eve", reason="when?", deadline_s=float("nan"))
+        assert caught.value.code == "request.invalid_field"
 
 
-@pytest.mark.parametrize(("is_asked", "cause"), [(True, Cause.ORDERED), (False, Cause.TAKEN)])
+@pytest.mark.parametrize(("is_asked", "cause"), [(True, Cause.REQUESTED), (False, Cause.PREEMPTED)])
 async def test_a_report_says_who_was_first_to_make_a_node_go(tmp_path: Path, is_asked: bool, cause: Cause) -> None:
     async with running(tmp_path) as service:
         ada, _ = await leased(service, 1)
         assert (await service.control.report()).nodes[0].cause is None
         if is_asked:
             await service.control.drain_node(ada, actor="eve", reason="it is slow")
-        noticed = NodeStatus(node=ada, running=(), versions={}, ending="preempted: in 120 s", is_taken=True)
-        await service.nodes.beat(noticed)
+        noticed = NodeStatus(node=ada, running=(), versions={}, leave_reason="preempted: in 120 s", is_preempted=True)
+        await service.nodes.heartbeat(noticed)
         if not is_asked:
             await service.control.drain_node(ada, actor="fleet", reason="it is taken away")
         await service.nodes.leave(ada, reason="preempted: in 120 s")
@@ -214,18 +223,18 @@ async def test_a_report_says_who_was_first_to_make_a_node_go(tmp_path: Path, is_
         assert (node.state, node.cause) == (NodeState.GONE, cause)
 
 
-async def test_an_idle_node_that_leaves_on_its_notice_says_so_with_its_goodbye(tmp_path: Path) -> None:
+async def test_an_idle_preempted_node_reports_the_notice_when_it_leaves(tmp_path: Path) -> None:
     async with running(tmp_path) as service:
         ada, _ = await leased(service, 1)
-        await service.nodes.leave(ada, reason="preempted: in 120 s", is_taken=True)
+        await service.nodes.leave(ada, reason="preempted: in 120 s", is_preempted=True)
         (node,) = (await service.control.report()).nodes
-        assert (node.state, node.cause) == (NodeState.GONE, Cause.TAKEN)
+        assert (node.state, node.cause) == (NodeState.GONE, Cause.PREEMPTED)
 
 
 async def test_a_node_that_stops_by_itself_says_no_cause(tmp_path: Path) -> None:
     async with running(tmp_path) as service:
         ada, _ = await leased(service, 1)
-        await service.nodes.beat(NodeStatus(node=ada, running=(), versions={}, ending="stopped"))
+        await service.nodes.heartbeat(NodeStatus(node=ada, running=(), versions={}, leave_reason="stopped"))
         assert (await service.control.report()).nodes[0].cause is None
 
 
@@ -233,7 +242,9 @@ async def test_a_node_that_ends_by_itself_is_draining_and_gets_nothing_more(tmp_
     async with running(tmp_path) as service:
         ada, _ = await leased(service, 1)
         for _ in range(2):
-            await service.nodes.beat(NodeStatus(node=ada, running=(), versions={}, ending="preempted: in 120 s"))
+            await service.nodes.heartbeat(
+                NodeStatus(node=ada, running=(), versions={}, leave_reason="preempted: in 120 s")
+            )
         assert (await service.nodes.lease(ada, 1, wait_s=0)).tasks == ()
         report = await service.control.report()
         assert report.nodes[0].state is NodeState.DRAINING

@@ -1,4 +1,4 @@
-"""Reports of the last minutes and points of the run: durable, without gaps or doubles, in pages that fit."""
+"""Reports of the last minutes and points of the run: durable, without gaps or duplicates, in pages of bounded size."""
 
 import asyncio
 import math
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from astraflow.archive.reports import packed
+from astraflow.archive.reports import compress_report
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.reports import Report
 from astraflow.dataflow.journal import Journal
@@ -31,7 +31,7 @@ async def opened(folder: Path, *, seconds: int = 900, minutes: int = 1000) -> As
     archive = Archive(folder / "history.sqlite", clock=ManualClock())
     committing = asyncio.create_task(journal.run())
     yield History(journal, archive, seconds=seconds, minutes=minutes)
-    await journal.durable()
+    await journal.wait_durable()
     committing.cancel()
     await asyncio.gather(committing, return_exceptions=True)
     archive.close()
@@ -42,8 +42,8 @@ def report(second: int) -> Report:
 
 
 async def kept(history: History, *, after: int = 0, limit: int = 10_000, resolution_s: int = 1) -> list[int]:
-    reply = await history.after(after, limit=limit, resolution_s=resolution_s)
-    return [one.sequence for one in reply.reports]
+    reply = await history.page_after(after, limit=limit, resolution_s=resolution_s)
+    return [report.sequence for report in reply.reports]
 
 
 async def test_reports_are_kept_whole_but_for_what_repeats(tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ async def test_reports_are_kept_whole_but_for_what_repeats(tmp_path: Path) -> No
         node = replace(make.node_report(), errors=("again and again",))
         given = replace(report(1), nodes=(node,))
         history.add(given)
-        reply = await history.after(0, limit=10, resolution_s=0)
+        reply = await history.page_after(0, limit=10, resolution_s=0)
         assert decode_report(reply.reports[0]) == replace(given, nodes=(replace(node, errors=()),))
         assert history.latest == given
 
@@ -73,7 +73,7 @@ async def test_what_does_not_fit_into_one_answer_comes_in_the_next(
     async with opened(tmp_path) as history:
         for second in range(1, 11):
             history.add(report(second))
-        first = await history.after(0, limit=8, resolution_s=1)
+        first = await history.page_after(0, limit=8, resolution_s=1)
         assert first.has_more
         assert first.reports[0].sequence == 3
         rest = await kept(history, after=first.reports[-1].sequence, limit=8)
@@ -85,7 +85,7 @@ async def test_a_point_a_minute_is_kept_for_the_run(tmp_path: Path) -> None:
         for second in range(60 * 5 + 1):
             history.add(report(second))
         assert await kept(history, resolution_s=60) == [179, 239, 299]
-        assert (await history.after(0, limit=9, resolution_s=60)).reports[0].nodes == []
+        assert (await history.page_after(0, limit=9, resolution_s=60)).reports[0].nodes == []
 
 
 @pytest.mark.parametrize("cut", [1, 59, 60, 61, 119, 120, 121])
@@ -113,18 +113,24 @@ async def test_the_sequence_goes_on_when_the_archive_is_lost(tmp_path: Path) -> 
 
 async def test_no_history_is_kept_at_other_resolutions(tmp_path: Path) -> None:
     async with opened(tmp_path) as history:
-        with pytest.raises(InvalidInput, match="resolution of 5 s: ask for 1 or 60"):
-            await history.after(0, limit=1, resolution_s=5)
+        with pytest.raises(InvalidInput) as caught:
+            await history.page_after(0, limit=1, resolution_s=5)
+        assert caught.value.code == "history.unknown_resolution"
 
 
 def bad_rows() -> list[bytes]:
-    """What no report can be made of, or shown."""
+    """Returns rows that cannot be read or displayed as a report."""
     node = make.node_report()
     priceless = replace(node, facts=replace(node.facts, price_per_hour=math.nan))
     unknown = encode_report(replace(report(3), nodes=(node,)))
     unknown.nodes[0].state = "melted"
     compress = zstandard.ZstdCompressor().compress
-    return [packed(replace(report(2), nodes=(priceless,))), compress(unknown.SerializeToString()), compress(b"?"), b"?"]
+    return [
+        compress_report(replace(report(2), nodes=(priceless,))),
+        compress(unknown.SerializeToString()),
+        compress(b"?"),
+        b"?",
+    ]
 
 
 @pytest.mark.parametrize("table", ["seconds", "minutes"])
@@ -136,7 +142,7 @@ async def test_a_row_that_cannot_be_shown_is_left_out_and_counted_after_a_restar
         for second in (1, 2, 3):
             history.add(report(second))
     with closing(sqlite3.connect(tmp_path / "history.sqlite")) as database, database:
-        database.execute(f"insert or replace into {table} values (2, ?)", (body,))  # noqa: S608 (one of two)
+        database.execute(f"insert or replace into {table} values (2, ?)", (body,))  # noqa: S608 (one of two constants)
     async with opened(tmp_path) as history:
         assert history.losses.counts["row_read"] == 1
         assert history.next_sequence == 4

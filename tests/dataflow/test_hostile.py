@@ -1,4 +1,4 @@
-"""Frames from strangers to a real service: a typed error, nothing stored, and the service goes on."""
+"""Malformed frames sent to a real service: it answers a typed error, stores nothing and keeps serving."""
 
 import asyncio
 import random
@@ -30,24 +30,24 @@ from tests.dataflow.test_service import assert_balanced, episode, produce, step_
 pytestmark = pytest.mark.anyio
 
 METHODS = {
-    **dict.fromkeys(("Join", "Lease", "Push", "Beat", "Leave"), "NodeData"),
+    **dict.fromkeys(("Join", "Lease", "Push", "Heartbeat", "Leave"), "NodeData"),
     **dict.fromkeys(("Attach", "PullBatch", "ReportStep"), "TrainerData"),
     **dict.fromkeys(
         ("GetReport", "History", "Trajectories", "DrainNode", "PauseFlow", "ChangePlugins"), "ControlPlane"
     ),
 }
-"""All that answer at once, by service."""
+"""Methods that answer at once, by service."""
 
 
 class Stranger:
-    """Sends bytes, and tells what came back as the error that a client raises."""
+    """Sends arbitrary bytes, and returns the answer as the error that a client raises."""
 
     def __init__(self, channel: grpc.aio.Channel, token: str = TOKEN) -> None:
         self._channel = channel
         self._metadata = (("authorization", f"Bearer {token}"), (PROTOCOL_KEY, PROTOCOL))
 
     async def send(self, method: str, body: bytes) -> Exception | None:
-        """None when the service took it."""
+        """Returns the error, or None when the service accepted the bytes."""
         path = f"/astraflow.v1.{METHODS[method]}/{method}"
         make_call: Any = self._channel.unary_stream if method == "PullBatch" else self._channel.unary_unary
         call = make_call(path)(body, timeout=30, metadata=self._metadata)
@@ -64,7 +64,7 @@ class Stranger:
 
 
 async def unchanged(service: Service, before: Report) -> None:
-    """The same groups and episodes are known as before."""
+    """Asserts that the service has the same groups and episodes as before."""
     after = await service.control.report()
     assert [(flow.issued, flow.admitted, flow.episodes) for flow in after.flows] == [
         (flow.issued, flow.admitted, flow.episodes) for flow in before.flows
@@ -77,7 +77,7 @@ async def unchanged(service: Service, before: Report) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 async def test_no_bytes_make_a_service_fail(tmp_path: Path, seed: int) -> None:
-    """Valid requests with bytes changed, cut, doubled and put in elsewhere; whatever is taken is taken whole."""
+    """Changes, cuts, doubles and inserts bytes of valid requests; the service accepts a request whole or not at all."""
     chance = random.Random(f"hostile/{seed}")
     async with running(tmp_path) as service:
         node = (await service.nodes.join(facts())).node
@@ -91,7 +91,7 @@ async def test_no_bytes_make_a_service_fail(tmp_path: Path, seed: int) -> None:
         assert refused > 20
         report = await service.control.report()
         assert_balanced(report)
-        assert not report.troubles
+        assert not report.problems
     async with running(tmp_path) as service:
         assert_balanced(await service.control.report())
         await service.nodes.join(facts())
@@ -102,7 +102,9 @@ def valid_requests(node: NodeId, episodes: list[Episode]) -> dict[str, bytes]:
         "Join": pb.JoinReply(node="other").SerializeToString(),
         "Lease": pb.LeaseRequest(node=node, capacity=2, wait_s=0.0, versions={"solver": 0}).SerializeToString(),
         "Push": encode_push(node, episodes),
-        "Beat": pb.BeatRequest(node=node, versions={"solver": 0}, running=["train-solver:0/0"]).SerializeToString(),
+        "Heartbeat": pb.HeartbeatRequest(
+            node=node, versions={"solver": 0}, running=["train-solver:0/0"]
+        ).SerializeToString(),
         "Leave": pb.LeaveRequest(node=node, reason="bye").SerializeToString(),
         "Attach": pb.AttachRequest(policy="solver", version=0, backend="x").SerializeToString(),
         "PullBatch": pb.PullBatchRequest(policy="solver", version=0, wait_s=0.0).SerializeToString(),
@@ -137,17 +139,17 @@ def damaged(chance: random.Random, good: dict[str, bytes], method: str) -> bytes
 
 
 async def works(service: Service) -> None:
-    """A group goes all the way."""
+    """Runs one group from lease to training."""
     await produce(service, 2)
     trainer = service.trainer()
-    welcome = await trainer.attach(version=Version(0), backend="single", is_simulated=False)
+    welcome = await trainer.attach(version=Version(0), backend="local", is_simulated=False)
     batch = await trainer.pull_batch(version=Version(welcome.acknowledged_steps), wait_s=5)
     assert batch is not None
     assert await trainer.report_step(step_of(batch))
 
 
 def built(*, reward: float = 1.0, policy: str = "solver", version: int = 0) -> bytes:
-    """A push that no honest client can make: the dataclasses refuse some of it."""
+    """Builds a push that no correct client can make: the dataclasses refuse parts of it."""
     trajectory = make.trajectory(policy="solver", version=0)
     raw = encode_push(
         NodeId("node.1"), [Episode(task=TaskId("train-solver:0/0"), node=NodeId("node.1"), trajectories=(trajectory,))]
@@ -171,15 +173,15 @@ def with_arrays(tokens: list[int], logprobs: list[float]) -> bytes:
         (built(reward=float("nan")), "'reward': nan is not a finite number"),
         (built(reward=float("inf")), "'reward': inf is not a finite number"),
         (built(reward=1.7e308), "'reward': 1.7e+308 is not a finite number up to 1e+09"),
-        (built(policy="someone-else"), "no policy 'someone-else' here; known: solver"),
-        (built(version=2**64 - 1), "is too large"),
-        (built(version=2**53), "that no trainer has made: its trainer is at 0"),
+        (built(policy="someone-else"), "no policy 'someone-else'; use one of solver"),
+        (built(version=2**64 - 1), "it is above"),
+        (built(version=2**53), "no trainer has made the version of 'solver' that wrote it (the trainer is at 0)"),
         (with_arrays([1] * 8, [0.0] * 4), "48 bytes, but the spans count 8 tokens and 5 logprobs"),
         (with_arrays([1] * 8, [float("nan")] * 5), "a logprob is not a finite number"),
         (with_arrays([-5] * 8, [0.0] * 5), "a token id is negative"),
-        (b"\x72\0\x7a\xff\xff\xff\xff\x7f", "says that its arrays have"),
-        (b"\x7a\xff\xff\xff\xff\x0f", "are no PushRequest"),
-        (b"\0" * 1000, "are no PushRequest"),
+        (b"\x72\0\x7a\xff\xff\xff\xff\x7f", "bytes of arrays"),
+        (b"\x7a\xff\xff\xff\xff\x0f", "as PushRequest"),
+        (b"\0" * 1000, "as PushRequest"),
     ],
 )
 async def test_a_push_that_breaks_a_rule_is_refused_whole(tmp_path: Path, body: bytes, says: str) -> None:
@@ -200,9 +202,10 @@ async def test_a_version_beyond_the_trainers_next_one_is_refused(tmp_path: Path)
     async with running(tmp_path) as service:
         node = (await service.nodes.join(facts())).node
         (task, *_) = (await service.nodes.lease(node, 4, wait_s=2)).tasks
-        await service.trainer().attach(version=Version(3), backend="single", is_simulated=False)
-        with pytest.raises(InvalidInput, match="no trainer has made: its trainer is at 3"):
+        await service.trainer().attach(version=Version(3), backend="local", is_simulated=False)
+        with pytest.raises(InvalidInput) as caught:
             await service.nodes.push(node, [episode(task, version=5)])
+        assert caught.value.code == "episode.unknown_version"
         assert await service.nodes.push(node, [episode(task, version=4)]) == ("accepted",)
 
 
@@ -212,7 +215,7 @@ async def test_another_runs_token_opens_nothing(tmp_path: Path) -> None:
         before = await service.control.report()
         for method in METHODS:
             refused = await Stranger(link.channel, "other").send(method, b"")
-            assert isinstance(refused, NotAuthenticated | RateLimited)  # after ten wrong tokens it waits
+            assert isinstance(refused, NotAuthenticated | RateLimited)  # rate-limited after ten wrong tokens
         await unchanged(service, before)
 
 
@@ -233,30 +236,30 @@ async def test_no_call_waits_for_ever(tmp_path: Path, wait_s: float) -> None:
 NAN, INF = float("nan"), float("inf")
 
 
-def beats_that_break_a_rule(node: NodeId) -> Iterator[pb.BeatRequest]:
+def beats_that_break_a_rule(node: NodeId) -> Iterator[pb.HeartbeatRequest]:
     for value in (NAN, INF, -INF, 1.7e308):
-        yield pb.BeatRequest(node=node, counters={"busy_s": value})
-        yield pb.BeatRequest(node=node, gauges={"tokens_per_s": value})
-        yield pb.BeatRequest(node=node, links=[common.LinkReport(source="127.0.0.1:1", fetch_s=value)])
-    yield pb.BeatRequest(node=node, counters={f"counter-{place}": 1.0 for place in range(65)})
-    yield pb.BeatRequest(node=node, gauges={"x" * 129: 1.0})
-    yield pb.BeatRequest(node=node, errors=["x"] * 9)
-    yield pb.BeatRequest(node=node, errors=["x" * 4096])
-    yield pb.BeatRequest(node=node, running=["x"] * 4097)
-    yield pb.BeatRequest(node=node, running=["x" * 129])
-    yield pb.BeatRequest(node=node, ending="x" * 4096)
-    yield pb.BeatRequest(node=node, links=[common.LinkReport(source="127.0.0.1:1")] * 65)
-    yield pb.BeatRequest(node=node, links=[common.LinkReport(source="127.0.0.1:1", versions=2**64 - 1)])
+        yield pb.HeartbeatRequest(node=node, counters={"busy_s": value})
+        yield pb.HeartbeatRequest(node=node, gauges={"tokens_per_s": value})
+        yield pb.HeartbeatRequest(node=node, links=[common.LinkReport(source="127.0.0.1:1", fetch_s=value)])
+    yield pb.HeartbeatRequest(node=node, counters={f"counter-{place}": 1.0 for place in range(65)})
+    yield pb.HeartbeatRequest(node=node, gauges={"x" * 129: 1.0})
+    yield pb.HeartbeatRequest(node=node, errors=["x"] * 9)
+    yield pb.HeartbeatRequest(node=node, errors=["x" * 4096])
+    yield pb.HeartbeatRequest(node=node, running=["x"] * 4097)
+    yield pb.HeartbeatRequest(node=node, running=["x" * 129])
+    yield pb.HeartbeatRequest(node=node, leave_reason="x" * 4096)
+    yield pb.HeartbeatRequest(node=node, links=[common.LinkReport(source="127.0.0.1:1")] * 65)
+    yield pb.HeartbeatRequest(node=node, links=[common.LinkReport(source="127.0.0.1:1", versions=2**64 - 1)])
     for source in ("javascript:alert(1)", "ftp://h/x", "data:text/html,x", "127.0.0.1", "h\n:1", "x" * 600 + ":1"):
-        yield pb.BeatRequest(node=node, links=[common.LinkReport(source=source)])
+        yield pb.HeartbeatRequest(node=node, links=[common.LinkReport(source=source)])
 
 
 async def test_a_beat_that_breaks_a_rule_is_refused_and_changes_nothing(tmp_path: Path) -> None:
     async with running(tmp_path) as service:
         node = (await service.nodes.join(facts())).node
         stranger = Stranger(service.link.channel)
-        for beat in beats_that_break_a_rule(node):
-            assert isinstance(await stranger.send("Beat", beat.SerializeToString()), InvalidInput), beat
+        for heartbeat in beats_that_break_a_rule(node):
+            assert isinstance(await stranger.send("Heartbeat", heartbeat.SerializeToString()), InvalidInput), heartbeat
         (shown,) = (await service.control.report()).nodes
         assert (shown.counters, shown.gauges, shown.errors, shown.links) == ({}, {}, (), ())
 
@@ -264,8 +267,8 @@ async def test_a_beat_that_breaks_a_rule_is_refused_and_changes_nothing(tmp_path
 async def test_figures_that_no_release_knows_are_left_out(tmp_path: Path) -> None:
     async with running(tmp_path) as service:
         node = (await service.nodes.join(facts())).node
-        beat = pb.BeatRequest(node=node, counters={"busy_s": 2.0, "invented": 3.0}, gauges={"invented": 1.0})
-        assert await Stranger(service.link.channel).send("Beat", beat.SerializeToString()) is None
+        heartbeat = pb.HeartbeatRequest(node=node, counters={"busy_s": 2.0, "invented": 3.0}, gauges={"invented": 1.0})
+        assert await Stranger(service.link.channel).send("Heartbeat", heartbeat.SerializeToString()) is None
         (shown,) = (await service.control.report()).nodes
         assert (shown.counters, shown.gauges) == ({"busy_s": 2.0}, {})
 
@@ -295,7 +298,7 @@ async def test_facts_that_break_a_rule_let_no_node_join(tmp_path: Path) -> None:
 
 async def test_a_step_report_that_breaks_a_rule_is_refused_whole(tmp_path: Path) -> None:
     async with running(tmp_path) as service:
-        await service.trainer().attach(version=Version(0), backend="single", is_simulated=False)
+        await service.trainer().attach(version=Version(0), backend="local", is_simulated=False)
         before = await service.control.report()
         stranger = Stranger(service.link.channel)
         step: dict[str, Any] = {"batch": "solver:0", "policy": "solver", "version": 1}
@@ -310,13 +313,15 @@ async def test_a_step_report_that_breaks_a_rule_is_refused_whole(tmp_path: Path)
 
 
 async def test_large_beats_of_one_node_keep_no_other_from_being_answered(tmp_path: Path) -> None:
-    """The large ones are refused by their size alone: what is in them is never looked at."""
-    large = pb.BeatRequest(counters={f"counter-{place:07}": 1.0 for place in range(2**20)}).SerializeToString()
+    """Refuses large heartbeats by their size alone, without decoding them."""
+    large = pb.HeartbeatRequest(counters={f"counter-{place:07}": 1.0 for place in range(2**20)}).SerializeToString()
     async with running(tmp_path, config(lease_s=2.0)) as service, dial(service.link.address, token=TOKEN) as hostile:
         node = (await service.nodes.join(facts())).node
-        attacks = [asyncio.create_task(Stranger(hostile.channel).send("Beat", large)) for _ in range(6)]
+        attacks = [asyncio.create_task(Stranger(hostile.channel).send("Heartbeat", large)) for _ in range(6)]
         while not all(attack.done() for attack in attacks):
-            assert (await service.nodes.beat(NodeStatus(node=node, running=(), versions={}))).action == "go_on"
+            assert (
+                await service.nodes.heartbeat(NodeStatus(node=node, running=(), versions={}))
+            ).action == "continue_running"
         assert all(isinstance(attack.result(), InvalidInput) for attack in attacks)
         (shown,) = (await service.control.report()).nodes
         assert shown.state in (NodeState.JOINING, NodeState.READY)
@@ -332,11 +337,11 @@ async def test_a_push_that_is_replayed_for_ever_counts_once(tmp_path: Path) -> N
             assert await stranger.send("Push", raw) is None
         (flow,) = (await service.control.report()).flows
         assert flow.episodes["accepted"] == 4
-        assert sum(count for fate, count in flow.episodes.items() if fate != "accepted") == 76
+        assert sum(count for outcome, count in flow.episodes.items() if outcome != "accepted") == 76
 
 
 async def test_tokens_of_a_trajectory_without_a_model_span_are_left_out(tmp_path: Path) -> None:
-    """Nothing the model wrote, nothing to learn: the member is no part of the group."""
+    """Leaves out the member: without tokens of the model there is nothing to train on."""
     silent = Trajectory(
         policy=make.trajectory().policy,
         tokens=np.zeros(4, dtype=np.int32),

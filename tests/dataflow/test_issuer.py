@@ -1,4 +1,4 @@
-"""What a selector hears, and which data a cursor is about."""
+"""Notifications of a selector, and the dataset that a cursor belongs to."""
 
 import asyncio
 from collections.abc import Mapping
@@ -10,14 +10,14 @@ import pytest
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.failures import Boundary, Failure
 from astraflow.contract.ids import FlowId, NodeId, PolicyId, TaskId, Version
-from astraflow.contract.plugins import Seam
+from astraflow.contract.plugins import PluginSlot
 from astraflow.contract.trajectories import Episode
 from astraflow.contract.values import Json
 from astraflow.dataflow.config import DataflowConfig
 from astraflow.dataflow.issuing.issuer import Issuer
 from astraflow.dataflow.issuing.selection import Rewards, Selector
 from astraflow.dataflow.journal import Journal
-from astraflow.dataflow.plugged import Plugged
+from astraflow.dataflow.plugin_slot import SlotPlugins
 from astraflow.dataflow.run import Run
 from astraflow.dataflow.service import build_run
 from astraflow.datasets import datasets
@@ -28,7 +28,7 @@ from tests.fakes.clock import ManualClock
 
 
 class Listening:
-    """A selector that notes what it is told."""
+    """Selector that records its notifications."""
 
     def __init__(self) -> None:
         self.heard: list[Any] = []
@@ -54,8 +54,10 @@ class Listening:
 
 def issuer(selector: Listening, *, seed: int = 0) -> Issuer:
     dataset = datasets.build({"kind": "letters"}, seed)
-    plugged: Plugged[Selector] = Plugged(Seam.SELECTOR, [{"kind": "listening"}], lambda spec: selector)
-    return Issuer(FlowId("train"), dataset, plugged, group_size=3)
+    slot_plugins: SlotPlugins[Selector] = SlotPlugins(
+        PluginSlot.SELECTOR, [{"kind": "listening"}], lambda spec: selector
+    )
+    return Issuer(FlowId("train"), dataset, slot_plugins, group_size=3)
 
 
 def test_a_selector_hears_of_each_version_once_over_restarts_too() -> None:
@@ -90,12 +92,13 @@ def test_a_cursor_goes_on_with_the_same_data_alone() -> None:
     same, other = issuer(Listening()), issuer(Listening(), seed=1)
     same.load_state_dict(before.state_dict())
     assert same.issued == 1
-    with pytest.raises(InvalidInput, match="data set of flow 'train' is not the one that this run began with"):
+    with pytest.raises(InvalidInput) as caught:
         other.load_state_dict(before.state_dict())
+    assert caught.value.code == "dataset.changed"
 
 
 def reading(path: Path, *, flow: str = "train") -> DataflowConfig:
-    """A run with one flow, of the prompts in a file."""
+    """Returns a run with one flow over the prompts in a file."""
     plain = config()
     (only,) = plain.flows.values()
     return plain.model_copy(
@@ -104,7 +107,7 @@ def reading(path: Path, *, flow: str = "train") -> DataflowConfig:
 
 
 def built(run_config: DataflowConfig, database: Path, journal: Journal | None = None) -> Run:
-    """As the service begins it. journal: the one in `database`, when it is open already."""
+    """Builds and restores a run, as the service does at its start. journal: the open journal in `database`, if any."""
     run = build_run(
         run_config, journal=journal or Journal(database), archive=archive_in(database.parent), clock=ManualClock()
     )
@@ -113,9 +116,9 @@ def built(run_config: DataflowConfig, database: Path, journal: Journal | None = 
 
 
 async def commit(journal: Journal) -> None:
-    """As the service ends it."""
+    """Commits the journal, as the service does at its end."""
     committing = asyncio.create_task(journal.run())
-    await journal.durable()
+    await journal.wait_durable()
     committing.cancel()
     await asyncio.gather(committing, return_exceptions=True)
 
@@ -125,12 +128,13 @@ async def test_a_run_tells_at_a_restart_that_its_data_changed(tmp_path: Path) ->
     path, database = tables.write_jsonl(tmp_path / "rows.jsonl"), tmp_path / "journal.sqlite"
     journal = Journal(database)
     run = built(reading(path), database, journal)
-    run.records.issued(run.flows[FlowId("train")].issue())
+    run.records.record_issued(run.flows[FlowId("train")].issue())
     await commit(journal)
 
     tables.write_jsonl(path, tables.ROWS[1:])
-    with pytest.raises(InvalidInput, match="put the data back as it was, or name the flow otherwise"):
+    with pytest.raises(InvalidInput) as caught:
         built(reading(path), database)
+    assert caught.value.code == "dataset.changed"
 
     tables.write_jsonl(path)
     assert built(reading(path), database).flows[FlowId("train")].issue().id == "train:1"
@@ -141,7 +145,7 @@ async def test_a_flow_of_another_name_begins_with_the_new_data(tmp_path: Path) -
     path, database = tables.write_jsonl(tmp_path / "rows.jsonl"), tmp_path / "journal.sqlite"
     journal = Journal(database)
     run = built(reading(path), database, journal)
-    run.records.issued(run.flows[FlowId("train")].issue())
+    run.records.record_issued(run.flows[FlowId("train")].issue())
     await commit(journal)
 
     tables.write_jsonl(path, tables.ROWS[1:])

@@ -1,4 +1,4 @@
-"""Join tokens and what comes of them, over real gRPC, without TLS: see tests/system/test_secured.py for that."""
+"""Join tokens and their credentials over real gRPC without TLS; tests/system/test_secured.py covers TLS."""
 
 import asyncio
 import sqlite3
@@ -12,23 +12,24 @@ import pytest
 
 from astraflow.access.authority import new_request
 from astraflow.access.callers import Role
-from astraflow.access.credentials import claims_of
-from astraflow.client.badge import badge_for
+from astraflow.access.credentials import read_claims
 from astraflow.client.control_plane import ControlPlaneClient
+from astraflow.client.credential import join_run
 from astraflow.client.data_plane import NodeDataClient
 from astraflow.contract.access import JoinToken
 from astraflow.contract.errors import Conflict, InvalidInput, NotAuthenticated, NotPermitted
 from astraflow.contract.ids import NodeId, PoolId
-from astraflow.contract.lookups import EventQuery
 from astraflow.contract.nodes import NodeFacts
+from astraflow.contract.queries import EventQuery
 from astraflow.dataflow.service import serve
 from astraflow.runtime.clock import SystemClock
 from astraflow.wire.channel import dial
 from astraflow.wire.pb import enrollment_pb2 as pb
 from astraflow.wire.pb.enrollment_pb2_grpc import EnrollmentStub
-from astraflow.wire.server import Listen
+from astraflow.wire.server import ListenOptions
 from tests import make
 from tests.dataflow.running import TOKEN, config, facts
+from tests.errors import raises_code
 
 pytestmark = pytest.mark.anyio
 
@@ -36,13 +37,13 @@ MINTED: dict[str, Any] = {"actor": "ann", "reason": "more nodes"}
 
 
 class MovableClock(SystemClock):
-    """The machine's time, moved ahead by a test."""
+    """System clock that a test can advance."""
 
     ahead_s = 0.0
     passed_s = 0.0
 
     def ahead(self, passed_s: float) -> None:
-        """Lets time pass, where leases and beats look too."""
+        """Advances the wall clock and the monotonic clock, which leases and heartbeats use."""
         self.ahead_s += passed_s
         self.passed_s += passed_s
 
@@ -54,7 +55,7 @@ class MovableClock(SystemClock):
 
 
 class Dataflow:
-    """A service at an address, and the run token's view of it."""
+    """Service at an address, and a control client with the run token."""
 
     def __init__(self, address: str, control: ControlPlaneClient, clock: MovableClock) -> None:
         self.address = address
@@ -71,7 +72,7 @@ class Dataflow:
         return str(reply.credential)
 
     async def events(self, *kinds: str) -> list[str]:
-        await asyncio.sleep(0.3)  # until the archive has them
+        await asyncio.sleep(0.3)  # until the events are in the archive
         page = await self.control.events(EventQuery(kinds=kinds, limit=100))
         return [f"{event.kind}: {event.message}" for event in page.events]
 
@@ -83,7 +84,7 @@ async def dataflow(directory: Path) -> AsyncIterator[Dataflow]:
     serving = asyncio.create_task(
         serve(
             config(policies=("solver", "verifier")),
-            listen=Listen(token=TOKEN, drain_s=0.2),
+            listen=ListenOptions(token=TOKEN, drain_s=0.2),
             directory=directory,
             weights_address="127.0.0.1:1",
             stop=stop,
@@ -109,10 +110,10 @@ def own(name: str, pool: str = "gpu") -> NodeFacts:
     return replace(facts(name), pool=PoolId(pool))
 
 
-async def test_a_join_token_is_exchanged_for_a_credential_that_takes_part(tmp_path: Path) -> None:
+async def test_a_join_token_is_exchanged_for_a_working_credential(tmp_path: Path) -> None:
     async with dataflow(tmp_path) as service:
         minted = await service.minted()
-        address, badge = await badge_for(service.address, token=minted.token, role=Role.NODE, name="n", pool="gpu")
+        address, badge = await join_run(service.address, token=minted.token, role=Role.NODE, name="n", pool="gpu")
         assert address == service.address
         async with badge.dial(address) as link:
             welcome = await NodeDataClient(link).join(own("n"))
@@ -130,36 +131,41 @@ async def test_a_join_token_is_good_once(tmp_path: Path) -> None:
         minted, (_, first), (_, second) = await service.minted(), new_request(), new_request()
         await service.enrolled(minted.token, first)
         for name in ("n", "another"):
-            with pytest.raises(NotPermitted, match="the join token was used, and is good once"):
+            with pytest.raises(NotPermitted) as caught:
                 await service.enrolled(minted.token, second, name=name)
-        assert len(await service.events("join_token_refused")) == 1  # told once, and folded
+            assert caught.value.code == "join_token.used"
+        assert len(await service.events("join_token_refused")) == 1  # reported once, repeats are counted
 
 
 async def test_whose_answer_was_lost_asks_again_with_the_same_key(tmp_path: Path) -> None:
     async with dataflow(tmp_path) as service:
         minted, (_, request) = await service.minted(), new_request()
         await service.enrolled(minted.token, request)
-        assert claims_of(await service.enrolled(minted.token, request)).name == "n"
-        with pytest.raises(NotPermitted, match="for name n, not for m"):
+        assert read_claims(await service.enrolled(minted.token, request)).name == "n"
+        with pytest.raises(NotPermitted) as caught:
             await service.enrolled(minted.token, request, name="m")
+        assert caught.value.code == "join_token.other_holder"
 
 
-async def test_a_join_token_is_good_for_what_it_says_only(tmp_path: Path) -> None:
+async def test_a_join_token_permits_only_its_role_name_and_pool(tmp_path: Path) -> None:
     async with dataflow(tmp_path) as service:
         minted, (_, request) = await service.minted(name="n"), new_request()
-        with pytest.raises(NotPermitted, match="for pool gpu, not for cpu"):
+        with pytest.raises(NotPermitted) as caught:
             await service.enrolled(minted.token, request, pool="cpu")
-        with pytest.raises(NotPermitted, match="for name n, not for m"):
+        assert caught.value.code == "join_token.other_holder"
+        with pytest.raises(NotPermitted) as caught:
             await service.enrolled(minted.token, request, name="m")
-        with pytest.raises(NotPermitted, match="for role node, not for agent"):
+        assert caught.value.code == "join_token.other_holder"
+        with pytest.raises(NotPermitted) as caught:
             await service.enrolled(minted.token, request, role="agent")
+        assert caught.value.code == "join_token.other_holder"
         async with dial(service.address, token=minted.token) as link:
-            with pytest.raises(NotPermitted, match=r"a joiner's: join with it first"):
+            with raises_code(NotPermitted, "route.not_permitted", "'joiner'"):
                 await NodeDataClient(link).join(own("n"))
         credential = await service.enrolled(minted.token, request)
         async with node(service, credential) as client:
-            for wrong, match in ((own("m"), "for node n only"), (own("n", "cpu"), "let into pool gpu, not into cpu")):
-                with pytest.raises(NotPermitted, match=match):
+            for wrong, code in ((own("m"), "caller.wrong_name"), (own("n", "cpu"), "caller.wrong_pool")):
+                with raises_code(NotPermitted, code):
                     await client.join(wrong)
 
 
@@ -173,21 +179,20 @@ async def test_an_operator_of_one_pool_drains_its_nodes_and_no_others(tmp_path: 
                 nodes[pool] = (await client.join(own(f"n-{pool}", pool))).node
         minted = await service.control.mint_join_token("operator", pool="gpu", name="otto", **MINTED)
         credential = await service.enrolled(minted.token, new_request()[1], name="otto", role="operator")
-        assert claims_of(credential).pool == "gpu"
+        assert read_claims(credential).pool == "gpu"
         async with dial(service.address, token=credential) as link:
             control = ControlPlaneClient(link)
-            with pytest.raises(NotPermitted, match="is not this caller's: its credential is for pool gpu only"):
+            with raises_code(NotPermitted, "caller.wrong_pool", "'cpu'", "'gpu'"):
                 await control.drain_node(nodes["cpu"], actor="otto", reason="to see")
             said = await control.drain_node(nodes["gpu"], actor="otto", reason="to see")
             assert said.startswith(nodes["gpu"])
             token = await control.mint_join_token("node", pool="gpu", actor="otto", reason="one more")
-            assert claims_of(token.token).pool == "gpu"
-            with pytest.raises(
-                NotPermitted, match="is for all pools, and the caller's credential is for pool gpu only"
-            ):
+            assert read_claims(token.token).pool == "gpu"
+            with raises_code(NotPermitted, "grant.pool_not_permitted", "all pools", "'gpu'"):
                 await control.mint_join_token("operator", name="eve", actor="otto", reason="all of them")
-        with pytest.raises(InvalidInput, match="a viewer joins no pool"):
+        with pytest.raises(InvalidInput) as caught:
             await service.control.mint_join_token("viewer", pool="gpu", name="v", **MINTED)
+        assert caught.value.code == "credential.pool_not_allowed"
 
 
 async def test_a_join_token_expires(tmp_path: Path) -> None:
@@ -195,8 +200,9 @@ async def test_a_join_token_expires(tmp_path: Path) -> None:
         minted, (_, request) = await service.minted(), new_request()
         assert minted.expires_at - service.clock.wall() == pytest.approx(900, abs=2)
         service.clock.ahead_s = 901
-        with pytest.raises(NotAuthenticated, match="the join token has expired: mint another"):
+        with pytest.raises(NotAuthenticated) as caught:
             await service.enrolled(minted.token, request)
+        assert caught.value.code == "join_token.expired"
         assert "has expired" in (await service.events("join_token_refused"))[0]
 
 
@@ -206,22 +212,23 @@ async def test_a_credential_expires(tmp_path: Path) -> None:
         async with node(service, credential) as client:
             await client.join(own("n"))
             service.clock.ahead_s = 24 * 3600 + 1
-            with pytest.raises(NotAuthenticated, match="the credential has expired"):
+            with raises_code(NotAuthenticated, "credential.expired"):
                 await client.join(own("n"))
 
 
-async def test_a_revoked_join_token_is_good_no_more(tmp_path: Path) -> None:
+async def test_a_revoked_join_token_is_refused(tmp_path: Path) -> None:
     async with dataflow(tmp_path) as service:
         minted = await service.minted()
-        assert "good no more" in await service.control.revoke_join_token(minted.id, actor="ann", reason="leaked")
-        with pytest.raises(NotPermitted, match="was revoked"):
+        assert "revoked" in await service.control.revoke_join_token(minted.id, actor="ann", reason="leaked")
+        with raises_code(NotPermitted, "join_token.revoked"):
             await service.enrolled(minted.token, new_request()[1])
-        with pytest.raises(InvalidInput, match="no join token 'x' is good now"):
+        with pytest.raises(InvalidInput) as caught:
             await service.control.revoke_join_token("x", actor="ann", reason="leaked")
+        assert caught.value.code == "join_token.unknown"
 
 
 @pytest.mark.parametrize("how", ["leave", "revoke"])
-async def test_who_left_or_was_retired_comes_back_only_with_another_token(tmp_path: Path, how: str) -> None:
+async def test_a_retired_node_rejoins_only_with_a_new_token(tmp_path: Path, how: str) -> None:
     async with dataflow(tmp_path) as service:
         minted, (_, request) = await service.minted(), new_request()
         credential = await service.enrolled(minted.token, request)
@@ -232,10 +239,10 @@ async def test_who_left_or_was_retired_comes_back_only_with_another_token(tmp_pa
                 assert await client.leave(welcome.node, reason="done") == len(leased.tasks) == 2
             else:
                 said = await service.control.revoke_credential("node", "n", actor="ann", reason="gone")
-                assert said == "node n is let in no more; 2 tasks returned"
-            with pytest.raises(NotAuthenticated, match="was revoked"):
+                assert "2 tasks" in said
+            with raises_code(NotAuthenticated, "credential.revoked"):
                 await client.join(own("n"))
-        with pytest.raises(NotPermitted, match="was revoked"):
+        with raises_code(NotPermitted, "join_token.revoked"):
             await service.enrolled(minted.token, request)
         await service.enrolled((await service.minted()).token, request)
 
@@ -252,16 +259,17 @@ async def test_all_of_it_outlives_a_restart(tmp_path: Path) -> None:
         async with node(service, kept) as client:
             await client.join(own("kept"))
         async with node(service, gone) as client:
-            with pytest.raises(NotAuthenticated, match="was revoked"):
+            with raises_code(NotAuthenticated, "credential.revoked"):
                 await client.join(own("gone"))
-        with pytest.raises(NotPermitted, match="good once"):
+        with pytest.raises(NotPermitted) as caught:
             await service.enrolled(used.token, other)
-        with pytest.raises(NotPermitted, match="was revoked"):
+        assert caught.value.code == "join_token.used"
+        with raises_code(NotPermitted, "join_token.revoked"):
             await service.enrolled(revoked.token, other)
         await service.enrolled(unused.token, other, name="new")
 
 
-async def test_of_secrets_only_digests_are_kept(tmp_path: Path) -> None:
+async def test_only_digests_of_secrets_are_stored(tmp_path: Path) -> None:
     async with dataflow(tmp_path) as service:
         minted = await service.minted()
         credential = await service.enrolled(minted.token, new_request()[1])
@@ -275,53 +283,53 @@ async def test_of_secrets_only_digests_are_kept(tmp_path: Path) -> None:
             assert secret.rpartition(".")[2].encode() not in content
 
 
-async def test_a_name_that_somebody_holds_is_not_given_to_another(tmp_path: Path) -> None:
+async def test_a_name_in_use_is_not_assigned_again(tmp_path: Path) -> None:
     async with dataflow(tmp_path) as service:
         await service.enrolled((await service.minted()).token, new_request()[1])
-        with pytest.raises(Conflict, match="a node named n holds a credential: choose another --name"):
+        with pytest.raises(Conflict) as caught:
             await service.enrolled((await service.minted()).token, new_request()[1])
+        assert caught.value.code == "credential.name_taken"
 
 
 async def test_a_trainer_joins_for_one_policy(tmp_path: Path) -> None:
     async with dataflow(tmp_path) as service:
         minted = await service.minted("trainer", name="solver")
         credential = await service.enrolled(minted.token, new_request()[1], name="solver")
-        assert (claims_of(credential).role, claims_of(credential).name) == (Role.TRAINER, "solver")
-        with pytest.raises(InvalidInput, match="has no policy 'judge' to train; it has solver, verifier"):
+        assert (read_claims(credential).role, read_claims(credential).name) == (Role.TRAINER, "solver")
+        with pytest.raises(InvalidInput) as caught:
             await service.minted("trainer", name="judge")
+        assert caught.value.code == "credential.unknown_policy"
 
 
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        ({"role": "admin"}, "'admin' is no role to join as"),
-        ({"role": "node", "pool": ""}, "PoolId '' is not a name"),
-        ({"role": "node", "pool": "gpu", "name": "no name"}, "is not a name"),
-        ({"role": "viewer", "name": ""}, "is not a name"),
-        ({"role": "viewer", "name": "eve", "pool": "gpu"}, "a viewer joins no pool"),
-        ({"role": "node", "pool": "gpu", "valid_s": 1e9}, "cannot be good for 1e"),
+        ({"role": "admin"}, "unknown role 'admin'"),
+        ({"role": "node", "pool": ""}, "'' as PoolId: not a valid name"),
+        ({"role": "node", "pool": "gpu", "name": "no name"}, "not a valid name"),
+        ({"role": "viewer", "name": ""}, "not a valid name"),
+        ({"role": "viewer", "name": "eve", "pool": "gpu"}, "belongs to no pool"),
+        ({"role": "node", "pool": "gpu", "valid_s": 1e9}, "lifetime"),
         ({"role": "node", "pool": "gpu", "valid_s": float("nan")}, "valid_s"),
-        ({"role": "node", "pool": "gpu", "reason": " "}, "needs the reason"),
+        ({"role": "node", "pool": "gpu", "reason": " "}, "reason"),
     ],
 )
-async def test_a_token_that_nobody_could_join_with_is_not_minted(
-    tmp_path: Path, options: dict[str, Any], match: str
-) -> None:
+async def test_an_unusable_join_token_is_not_minted(tmp_path: Path, options: dict[str, Any], match: str) -> None:
     async with dataflow(tmp_path) as service:
         with pytest.raises(InvalidInput, match=match):
             await service.control.mint_join_token(**{**MINTED, **options})
 
 
 @pytest.mark.parametrize("request_", [b"", b"garbage", b"-----BEGIN CERTIFICATE REQUEST-----\nAAAA\n"])
-async def test_a_signing_request_that_is_none_costs_the_token_nothing(tmp_path: Path, request_: bytes) -> None:
+async def test_an_invalid_signing_request_does_not_use_up_the_token(tmp_path: Path, request_: bytes) -> None:
     async with dataflow(tmp_path) as service:
         minted = await service.minted()
-        with pytest.raises(InvalidInput, match="signing request"):
+        with raises_code(InvalidInput, "certificate.invalid_request"):
             await service.enrolled(minted.token, request_)
         await service.enrolled(minted.token, new_request()[1])
 
 
-async def test_who_acts_is_who_holds_the_credential_whatever_the_request_says(tmp_path: Path) -> None:
+async def test_the_actor_is_the_holder_of_the_credential(tmp_path: Path) -> None:
     async with dataflow(tmp_path) as service:
         minted = await service.minted("operator", name="olga")
         credential = await service.enrolled(minted.token, new_request()[1], name="olga")
@@ -331,14 +339,14 @@ async def test_who_acts_is_who_holds_the_credential_whatever_the_request_says(tm
         assert await service.events("flow_paused") == ["flow_paused: by operator olga: lunch"]
 
 
-async def test_a_result_of_a_task_that_another_node_holds_counts_for_nothing(tmp_path: Path) -> None:
+async def test_a_result_pushed_in_the_name_of_another_node_is_refused(tmp_path: Path) -> None:
     async with dataflow(tmp_path) as service:
         holder_credential = await service.enrolled((await service.minted()).token, new_request()[1], name="holder")
         thief_credential = await service.enrolled((await service.minted()).token, new_request()[1], name="thief")
         async with node(service, holder_credential) as holder, node(service, thief_credential) as thief:
             held, thieves = (await holder.join(own("holder"))).node, (await thief.join(own("thief"))).node
             (task, *_) = (await holder.lease(held, 1, wait_s=1)).tasks
-            with pytest.raises(NotPermitted, match="for node thief only"):
+            with raises_code(NotPermitted, "caller.wrong_name", "'thief'"):
                 await thief.push(held, [make.episode(task.id, node=held)])
             assert await thief.push(thieves, [make.episode(task.id, node=thieves)]) == ("late",)
             assert await thief.hand_back(thieves, []) == ()
@@ -354,7 +362,7 @@ async def test_a_result_counts_although_the_lease_ran_out_and_the_node_joined_ag
         async with node(service, credential) as client:
             first = (await client.join(own("n"))).node
             (task, *_) = (await client.lease(first, 1, wait_s=1)).tasks
-            again = (await client.join(own("n"))).node  # what it held goes back to the queue
+            again = (await client.join(own("n"))).node  # the tasks of its earlier self return to the queue
             assert await client.push(again, [make.episode(task.id, node=again)]) == ("accepted",)
 
 
@@ -362,8 +370,8 @@ async def test_a_reusable_token_lets_in_any_number_of_nodes_of_its_pool(tmp_path
     async with dataflow(tmp_path) as service:
         minted = await service.minted(is_reusable=True)
         assert minted.expires_at - service.clock.wall() == pytest.approx(7 * 24 * 3600, abs=2)
-        credentials = [claims_of(await service.enrolled(minted.token, new_request()[1], name=n)) for n in ("a", "b")]
-        assert [(one.name, one.pool, one.role) for one in credentials] == [
+        credentials = [read_claims(await service.enrolled(minted.token, new_request()[1], name=n)) for n in ("a", "b")]
+        assert [(credential.name, credential.pool, credential.role) for credential in credentials] == [
             ("a", "gpu", Role.NODE),
             ("b", "gpu", Role.NODE),
         ]
@@ -371,8 +379,8 @@ async def test_a_reusable_token_lets_in_any_number_of_nodes_of_its_pool(tmp_path
             await service.enrolled(minted.token, new_request()[1], name="c", pool="cpu")
         with pytest.raises(NotPermitted):
             await service.enrolled(minted.token, new_request()[1], name="c", role="operator")
-        (known,) = [one for one in await service.control.join_tokens() if one.id == minted.id]
-        assert (known.uses, known.most_uses, known.state, known.is_reusable) == (2, 0, "minted", True)
+        (known,) = [join_token for join_token in await service.control.join_tokens() if join_token.id == minted.id]
+        assert (known.uses, known.max_uses, known.state, known.is_reusable) == (2, 0, "minted", True)
         assert minted.token not in repr(known)
 
 
@@ -380,20 +388,22 @@ async def test_a_node_that_was_killed_comes_back_under_its_name_with_a_reusable_
     async with dataflow(tmp_path) as service:
         minted, (_, request) = await service.minted(is_reusable=True), new_request()
         first = await service.enrolled(minted.token, request)
-        assert claims_of(await service.enrolled(minted.token, request)).origin == minted.id  # the answer was lost
+        assert (
+            read_claims(await service.enrolled(minted.token, request)).issued_from == minted.id
+        )  # as after a lost answer
         async with node(service, first) as client:
             held = (await client.join(own("n"))).node
             (task, *_) = (await client.lease(held, 1, wait_s=1)).tasks
             with pytest.raises(Conflict):
-                await service.enrolled(minted.token, new_request()[1])  # it still reports
+                await service.enrolled(minted.token, new_request()[1])  # the node still sends heartbeats
             service.clock.ahead(5.0)
             second = await service.enrolled(minted.token, new_request()[1])
             with pytest.raises(NotAuthenticated):
                 await client.push(held, [make.episode(task.id, node=held)])
         async with node(service, second) as client:
             assert (await client.join(own("n"))).node == "n.2"
-            assert task.id in {one.id for one in (await client.lease(NodeId("n.2"), 4, wait_s=1)).tasks}
-        uses = [one.uses for one in await service.control.join_tokens() if one.id == minted.id]
+            assert task.id in {task.id for task in (await client.lease(NodeId("n.2"), 4, wait_s=1)).tasks}
+        uses = [join_token.uses for join_token in await service.control.join_tokens() if join_token.id == minted.id]
         assert uses == [2]
 
 
@@ -438,13 +448,13 @@ async def test_revoking_a_reusable_token_revokes_what_came_from_it(tmp_path: Pat
 
 async def test_a_reusable_token_is_good_for_as_long_and_as_often_as_it_says(tmp_path: Path) -> None:
     async with dataflow(tmp_path) as service:
-        minted = await service.minted(is_reusable=True, most_uses=2, valid_s=7200.0)
+        minted = await service.minted(is_reusable=True, max_uses=2, valid_s=7200.0)
         for name in ("a", "b"):
             await service.enrolled(minted.token, new_request()[1], name=name)
         with pytest.raises(NotPermitted):
             await service.enrolled(minted.token, new_request()[1], name="c")
         (known,) = await service.control.join_tokens()
-        assert (known.uses, known.most_uses) == (2, 2)
+        assert (known.uses, known.max_uses) == (2, 2)
         service.clock.ahead(7201.0)
         with pytest.raises(NotAuthenticated):
             await service.enrolled(minted.token, new_request()[1], name="a")
@@ -453,10 +463,10 @@ async def test_a_reusable_token_is_good_for_as_long_and_as_often_as_it_says(tmp_
 
 async def test_uses_of_a_reusable_token_outlive_a_restart(tmp_path: Path) -> None:
     async with dataflow(tmp_path) as service:
-        minted = await service.minted(is_reusable=True, most_uses=2)
+        minted = await service.minted(is_reusable=True, max_uses=2)
         await service.enrolled(minted.token, new_request()[1], name="a")
     async with dataflow(tmp_path) as service:
-        await service.enrolled(minted.token, new_request()[1], name="a")  # it is the same node
+        await service.enrolled(minted.token, new_request()[1], name="a")  # the same node again
         with pytest.raises(NotPermitted):
             await service.enrolled(minted.token, new_request()[1], name="b")
 
@@ -470,8 +480,8 @@ async def test_uses_of_a_reusable_token_outlive_a_restart(tmp_path: Path) -> Non
         {"role": "node", "pool": ""},
         {"role": "node", "pool": "gpu", "valid_s": 30 * 24 * 3600.0 + 1},
         {"role": "node", "pool": "gpu", "valid_s": -1.0},
-        {"role": "node", "pool": "gpu", "most_uses": 2**31},
-        {"role": "node", "pool": "gpu", "most_uses": 2, "is_reusable": False},
+        {"role": "node", "pool": "gpu", "max_uses": 2**31},
+        {"role": "node", "pool": "gpu", "max_uses": 2, "is_reusable": False},
     ],
 )
 async def test_a_reusable_token_is_for_nodes_of_one_pool_within_bounds(tmp_path: Path, options: dict[str, Any]) -> None:

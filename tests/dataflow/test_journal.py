@@ -1,4 +1,4 @@
-"""What is durable, and what happens when nothing can be."""
+"""Durability of the journal, and its behaviour when it cannot write."""
 
 import asyncio
 import sqlite3
@@ -32,7 +32,7 @@ async def test_durable_returns_when_another_connection_sees_the_change(tmp_path:
     journal = Journal(path)
     async with committing(journal):
         journal.put(INSERT, 1, b"one")
-        await journal.durable()
+        await journal.wait_durable()
         with sqlite3.connect(path) as other:
             assert other.execute("select body from acts").fetchall() == [(b"one",)]
         other.close()
@@ -41,19 +41,19 @@ async def test_durable_returns_when_another_connection_sees_the_change(tmp_path:
 async def test_states_are_those_of_the_commit_they_came_with(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal.sqlite")
     count = 0
-    journal.keep_state("count", lambda: {"count": count})
+    journal.register_state("count", lambda: {"count": count})
     async with committing(journal):
         for _ in range(50):
             count += 1
             journal.put(INSERT, count, b"")
             if count % 7 == 0:
-                await journal.durable()
+                await journal.wait_durable()
                 saved = journal.saved_state("count")
                 assert saved == {"count": len(journal.rows("select * from acts"))}
     reopened = Journal(tmp_path / "journal.sqlite")
     assert reopened.saved_state("count") == {"count": 50}
     async with committing(reopened):
-        await reopened.durable()
+        await reopened.wait_durable()
 
 
 async def test_a_full_disk_is_said_and_survived(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,20 +63,22 @@ async def test_a_full_disk_is_said_and_survived(tmp_path: Path, monkeypatch: pyt
     async with committing(journal):
         journal.rows(f"pragma max_page_count = {pages}")
         journal.put(INSERT, 1, b"x" * 100_000)
-        with pytest.raises(StorageFull, match="free some space"):
-            await journal.durable()
+        with pytest.raises(StorageFull) as caught:
+            await journal.wait_durable()
+        assert caught.value.code == "journal.disk_full"
         assert isinstance(journal.failure, StorageFull)
         journal.rows("pragma max_page_count = 1000000")
-        while journal.failure is not None:  # noqa: ASYNC110 (it tells those who wait for it, not who watch)
+        while journal.failure is not None:  # noqa: ASYNC110 (the journal notifies waiters for durability only)
             await asyncio.sleep(0.01)
-        await journal.durable()
+        await journal.wait_durable()
         assert journal.rows("select length(body) from acts") == [(100_000,)]
 
 
 def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a directory")
-    with pytest.raises(InvalidInput, match="choose another run directory"):
+    with pytest.raises(InvalidInput) as caught:
         Journal(tmp_path / "file" / "journal.sqlite")
+    assert caught.value.code == "journal.unusable"
 
 
 def test_a_file_that_is_no_journal_is_refused(tmp_path: Path) -> None:
@@ -91,5 +93,6 @@ def test_a_journal_of_another_release_is_refused(tmp_path: Path) -> None:
     other = sqlite3.connect(path)
     other.execute("create table routed (policy text)")
     other.close()
-    with pytest.raises(InvalidInput, match="another release"):
+    with pytest.raises(InvalidInput) as caught:
         Journal(path)
+    assert caught.value.code == "journal.schema_mismatch"

@@ -1,7 +1,7 @@
-"""The journal killed at every point of every commit, against a list of what was asked of it.
+"""Compares the journal, killed at every point of every commit, with the list of requested actions.
 
-Whatever point that is, what is found afterwards is a prefix of what was asked: all that was said to be durable is in
-it, payloads are whole, and states are those of that prefix.
+After any kill the journal holds a prefix of the actions: it contains every action reported as durable, payloads are
+whole, and states match that prefix.
 """
 
 import asyncio
@@ -19,13 +19,13 @@ from tests.dataflow.kills import KilledFiles
 
 
 class Asked:
-    """Carries actions out on a journal, and remembers which payloads there were after each change."""
+    """Performs actions on a journal, and records the payloads after each change."""
 
     def __init__(self, folder: Path, copies: Path) -> None:
         folder.mkdir()
         self.journal = Journal(folder / "journal.sqlite")
         self.files = self.journal._files = KilledFiles(folder, copies)
-        self.journal.keep_state("actions", lambda: {"done": len(self.history) - 1})
+        self.journal.register_state("actions", lambda: {"done": len(self.history) - 1})
         self.history: list[dict[int, bytes]] = [{}]
 
     async def carry_out(self, actions: list[tuple[str, int]]) -> None:
@@ -42,7 +42,7 @@ class Asked:
         match name:
             case "keep":
                 body = bytes([len(self.history) % 256]) * value
-                known[self.journal.keep_payload(body)] = body
+                known[self.journal.store_payload(body)] = body
                 self.history.append(known)
             case "drop" if known:
                 number = list(known)[value % len(known)]
@@ -52,14 +52,14 @@ class Asked:
                 self.history.append(known)
             case "wait":
                 asked = len(self.history) - 1
-                await self.journal.durable()
+                await self.journal.wait_durable()
                 self.files.durable = asked
             case "let it commit":
                 await asyncio.sleep(0)
 
 
 async def reopened(folder: Path) -> tuple[int, dict[int, bytes]]:
-    """How many actions a journal knows of, and its payloads; also after it was closed and opened once more."""
+    """Returns the number of actions in a journal and its payloads, and checks them after one more reopening."""
     journal = Journal(folder / "journal.sqlite")
     found = dict(journal.payloads())
     state = journal.saved_state("actions")
@@ -101,22 +101,22 @@ def test_what_a_kill_leaves_is_a_prefix_with_all_that_was_durable(
 
 
 def test_a_long_run_keeps_its_files_within_a_few_times_what_is_needed(tmp_path: Path) -> None:
-    """Two payloads that stay for ever among hundreds that come and go."""
+    """Keeps two payloads for ever among hundreds that come and go."""
     segment_bytes = 16 * PAGE_BYTES
 
     async def run() -> tuple[int, dict[int, bytes]]:
         journal = Journal(tmp_path / "journal.sqlite")
         working = asyncio.create_task(journal.run())
-        kept = [journal.keep_payload(b"k" * 5000)]
+        kept = [journal.store_payload(b"k" * 5000)]
         largest = 0
         for turn in range(120):
-            passing = [journal.keep_payload(b"p" * 9000) for _ in range(3)]
-            await journal.durable()
+            passing = [journal.store_payload(b"p" * 9000) for _ in range(3)]
+            await journal.wait_durable()
             if turn == 40:
-                kept.append(journal.keep_payload(b"l" * 5000))
+                kept.append(journal.store_payload(b"l" * 5000))
             for number in passing:
                 journal.drop_payload(number)
-            await journal.durable()
+            await journal.wait_durable()
             largest = max(largest, sum(path.stat().st_size for path in (tmp_path / "payload").iterdir()))
         found = dict(journal.payloads())
         working.cancel()
@@ -127,5 +127,5 @@ def test_a_long_run_keeps_its_files_within_a_few_times_what_is_needed(tmp_path: 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(segments, "SEGMENT_BYTES", segment_bytes)
         largest, _ = asyncio.run(run())
-        assert largest <= (4 + segments.SPARES) * segment_bytes
+        assert largest <= (4 + segments.MAX_SPARE_SEGMENTS) * segment_bytes
         assert {body[:1] for _, body in Journal(tmp_path / "journal.sqlite").payloads()} == {b"k", b"l"}

@@ -1,4 +1,4 @@
-"""KEDA's external scaler, asked by a client of its own that is generated from KEDA's published shape."""
+"""KEDA's external scaler, called by a separate client generated from KEDA's published proto."""
 
 import asyncio
 import json
@@ -55,7 +55,7 @@ async def has_advice(nodes: NodeDataClient, control: ControlPlaneClient) -> None
     await nodes.join(facts())
     with anyio.fail_after(20):
         async for report in control.watch_report():
-            if report.advice:
+            if report.recommendations:
                 return
 
 
@@ -63,7 +63,7 @@ async def test_keda_reads_the_target_as_the_metric(tmp_path: Path, generated: Pa
     async with running(tmp_path, with_keda(free_port, "on")) as service:
         await has_advice(service.nodes, service.control)
         said = await ask(generated, free_port, "local")
-        (advice,) = (await service.control.report()).advice
+        (advice,) = (await service.control.report()).recommendations
     assert said == {
         "spec": [["astraflow_target_nodes", 1, 1.0]],
         "is_active": True,
@@ -77,25 +77,25 @@ async def test_a_pool_that_is_only_advised_on_is_left_as_it_is(tmp_path: Path, g
         await has_advice(service.nodes, service.control)
         said = await ask(generated, free_port, "local")
     assert said["code"] == "ABORTED"
-    assert "mode advise" in said["details"]
+    assert "'advise'" in said["details"]
     assert "metrics" not in said
 
 
-async def test_wrong_questions_are_answered_with_what_would_work(
+async def test_invalid_queries_are_refused_with_the_known_pools(
     tmp_path: Path, generated: Path, free_port: int
 ) -> None:
     async with running(tmp_path, with_keda(free_port, "on")) as service:
         await has_advice(service.nodes, service.control)
         unnamed, unknown = await ask(generated, free_port, ""), await ask(generated, free_port, "loca")
     assert (unnamed["code"], unknown["code"]) == ("INVALID_ARGUMENT", "INVALID_ARGUMENT")
-    assert "names no pool" in unnamed["details"]
-    assert "it has local" in unknown["details"]
+    assert "pool: gpu" in unnamed["details"]
+    assert "local" in unknown["details"]
 
 
 async def test_with_certificates_only_those_of_its_authority_are_answered(
     tmp_path: Path, generated: Path, free_port: int
 ) -> None:
-    ours, theirs = (Authority.made(tmp_path / name, run=name) for name in ("ours", "theirs"))
+    ours, theirs = (Authority.create(tmp_path / name, run=name) for name in ("ours", "theirs"))
     own = written(tmp_path / "own", ours.for_service("127.0.0.1"))
     client = written(tmp_path / "client", ours.for_run_token())
     stranger = written(tmp_path / "stranger", theirs.for_run_token())
@@ -113,7 +113,7 @@ async def test_with_certificates_only_those_of_its_authority_are_answered(
 
 
 def written(folder: Path, pair: KeyPair) -> tuple[Path, Path]:
-    """Certificate and key as files."""
+    """Writes certificate and key to files."""
     folder.mkdir()
     certificate, key = folder / "certificate.pem", folder / "key.pem"
     certificate.write_bytes(pair.certificate)
@@ -122,6 +122,6 @@ def written(folder: Path, pair: KeyPair) -> tuple[Path, Path]:
 
 
 def test_beyond_loopback_it_wants_certificates_or_a_word() -> None:
-    with pytest.raises(InvalidInput, match=r"give certificate, key and client_ca, or is_open"):
-        KedaConfig.parse({"host": "0.0.0.0"}, where="keda")  # noqa: S104 (that is what is refused)
+    with pytest.raises(InvalidInput, match="is_open"):
+        KedaConfig.parse({"host": "0.0.0.0"}, where="keda")  # noqa: S104 (refused)
     assert KedaConfig.parse({"host": "0.0.0.0", "is_open": True}, where="keda").is_open  # noqa: S104

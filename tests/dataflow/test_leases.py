@@ -1,4 +1,4 @@
-"""Leases against time, nodes and a model."""
+"""Leases compared with a model, over time and several nodes."""
 
 from collections.abc import Iterable
 
@@ -32,7 +32,7 @@ def test_expired_lease_returns_the_task_to_the_front_of_the_queue() -> None:
 
 def test_a_task_that_does_not_suit_a_node_keeps_its_place_for_another() -> None:
     leases = queued(range(4))
-    assert leases.lease(ADA, 2, now=0, suits=lambda task: task in ids(1, 3)) == ids(1, 3)
+    assert leases.lease(ADA, 2, now=0, is_suitable=lambda task: task in ids(1, 3)) == ids(1, 3)
     assert (leases.held_by(ADA), leases.queued) == (2, 2)
     assert leases.lease(BOB, 2, now=0) == ids(0, 2)
 
@@ -42,7 +42,7 @@ def test_what_comes_back_together_goes_out_in_the_order_in_which_it_was_held() -
     leases.lease(ADA, 3, now=0)
     leases.renew(ADA, ids(0), now=1)
     assert leases.expire(now=10) == [(task, ADA) for task in ids(1, 2)]
-    leases.return_all_of(ADA)
+    leases.return_tasks_of(ADA)
     assert leases.lease(BOB, 6, now=10) == ids(0, 1, 2, 3, 4, 5)
 
 
@@ -57,7 +57,7 @@ def test_a_beat_renews_only_what_it_names_and_holds() -> None:
 def test_a_task_in_doubt_belongs_to_the_node_that_claims_it() -> None:
     leases = Leases(lease_s=10)
     claimed, unclaimed = ids(0, 1)
-    leases.add_in_doubt([claimed, unclaimed], now=0, grace_s=3)
+    leases.add_unconfirmed([claimed, unclaimed], now=0, grace_s=3)
     assert leases.holder(claimed) is None
     leases.renew(ADA, [claimed], now=1)
     assert leases.expire(now=3) == [(unclaimed, None)]
@@ -67,8 +67,8 @@ def test_a_task_in_doubt_belongs_to_the_node_that_claims_it() -> None:
 def test_a_node_that_comes_back_claims_what_waits_but_not_what_another_holds() -> None:
     leases, (lost, taken) = queued(range(2)), ids(0, 1)
     leases.lease(ADA, 2, now=0)
-    leases.return_all_of(ADA)
-    leases.give_back(taken)
+    leases.return_tasks_of(ADA)
+    leases.requeue(taken)
     leases.lease(BOB, 1, now=1)
     leases.claim(ADA, [lost, taken], now=2)
     assert (leases.holder(lost), leases.holder(taken), leases.queued) == (ADA, BOB, 0)
@@ -86,7 +86,7 @@ def test_a_result_removes_a_task_that_was_queued_again() -> None:
 def test_a_task_that_is_given_back_is_the_next_one() -> None:
     leases = queued(range(3))
     leases.lease(ADA, 2, now=0)
-    leases.give_back(ids(1)[0])
+    leases.requeue(ids(1)[0])
     assert (leases.held_by(ADA), leases.queued) == (1, 2)
     assert leases.lease(BOB, 1, now=0) == ids(1)
 
@@ -96,9 +96,9 @@ STEPS = ["lease", "renew", "claim", "expire", "return", "give back", "complete"]
 
 @given(in_doubt=st.integers(0, 4), steps=st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 8)), max_size=60))
 def test_every_task_is_always_where_a_plain_list_and_dict_have_it(in_doubt: int, steps: list[tuple[str, int]]) -> None:
-    """The model does everything the slow, obvious way."""
+    """Compares with a model that does everything in the slow, obvious way."""
     leases, tasks = Leases(lease_s=LEASE_S), ids(*range(8))
-    leases.add_in_doubt(tasks[:in_doubt], now=0, grace_s=GRACE_S)
+    leases.add_unconfirmed(tasks[:in_doubt], now=0, grace_s=GRACE_S)
     leases.add(tasks[in_doubt:])
     queue = tasks[in_doubt:]
     held: dict[TaskId, tuple[NodeId | None, float]] = dict.fromkeys(tasks[:in_doubt], (None, GRACE_S))
@@ -125,24 +125,24 @@ def test_every_task_is_always_where_a_plain_list_and_dict_have_it(in_doubt: int,
                 queue = [task for task, _ in expired] + queue
                 held = {task: lease for task, lease in held.items() if task not in late}
             case "return":
-                returned = leases.return_all_of(node)
+                returned = leases.return_tasks_of(node)
                 assert set(returned) == {task for task, (holder, _) in held.items() if holder == node}
                 queue = returned + queue
                 held = {task: lease for task, lease in held.items() if task not in returned}
             case "give back" if tasks[number % 8] in {*queue, *held}:
                 task = tasks[number % 8]
-                leases.give_back(task)
-                queue = [task, *(one for one in queue if one != task)]
+                leases.requeue(task)
+                queue = [task, *(notice for notice in queue if notice != task)]
                 held.pop(task, None)
             case "complete":
                 task = tasks[number % 8]
                 assert leases.complete(task) == (task in {*queue, *held})
-                queue = [one for one in queue if one != task]
+                queue = [notice for notice in queue if notice != task]
                 held.pop(task, None)
         assert (leases.queued, leases.held) == (len(queue), len(held))
         assert all(leases.holder(task) == held.get(task, (None, 0))[0] for task in tasks)
-        assert [leases.held_by(one) for one in (ADA, BOB)] == [
-            sum(holder == one for holder, _ in held.values()) for one in (ADA, BOB)
+        assert [leases.held_by(node) for node in (ADA, BOB)] == [
+            sum(holder == node for holder, _ in held.values()) for node in (ADA, BOB)
         ]
 
 

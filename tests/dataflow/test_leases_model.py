@@ -1,4 +1,4 @@
-"""Leases, tries, results and what is handed back, under any order of events, against dictionaries."""
+"""Compares leases, tries, results and partial rollouts with dictionaries, under any order of events."""
 
 import asyncio
 import shutil
@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -18,16 +17,17 @@ from astraflow.contract.nodes import NodeStatus
 from astraflow.contract.tasks import Task
 from astraflow.contract.trajectories import Episode
 from astraflow.dataflow.journal import Journal
-from astraflow.dataflow.node_side import NodeSide
+from astraflow.dataflow.node_operations import NodeOperations
 from astraflow.dataflow.reporting.archive import Archive
 from astraflow.dataflow.reporting.report import build_report
 from astraflow.dataflow.run import Run
 from astraflow.dataflow.service import build_run
-from astraflow.dataflow.trainer_side import TrainerSide
+from astraflow.dataflow.trainer_operations import TrainerOperations
 from tests import make
 from tests.dataflow.kills import commits_of
 from tests.dataflow.running import config, facts
 from tests.fakes.clock import ManualClock
+from tests.stateful import machine_test
 
 FLOW, SOLVER = FlowId("train-solver"), PolicyId("solver")
 NAMES = ("ada", "bob", "eve")
@@ -40,32 +40,32 @@ choices = st.integers(0, 10_000)
 
 @dataclass(slots=True)
 class Member:
-    """What the model knows of one issued task."""
+    """Model of one issued task."""
 
     attempt: int = 0
     holder: str | None = None
     """Name of the node."""
     held_until: float | None = None
-    """None while it is queued; in doubt, it is held by nobody."""
+    """None while the task is queued. A task in doubt has no holder."""
     kept: tuple[int, int] | None = None
     """Tokens handed back, and the version that wrote them."""
     result: str | None = None
-    """Fate of the episode that counts."""
+    """Outcome of the episode that counts."""
 
 
 @dataclass(slots=True)
 class NodeModel:
-    """What the model knows of one node."""
+    """Model of one node."""
 
     id: NodeId | None = None
-    """None: it takes no part, or dataflow has forgotten it."""
+    """None when the node has not joined or dataflow has forgotten it."""
     beat_at: float = 0.0
     tasks: list[Task] = field(default_factory=list)
-    """Everything it ever leased since it last left: it may hand in any of it at any time."""
+    """Tasks leased since the node last left: it may push any of them at any time."""
 
 
 class LeasesUnderFire(RuleBasedStateMachine):
-    """Three nodes do whatever nodes may do, late and twice; leases run out; dataflow is killed."""
+    """Three nodes act in any order, late and twice; leases expire; dataflow is killed."""
 
     @initialize()
     def start(self) -> None:
@@ -75,14 +75,14 @@ class LeasesUnderFire(RuleBasedStateMachine):
         self.version = 0
         self.members: dict[TaskId, Member] = {}
         self.nodes = {name: NodeModel() for name in NAMES}
-        self.fates: Counter[str] = Counter()
-        self.prefixes: Counter[str] = Counter()
+        self.outcomes: Counter[str] = Counter()
+        self.partial_rollouts: Counter[str] = Counter()
         self.rewards: dict[TaskId, float] = {}
         self.pushes = 0
         self._open()
 
     def teardown(self) -> None:
-        """Nothing is lost: whatever was issued comes to its end once somebody works it off."""
+        """Checks that every issued task comes to an end once a node works it off."""
         if not hasattr(self, "run"):
             return
         self.run.pause_flow(FLOW, is_paused=True, actor="a test", reason="no more")
@@ -92,7 +92,7 @@ class LeasesUnderFire(RuleBasedStateMachine):
             for task in tasks:
                 self._push("ada", task, "success", used=True)
         self.the_counts_balance()
-        assert not self.run.flows[FLOW].open
+        assert not self.run.flows[FLOW].open_groups
         assert all(member.result for member in self.members.values())
         self._close()
         self.loop.close()
@@ -104,7 +104,7 @@ class LeasesUnderFire(RuleBasedStateMachine):
 
     @rule(name=names, choice=choices, outcome=st.sampled_from(["success", "engine", "reward"]), used=st.booleans())
     def a_node_pushes(self, name: str, choice: int, outcome: str, used: bool) -> None:
-        """Something it leased, whether or not it still holds it, and maybe once more than once."""
+        """Pushes a task that the node leased, whether or not it still holds it, possibly more than once."""
         if self.nodes[name].tasks:
             self._push(name, self.nodes[name].tasks[choice % len(self.nodes[name].tasks)], outcome, used=used)
 
@@ -114,27 +114,27 @@ class LeasesUnderFire(RuleBasedStateMachine):
             return
         task = self.nodes[name].tasks[choice % len(self.nodes[name].tasks)]
         member, born = self.members[task.id], max(0, self.version - lag)
-        continued = sum(len(one.generation.tokens) for one in task.resume) if used else 0
+        continued = sum(len(partial_rollout.generation.tokens) for partial_rollout in task.resume_from) if used else 0
         written = make.recorded("x" * tokens, version=born)
         partial = make.partial(task.id, written, attempt=task.attempt, continued_tokens=continued, nothing=not tokens)
         node = self._id(name)
         is_its_own = not member.result and member.holder == name and member.attempt == task.attempt
-        (fate,) = self.loop.run(self.side.hand_back(node, [partial]))
-        assert fate == ("handed_back" if is_its_own else "late")
+        (outcome,) = self.loop.run(self.side.hand_back(node, [partial]))
+        assert outcome == ("handed_back" if is_its_own else "late")
         if not is_its_own:
-            self.prefixes["late"] += 1
+            self.partial_rollouts["late"] += 1
             return
         member.holder = member.held_until = None
         if tokens:
             self._settle(member, continued)
-            self.prefixes["handed_back"] += 1
+            self.partial_rollouts["handed_back"] += 1
             member.kept = (tokens, born)
             self._drop_stale()
 
     @rule(name=names)
     def a_node_beats(self, name: str) -> None:
         node, running = self._id(name), tuple(task.id for task in self.nodes[name].tasks)
-        self.side.beat(NodeStatus(node=node, running=running, versions={}))
+        self.side.heartbeat(NodeStatus(node=node, running=running, versions={}))
         self.nodes[name].beat_at = self.clock.now()
         self._renew(name)
 
@@ -146,7 +146,7 @@ class LeasesUnderFire(RuleBasedStateMachine):
 
     @rule(name=names)
     def a_node_starts_again(self, name: str) -> None:
-        """Under its name and without what it ran: its earlier self is replaced."""
+        """Joins again under the same name without tasks: the earlier process is replaced."""
         self.nodes[name].tasks = []
         self._join(name)
 
@@ -162,18 +162,18 @@ class LeasesUnderFire(RuleBasedStateMachine):
             if node.id is not None and now - node.beat_at > LEASE_S:
                 node.id = None
                 self._return_all_of(name)
-        self.loop.run(self.journal.durable())
+        self.loop.run(self.journal.wait_durable())
 
     @rule()
     def the_trainer_moves_on(self) -> None:
         self.version += 1
         self.trainers.attach(SOLVER, Version(self.version), backend="a test", is_simulated=True)
         self._drop_stale()
-        self.loop.run(self.journal.durable())
+        self.loop.run(self.journal.wait_durable())
 
     @rule()
     def dataflow_is_killed(self) -> None:
-        """What a kill leaves is the files as they are: they are copied away before the old process may close them."""
+        """Restarts dataflow from a copy of its files, made before the old process can close them."""
         fresh = Path(tempfile.mkdtemp())
         with self.writing:
             shutil.copytree(self.folder, fresh, dirs_exist_ok=True)
@@ -194,23 +194,23 @@ class LeasesUnderFire(RuleBasedStateMachine):
         report = build_report(self.run, name="test", sequence=1, now=self.clock.now(), wall=0, uptime_s=0)
         flow = report.flows[0]
         assert flow.issued == flow.open + flow.admitted + sum(flow.dropped.values())
-        assert dict(flow.episodes) == dict(self.fates)
+        assert dict(flow.episodes) == dict(self.outcomes)
         assert sum(flow.episodes.values()) == self.pushes
         assert flow.tasks_queued + flow.tasks_leased == flow.issued * GROUP_SIZE - len(self._results())
         assert flow.tasks_leased == sum(member.held_until is not None for member in self._unfinished())
         kept = [member.kept for member in self.members.values() if member.kept]
-        expected = {**self.prefixes, "kept": len(kept), "kept_bytes": sum(8 * tokens for tokens, _ in kept)}
-        assert {name: count for name, count in flow.prefixes.items() if count} == {
+        expected = {**self.partial_rollouts, "stored": len(kept), "stored_bytes": sum(8 * tokens for tokens, _ in kept)}
+        assert {name: count for name, count in flow.partial_rollouts.items() if count} == {
             name: count for name, count in expected.items() if count
         }
 
     @invariant()
     def every_group_has_the_rewards_it_was_given_and_no_others(self) -> None:
-        """A masked member has no row, so no zero is ever made up for it."""
+        """Checks that masked members have no row, so that no zero reward is invented for them."""
         if not hasattr(self, "run"):
             return
         closed = Counter(task.partition("/")[0] for task in self._results())
-        good = Counter(task.partition("/")[0] for task, fate in self._results().items() if fate == "accepted")
+        good = Counter(task.partition("/")[0] for task, outcome in self._results().items() if outcome == "accepted")
         complete = [group for group, results in closed.items() if results == GROUP_SIZE]
         counts = self.run.flows[FLOW].counts
         assert counts.admitted == sum(good[group] >= MIN_GROUP_SIZE for group in complete)
@@ -231,27 +231,30 @@ class LeasesUnderFire(RuleBasedStateMachine):
             member = self.members[task.id]
             assert (member.result, member.held_until) == (None, None)
             assert task.attempt == member.attempt
-            assert sum(len(one.generation.tokens) for one in task.resume) == (member.kept or (0, 0))[0]
+            assert (
+                sum(len(partial_rollout.generation.tokens) for partial_rollout in task.resume_from)
+                == (member.kept or (0, 0))[0]
+            )
             member.holder, member.held_until = name, self.clock.now() + LEASE_S
         self.nodes[name].tasks += lease.tasks
         return list(lease.tasks)
 
     def _push(self, name: str, task: Task, outcome: str, *, used: bool) -> None:
         node, member = self._id(name), self.members[task.id]
-        continued = sum(len(one.generation.tokens) for one in task.resume) if used else 0
+        continued = sum(len(partial_rollout.generation.tokens) for partial_rollout in task.resume_from) if used else 0
         episode = self._episode(task, node, outcome, continued)
         expected = self._expected(name, task, outcome)
-        (fate,) = self.loop.run(self.side.push(node, [episode]))
-        assert fate == expected
+        (outcome,) = self.loop.run(self.side.push(node, [episode]))
+        assert outcome == expected
         self.pushes += 1
-        self.fates[fate] += 1
-        if fate == "retried":
+        self.outcomes[outcome] += 1
+        if outcome == "retried":
             member.attempt += 1
             member.holder = member.held_until = None
             self._settle(member, 0)
-        elif fate in ("accepted", "failed_engine", "failed_reward"):
-            member.result = fate
-            self._settle(member, continued if fate == "accepted" else 0)
+        elif outcome in ("accepted", "failed_engine", "failed_reward"):
+            member.result = outcome
+            self._settle(member, continued if outcome == "accepted" else 0)
             for trajectory in episode.trajectories:
                 self.rewards[task.id] = trajectory.reward
 
@@ -281,15 +284,15 @@ class LeasesUnderFire(RuleBasedStateMachine):
     def _settle(self, member: Member, continued: int) -> None:
         if member.kept:
             saved = min(continued, member.kept[0])
-            self.prefixes["continued" if saved else "discarded"] += 1
-            self.prefixes["tokens_saved"] += saved
+            self.partial_rollouts["continued" if saved else "discarded"] += 1
+            self.partial_rollouts["tokens_saved"] += saved
             member.kept = None
 
     def _drop_stale(self) -> None:
         for member in self.members.values():
             if member.kept and member.kept[1] < self.version - MAX_STALENESS:
                 member.kept = None
-                self.prefixes["stale"] += 1
+                self.partial_rollouts["stale"] += 1
 
     def _results(self) -> dict[TaskId, str]:
         return {task: member.result for task, member in self.members.items() if member.result}
@@ -298,7 +301,7 @@ class LeasesUnderFire(RuleBasedStateMachine):
         return [member for member in self.members.values() if not member.result]
 
     def _id(self, name: str) -> NodeId:
-        """A node that was forgotten joins again, and says what it runs."""
+        """Returns the node's id; a node that was forgotten joins again and lists its running tasks."""
         return self.nodes[name].id or self._join(name)
 
     def _join(self, name: str) -> NodeId:
@@ -337,7 +340,7 @@ class LeasesUnderFire(RuleBasedStateMachine):
         self.archive = Archive(self.folder / "history.sqlite", clock=self.clock)
         self.run: Run = build_run(made, journal=self.journal, archive=self.archive, clock=self.clock)
         self.run.restore(grace_s=GRACE_S)
-        self.side, self.trainers = NodeSide(self.run), TrainerSide(self.run)
+        self.side, self.trainers = NodeOperations(self.run), TrainerOperations(self.run)
         self.committing = self.loop.get_loop().create_task(self.journal.run())
 
     def _close(self) -> None:
@@ -349,10 +352,4 @@ class LeasesUnderFire(RuleBasedStateMachine):
         self.loop.run(end())
 
 
-TestLeasesUnderFire = LeasesUnderFire.TestCase
-TestLeasesUnderFire.settings = settings(
-    max_examples=60,
-    stateful_step_count=50,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow],
-)
+TestLeasesUnderFire = machine_test(LeasesUnderFire, examples=20, steps=50)

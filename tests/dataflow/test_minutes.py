@@ -1,4 +1,4 @@
-"""Points of a minute: what is averaged, what is taken as it was last."""
+"""Points of a minute: rates are averaged, counts are the last ones."""
 
 from dataclasses import replace
 from typing import Any
@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from astraflow.contract.ids import PoolId
 from astraflow.contract.reports import PoolReport, Report
-from astraflow.dataflow.reporting.minutes import Minutes, point
+from astraflow.dataflow.reporting.minutes import MinuteAggregator, point
 from tests import make
 
 
 def pool(**changes: float) -> PoolReport:
     plain = PoolReport(id=PoolId("local"), ready=1, joining=0, draining=0, lost=0, episodes_per_s=0.0, tokens_per_s=0.0)
-    return replace(plain, **changes)  # type: ignore[arg-type]  # counts are given as integers
+    return replace(plain, **changes)  # type: ignore[arg-type]  # counts are passed as integers
 
 
 def report(second: int, *, pools: tuple[PoolReport, ...] = (), **stream: Any) -> Report:
@@ -59,18 +59,18 @@ def test_seconds_without_rollouts_do_not_pull_the_reward_down() -> None:
 
 @given(seconds=st.lists(st.integers(0, 600), min_size=1, max_size=40, unique=True).map(sorted))
 def test_every_minute_that_ended_has_one_point_wherever_a_restart_comes(seconds: list[int]) -> None:
-    def points_of(reports: list[Report], minutes: Minutes) -> list[int]:
-        return [ended.sequence for one in reports if (ended := minutes.add(one)) is not None]
+    def points_of(reports: list[Report], minutes: MinuteAggregator) -> list[int]:
+        return [ended.sequence for report in reports if (ended := minutes.add(report)) is not None]
 
     reports = [report(second) for second in seconds]
-    whole = points_of(reports, Minutes())
+    whole = points_of(reports, MinuteAggregator())
     last_of_minute = {second // 60: second for second in seconds}
     assert whole == [last for minute, last in last_of_minute.items() if minute != seconds[-1] // 60]
     for cut in range(len(reports)):
-        first = Minutes()
+        first = MinuteAggregator()
         early = points_of(reports[:cut], first)
-        kept = [one for one in reports[:cut] if one.sequence > (early[-1] if early else -1)]
-        again = Minutes()
+        kept = [report for report in reports[:cut] if report.sequence > (early[-1] if early else -1)]
+        again = MinuteAggregator()
         assert early + points_of(kept, again) + points_of(reports[cut:], again) == whole
 
 

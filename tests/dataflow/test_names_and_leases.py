@@ -1,4 +1,4 @@
-"""Names and leases belong to the credential that has them: nodes of different credentials and pools, over real gRPC."""
+"""Names and leases belong to the credential that holds them: nodes of several credentials and pools, over real gRPC."""
 
 from pathlib import Path
 
@@ -6,11 +6,11 @@ import pytest
 
 from astraflow.access.authority import new_request
 from astraflow.access.callers import Caller, Role
-from astraflow.access.credentials import Seal, new_id
+from astraflow.access.credentials import CredentialSigner, new_id
 from astraflow.contract.errors import Conflict, NotPermitted
 from astraflow.contract.ids import NodeId
 from astraflow.contract.nodes import NodeStatus
-from astraflow.runtime.aio import retry
+from astraflow.runtime.retries import retry
 from tests import make
 from tests.dataflow.running import TOKEN
 from tests.dataflow.test_joining import dataflow, node, own
@@ -19,9 +19,9 @@ pytestmark = pytest.mark.anyio
 
 
 def credential(name: str, pool: str, *, origin: str = "") -> str:
-    """One that the run sealed, however its holder came by it."""
-    caller = Caller(id=new_id(), role=Role.NODE, expires_at=2e10, name=name, pool=pool, origin=origin)
-    return Seal(TOKEN).text(caller)
+    """Returns a node credential signed by the run."""
+    caller = Caller(id=new_id(), role=Role.NODE, expires_at=2e10, name=name, pool=pool, issued_from=origin)
+    return CredentialSigner(TOKEN).sign(caller)
 
 
 async def test_a_name_in_the_registry_is_refused_to_another_credential(tmp_path: Path) -> None:
@@ -45,7 +45,7 @@ async def test_calls_about_another_credentials_node_are_refused_although_the_nam
                 thief.lease(held, 1, wait_s=0),
                 thief.push(held, [make.episode(task.id, node=held)]),
                 thief.hand_back(held, []),
-                thief.beat(NodeStatus(node=held, counters={}, versions={}, running=())),
+                thief.heartbeat(NodeStatus(node=held, counters={}, versions={}, running=())),
                 thief.leave(held, reason="mischief"),
             ):
                 with pytest.raises(NotPermitted):
@@ -81,10 +81,11 @@ async def test_a_node_with_its_own_renewed_credential_takes_its_name_and_results
 
 async def test_a_fresh_credential_has_the_name_once_the_old_one_left_or_was_revoked(tmp_path: Path) -> None:
     async with dataflow(tmp_path) as service:
-        for turn in ("leave", "revoke", "last"):
+        for number, turn in enumerate(("leave", "revoke", "last"), start=1):
             text = await service.enrolled((await service.minted()).token, new_request()[1])
             async with node(service, text) as client:
                 held = (await client.join(own("n"))).node
+                assert held == f"n.{number}", turn
                 if turn == "leave":
                     await client.leave(held, reason="done")
                 else:

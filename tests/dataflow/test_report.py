@@ -1,4 +1,4 @@
-"""What the report says of a run in trouble."""
+"""Problems in the report of a run."""
 
 import asyncio
 from pathlib import Path
@@ -9,7 +9,7 @@ from astraflow.contract.errors import StorageFull
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.dataflow import journal as journal_module
 from astraflow.dataflow.journal import Journal
-from astraflow.dataflow.node_side import NodeSide
+from astraflow.dataflow.node_operations import NodeOperations
 from astraflow.dataflow.reporting.report import build_report
 from astraflow.dataflow.service import build_run
 from tests.dataflow.running import archive_in, config, facts
@@ -25,29 +25,29 @@ async def test_a_full_disk_is_in_the_report_and_stops_issuing_until_there_is_roo
     journal = Journal(tmp_path / "journal.sqlite")
     run = build_run(config(), journal=journal, archive=archive_in(tmp_path), clock=ManualClock())
     run.restore(grace_s=1)
-    nodes = NodeSide(run)
+    nodes = NodeOperations(run)
     committing = asyncio.create_task(journal.run())
 
-    def troubles() -> tuple[str, ...]:
-        return build_report(run, name="test", sequence=1, now=0, wall=0, uptime_s=0).troubles
+    def problems() -> tuple[str, ...]:
+        return build_report(run, name="test", sequence=1, now=0, wall=0, uptime_s=0).problems
 
     node = nodes.join(facts()).id
-    await journal.durable()
-    assert troubles() == ()
+    await journal.wait_durable()
+    assert problems() == ()
     (pages,) = journal.rows("pragma page_count")[0]
     journal.rows(f"pragma max_page_count = {pages}")
     journal.put("insert into states values ('filler', ?)", "x" * 100_000)
     with pytest.raises(StorageFull):
-        await journal.durable()
-    assert "free some space" in troubles()[0]
+        await journal.wait_durable()
+    assert "free some space" in problems()[0]
     issued = run.flows[next(iter(run.flows))].issued
     with pytest.raises(StorageFull):
         await nodes.lease(node, 4, versions={PolicyId("solver"): Version(0)}, wait_s=0)
     assert run.flows[next(iter(run.flows))].issued == issued
     journal.rows("pragma max_page_count = 1000000")
-    while journal.failure is not None:  # noqa: ASYNC110 (it tells those who wait for it, not who watch)
+    while journal.failure is not None:  # noqa: ASYNC110 (the journal notifies waiters for durability only)
         await asyncio.sleep(0.01)
-    assert troubles() == ()
+    assert problems() == ()
     lease = await nodes.lease(node, 4, versions={PolicyId("solver"): Version(0)}, wait_s=0)
     assert len(lease.tasks) == 4
     committing.cancel()

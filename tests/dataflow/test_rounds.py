@@ -1,14 +1,14 @@
-"""Rounds of evaluations in the archive: kept for looks, the latest of them, and put back from the journal."""
+"""Evaluation rounds in the archive: stored for display, the latest ones only, and restored from the journal."""
 
 from pathlib import Path
 
 import pytest
 
-from astraflow.archive.rounds import find_rounds
+from astraflow.archive.evaluation_rounds import find_rounds
 from astraflow.contract.evaluations import EvaluationReport
-from astraflow.dataflow.reporting import rounds
+from astraflow.dataflow.reporting import round_archive
 from astraflow.dataflow.reporting.archive import Archive
-from astraflow.dataflow.reporting.rounds import KeptRounds
+from astraflow.dataflow.reporting.round_archive import RoundArchive
 from tests import make
 from tests.dataflow.running import archive_in
 
@@ -20,9 +20,9 @@ async def kept(archive: Archive) -> list[EvaluationReport]:
 
 
 async def test_the_latest_rounds_stay_as_they_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rounds, "KEPT_ROUNDS", 3)
+    monkeypatch.setattr(round_archive, "MAX_STORED_ROUNDS", 3)
     archive = archive_in(tmp_path)
-    rows = KeptRounds(archive)
+    rows = RoundArchive(archive)
     for number in range(1, 6):
         rows.add(make.round_report(number))
     assert await kept(archive) == [make.round_report(5), make.round_report(4), make.round_report(3)]
@@ -31,8 +31,8 @@ async def test_the_latest_rounds_stay_as_they_ended(tmp_path: Path, monkeypatch:
 
 async def test_what_the_archive_lost_is_put_back_once(tmp_path: Path) -> None:
     archive = archive_in(tmp_path)
-    rows = KeptRounds(archive)
+    rows = RoundArchive(archive)
     rows.add(make.round_report(2))
     rows.restore([make.round_report(1), make.round_report(2)])
-    assert [one.round for one in await kept(archive)] == [2, 1]
+    assert [evaluation.round for evaluation in await kept(archive)] == [2, 1]
     archive.close()

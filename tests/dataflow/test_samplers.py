@@ -1,4 +1,4 @@
-"""What a batch is made of."""
+"""Samplers compose batches."""
 
 import json
 from collections import Counter
@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from astraflow.contract.batches import Row, StepReport
 from astraflow.contract.ids import FlowId, GroupId, NodeId, PolicyId, TaskId, Version
-from astraflow.contract.plugins import PluginSpec, Seam
-from astraflow.dataflow.admitting.routing import RoutedGroup
-from astraflow.dataflow.plugged import Plugged
+from astraflow.contract.plugins import PluginSlot, PluginSpec
+from astraflow.dataflow.admission.routing import RoutedGroup
+from astraflow.dataflow.plugin_slot import SlotPlugins
 from astraflow.dataflow.serving.buffer import Buffer
 from astraflow.dataflow.serving.samplers import samplers
 from astraflow.dataflow.serving.sampling import Sampler
@@ -45,13 +45,13 @@ def buffer(groups: Sequence[RoutedGroup]) -> Buffer:
     return filled
 
 
-def plugged(spec: PluginSpec) -> Plugged[Sampler]:
-    return Plugged(Seam.SAMPLER, [spec], samplers.build)
+def slot_plugins(spec: PluginSpec) -> SlotPlugins[Sampler]:
+    return SlotPlugins(PluginSlot.SAMPLER, [spec], samplers.build)
 
 
 def sampled(sampler: Sampler, fresh: Sequence[RoutedGroup], trained: Sequence[RoutedGroup], version: int) -> list[int]:
     chosen = sampler.sample(buffer(fresh).candidates(), buffer(trained).candidates(), 4, Version(version))
-    return [int(one.group.id.partition(":")[2]) for one in chosen]
+    return [int(choice.group.id.partition(":")[2]) for choice in chosen]
 
 
 def build(kind: str, **options: Any) -> Sampler:
@@ -73,7 +73,7 @@ def test_a_batch_is_full_of_different_groups_and_replays_no_more_than_it_says(
     offered = buffer([routed(number, version=version) for number, version in enumerate(fresh[: max(needed, 1)])])
     again = buffer([routed(100 + number, version=version) for number, version in enumerate(trained)])
     chosen = sampler.sample(offered.candidates(), again.candidates(), count, Version(5))
-    names = [one.group.id for one in chosen]
+    names = [choice.group.id for choice in chosen]
     assert len(names) == len(set(names)) == count
     assert sum(int(name.partition(":")[2]) >= 100 for name in names) <= count - needed
 
@@ -152,14 +152,14 @@ def test_figures_of_samplers_outlive_a_restart(kind: str) -> None:
 
 
 def test_with_replay_the_gate_lets_out_what_batches_will_take() -> None:
-    """Nothing is begun to become stale and the trainer never waits, however fast the nodes are.
+    """Issues no group that becomes stale and never keeps the trainer waiting, however fast the nodes are.
 
     With such nodes groups wait until their deadline, so that at times there is nothing to replay.
     """
-    stream = Stream(SOLVER, batch_groups=8, max_staleness=4, sampler=plugged({"kind": "replay", "ratio": 0.5}))
+    stream = Stream(SOLVER, batch_groups=8, max_staleness=4, sampler=slot_plugins({"kind": "replay", "ratio": 0.5}))
     ordinal = 0
     for step in range(60):
-        while stream.issue_room() > 0:
+        while stream.issue_headroom() > 0:
             stream.counts.issued += 1
             stream.admit(routed(ordinal, version=stream.version))
             ordinal += 1
@@ -170,7 +170,7 @@ def test_with_replay_the_gate_lets_out_what_batches_will_take() -> None:
         )
         stream.acknowledge(report)
         stream.evict_stale()
-        stream.forget_stale()
+        stream.release_stale_replayable()
     assert sum(stream.counts.dropped.values()) == 0
     assert stream.counts.trained + stream.counts.replayed == 60 * 8
     assert 0.35 < stream.counts.replayed / (60 * 8) <= 0.5
@@ -178,17 +178,17 @@ def test_with_replay_the_gate_lets_out_what_batches_will_take() -> None:
 
 @pytest.mark.parametrize("reward", [0.0, 0.001, 1.0])
 def test_trained_groups_of_equal_weight_are_replayed_equally_often(reward: float) -> None:
-    """However small the weight: the group that was trained first is as likely as the last one."""
+    """Replays the group trained first as often as the last one, however small the weight."""
     trained = [routed(number, rewards=(reward, reward)) for number in range(4)]
     sampler = build("replay", ratio=0.75, weighting="reward")
     drawn = Counter(number for version in range(400) for number in sampled(sampler, [routed(100)], trained, version))
     assert drawn.pop(100) == 400
     assert sum(drawn.values()) == 3 * 400
-    assert all(255 <= drawn[number] <= 345 for number in range(4)), drawn  # 300 each, give or take 9
+    assert all(255 <= drawn[number] <= 345 for number in range(4)), drawn  # 300 each, standard deviation 9
 
 
 def test_very_old_groups_may_still_be_replayed() -> None:
-    """Where the staleness bound allows it: their weight is small, never nothing."""
+    """Gives very old groups a small weight, never zero, where the staleness bound allows them."""
     sampler = build("replay", ratio=0.25)
     old = [routed(number, version=0) for number in range(2)]
     assert sampled(sampler, [routed(100 + number) for number in range(3)], old, 5000)[-1] in (0, 1)

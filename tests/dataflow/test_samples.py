@@ -1,4 +1,4 @@
-"""Trajectories to look at: kept over restarts, found by what they are, paged both ways."""
+"""Trajectory samples: they survive restarts, can be filtered by attributes, and are paged both ways."""
 
 import asyncio
 import math
@@ -13,17 +13,18 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from astraflow.archive import samples as sample_lookups
-from astraflow.archive.opening import connected_to_read
+from astraflow.archive.connection import open_read_only
 from astraflow.archive.samples import bin_width, find_groups, find_rewards
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.failures import Boundary, Failure
 from astraflow.contract.groups import Group
 from astraflow.contract.ids import FlowId, GroupId, NodeId, PolicyId, TaskId
-from astraflow.contract.lookups import GroupQuery, RewardQuery, TrajectoryPage, TrajectoryQuery
+from astraflow.contract.queries import GroupQuery, RewardQuery, TrajectoryPage, TrajectoryQuery
 from astraflow.contract.trajectories import Episode
 from astraflow.dataflow.reporting.archive import Archive
-from astraflow.dataflow.reporting.samples import Samples
+from astraflow.dataflow.reporting.samples import TrajectorySamples
 from tests import make
+from tests.errors import raises_code
 from tests.fakes.clock import ManualClock
 
 pytestmark = pytest.mark.anyio
@@ -31,21 +32,21 @@ pytestmark = pytest.mark.anyio
 SOLVER = PolicyId("solver")
 
 
-def opened(folder: Path, *, limit: int = 100, limit_bytes: int = 10**9) -> tuple[Archive, Samples]:
+def opened(folder: Path, *, limit: int = 100, limit_bytes: int = 10**9) -> tuple[Archive, TrajectorySamples]:
     archive = Archive(folder / "history.sqlite", clock=ManualClock())
-    return archive, Samples(archive, limit=limit, limit_bytes=limit_bytes)
+    return archive, TrajectorySamples(archive, limit=limit, limit_bytes=limit_bytes)
 
 
 def group(
     number: int, rewards: tuple[float | None, ...] = (1.0, 0.0), *, text: str = "answer", node: str = "node-1"
 ) -> Group:
-    """Members with these rewards; None for one that failed."""
+    """Returns a group whose members have these rewards; None for a failed member."""
     name = GroupId(f"train:{number}")
     members = []
     for member, reward in enumerate(rewards):
         task = TaskId(f"{name}/{member}")
         if reward is None:
-            failure = Failure(boundary=Boundary.ENGINE, message="out of memory on device 3")
+            failure = Failure(boundary=Boundary.ENGINE, message="device 3 lost")
             about: dict[str, Any] = {"task": task, "node": NodeId(node), "duration_s": 2.0, "attempt": 2}
             members.append(Episode(trajectories=(), failure=failure, **about))
             continue
@@ -59,7 +60,7 @@ def group(
     return Group(id=name, flow=FlowId("train"), prompt=make.prompt(number), episodes=tuple(members))
 
 
-async def found(samples: Samples, **query: Any) -> list[str]:
+async def task_names(samples: TrajectorySamples, **query: Any) -> list[str]:
     return [sample.task for sample in (await samples.page(TrajectoryQuery(**query))).trajectories]
 
 
@@ -70,10 +71,10 @@ def tasks(page: TrajectoryPage) -> list[str]:
 async def test_a_sample_comes_back_with_all_that_is_known_of_it(tmp_path: Path) -> None:
     archive, samples = opened(tmp_path)
     samples.add(group(3), {SOLVER: "buffered"}, at=12.0)
-    samples.mark(SOLVER, GroupId("train:3"), fate="trained", step=7)
+    samples.set_outcome(SOLVER, GroupId("train:3"), outcome="trained", step=7)
     newest, oldest = (await samples.page(TrajectoryQuery())).trajectories
     assert (newest.task, oldest.task, newest.ordinal, oldest.ordinal) == ("train:3/1", "train:3/0", 2, 1)
-    assert (newest.fate, newest.step, newest.at, newest.reward) == ("trained", 7, 12.0, 0.0)
+    assert (newest.outcome, newest.step, newest.at, newest.reward) == ("trained", 7, 12.0, 0.0)
     assert (newest.prompt_text, newest.completion_text, newest.reference_text) == ("prompt 3", "answer 3.1", "dcba")
     assert (newest.member, newest.attempt, newest.duration_s, newest.metrics) == (1, 0, 0.5, {"turns": 3.0})
     assert [span.version for span in newest.spans] == [None, 3]
@@ -87,10 +88,10 @@ async def test_samples_survive_a_restart_and_go_on_changing(tmp_path: Path) -> N
     samples.add(group(3), {SOLVER: "informative"}, at=1.0)
     archive.close()
     archive, samples = opened(tmp_path)
-    samples.settle({SOLVER: [GroupId("train:1")]})
-    samples.mark(SOLVER, GroupId("train:1"), fate="trained", step=0)
-    fates = {sample.group: sample.fate for sample in (await samples.page(TrajectoryQuery())).trajectories}
-    assert fates == {"train:1": "trained", "train:2": "unrecorded", "train:3": "informative"}
+    samples.mark_unrecorded({SOLVER: [GroupId("train:1")]})
+    samples.set_outcome(SOLVER, GroupId("train:1"), outcome="trained", step=0)
+    outcomes = {sample.group: sample.outcome for sample in (await samples.page(TrajectoryQuery())).trajectories}
+    assert outcomes == {"train:1": "trained", "train:2": "unrecorded", "train:3": "informative"}
     samples.add(group(4), {SOLVER: "buffered"}, at=2.0)
     assert (await samples.page(TrajectoryQuery(limit=1))).trajectories[0].ordinal == 8
     archive.close()
@@ -100,7 +101,7 @@ async def test_a_group_that_comes_in_again_after_a_crash_replaces_itself(tmp_pat
     archive, samples = opened(tmp_path)
     samples.add(group(1), {SOLVER: "buffered"}, at=1.0)
     samples.add(group(1), {SOLVER: "buffered"}, at=2.0)
-    assert await found(samples) == ["train:1/1", "train:1/0"]
+    assert await task_names(samples) == ["train:1/1", "train:1/0"]
     archive.close()
 
 
@@ -111,10 +112,15 @@ async def test_members_that_failed_are_shown_beside_the_others(tmp_path: Path) -
     samples.add(group(3, (1.0, None), text=""), {SOLVER: "buffered"}, at=1.0)
     failed = (await samples.page(TrajectoryQuery(is_failed=True))).trajectories
     assert [sample.task for sample in failed] == ["train:2/1", "train:2/0", "train:1/1"]
-    assert failed[0].failure == Failure(boundary=Boundary.ENGINE, message="out of memory on device 3")
-    assert (failed[0].policy, failed[0].fate, failed[0].attempt, failed[0].duration_s) == ("solver", "failed", 2, 2.0)
-    assert await found(samples, is_failed=False) == ["train:1/0"]
-    assert await found(samples, text="DEVICE 3", group="train:1") == ["train:1/1"]
+    assert failed[0].failure == Failure(boundary=Boundary.ENGINE, message="device 3 lost")
+    assert (failed[0].policy, failed[0].outcome, failed[0].attempt, failed[0].duration_s) == (
+        "solver",
+        "failed",
+        2,
+        2.0,
+    )
+    assert await task_names(samples, is_failed=False) == ["train:1/0"]
+    assert await task_names(samples, text="DEVICE 3", group="train:1") == ["train:1/1"]
     archive.close()
 
 
@@ -124,18 +130,18 @@ async def test_samples_are_found_by_what_they_are(tmp_path: Path) -> None:
         made = group(number, (number / 4, 0.0), text="50% done" if number == 2 else "other", node=f"node-{number}")
         samples.add(made, {SOLVER: "buffered"}, at=1.0)
         if number < 4:
-            samples.mark(SOLVER, made.id, fate="trained", step=10 * number)
-    assert await found(samples, step=20) == ["train:2/1", "train:2/0"]
-    assert await found(samples, first_step=20, last_step=29) == ["train:2/1", "train:2/0"]
-    assert await found(samples, first_step=30) == ["train:3/1", "train:3/0"]
-    assert await found(samples, fate="buffered") == ["train:4/1", "train:4/0"]
-    assert await found(samples, min_reward=0.5, max_reward=0.75) == ["train:3/0", "train:2/0"]
-    assert await found(samples, text="0% D") == ["train:2/1", "train:2/0"]
-    assert await found(samples, text="%") == ["train:2/1", "train:2/0"]
-    assert await found(samples, text="prompt 3", node="node-3") == ["train:3/1", "train:3/0"]
-    assert await found(samples, task="train:1/0", flow="train", policy="solver") == ["train:1/0"]
-    assert await found(samples, is_truncated=True) == []
-    assert await found(samples, policy="judge") == await found(samples, flow="evaluation") == []
+            samples.set_outcome(SOLVER, made.id, outcome="trained", step=10 * number)
+    assert await task_names(samples, step=20) == ["train:2/1", "train:2/0"]
+    assert await task_names(samples, first_step=20, last_step=29) == ["train:2/1", "train:2/0"]
+    assert await task_names(samples, first_step=30) == ["train:3/1", "train:3/0"]
+    assert await task_names(samples, outcome="buffered") == ["train:4/1", "train:4/0"]
+    assert await task_names(samples, min_reward=0.5, max_reward=0.75) == ["train:3/0", "train:2/0"]
+    assert await task_names(samples, text="0% D") == ["train:2/1", "train:2/0"]
+    assert await task_names(samples, text="%") == ["train:2/1", "train:2/0"]
+    assert await task_names(samples, text="prompt 3", node="node-3") == ["train:3/1", "train:3/0"]
+    assert await task_names(samples, task="train:1/0", flow="train", policy="solver") == ["train:1/0"]
+    assert await task_names(samples, is_truncated=True) == []
+    assert await task_names(samples, policy="judge") == await task_names(samples, flow="evaluation") == []
     archive.close()
 
 
@@ -172,11 +178,11 @@ async def test_the_oldest_leave_by_count_and_by_size(tmp_path: Path, limit: int,
     for number in range(10):
         samples.add(group(number), {SOLVER: "buffered"}, at=1.0)
     expected = ["train:9/1", "train:9/0", "train:8/1", "train:8/0"] if limit else []
-    assert await found(samples) == expected
+    assert await task_names(samples) == expected
     archive.close()
     archive, samples = opened(tmp_path, limit=limit, limit_bytes=limit_bytes)
     samples.add(group(10), {SOLVER: "buffered"}, at=1.0)
-    assert await found(samples) == (["train:10/1", "train:10/0", *expected[:2]] if limit else [])
+    assert await task_names(samples) == (["train:10/1", "train:10/0", *expected[:2]] if limit else [])
     archive.close()
 
 
@@ -185,17 +191,17 @@ async def test_groups_of_a_step_come_with_their_figures(tmp_path: Path) -> None:
     for number, rewards in enumerate([(0.0, 1.0), (0.5, 0.5, None), (None,)]):
         samples.add(group(number, rewards), {SOLVER: "failed" if rewards == (None,) else "buffered"}, at=float(number))
     for number in (0, 1):
-        samples.mark(SOLVER, GroupId(f"train:{number}"), fate="trained", step=4)
+        samples.set_outcome(SOLVER, GroupId(f"train:{number}"), outcome="trained", step=4)
     page = await samples.groups(GroupQuery(step=4))
     newest, oldest = page.groups
     assert (newest.group, newest.trajectories, newest.failed, newest.reward_mean) == ("train:1", 2, 1, 0.5)
     assert (oldest.reward_min, oldest.reward_mean, oldest.reward_max) == (0.0, 0.5, 1.0)
-    assert (oldest.fate, oldest.step, oldest.at, oldest.truncated) == ("trained", 4, 0.0, 0)
-    (failed,) = (await samples.groups(GroupQuery(fate="failed", policy="solver", flow="train"))).groups
+    assert (oldest.outcome, oldest.step, oldest.at, oldest.truncated) == ("trained", 4, 0.0, 0)
+    (failed,) = (await samples.groups(GroupQuery(outcome="failed", policy="solver", flow="train"))).groups
     assert (failed.trajectories, failed.failed, failed.reward_mean) == (0, 1, None)
     first = await samples.groups(GroupQuery(limit=1))
     rest = await samples.groups(GroupQuery(limit=5, before=first.groups[-1].ordinal))
-    assert ([one.group for one in rest.groups], first.has_older, rest.has_older) == (
+    assert ([group.group for group in rest.groups], first.has_older, rest.has_older) == (
         ["train:1", "train:0"],
         True,
         False,
@@ -222,41 +228,41 @@ async def test_a_question_leaves_the_event_loop_free(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("query", "message"),
+    ("query", "code"),
     [
-        ({"limit": 0}, "at least one"),
-        ({"before": 1, "after": 1}, "give one of them"),
-        ({"first_step": 2, "last_step": 1}, "no steps lie between 2 and 1"),
-        ({"min_reward": 1.0, "max_reward": 0.0}, "no rewards lie between"),
-        ({"text": "x" * 1001}, "too many to search for"),
-        ({"before": 2**63}, "no ordinal or step"),
+        ({"limit": 0}, "query.out_of_range"),
+        ({"before": 1, "after": 1}, "query.contradictory"),
+        ({"first_step": 2, "last_step": 1}, "query.contradictory"),
+        ({"min_reward": 1.0, "max_reward": 0.0}, "query.contradictory"),
+        ({"text": "x" * 1001}, "query.text_too_long"),
+        ({"before": 2**63}, "query.out_of_range"),
     ],
 )
-def test_what_cannot_be_asked_is_refused_with_a_reason(query: dict[str, Any], message: str) -> None:
-    with pytest.raises(InvalidInput, match=message):
+def test_an_invalid_trajectory_query_is_refused(query: dict[str, Any], code: str) -> None:
+    with raises_code(InvalidInput, code):
         TrajectoryQuery(**query)
 
 
-async def test_rewards_are_told_by_bins_that_a_query_finds_again(tmp_path: Path) -> None:
+async def test_the_bins_of_rewards_match_queries(tmp_path: Path) -> None:
     archive, samples = opened(tmp_path)
     samples.add(group(1, (0.0, 0.05, 0.62, None)), {SOLVER: "buffered"}, at=1.0)
     samples.add(group(2, (1.0, 1.0, 0.0)), {SOLVER: "informative"}, at=2.0)
 
-    spread = await samples.rewards(RewardQuery(matching=TrajectoryQuery(), at_most=12))
-    dropped = await samples.rewards(RewardQuery(matching=TrajectoryQuery(fate="informative")))
+    spread = await samples.rewards(RewardQuery(matching=TrajectoryQuery(), max_bins=12))
+    dropped = await samples.rewards(RewardQuery(matching=TrajectoryQuery(outcome="informative")))
     nothing = await samples.rewards(RewardQuery(matching=TrajectoryQuery(text="nowhere")))
-    first = await found(samples, min_reward=spread.bins[0].lowest, max_reward=spread.bins[0].highest)
+    first = await task_names(samples, min_reward=spread.bins[0].lowest, max_reward=spread.bins[0].highest)
     archive.close()
 
     assert spread.failed == 1
-    assert [(one.trajectories, one.groups) for one in spread.bins] == [(3, 2), (1, 1), (2, 1)]
-    assert [(round(one.begin, 6), one.lowest, one.highest) for one in spread.bins] == [
+    assert [(bin_.trajectories, bin_.groups) for bin_ in spread.bins] == [(3, 2), (1, 1), (2, 1)]
+    assert [(round(bin_.begin, 6), bin_.lowest, bin_.highest) for bin_ in spread.bins] == [
         (0.0, 0.0, 0.05),
         (0.6, 0.62, 0.62),
         (1.0, 1.0, 1.0),
     ]
     assert sorted(first) == ["train:1/0", "train:1/1", "train:2/2"]
-    assert sum(one.trajectories for one in dropped.bins) == 3
+    assert sum(bin_.trajectories for bin_ in dropped.bins) == 3
     assert (nothing.bins, nothing.failed) == ((), 0)
 
 
@@ -269,12 +275,12 @@ def test_any_rewards_that_a_run_has_kept_are_told_in_finite_bins(rewards: list[f
         archive, samples = opened(Path(folder))
         samples.add(group(1, tuple(rewards)), {SOLVER: "buffered"}, at=1.0)
         archive.close()
-        with closing(connected_to_read(Path(folder) / "history.sqlite")) as database:
-            spread = find_rewards(database, RewardQuery(matching=TrajectoryQuery(), at_most=at_most))
+        with closing(open_read_only(Path(folder) / "history.sqlite")) as database:
+            spread = find_rewards(database, RewardQuery(matching=TrajectoryQuery(), max_bins=at_most))
             (shown,) = find_groups(database, GroupQuery()).groups
-    assert sum(one.trajectories for one in spread.bins) == len(rewards)
+    assert sum(bin_.trajectories for bin_ in spread.bins) == len(rewards)
     assert len(spread.bins) <= at_most
-    figures = [(one.begin, one.end, one.lowest, one.highest) for one in spread.bins]
+    figures = [(bin_.begin, bin_.end, bin_.lowest, bin_.highest) for bin_ in spread.bins]
     assert all(math.isfinite(figure) for figures_of_bin in figures for figure in figures_of_bin)
     assert shown.reward_mean is not None and math.isfinite(shown.reward_mean)
 

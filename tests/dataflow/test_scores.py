@@ -1,4 +1,4 @@
-"""Scores against slow and obvious ways to compute them."""
+"""Scores compared with slow and obvious ways to compute them."""
 
 import itertools
 import random
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from astraflow.dataflow.evaluating.scores import Estimate, Sample, Samples, majority, pass_at, scores
+from astraflow.dataflow.evaluation.scores import Estimate, Sample, Samples, majority, pass_at, scores
 
 RIGHT_FROM = 0.5
 
@@ -24,13 +24,13 @@ def is_right(sample: Sample) -> bool:
 
 
 def pass_by_trying(prompt: Samples, k: int) -> Fraction:
-    """Draw every set of k answers and count those with a right one."""
+    """Counts the sets of k answers that contain a correct one, over all such sets."""
     drawn = list(itertools.combinations(prompt, k))
     return Fraction(sum(any(is_right(sample) for sample in chosen) for chosen in drawn), len(drawn))
 
 
 def majority_by_trying(prompt: Samples) -> float:
-    """Hold the vote, draw lots among the winners, then among those who gave that answer."""
+    """Holds the vote, then draws at random among the winners and among the samples with that answer."""
     given_answers = sorted({sample.answer for sample in prompt} - {""})
     counts = {answer: sum(sample.answer == answer for sample in prompt) for answer in given_answers}
     winners = [answer for answer in given_answers if counts[answer] == max(counts.values())]
@@ -45,26 +45,26 @@ def majority_by_trying(prompt: Samples) -> float:
 
 @given(prompt=samples_of_a_prompt, k=st.integers(1, 8))
 def test_pass_at_k_is_the_share_of_draws_with_a_right_answer(prompt: Samples, k: int) -> None:
-    found = pass_at(k, samples=len(prompt), right=sum(map(is_right, prompt)))
+    found = pass_at(k, samples=len(prompt), correct=sum(map(is_right, prompt)))
     assert found is None if k > len(prompt) else found == pytest.approx(float(pass_by_trying(prompt, k)))
 
 
 @given(prompt=samples_of_a_prompt)
 def test_the_majority_is_right_as_often_as_when_the_vote_is_held(prompt: Samples) -> None:
-    assert majority(prompt, right_from=RIGHT_FROM) == pytest.approx(majority_by_trying(prompt))
+    assert majority(prompt, correct_threshold=RIGHT_FROM) == pytest.approx(majority_by_trying(prompt))
 
 
 @given(prompt=samples_of_a_prompt, order=st.randoms())
 def test_the_order_of_samples_does_not_matter(prompt: list[Sample], order: random.Random) -> None:
     shuffled = list(prompt)
     order.shuffle(shuffled)
-    assert majority(shuffled, right_from=RIGHT_FROM) == majority(prompt, right_from=RIGHT_FROM)
+    assert majority(shuffled, correct_threshold=RIGHT_FROM) == majority(prompt, correct_threshold=RIGHT_FROM)
 
 
 @settings(max_examples=60)
 @given(prompts=st.lists(samples_of_a_prompt | st.just([]), max_size=6), samples=st.integers(1, 9))
 def test_figures_are_means_over_prompts_with_their_standard_error(prompts: list[list[Sample]], samples: int) -> None:
-    found = scores(prompts, samples=samples, right_from=RIGHT_FROM)
+    found = scores(prompts, samples=samples, correct_threshold=RIGHT_FROM)
     sampled = [prompt for prompt in prompts if prompt]
     means = [fmean(sample.reward for sample in prompt) for prompt in sampled]
     assert found.get(f"avg@{samples}") == approximately(means)
@@ -79,23 +79,23 @@ def test_figures_are_means_over_prompts_with_their_standard_error(prompts: list[
 
 @given(prompt=samples_of_a_prompt)
 def test_more_tries_never_make_a_pass_less_likely(prompt: Samples) -> None:
-    found = scores([prompt], samples=len(prompt), right_from=RIGHT_FROM)
+    found = scores([prompt], samples=len(prompt), correct_threshold=RIGHT_FROM)
     passes = [found[name].value for name in found if name.startswith("pass@")]
     assert passes == sorted(passes)
 
 
 def test_a_tie_is_decided_by_chance() -> None:
     tie = [Sample(reward=1.0, answer="4"), Sample(reward=0.0, answer="5"), Sample(reward=0.0, answer="6")]
-    assert majority(tie, right_from=RIGHT_FROM) == pytest.approx(1 / 3)
+    assert majority(tie, correct_threshold=RIGHT_FROM) == pytest.approx(1 / 3)
 
 
 def test_a_single_prompt_has_no_standard_error() -> None:
-    found = scores([[Sample(reward=0.5)]], samples=1, right_from=RIGHT_FROM)
+    found = scores([[Sample(reward=0.5)]], samples=1, correct_threshold=RIGHT_FROM)
     assert found == {"avg@1": Estimate(value=0.5, error=None), "pass@1": Estimate(value=1.0, error=None)}
 
 
 def approximately(values: list[float]) -> object:
-    """The estimate of the mean of these values; None without any."""
+    """Matches an estimate of the mean of these values; None without values."""
     if not values:
         return None
     error = stdev(values) / len(values) ** 0.5 if len(values) > 1 else None
@@ -113,4 +113,4 @@ class _Near:
             and (other.error is None if self._error is None else other.error == pytest.approx(self._error, abs=1e-6))
         )
 
-    __hash__ = None  # type: ignore[assignment]  # compared, never kept
+    __hash__ = None  # type: ignore[assignment]  # compared, never stored

@@ -1,4 +1,4 @@
-"""Payload on disk: what is needed is there and whole, what is not is removed, and damage is told."""
+"""Payload segments on disk: needed records are complete, others are removed, and damage is reported."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 from astraflow.contract.errors import CorruptData
 from astraflow.dataflow import segments
-from astraflow.dataflow.segments import LEAST_NEEDED, PAGE_BYTES, Place, SegmentFiles, SegmentMap
+from astraflow.dataflow.segments import MIN_NEEDED_SHARE, PAGE_BYTES, RecordLocation, SegmentFiles, SegmentMap
 
 
 def test_a_block_begins_at_a_page_and_its_records_stand_together() -> None:
     places = SegmentMap()
     places.append([(1, 100), (2, 200)])
     (third,) = places.append([(3, 10)])
-    assert [places.place(number).offset for number in (1, 2)] == [0, places.place(1).size_bytes]
+    assert [places.location(number).offset for number in (1, 2)] == [0, places.location(1).size_bytes]
     assert third.offset == PAGE_BYTES
 
 
@@ -25,20 +25,20 @@ def test_a_full_segment_is_sealed_and_removed_once_nothing_in_it_is_needed(monke
     places = SegmentMap()
     for number in range(3):
         places.append([(number, PAGE_BYTES // 2)])
-    assert [places.place(number).segment for number in range(3)] == [1, 1, 2]
+    assert [places.location(number).segment for number in range(3)] == [1, 1, 2]
     places.drop(0)
-    assert places.take_useless() == []
+    assert places.take_unneeded_segments() == []
     places.drop(1)
-    assert places.take_useless() == [1]
-    assert places.take_useless() == []
+    assert places.take_unneeded_segments() == [1]
+    assert places.take_unneeded_segments() == []
 
 
 def test_the_open_segment_stays_however_little_is_needed() -> None:
     places = SegmentMap()
     places.append([(1, 10)])
     places.drop(1)
-    assert places.take_useless() == []
-    assert places.scattered() == []
+    assert places.take_unneeded_segments() == []
+    assert places.records_to_compact() == []
 
 
 def test_what_is_left_of_a_nearly_useless_segment_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,14 +46,14 @@ def test_what_is_left_of_a_nearly_useless_segment_is_told(monkeypatch: pytest.Mo
     places = SegmentMap()
     places.append([(number, PAGE_BYTES) for number in range(12)])
     for number in range(7):
-        assert places.scattered() == []
+        assert places.records_to_compact() == []
         places.drop(number)
-    assert places.scattered() == [7]
+    assert places.records_to_compact() == [7]
 
 
 @pytest.mark.parametrize("sizes", [[0], [1, 2, 3], [PAGE_BYTES - 12], [5_000_000, 17, 9_000_000]])
 def test_records_come_back_as_they_were(tmp_path: Path, sizes: list[int]) -> None:
-    """Also those larger than the buffer they are written through."""
+    """Covers records larger than the write buffer."""
     files, places = SegmentFiles(tmp_path), SegmentMap()
     bodies = {number: bytes([number + 1]) * size for number, size in enumerate(sizes)}
     for _ in range(2):
@@ -75,8 +75,9 @@ def test_a_damaged_record_is_refused_by_name(tmp_path: Path, offset: int) -> Non
     body = bytearray(path.read_bytes())
     body[offset] ^= 1
     path.write_bytes(body)
-    with pytest.raises(CorruptData, match=r"00000001\.segment is damaged at 0: restore it from a copy"):
+    with pytest.raises(CorruptData) as caught:
         files.read(place)
+    assert caught.value.code == "journal.damaged"
 
 
 def test_a_segment_that_is_cut_or_gone_is_told(tmp_path: Path) -> None:
@@ -85,18 +86,20 @@ def test_a_segment_that_is_cut_or_gone_is_told(tmp_path: Path) -> None:
     files.write([(place, b"x" * 10_000)])
     (path,) = tmp_path.iterdir()
     path.write_bytes(path.read_bytes()[:5000])
-    with pytest.raises(CorruptData, match="is damaged at 0"):
+    with pytest.raises(CorruptData) as caught:
         files.read(place)
+    assert caught.value.code == "journal.damaged"
     files.remove([1, 2])
     files.close()
-    with pytest.raises(CorruptData, match="cannot be read at 0"):
+    with pytest.raises(CorruptData) as caught:
         files.read(place)
+    assert caught.value.code == "journal.unreadable"
 
 
 def test_a_segment_that_is_not_needed_is_written_over_by_a_later_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever was in it is not mistaken for what was written then."""
+    """Never reads the segment's earlier content as its new one."""
     monkeypatch.setattr(segments, "SEGMENT_BYTES", 2 * PAGE_BYTES)
     files, places = SegmentFiles(tmp_path), SegmentMap()
     inodes = set[int]()
@@ -106,27 +109,28 @@ def test_a_segment_that_is_not_needed_is_written_over_by_a_later_one(
         inodes.add((tmp_path / f"{place.segment:08d}.segment").stat().st_ino)
         assert files.read(place) == bytes([number]) * 2 * PAGE_BYTES
         places.drop(number)
-        files.remove(places.take_useless())
+        files.remove(places.take_unneeded_segments())
     assert len(inodes) <= 3
     (place,) = places.append([(100, 10)])
     files.write([(place, b"0123456789")])
-    unwritten = Place(segment=place.segment, offset=PAGE_BYTES, length=100)
-    with pytest.raises(CorruptData, match="is damaged"):
+    unwritten = RecordLocation(segment=place.segment, offset=PAGE_BYTES, length=100)
+    with pytest.raises(CorruptData) as caught:
         files.read(unwritten)
+    assert caught.value.code == "journal.damaged"
     files.close()
     assert not list(tmp_path.glob("*.spare"))
 
 
 def test_segments_too_many_are_cut_away_little_by_little(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segments, "SEGMENT_BYTES", 4 * PAGE_BYTES)
-    monkeypatch.setattr(segments, "CUT_BYTES", 2 * PAGE_BYTES)
+    monkeypatch.setattr(segments, "SHRINK_BYTES", 2 * PAGE_BYTES)
     files, places = SegmentFiles(tmp_path), SegmentMap()
     placed = places.append([(number, 4 * PAGE_BYTES - 12) for number in range(6)])
     files.write((place, b"x" * place.length) for place in placed)
     assert len({place.segment for place in placed}) == 6
     sizes = list[int]()
     files.remove(range(1, 6))
-    while not sizes or sizes[-1] > segments.SPARES * 4 * PAGE_BYTES:
+    while not sizes or sizes[-1] > segments.MAX_SPARE_SEGMENTS * 4 * PAGE_BYTES:
         sizes.append(sum(path.stat().st_size for path in tmp_path.glob("*.spare")))
         files.remove([])
     assert [before - after for before, after in pairwise(sizes)] == [2 * PAGE_BYTES] * 5
@@ -135,7 +139,7 @@ def test_segments_too_many_are_cut_away_little_by_little(tmp_path: Path, monkeyp
 
 
 def test_a_file_system_without_direct_writes_is_written_through_its_cache(tmp_path: Path) -> None:
-    """Memory knows no other way."""
+    """Uses /dev/shm, which does not support direct writes."""
     shared = Path("/dev/shm") / f"astraflow-{tmp_path.name}"  # noqa: S108 (its own folder, removed below)
     files, places = SegmentFiles(shared), SegmentMap()
     (place,) = places.append([(1, 5)])
@@ -143,7 +147,7 @@ def test_a_file_system_without_direct_writes_is_written_through_its_cache(tmp_pa
         files.write([(place, b"hello")])
         assert files.read(place) == b"hello"
     finally:
-        files.remove(files.numbers())
+        files.remove(files.segment_numbers())
         files.close()
         shared.rmdir()
 
@@ -151,7 +155,7 @@ def test_a_file_system_without_direct_writes_is_written_through_its_cache(tmp_pa
 @settings(max_examples=60)
 @given(data=st.data())
 def test_files_stay_within_a_few_times_what_is_needed(data: st.DataObject) -> None:
-    """Whatever is dropped in whatever order, as long as the nearly useless segments are emptied."""
+    """Drops records in any order while nearly unused segments are emptied."""
     places, needed, last = SegmentMap(), set[int](), 0
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(segments, "SEGMENT_BYTES", 16 * PAGE_BYTES)
@@ -163,18 +167,18 @@ def test_files_stay_within_a_few_times_what_is_needed(data: st.DataObject) -> No
             for number in data.draw(st.lists(st.sampled_from(sorted(needed)), unique=True)) if needed else ():
                 places.drop(number)
                 needed.discard(number)
-            while scattered := places.scattered():
-                lengths = [(number, places.place(number).length) for number in scattered]
+            while scattered := places.records_to_compact():
+                lengths = [(number, places.location(number).length) for number in scattered]
                 for number in scattered:
                     places.drop(number)
                 places.append(lengths)
-            places.take_useless()
-            spread = {number: places.place(number) for number in needed}
+            places.take_unneeded_segments()
+            spread = {number: places.location(number) for number in needed}
             assert not overlapping(list(spread.values()))
             used = sum(place.size_bytes for place in spread.values())
-            assert places.size_bytes <= used / LEAST_NEEDED + 20 * PAGE_BYTES
+            assert places.size_bytes <= used / MIN_NEEDED_SHARE + 20 * PAGE_BYTES
 
 
-def overlapping(places: list[Place]) -> bool:
+def overlapping(places: list[RecordLocation]) -> bool:
     ordered = sorted((place.segment, place.offset, place.size_bytes) for place in places)
     return any(a[0] == b[0] and a[1] + a[2] > b[1] for a, b in pairwise(ordered))

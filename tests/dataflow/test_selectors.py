@@ -1,4 +1,4 @@
-"""Which prompt is next, and that a restart changes nothing about it."""
+"""Selectors choose the next prompt, and a restart changes nothing about the choice."""
 
 import json
 import random
@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from astraflow.contract.ids import PolicyId, Version
-from astraflow.dataflow.issuing.epochs import Epochs
+from astraflow.dataflow.issuing.epochs import EpochOrder
 from astraflow.dataflow.issuing.mixture import build_selector
 from astraflow.dataflow.issuing.selection import Rewards, Selector
 from astraflow.dataflow.issuing.selectors import selectors
-from astraflow.dataflow.rows import RowKeeper
+from astraflow.dataflow.prompt_rows import RowProvider
 from astraflow.datasets import datasets
 
 SOLVER = PolicyId("solver")
@@ -36,8 +36,8 @@ def build(kind: str, size: int = 12, **options: Any) -> Selector:
 
 
 def saved(selector: Selector, rows: dict[int, Any]) -> tuple[str, dict[int, str]]:
-    """What the journal holds after another commit."""
-    if isinstance(selector, RowKeeper):
+    """Returns state and rows as the journal holds them after another commit."""
+    if isinstance(selector, RowProvider):
         rows |= selector.changed_rows()
     return json.dumps(selector.state_dict()), {key: json.dumps(row) for key, row in rows.items() if row is not None}
 
@@ -45,7 +45,7 @@ def saved(selector: Selector, rows: dict[int, Any]) -> tuple[str, dict[int, str]
 def restored(kind: str, state: str, rows: Mapping[int, str]) -> Selector:
     selector = build(kind)
     selector.load_state_dict(json.loads(state))
-    if isinstance(selector, RowKeeper):
+    if isinstance(selector, RowProvider):
         selector.load_rows({key: json.loads(row) for key, row in rows.items()})
     return selector
 
@@ -88,9 +88,9 @@ def test_sequential_stores_nothing_however_large_the_data() -> None:
 
 
 def chosen_in(selector: Selector, epochs: int, *, size: int, rewards: Mapping[int, tuple[float, ...]]) -> Counter[int]:
-    """How often each prompt comes in so many passes, when every group of it scores the same."""
+    """Counts the selections of each prompt in `epochs` passes, where all groups of a prompt have the same rewards."""
     counts: Counter[int] = Counter()
-    while selector.state_dict()["place"] < epochs * size:  # type: ignore[operator]  # greso's place in its epochs
+    while selector.state_dict()["place"] < epochs * size:  # type: ignore[operator]  # position of greso in its epochs
         index = selector.select()
         counts[index] += 1
         observe(selector, index, rewards.get(index, MIXED))
@@ -110,7 +110,7 @@ def test_greso_issues_what_teaches_each_time_and_what_does_not_at_its_floor() ->
 
 def test_greso_forgets_a_streak_at_any_spread_and_begins_anew_when_easy_turns_hard() -> None:
     greso = build("greso")
-    assert isinstance(greso, RowKeeper)
+    assert isinstance(greso, RowProvider)
     streaks: list[Any] = []
     for rewards in (EASY, EASY, HARD, HARD, HARD, EASY, MIXED):
         observe(greso, 3, rewards)
@@ -120,7 +120,7 @@ def test_greso_forgets_a_streak_at_any_spread_and_begins_anew_when_easy_turns_ha
 
 def test_greso_learns_nothing_from_a_group_that_failed() -> None:
     greso = build("greso")
-    assert isinstance(greso, RowKeeper)
+    assert isinstance(greso, RowProvider)
     greso.observe(3, {})
     assert greso.changed_rows() == {}
 
@@ -129,14 +129,14 @@ def test_greso_moves_its_chances_a_step_a_version_after_the_first_pass() -> None
     greso = build("greso", 4)
     observe(greso, greso.select(), EASY)
     greso.advance(Version(1))
-    assert greso.metrics()["chance_easy"] == 0.5  # not one pass yet
+    assert greso.metrics()["chance_easy"] == 0.5  # less than one pass
     for _ in range(40):
         observe(greso, greso.select(), EASY)
     greso.advance(Version(2))
     assert greso.metrics()["chance_easy"] == pytest.approx(0.49)
     assert greso.metrics()["chance_hard"] == pytest.approx(0.51)
     greso.advance(Version(3))
-    assert greso.metrics()["chance_easy"] == pytest.approx(0.49)  # nothing came in since
+    assert greso.metrics()["chance_easy"] == pytest.approx(0.49)  # no results since
 
 
 VERIFIER = PolicyId("verifier")
@@ -150,19 +150,19 @@ happenings = st.lists(
 
 
 class SlowGreso:
-    """The published rule, with all that ever happened read again for every choice."""
+    """Reference for greso: the published rule, computed from the whole history for every choice."""
 
     def __init__(self, size: int) -> None:
         self.size = size
         self.results: list[tuple[int, Rewards, int]] = []
-        """Prompt, rewards, and the version they came in at."""
+        """Prompt, rewards, and the version at which they arrived."""
         self.versions: list[int] = []
-        """Prompts passed by at each version."""
+        """Number of prompts passed at each version."""
         self.place = 0
 
     def select(self) -> int:
         while True:
-            index = Epochs(self.size, seed=5).item(self.place)
+            index = EpochOrder(self.size, seed=5).item(self.place)
             draw = random.Random(f"greso/5/{self.place}").random()
             self.place += 1
             if draw < self.chance(index):
@@ -185,7 +185,7 @@ class SlowGreso:
         return base
 
     def kind(self, rewards: Rewards) -> str | None:
-        """Of a group: None when no policy has two rewards to compare."""
+        """Classifies a group: None when no policy has two rewards to compare."""
         known = [found for found in rewards.values() if len(found) >= 2]
         if not known:
             return None
@@ -216,7 +216,7 @@ def test_greso_chooses_like_a_slow_obvious_loop(happened: list[Any]) -> None:
 
 def test_greso_takes_a_prompt_for_easy_when_no_policy_fails_and_for_hard_when_one_does() -> None:
     greso = build("greso")
-    assert isinstance(greso, RowKeeper)
+    assert isinstance(greso, RowProvider)
     greso.observe(3, {SOLVER: HARD, VERIFIER: (1.0,) * 6})
     greso.observe(4, {SOLVER: EASY, VERIFIER: EASY})
     greso.observe(5, {SOLVER: HARD, VERIFIER: MIXED})
@@ -225,21 +225,21 @@ def test_greso_takes_a_prompt_for_easy_when_no_policy_fails_and_for_hard_when_on
 
 def test_greso_learns_nothing_from_the_last_member_of_a_group_that_failed() -> None:
     greso = build("greso")
-    assert isinstance(greso, RowKeeper)
+    assert isinstance(greso, RowProvider)
     observe(greso, 3, (0.0,))
     assert greso.changed_rows() == {}
 
 
 def test_greso_goes_by_the_spread_that_its_options_ask_for() -> None:
     greso = build("greso", min_spread=0.2)
-    assert isinstance(greso, RowKeeper)
+    assert isinstance(greso, RowProvider)
     observe(greso, 3, (0.7, 0.8))
     observe(greso, 4, (0.5, 0.8))
     assert greso.changed_rows() == {3: 1}
 
 
 class SlowCurriculum:
-    """The same choices, with every mean computed from all that ever came in."""
+    """Reference for the curriculum: every mean is computed from the whole history."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -251,7 +251,7 @@ class SlowCurriculum:
         self.chosen += 1
         if chance.random() < 0.2:
             self.explored += 1
-            return Epochs(self.size, seed=5).item(self.explored - 1)
+            return EpochOrder(self.size, seed=5).item(self.explored - 1)
         drawn = [chance.randrange(self.size) for _ in range(8)]
         distances = [abs(self.mean(index) - 0.5) for index in drawn]
         return drawn[distances.index(min(distances))]
@@ -283,7 +283,7 @@ def test_curriculum_chooses_like_a_slow_obvious_loop(happened: list[Any]) -> Non
 
 def test_curriculum_goes_by_the_policy_that_can_learn_not_by_the_mean_of_one_that_fails_and_one_that_does_not() -> None:
     curriculum = build("curriculum")
-    assert isinstance(curriculum, RowKeeper)
+    assert isinstance(curriculum, RowProvider)
     curriculum.observe(3, {SOLVER: HARD, VERIFIER: EASY})
     curriculum.observe(4, {SOLVER: HARD, VERIFIER: MIXED})
     rows = curriculum.changed_rows()
@@ -294,13 +294,13 @@ def test_curriculum_goes_by_the_policy_that_can_learn_not_by_the_mean_of_one_tha
 def test_curriculum_prefers_prompts_near_its_target() -> None:
     size = 200
     curriculum = build("curriculum", size, exploration=0.1)
-    means = {index: index / (size - 1) for index in range(size)}
-    for index, mean in means.items():
+    mean_rewards = {index: index / (size - 1) for index in range(size)}
+    for index, mean in mean_rewards.items():
         observe(curriculum, index, (mean,))
     chosen = [curriculum.select() for _ in range(1000)]
-    near = sum(abs(means[index] - 0.5) < 0.2 for index in chosen) / len(chosen)
+    near = sum(abs(mean_rewards[index] - 0.5) < 0.2 for index in chosen) / len(chosen)
     assert near > 0.85
-    assert {curriculum.select() for _ in range(5000)} == set(range(size))  # exploration forgets none
+    assert {curriculum.select() for _ in range(5000)} == set(range(size))  # exploration reaches every prompt
 
 
 def mixed(weights: list[float]) -> Selector:
@@ -333,7 +333,7 @@ def test_a_mixture_does_not_make_up_for_the_time_before_its_weights_changed() ->
 
 def test_a_mixture_keeps_its_shares_at_all_times_and_learns_in_the_right_part() -> None:
     mixture = build("mixture")
-    assert isinstance(mixture, RowKeeper)
+    assert isinstance(mixture, RowProvider)
     counts = Counter[bool]()
     for number in range(1, 200):
         index = mixture.select()

@@ -1,4 +1,4 @@
-"""The whole role over real gRPC: what a node, a trainer and a page see."""
+"""The whole dataflow role over real gRPC, as a node, a trainer and a page use it."""
 
 import asyncio
 from collections.abc import Callable
@@ -9,31 +9,33 @@ from typing import Any
 import pytest
 
 from astraflow.contract.batches import Batch, StepReport
-from astraflow.contract.errors import InvalidInput, UnknownNode, UnknownPolicy
+from astraflow.contract.errors import InvalidInput, RunComplete, UnknownNode, UnknownPolicy
 from astraflow.contract.failures import Boundary, Failure
 from astraflow.contract.ids import FlowId, NodeId, PolicyId, TaskId, Version
-from astraflow.contract.links import WeightsReport
-from astraflow.contract.lookups import EventQuery, GroupQuery, TrajectoryQuery
 from astraflow.contract.nodes import NodeStatus
+from astraflow.contract.queries import EventQuery, GroupQuery, TrajectoryQuery
 from astraflow.contract.reports import NodeState, Report
 from astraflow.contract.tasks import Task
 from astraflow.contract.trajectories import Episode
+from astraflow.contract.weight_reports import WeightsReport
 from astraflow.dataflow import service as service_module
 from astraflow.dataflow import servicers as servicers_module
+from astraflow.dataflow.stop_condition import StopConfig
 from tests import make
 from tests.dataflow.running import Service, config, facts, running
+from tests.errors import raises_code
 
 pytestmark = pytest.mark.anyio
 
 
 def episode(task: Task, *, version: int = 0, policy: str = "solver") -> Episode:
-    """A result whose reward differs between the members of a group."""
+    """Returns a result whose reward differs between the members of a group."""
     trajectory = make.trajectory(policy=policy, version=version, reward=float(task.member % 2))
     return Episode(task=task.id, node=NodeId("any"), trajectories=(trajectory,))
 
 
 def with_text(episode: Episode, text: str) -> Episode:
-    """As a node sends it for a group that is sampled."""
+    """Adds the texts that a node sends for a sampled group."""
     (trajectory,) = episode.trajectories
     return replace(episode, trajectories=(replace(trajectory, prompt_text="reverse", completion_text=text),))
 
@@ -51,12 +53,12 @@ def step_of(batch: Batch) -> StepReport:
 
 
 async def produce(service: Service, groups: int, *, version: int = 0) -> None:
-    """Join, lease and push that many groups of two."""
+    """Joins, leases and pushes that many groups of two."""
     node = (await service.nodes.join(facts("producer"))).node
     lease = await service.nodes.lease(node, 2 * groups, wait_s=2)
     assert len(lease.tasks) == 2 * groups
-    fates = await service.nodes.push(node, [episode(task, version=version) for task in lease.tasks])
-    assert set(fates) == {"accepted"}
+    outcomes = await service.nodes.push(node, [episode(task, version=version) for task in lease.tasks])
+    assert set(outcomes) == {"accepted"}
 
 
 def assert_balanced(report: Report) -> None:
@@ -71,7 +73,7 @@ async def test_a_group_travels_from_lease_to_acknowledged_batch(tmp_path: Path) 
     async with running(tmp_path) as service:
         await produce(service, 2)
         trainer = service.trainer()
-        welcome = await trainer.attach(version=Version(0), backend="single", is_simulated=False)
+        welcome = await trainer.attach(version=Version(0), backend="local", is_simulated=False)
         batch = await trainer.pull_batch(version=Version(0), wait_s=2)
         assert batch is not None
         assert welcome.acknowledged_steps == 0
@@ -100,33 +102,33 @@ async def test_a_node_behind_gets_only_what_can_still_be_trained_in_time(tmp_pat
     solver = PolicyId("solver")
     async with running(tmp_path, config(batch_groups=1, max_staleness=1, group_size=1)) as service:
         node = (await service.nodes.join(facts())).node
-        await service.trainer().attach(version=Version(1), backend="single", is_simulated=False)
+        await service.trainer().attach(version=Version(1), backend="local", is_simulated=False)
         behind = await service.nodes.lease(node, 100, wait_s=0, versions={solver: Version(0)})
         assert len(behind.tasks) == (0 + 1 + 1) * 1
         waiting = asyncio.create_task(service.nodes.lease(node, 100, wait_s=10, versions={solver: Version(0)}))
         await asyncio.sleep(0.05)
-        await service.nodes.beat(NodeStatus(node=node, running=(), versions={solver: Version(1)}))
+        await service.nodes.heartbeat(NodeStatus(node=node, running=(), versions={solver: Version(1)}))
         assert len((await waiting).tasks) == (1 + 1 + 1) * 1 - len(behind.tasks)
 
 
-async def test_a_node_behind_does_not_make_older_what_was_issued_to_one_that_is_not(tmp_path: Path) -> None:
+async def test_a_node_with_old_weights_does_not_age_tasks_of_other_nodes(tmp_path: Path) -> None:
     solver = PolicyId("solver")
     async with running(tmp_path, config(batch_groups=1, max_staleness=1, group_size=3)) as service:
         swift, behind = [(await service.nodes.join(facts(name))).node for name in ("swift", "behind")]
-        await service.trainer().attach(version=Version(1), backend="single", is_simulated=False)
+        await service.trainer().attach(version=Version(1), backend="local", is_simulated=False)
         versions = {swift: {solver: Version(1)}, behind: {solver: Version(0)}}
         taken = await service.nodes.lease(swift, 8, wait_s=0, versions=versions[swift])
         assert [task.id for task in taken.tasks][-2:] == ["train-solver:2/0", "train-solver:2/1"]
         waiting = asyncio.create_task(service.nodes.lease(behind, 8, wait_s=10, versions=versions[behind]))
         await asyncio.sleep(0.05)
         assert not waiting.done(), "with version 0, group 2 would be too old for batch 2"
-        await service.nodes.beat(NodeStatus(node=behind, running=(), versions=versions[swift]))
+        await service.nodes.heartbeat(NodeStatus(node=behind, running=(), versions=versions[swift]))
         assert [task.id for task in (await waiting).tasks] == ["train-solver:2/2"]
 
 
 async def test_a_directory_has_one_service_at_a_time(tmp_path: Path) -> None:
     async with running(tmp_path):
-        with pytest.raises(InvalidInput, match="another dataflow service is using"):
+        with raises_code(InvalidInput, "journal.in_use"):
             async with running(tmp_path):
                 raise AssertionError("it was let in")
     async with running(tmp_path) as service:
@@ -166,6 +168,43 @@ async def test_a_batch_is_redelivered_until_acknowledged_even_over_a_restart(tmp
         assert_balanced(report)
 
 
+async def test_the_next_batch_is_served_before_the_acknowledgement_of_the_one_before(tmp_path: Path) -> None:
+    async with running(tmp_path) as service:
+        await produce(service, 4)
+        trainer = service.trainer()
+        first = await trainer.pull_batch(version=Version(0), wait_s=2)
+        second = await trainer.pull_batch(version=Version(1), wait_s=2, unacknowledged=1)
+        assert first is not None and second is not None
+        assert not {row.group for row in first.rows} & {row.group for row in second.rows}
+        third = await trainer.pull_batch(version=Version(2), wait_s=0, unacknowledged=2)
+        assert third is not None and third.id == first.id  # only one acknowledgement may be delayed
+        with raises_code(InvalidInput, "batch.not_open"):
+            await trainer.report_step(step_of(second))
+    async with running(tmp_path) as service:  # a crash of the trainer before its checkpoint, and of the service
+        trainer = service.trainer()
+        again = await trainer.pull_batch(version=Version(0), wait_s=2)
+        assert again is not None and (again.id, again.is_redelivered) == (first.id, True)
+        following = await trainer.pull_batch(version=Version(1), wait_s=2, unacknowledged=1)
+        assert following is not None and (following.id, following.is_redelivered) == (second.id, True)
+        assert await trainer.report_step(step_of(first))
+        same = await trainer.pull_batch(version=Version(1), wait_s=2, unacknowledged=1)
+        assert same is not None and same.id == second.id  # the acknowledgement was on its way
+        assert await trainer.report_step(step_of(second))
+        assert_balanced(await service.control.report())
+
+
+async def test_no_batch_is_served_beyond_the_last_step_of_a_run(tmp_path: Path) -> None:
+    async with running(tmp_path, config(stop=StopConfig(steps=1))) as service:
+        await produce(service, 4)
+        trainer = service.trainer()
+        first = await trainer.pull_batch(version=Version(0), wait_s=2)
+        assert first is not None
+        assert await trainer.pull_batch(version=Version(1), wait_s=0, unacknowledged=1) is None
+        assert await trainer.report_step(step_of(first))
+        with pytest.raises(RunComplete):
+            await trainer.pull_batch(version=Version(1), wait_s=0)
+
+
 async def test_a_restart_forgets_nothing_and_repeats_no_group(tmp_path: Path) -> None:
     async with running(tmp_path) as service:
         node = (await service.nodes.join(facts())).node
@@ -179,8 +218,8 @@ async def test_a_restart_forgets_nothing_and_repeats_no_group(tmp_path: Path) ->
         with pytest.raises(UnknownNode):
             await service.nodes.push(node, [episode(lease.tasks[3])])
         node = (await service.nodes.join(facts(running=(lease.tasks[3].id,)))).node
-        fates = await service.nodes.push(node, [episode(task) for task in lease.tasks])
-        assert fates == ("late", "late", "duplicate", "accepted")
+        outcomes = await service.nodes.push(node, [episode(task) for task in lease.tasks])
+        assert outcomes == ("late", "late", "duplicate", "accepted")
         more = await service.nodes.lease(node, 100, wait_s=1)
         assert {task.group for task in more.tasks}.isdisjoint({task.group for task in lease.tasks})
         assert_balanced(await service.control.report())
@@ -241,10 +280,10 @@ async def test_beats_renew_leases(tmp_path: Path) -> None:
         lease = await service.nodes.lease(node, 2, wait_s=1)
         for _ in range(6):
             await asyncio.sleep(0.2)
-            directive = await service.nodes.beat(
+            directive = await service.nodes.heartbeat(
                 NodeStatus(node=node, running=(lease.tasks[0].id,), versions={PolicyId("solver"): Version(0)})
             )
-            assert directive.action == "go_on"
+            assert directive.action == "continue_running"
         report = await service.control.report()
         assert report.flows[0].leases_expired == 1
         assert report.flows[0].tasks_leased == 1
@@ -266,8 +305,8 @@ async def test_infrastructure_failures_are_retried_then_masked(tmp_path: Path) -
         assert (again.tasks[0].id, again.tasks[0].attempt) == (broken.task, 1)
         assert await service.nodes.push(node, [broken]) == ("superseded",), "sent again, it is not a second failure"
         last = replace(broken, attempt=1)
-        fates = await service.nodes.push(node, [last, *(episode(task) for task in lease.tasks[1:])])
-        assert fates == ("failed_engine", "accepted", "accepted")
+        outcomes = await service.nodes.push(node, [last, *(episode(task) for task in lease.tasks[1:])])
+        assert outcomes == ("failed_engine", "accepted", "accepted")
         batch = await service.trainer().pull_batch(version=Version(0), wait_s=2)
         assert batch is not None
         assert [row.task for row in batch.rows] == [task.id for task in lease.tasks[1:]]
@@ -281,7 +320,7 @@ async def test_equal_rewards_are_filtered_and_make_room(tmp_path: Path) -> None:
         await service.nodes.push(node, dull)
         report = await service.control.report()
         assert report.flows[0].dropped == {"informative": 2}
-        assert report.streams[0].issue_room == 2
+        assert report.streams[0].issue_headroom == 2
         assert_balanced(report)
 
 
@@ -291,7 +330,7 @@ async def test_rows_beyond_the_staleness_bound_are_never_served(tmp_path: Path) 
         lease = await service.nodes.lease(node, 4, wait_s=1)
         await service.nodes.push(node, [episode(task, version=0) for task in lease.tasks])
         trainer = service.trainer()
-        await trainer.attach(version=Version(2), backend="single", is_simulated=False)
+        await trainer.attach(version=Version(2), backend="local", is_simulated=False)
         assert await trainer.pull_batch(version=Version(2), wait_s=0.1) is None
         report = await service.control.report()
         assert report.streams[0].dropped == {"stale": 2}
@@ -313,18 +352,20 @@ async def test_one_stalled_trainer_does_not_stop_the_other_policy(tmp_path: Path
         assert streams[PolicyId("b")].buffered == 2
 
 
-async def test_what_does_not_belong_here_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+async def test_foreign_results_are_refused_and_change_nothing(tmp_path: Path) -> None:
     async with running(tmp_path) as service:
         node = (await service.nodes.join(facts())).node
         lease = await service.nodes.lease(node, 2, wait_s=1)
         foreign = [episode(lease.tasks[0]), episode(lease.tasks[1], policy="stranger")]
-        with pytest.raises(InvalidInput, match="stranger"):
+        with pytest.raises(InvalidInput) as caught:
             await service.nodes.push(node, foreign)
+        assert caught.value.code == "episode.unknown_policy"
         for name in ("train-solver:99/0", "train-solver:0/9", "elsewhere:0/0", "nonsense"):
             unknown = Episode(task=TaskId(name), node=node, trajectories=(make.trajectory(),))
             assert await service.nodes.push(node, [unknown]) == ("unknown",)
-        with pytest.raises(UnknownPolicy, match="solver"):
+        with pytest.raises(UnknownPolicy) as refused:
             await service.trainer("stranger").pull_batch(version=Version(0), wait_s=0)
+        assert refused.value.code == "policy.unknown"
         report = await service.control.report()
         assert report.flows[0].tasks_leased == 2
         assert_balanced(report)
@@ -355,13 +396,14 @@ async def test_people_drain_nodes_and_pause_flows(tmp_path: Path) -> None:
         await service.control.pause_flow(FlowId("train-solver"), is_paused=False, actor="ada", reason="seen")
         assert len((await service.nodes.lease(node, 2, wait_s=1)).tasks) == 2
         await service.control.drain_node(node, actor="ada", reason="maintenance")
-        directive = await service.nodes.beat(NodeStatus(node=node, running=(), versions={}))
+        directive = await service.nodes.heartbeat(NodeStatus(node=node, running=(), versions={}))
         assert (directive.action, directive.reason) == ("drain", "ada: maintenance")
         assert (await service.nodes.lease(node, 2, wait_s=0.05)).tasks == ()
         events = [event for event in (await service.control.report()).events if "ada" in event.message]
         assert [event.kind for event in events] == ["flow_paused", "flow_resumed", "node_drained"]
-        with pytest.raises(InvalidInput, match="train-solver"):
+        with pytest.raises(InvalidInput) as caught:
             await service.control.pause_flow(FlowId("nope"), is_paused=True, actor="ada", reason="")
+        assert caught.value.code == "flow.unknown"
 
 
 async def test_trajectories_groups_and_events_outlive_the_service(tmp_path: Path) -> None:
@@ -379,14 +421,16 @@ async def test_trajectories_groups_and_events_outlive_the_service(tmp_path: Path
         after = await service.control.trajectories(TrajectoryQuery(text="said by 1", limit=1))
         assert after == page
         assert {
-            one.step for one in (await service.control.trajectories(TrajectoryQuery(fate="trained"))).trajectories
+            trajectory.step
+            for trajectory in (await service.control.trajectories(TrajectoryQuery(outcome="trained"))).trajectories
         } == {0}
         groups = (await service.control.groups(GroupQuery(step=0))).groups
         assert [(group.trajectories, group.reward_mean) for group in groups] == [(2, 0.5), (2, 0.5)]
         events = await service.control.events(EventQuery(kinds=("node_joined",)))
         assert [event.subject for event in events.events] == [node]
-        with pytest.raises(InvalidInput, match="ask for 1 or 60"):
+        with pytest.raises(InvalidInput) as caught:
             await service.control.history(resolution_s=2)
+        assert caught.value.code == "history.unknown_resolution"
         assert await service.control.history(resolution_s=60) == ()
         assert await service.control.history(limit=0) == ()
 
@@ -407,7 +451,7 @@ async def test_lease_expiries_are_one_event_for_each_node(tmp_path: Path) -> Non
         await service.nodes.lease(node, 8, wait_s=1)
         await asyncio.sleep(0.8)
         (event,) = (await service.control.events(EventQuery(kinds=("leases_expired",)))).events
-        assert (event.subject, event.message) == (node, "8 of its leases ran out: the tasks go to others")
+        assert (event.subject, event.message.split()[0]) == (node, "8")
 
 
 async def test_versions_that_trainers_tell_of_and_links_of_nodes_are_in_the_report(tmp_path: Path) -> None:
@@ -415,19 +459,19 @@ async def test_versions_that_trainers_tell_of_and_links_of_nodes_are_in_the_repo
     async with running(tmp_path) as service:
         await produce(service, 2)
         node = (await service.nodes.join(facts("other"))).node
-        await service.nodes.beat(
+        await service.nodes.heartbeat(
             NodeStatus(node=node, running=(), versions={PolicyId("solver"): Version(0)}, links=(make.link_report(),))
         )
         trainer = service.trainer()
-        await trainer.attach(version=Version(0), backend="single", is_simulated=False)
+        await trainer.attach(version=Version(0), backend="local", is_simulated=False)
         batch = await trainer.pull_batch(version=Version(0), wait_s=2)
         assert batch is not None
         step = replace(step_of(batch), metrics={"loss": 0.25, **told.metrics()})
         assert await trainer.report_step(step)
         report = await service.control.report()
         assert report.weights == (WeightsReport(policy=PolicyId("solver"), versions=(told,)),)
-        assert {one.facts.name: one.links for one in report.nodes}["other"] == (make.link_report(),)
-        assert [report.lag(one) for one in report.nodes if one.facts.name == "other"] == [{PolicyId("solver"): 1}]
+        assert {node.facts.name: node.links for node in report.nodes}["other"] == (make.link_report(),)
+        assert [report.lag(node) for node in report.nodes if node.facts.name == "other"] == [{PolicyId("solver"): 1}]
 
     async with running(tmp_path) as service:
         assert (await service.control.report()).weights[0].versions == (told,)
@@ -436,7 +480,7 @@ async def test_versions_that_trainers_tell_of_and_links_of_nodes_are_in_the_repo
 async def test_reports_that_cannot_be_made_or_sent_are_left_out_and_the_service_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each kind fails once: the watcher still sees reports of later sequences, from the same process."""
+    """Fails each step of a report once: the watcher still receives later reports from the same process."""
     failing = {"build_report": service_module, "encode_report": servicers_module}
     for name, module in failing.items():
         monkeypatch.setattr(module, name, failing_once(getattr(module, name)))

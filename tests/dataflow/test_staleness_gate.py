@@ -1,11 +1,10 @@
-"""The staleness gate of a stream: what it promises, and what it can feed, in virtual time."""
+"""Staleness gate of a stream: its guarantee, and the demand that it can feed, in virtual time."""
 
 import heapq
 import random
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -13,21 +12,22 @@ from astraflow.contract.batches import StepReport
 from astraflow.contract.ids import Version
 from astraflow.dataflow.serving.stream import Stream
 from astraflow.scaling.gates import staleness_needed
-from tests.dataflow.test_samplers import SOLVER, plugged, routed
+from tests.dataflow.test_samplers import SOLVER, routed, slot_plugins
+from tests.stateful import machine_test
 
 BATCH, GROUP, SLOTS = 16, 4, 4
 STEP_S, EPISODE_S, SPREAD = 1.875, 1.736, 0.5
 """The demand step of `tests/benchmarks/fleet_following --nodes 10`: 8.5 groups a second, episodes lognormal."""
 
 RELOAD_S, PULL_S = 0.13, 0.03
-"""Until nodes serve the new weights, and until the trainer has its batch."""
+"""Time until nodes serve the new weights, and until the trainer has its batch. Seconds."""
 
 
 def trained(stream: Stream) -> None:
-    """The batch that is out was trained; the trainer is one version on."""
-    assert stream.batch is not None
+    """Trains the batch that is out; the trainer advances by one version."""
+    assert stream.open_batches
     report = StepReport(
-        batch=stream.batch.id,
+        batch=stream.open_batches[0].id,
         policy=SOLVER,
         version=Version(stream.version + 1),
         wait_s=0,
@@ -40,7 +40,7 @@ def trained(stream: Stream) -> None:
 
 @dataclass
 class Feed:
-    """Nodes that keep their slots as full as the gate lets them, and a trainer that takes what is complete."""
+    """Nodes that keep their slots as full as the gate allows, and a trainer that consumes complete batches."""
 
     nodes: int
     max_staleness: int
@@ -53,13 +53,13 @@ class Feed:
 
     def __post_init__(self) -> None:
         self.stream = Stream(
-            SOLVER, batch_groups=BATCH, max_staleness=self.max_staleness, sampler=plugged({"kind": "fresh"})
+            SOLVER, batch_groups=BATCH, max_staleness=self.max_staleness, sampler=slot_plugins({"kind": "fresh"})
         )
         self._chance = random.Random(7)
         self._events: list[tuple[float, int, str, int]] = []
         self._queue: list[int] = []
         self._open: dict[int, tuple[float, int, list[int]]] = {}
-        """Groups by ordinal: when they were issued, members without a result, versions that members began with."""
+        """Groups by ordinal: time of issue, members without a result, versions that members began with."""
         self._free = self.nodes * SLOTS
         self._served = Version(0)
         self._is_free = True
@@ -67,7 +67,7 @@ class Feed:
         self._scheduled = 0
 
     def run(self, seconds: float) -> None:
-        """From the beginning."""
+        """Simulates that many seconds from the start."""
         self._lease()
         while self._events[0][0] < seconds:
             at, _, what, subject = heapq.heappop(self._events)
@@ -103,7 +103,7 @@ class Feed:
         heapq.heappush(self._events, (self.now + after_s, self._scheduled, what, subject))
 
     def _lease(self) -> None:
-        while self._free and (self._queue or self.stream.issue_room(self._served) > 0):
+        while self._free and (self._queue or self.stream.issue_headroom(self._served) > 0):
             if not self._queue:
                 ordinal = self.stream.counts.issued
                 self.stream.counts.issued += 1
@@ -131,14 +131,14 @@ class Feed:
 
 
 def feed(*, nodes: int, max_staleness: int) -> Feed:
-    """300 s of it."""
+    """Returns the state after 300 simulated seconds."""
     found = Feed(nodes=nodes, max_staleness=max_staleness)
     found.run(300.0)
     return found
 
 
 def test_a_bound_that_is_too_tight_keeps_the_trainer_waiting_however_many_nodes_there_are() -> None:
-    """Enough slots for 1.15 times the demand stand empty for a part of each step; six times as many change little."""
+    """Leaves slots for 1.15 times the demand partly empty in each step; six times as many change little."""
     enough, many = feed(nodes=17, max_staleness=2), feed(nodes=100, max_staleness=2)
     assert enough.wait > 0.1
     assert enough.idle > 0.1
@@ -166,18 +166,18 @@ def test_what_is_in_work_is_what_littles_law_says(max_staleness: int) -> None:
 
 
 class GateUnderFire(RuleBasedStateMachine):
-    """Nodes of all lags begin what they may, groups come back in any order or are refused, and the trainer steps."""
+    """Nodes of any lag begin allowed groups, results come in any order or are refused, and the trainer steps."""
 
     @initialize(batch=st.integers(1, 4), bound=st.integers(0, 4))
     def begin(self, batch: int, bound: int) -> None:
-        self.stream = Stream(SOLVER, batch_groups=batch, max_staleness=bound, sampler=plugged({"kind": "fresh"}))
+        self.stream = Stream(SOLVER, batch_groups=batch, max_staleness=bound, sampler=slot_plugins({"kind": "fresh"}))
         self.out: list[tuple[int, Version]] = []
 
     @rule(lag=st.integers(0, 5), groups=st.integers(1, 20))
     def a_node_begins_what_it_may(self, lag: int, groups: int) -> None:
         served = Version(max(0, self.stream.version - lag))
         for _ in range(groups):
-            if self.stream.issue_room(served) <= 0:
+            if self.stream.issue_headroom(served) <= 0:
                 return
             self.out.append((self.stream.counts.issued, served))
             self.stream.counts.issued += 1
@@ -196,14 +196,14 @@ class GateUnderFire(RuleBasedStateMachine):
         served = self.stream.next_batch()
         if served is None:
             return
-        ages = [served.version - group.born for group in served.groups]
+        ages = [served.version - group.oldest_version for group in served.fresh_groups]
         assert max(ages) <= self.stream.max_staleness, "never too stale"
         trained(self.stream)
 
     @rule()
     def all_come_back_at_once_and_are_trained_in_time(self) -> None:
-        """Whatever is out now fits into the batches that it may be trained in."""
-        in_time = [(ordinal, born) for ordinal, born in self.out if born >= self.stream.floor]
+        """Checks that all open groups fit into the batches that may still train them."""
+        in_time = [(ordinal, born) for ordinal, born in self.out if born >= self.stream.oldest_trainable_version]
         self.stream.counts.refused += len(self.out) - len(in_time)
         before = self.stream.counts.dropped["stale"]
         for ordinal, born in in_time:
@@ -221,5 +221,4 @@ class GateUnderFire(RuleBasedStateMachine):
             assert held <= (stream.max_staleness + 1) * stream.batch_groups
 
 
-TestGateUnderFire = GateUnderFire.TestCase
-TestGateUnderFire.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestGateUnderFire = machine_test(GateUnderFire, examples=30, steps=40)

@@ -1,4 +1,4 @@
-"""Data algorithms of an installed package, found by their entry points."""
+"""Data algorithms of an installed package, discovered through entry points."""
 
 import subprocess
 import sys
@@ -9,13 +9,14 @@ import pytest
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import PolicyId
-from astraflow.dataflow.admitting.filters import filters
+from astraflow.dataflow.admission.filters import filters
 from astraflow.dataflow.config import StreamConfig
 from astraflow.dataflow.issuing.selectors import selectors
 from astraflow.dataflow.journal import Journal
 from astraflow.dataflow.service import build_run
 from astraflow.dataflow.serving.samplers import samplers
 from tests.dataflow.running import archive_in, config
+from tests.errors import raises_code
 from tests.fakes.clock import ManualClock
 
 ENTRY_POINTS = """
@@ -30,7 +31,7 @@ sample_latest = sample_plugins.algorithms
 MODULE = '''
 """One of each, as a third party would write them."""
 
-from astraflow.dataflow.admitting.filters import filters
+from astraflow.dataflow.admission.filters import filters
 from astraflow.dataflow.issuing.selectors import selectors
 from astraflow.dataflow.serving.samplers import samplers
 from astraflow.runtime.config import Config
@@ -90,7 +91,7 @@ class Latest(Stateless):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where pip has installed the package, from a wheel that is made here."""
+    """Directory into which pip installed the package, from a wheel built here."""
     folder = tmp_path_factory.mktemp("third_party")
     wheel, site = folder / "sample_plugins-1.0-py3-none-any.whl", folder / "site"
     files = {
@@ -111,7 +112,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def installed(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The package can be imported, and is forgotten again after the test."""
+    """Makes the package importable, and removes it again after the test."""
     for registry in (selectors, filters, samplers):
         monkeypatch.setattr(registry, "_registered", dict(registry._registered))
     for module in ("sample_plugins", "sample_plugins.algorithms"):
@@ -132,7 +133,7 @@ def test_a_run_is_built_of_an_installed_packages_algorithms(tmp_path: Path) -> N
     journal = Journal(tmp_path / "journal.sqlite")
     run = build_run(run_config, journal=journal, archive=archive_in(tmp_path), clock=ManualClock())
     (flow,) = run.flows.values()
-    assert flow.issue().index == flow.issue().index > 0
+    assert flow.issue().prompt_index == flow.issue().prompt_index > 0
     assert flow.metrics() == {"sample_last.level": 0.1, "sample_picky.level": 0.5}
     assert run.streams[PolicyId("solver")].metrics() == {"sample_latest.level": 0.5}
 
@@ -142,10 +143,10 @@ def test_an_installed_packages_algorithms_are_listed_and_their_options_checked()
     assert "sample_last" in selectors.kinds()
     assert "sample_picky" in filters.kinds()
     assert "sample_latest" in samplers.kinds()
-    with pytest.raises(InvalidInput, match="did you mean 'level'"):
+    with raises_code(InvalidInput, "config.invalid", "sample_picky.levels", "'level'"):
         filters.build({"kind": "sample_picky", "levels": 1})
 
 
 def test_without_the_package_its_kinds_are_unknown() -> None:
-    with pytest.raises(InvalidInput, match="no selector is called 'sample_last'"):
+    with raises_code(InvalidInput, "plugin.unknown_kind", "'sample_last'"):
         selectors.build({"kind": "sample_last"}, 10, 0)

@@ -18,19 +18,19 @@ ROWS = [
 
 
 def write_jsonl(path: Path, rows: Rows = ROWS) -> Path:
-    """One object a line."""
+    """Writes one object a line."""
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
 
 
 def write_parquet(path: Path, rows: Rows = ROWS, *, group_rows: int = 8) -> Path:
-    """One file, in row groups."""
+    """Writes one file in row groups."""
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(list(rows)), path, row_group_size=group_rows)
     return path
 
 
 def write_shards(folder: Path, rows: Rows = ROWS, *, shard_rows: int = 20, group_rows: int = 8) -> Path:
-    """Several files."""
+    """Writes several files."""
     folder.mkdir()
     for number, first in enumerate(range(0, len(rows), shard_rows)):
         write_parquet(folder / f"part-{number:03d}.parquet", rows[first : first + shard_rows], group_rows=group_rows)
@@ -38,7 +38,7 @@ def write_shards(folder: Path, rows: Rows = ROWS, *, shard_rows: int = 20, group
 
 
 def save_to_disk(folder: Path, rows: Rows = ROWS, *, split: str = "") -> Path:
-    """As the `datasets` library saves a split, or a dictionary with one."""
+    """Saves a split, or a dictionary with one, as the `datasets` library does."""
     library.disable_progress_bars()
     found = library.Dataset.from_list([dict(row) for row in rows])
     (library.DatasetDict({split: found}) if split else found).save_to_disk(str(folder))

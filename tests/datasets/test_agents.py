@@ -1,4 +1,4 @@
-"""Task lists whose worlds are environments."""
+"""Task lists whose tasks run in environments."""
 
 import json
 import shutil
@@ -9,15 +9,16 @@ import pytest
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.datasets import datasets
-from astraflow.datasets.known import SAMPLES
+from astraflow.datasets.published import SAMPLES
 from tests.datasets import tables
+from tests.errors import raises_code
 
 MUG = "pick_and_place_simple-Mug-None-Shelf-1/trial_T20260101_000000_000001"
 
 
 @pytest.fixture
 def games(tmp_path: Path) -> Path:
-    """A folder of games to be changed."""
+    """Copies a folder of games that a test may change."""
     return shutil.copytree(SAMPLES / "alfworld", tmp_path / "alfworld")
 
 
@@ -56,29 +57,30 @@ def test_games_that_cannot_be_played_are_left_out(games: Path, spoil: Any) -> No
 
 
 @pytest.mark.parametrize(
-    ("facts", "message"),
+    ("facts", "code"),
     [
-        ("{", "traj_data.json cannot be read"),
-        ("{}", "has no task_type"),
-        (json.dumps({"task_type": "pick_and_place_simple"}), r"has no turk_annotations\.anns\[0\]\.task_desc"),
+        ("{", "dataset.unreadable"),
+        ("{}", "dataset.wrong_field"),
+        (json.dumps({"task_type": "pick_and_place_simple"}), "dataset.wrong_field"),
     ],
 )
-def test_a_damaged_game_is_named(games: Path, facts: str, message: str) -> None:
+def test_a_damaged_game_is_named(games: Path, facts: str, code: str) -> None:
     (games / "json_2.1.1" / "train" / MUG / "traj_data.json").write_text(facts)
-    with pytest.raises(InvalidInput, match=message):
+    with pytest.raises(InvalidInput) as caught:
         questions({"path": str(games)})
+    assert caught.value.code == code
 
 
 @pytest.mark.parametrize(
-    ("spec", "message"),
+    ("spec", "code", "quoted"),
     [
-        ({}, "needs the path of the games, or `is_sample = true`"),
-        ({"path": "/none"}, "there are no solvable games in /none/train"),
-        ({"is_sample": True, "task_types": ["juggle"]}, "no such task types: juggle; known: look_at_obj_in_light"),
+        ({}, "config.invalid", "is_sample"),
+        ({"path": "/none"}, "dataset.empty", "/none/train"),
+        ({"is_sample": True, "task_types": ["juggle"]}, "config.invalid", "juggle; known: look_at_obj_in_light"),
     ],
 )
-def test_wrong_options_are_answered(spec: dict[str, Any], message: str) -> None:
-    with pytest.raises(InvalidInput, match=message):
+def test_wrong_options_are_answered(spec: dict[str, Any], code: str, quoted: str) -> None:
+    with raises_code(InvalidInput, code, quoted):
         questions(spec)
 
 
@@ -105,5 +107,6 @@ def test_goals_of_a_file_have_their_words(tmp_path: Path) -> None:
 
 
 def test_a_small_shop_has_no_training_split() -> None:
-    with pytest.raises(InvalidInput, match="the shop has 100 goals, so none is in the split 'train'; `all` takes"):
+    with pytest.raises(InvalidInput) as caught:
         datasets.build({"kind": "webshop", "goals": 100}, 0)
+    assert caught.value.code == "dataset.empty"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.datasets import datasets
-from astraflow.datasets.code_tests import bounded, deepcoder_tests, livecodebench_tests
+from astraflow.datasets.code_tests import deepcoder_tests, limit_tests, livecodebench_tests
 
 STDIN = [{"input": "1\n", "output": "2\n", "testtype": "stdin"}]
 EXPECTED = {"kind": "stdin", "input": "1\n", "output": "2\n"}
@@ -23,7 +23,7 @@ def packed(content: bytes) -> str:
 
 
 class Touch:
-    """What a pickle must never do here."""
+    """Executes code when it is unpickled, which must never happen."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (exec, ("raise SystemExit('executed')",))
@@ -39,11 +39,11 @@ def test_packed_tests_are_parsed_whatever_the_protocol(protocol: int) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (pickle.dumps(Touch()), "the pickle holds (STACK_)?GLOBAL, expected a text alone"),
-        (pickle.dumps(["[]"]), "the pickle holds EMPTY_LIST"),
+        (pickle.dumps(Touch()), "(STACK_)?GLOBAL"),
+        (pickle.dumps(["[]"]), "EMPTY_LIST"),
         (pickle.dumps("no JSON"), "tests are not JSON"),
-        (b"\x80\x04.", "the pickle holds 0 texts"),
-        (b"garbage", "packed tests cannot be read"),
+        (b"\x80\x04.", "0 texts"),
+        (b"garbage", "packed"),
     ],
 )
 def test_packed_tests_are_never_executed(content: bytes, message: str) -> None:
@@ -53,13 +53,13 @@ def test_packed_tests_are_never_executed(content: bytes, message: str) -> None:
 
 @pytest.mark.parametrize("text", ["not base 64!", base64.b64encode(b"not compressed").decode()])
 def test_what_cannot_be_unpacked_is_named(text: str) -> None:
-    with pytest.raises(InvalidInput, match="row 1: packed tests cannot be read"):
+    with pytest.raises(InvalidInput, match="row 1: packed"):
         livecodebench_tests("[]", text, "{}", "row 1")
 
 
 def test_packed_tests_that_are_cut_off_are_named() -> None:
     whole = zlib.compress(pickle.dumps("[]" * 1000))
-    with pytest.raises(InvalidInput, match="or are cut off"):
+    with pytest.raises(InvalidInput, match="truncated"):
         livecodebench_tests("[]", base64.b64encode(whole[:-5]).decode(), "{}", "row 1")
 
 
@@ -101,10 +101,10 @@ def test_every_published_form_becomes_one(raw: Any, expected: dict[str, Any]) ->
     ("raw", "message"),
     [
         ("{oops", "tests are not JSON"),
-        ("3", "neither a list nor inputs and as many outputs"),
-        ({"inputs": ["a"], "outputs": []}, "neither a list nor inputs and as many outputs"),
-        ([{"input": "a"}], "a test needs an input and an output"),
-        ([{"type": "function_call", "input": [], "output": 1}], "neither it nor the row says which"),
+        ("3", "neither a list nor equally many inputs and outputs"),
+        ({"inputs": ["a"], "outputs": []}, "neither a list nor equally many inputs and outputs"),
+        ([{"input": "a"}], "a test has no input or no output"),
+        ([{"type": "function_call", "input": [], "output": 1}], "neither it nor the row names"),
     ],
 )
 def test_other_forms_are_named(raw: Any, message: str) -> None:
@@ -114,7 +114,7 @@ def test_other_forms_are_named(raw: Any, message: str) -> None:
 
 @given(tests=st.lists(st.text(max_size=30), min_size=1, max_size=12), max_bytes=st.integers(1, 200))
 def test_the_largest_tests_are_left_out_first(tests: list[str], max_bytes: int) -> None:
-    kept, left_out = bounded(tests, max_bytes)
+    kept, left_out = limit_tests(tests, max_bytes)
     sizes = [len(json.dumps(test)) for test in kept]
 
     assert len(kept) + left_out == len(tests)
@@ -130,12 +130,12 @@ def test_solutions_of_the_samples_pass_their_tests(name: str) -> None:
     found = datasets.build({"kind": "code", "name": name, "is_sample": True}, 0)
     for index in range(found.size):
         fields = found.prompt(index).fields
-        for test in fields["tests"]:  # type: ignore[union-attr]  # a list, see the shape
+        for test in fields["tests"]:  # type: ignore[union-attr]  # a list
             assert passes(str(fields["answer"]), test), (found.prompt(index).id, test)
 
 
 def passes(solution: str, test: Any) -> bool:
-    """Whether a program of ours does what a test of ours asks for."""
+    """Returns whether a trusted program passes a trusted test."""
     given = ""
     match test["kind"]:
         case "stdin":

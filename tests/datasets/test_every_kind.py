@@ -1,4 +1,4 @@
-"""The suite on every kind there is."""
+"""Dataset suite on every registered kind."""
 
 from collections.abc import Callable
 from pathlib import Path

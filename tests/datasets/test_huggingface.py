@@ -12,6 +12,7 @@ from astraflow.datasets import datasets
 from astraflow.datasets.base import Dataset
 from astraflow.datasets.tables import arrow
 from tests.datasets import tables
+from tests.errors import raises_code
 
 
 @pytest.fixture
@@ -27,7 +28,7 @@ def fields_of(found: Dataset) -> list[dict[str, Any]]:
     return [dict(found.prompt(index).fields) for index in range(found.size)]
 
 
-def test_what_save_to_disk_wrote_is_read(tmp_path: Path) -> None:
+def test_datasets_of_save_to_disk_are_read(tmp_path: Path) -> None:
     assert fields_of(dataset(tables.save_to_disk(tmp_path / "one"))) == tables.ROWS
     assert fields_of(dataset(tables.save_to_disk(tmp_path / "many", split="test"), split="test")) == tables.ROWS
 
@@ -67,7 +68,7 @@ def test_configurations_of_a_folder_follow_its_card(tmp_path: Path, cache: str) 
 
 def test_chosen_columns_stand_for_the_row(tmp_path: Path) -> None:
     path = tables.save_to_disk(tmp_path / "saved", [{**row, "picture": b"\x00"} for row in tables.ROWS])
-    with pytest.raises(InvalidInput, match="column 'picture' holds bytes"):
+    with raises_code(InvalidInput, "dataset.wrong_field", "'picture'"):
         dataset(path)
     assert fields_of(dataset(path, fields=["facts"], limit=2)) == tables.ROWS[:2]
 
@@ -85,42 +86,43 @@ def test_wrong_data_sets_are_named(tmp_path: Path, cache: str) -> None:
     holes = tables.save_to_disk(
         tmp_path / "holes", [{"question": "q", "answer": None}, {"question": "q", "answer": "a"}]
     )
-    for path, options, message in [
-        (saved, {"split": "test"}, "has no split 'test'; it has train"),
-        (saved, {"answer_field": "solution"}, "there is no column 'solution'"),
-        (tmp_path / "none", {}, "there is no such file or folder"),
-        (tmp_path / "rows.xyz", {}, r"files that end in '\.xyz' are not read; known: \.arrow, "),
-        (holes, {}, "column 'answer' has 1 rows without a value"),
-        (tables.write_shards(tmp_path / "shards"), {"split": "test"}, 'cannot be loaded: .*"test"'),
+    for path, options, code in [
+        (saved, {"split": "test"}, "dataset.unknown_split"),
+        (saved, {"answer_field": "solution"}, "dataset.wrong_field"),
+        (tmp_path / "none", {}, "dataset.not_found"),
+        (tmp_path / "rows.xyz", {}, "dataset.unknown_format"),
+        (holes, {}, "dataset.missing_values"),
+        (tables.write_shards(tmp_path / "shards"), {"split": "test"}, "dataset.unreadable"),
     ]:
-        with pytest.raises(InvalidInput, match=message):
+        with pytest.raises(InvalidInput) as caught:
             dataset(path, cache=cache, **options)
+        assert caught.value.code == code
 
 
 def test_archives_are_not_unpacked(tmp_path: Path, cache: str) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "rows.tar").write_bytes(b"")
-    with pytest.raises(InvalidInput, match="is made of webdataset, which is not read here; known: arrow"):
+    with pytest.raises(InvalidInput) as caught:
         dataset(tmp_path / "folder", cache=cache)
+    assert caught.value.code == "dataset.unknown_format"
 
 
-def test_an_offline_hub_is_answered_with_how_to_bring_the_data(monkeypatch: pytest.MonkeyPatch, cache: str) -> None:
+def test_an_offline_hub_names_the_download_command(monkeypatch: pytest.MonkeyPatch, cache: str) -> None:
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     for options in ({}, {"files": ["rows.jsonl"]}):
-        with pytest.raises(InvalidInput, match=r"hub cannot be reached .* hf download --repo-type dataset owner/name"):
+        with raises_code(InvalidInput, "dataset.hub_unreachable", "owner/name"):
             dataset("owner/name", cache=cache, **options)
 
 
 @pytest.mark.parametrize("problem", [ConnectionError("no route"), httpx.ConnectError("no route")])
-def test_a_hub_out_of_reach_is_told_from_other_defects(
-    monkeypatch: pytest.MonkeyPatch, cache: str, problem: Exception
-) -> None:
+def test_an_unreachable_hub_is_its_own_error(monkeypatch: pytest.MonkeyPatch, cache: str, problem: Exception) -> None:
     def fail(*_: Any, **__: Any) -> None:
         raise problem
 
     monkeypatch.setattr(library, "load_dataset_builder", fail)
-    with pytest.raises(InvalidInput, match="hub cannot be reached"):
+    with pytest.raises(InvalidInput) as caught:
         dataset("owner/name", cache=cache)
+    assert caught.value.code == "dataset.hub_unreachable"
 
 
 def test_a_defect_is_not_taken_for_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,7 +135,7 @@ def test_a_defect_is_not_taken_for_the_network(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_files_of_the_hub_are_asked_for_by_name_and_revision(tmp_path: Path) -> None:
-    origin = arrow.Origin(path="owner/name", revision="abc", files=("a.jsonl", "b.jsonl"), split="test[:5]")
+    origin = arrow.DatasetSource(path="owner/name", revision="abc", files=("a.jsonl", "b.jsonl"), split="test[:5]")
     assert arrow._arguments(origin, tmp_path / "none") == {
         "path": "json",
         "data_files": {"test": ["hf://datasets/owner/name@abc/a.jsonl", "hf://datasets/owner/name@abc/b.jsonl"]},

@@ -32,10 +32,10 @@ def test_lines_become_prompts_with_all_their_fields(tmp_path: Path) -> None:
     [
         (b'{"question": "q", "answer": "a"}\n{oops}\n', "line 2: not JSON"),
         (b'{"question": "q", "answer": NaN}\n', "line 1: not JSON: NaN"),
-        (b"\n[1]\n", "line 2: expected a JSON object, found list"),
+        (b"\n[1]\n", "line 2: expected a JSON object"),
         (
             b'{"question": "q"}\n',
-            "line 1: field 'answer' is missing, expected text or a whole number .*; it has question",
+            "line 1: field 'answer' is missing, .*question",
         ),
         (b'{"question": 3, "answer": "a"}\n', "line 1: field 'question' is int, expected text"),
         (b'{"question": "q", "answer": true}\n', "field 'answer' is bool"),
@@ -49,8 +49,9 @@ def test_a_bad_line_is_named(tmp_path: Path, content: bytes, message: str) -> No
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match=r"none\.jsonl cannot be read: No such file"):
+    with pytest.raises(InvalidInput) as caught:
         datasets.build({"kind": "jsonl", "path": str(tmp_path / "none.jsonl")}, 0)
+    assert caught.value.code == "dataset.unreadable"
 
 
 def test_a_line_is_found_whatever_stands_between_the_lines(tmp_path: Path) -> None:
@@ -69,8 +70,9 @@ def test_only_chosen_fields_of_the_first_rows_are_handed_out(tmp_path: Path) -> 
 
     assert found.size == 7
     assert found.prompt(6).fields == {"question": "What is 6 + 6?", "answer": "12"}
-    with pytest.raises(InvalidInput, match="the dataset has 7"):
+    with pytest.raises(InvalidInput) as caught:
         found.prompt(7)
+    assert caught.value.code == "dataset.index_out_of_range"
 
 
 def test_what_is_held_does_not_grow_with_the_lines(tmp_path: Path) -> None:
@@ -93,8 +95,9 @@ def test_a_file_that_is_written_to_while_in_use_is_noticed(tmp_path: Path) -> No
     with path.open("a") as more:
         more.write('{"question": "q", "answer": "a"}\n')
 
-    with pytest.raises(InvalidInput, match=r"a\.jsonl was written to while it was in use"):
+    with pytest.raises(InvalidInput) as caught:
         found.prompt(0)
+    assert caught.value.code == "dataset.modified"
 
 
 def test_a_file_that_is_replaced_is_read_to_its_end(tmp_path: Path) -> None:
@@ -113,5 +116,6 @@ def test_a_copy_has_the_same_fingerprint(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_no_file(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="cannot be read: Is a directory"):
+    with pytest.raises(InvalidInput) as caught:
         datasets.build({"kind": "jsonl", "path": str(tmp_path)}, 0)
+    assert caught.value.code == "dataset.unreadable"

@@ -2,12 +2,12 @@ import re
 from collections import Counter
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.datasets import datasets
+from tests.errors import raises_code
 
 Recipes = list[dict[str, Any]]
 
@@ -28,7 +28,7 @@ def fields_of(index: int, **changed: Any) -> dict[str, Any]:
 
 
 def carry_out(plan: str, recipes: Recipes) -> Counter[str]:
-    """What one has in the end; fails when a command cannot be carried out."""
+    """Returns the inventory at the end; fails when a command cannot be carried out."""
     made = {recipe["item"]: recipe for recipe in recipes}
     has: Counter[str] = Counter()
     for command in plan.splitlines():
@@ -63,7 +63,7 @@ def test_every_goal_is_reached_by_the_answer(chosen: dict[str, int], index: int)
     assert len({recipe["item"] for recipe in recipes}) == len(recipes)
 
 
-def test_what_the_question_says_is_what_the_fields_say() -> None:
+def test_question_and_fields_agree() -> None:
     fields = fields_of(7)
     commands = fields["question"].split("\n\n")[0].splitlines()[1:]
     assert f"Goal: craft {fields['goal']['count']} {fields['goal']['item']}." in fields["question"]
@@ -80,5 +80,5 @@ def test_depths_are_equally_frequent() -> None:
 
 
 def test_the_easiest_must_not_be_harder_than_the_hardest() -> None:
-    with pytest.raises(InvalidInput, match="min_depth must not be above max_depth"):
+    with raises_code(InvalidInput, "config.invalid", "min_depth", "max_depth"):
         datasets.build({"kind": "textcraft", "min_depth": 4, "max_depth": 3}, 0)

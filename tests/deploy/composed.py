@@ -1,4 +1,4 @@
-"""docker-compose.yml, read as Compose reads it, and its services as processes of this machine."""
+"""Parser of docker-compose.yml, and its services as processes of this machine."""
 
 import os
 import re
@@ -17,6 +17,7 @@ import psutil
 import yaml
 
 from astraflow.cli.ports import free_ports
+from tests.words import PROGRAM
 
 ROOT = Path(__file__).parents[2]
 ENTRYPOINT = ROOT / "deploy" / "node" / "entrypoint.sh"
@@ -24,14 +25,14 @@ ENTRYPOINT = ROOT / "deploy" / "node" / "entrypoint.sh"
 Json = dict[str, Any]
 
 PATIENCE_S = 180.0
-"""How long what must come is waited for: a machine may be slow, and busy with other work."""
+"""Time limit for an expected state, with a margin for a slow or busy machine. Seconds."""
 
 _VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
 _DURATION = re.compile(r"(\d+)s")
 
 
 def compose(environment: Mapping[str, str] | None = None) -> Json:
-    """The file with its variables replaced."""
+    """Returns the file with its variables replaced."""
     read: Json = _filled(yaml.safe_load((ROOT / "docker-compose.yml").read_text()), environment or {})
     return read
 
@@ -49,32 +50,34 @@ def _filled(value: Any, environment: Mapping[str, str]) -> Any:
 
 
 def seconds(text: str) -> float:
-    """A duration as the file has them."""
+    """Parses a duration of the file."""
     matched = _DURATION.fullmatch(text)
     assert matched is not None, text
     return float(matched[1])
 
 
 def mounts(service: Json) -> dict[str, tuple[str, bool]]:
-    """Where each volume is mounted: path -> (volume, whether it is only read)."""
+    """Returns the volumes of a service: mount path -> (volume, whether it is read-only)."""
     split = [given.split(":") for given in service.get("volumes", [])]
     return {target: (volume, mode == ["ro"]) for volume, target, *mode in split}
 
 
 def depends_on(service: Json) -> dict[str, str]:
-    """Whom it waits for, and for what of them."""
+    """Returns the services that a service waits for: name -> condition."""
     return {name: given["condition"] for name, given in service.get("depends_on", {}).items()}
 
 
 @dataclass(kw_only=True)
 class Composed:
-    """The services of the file on this machine: names of services are loopback, volumes and secrets are folders here.
+    """Services of the file on this machine: service names map to loopback, volumes and secrets to local folders.
 
-    What a container would not let them write, their home and their working directory, is watched here instead.
+    A container makes home and working directory read-only; tests check instead that both stay unchanged.
     """
 
     file: Json
     directory: Path
+    cli: Sequence[str] = (PROGRAM,)
+    """Command line of the commands in services."""
     processes: dict[str, subprocess.Popen[str]] = field(default_factory=dict)
     ports: dict[str, str] = field(default_factory=dict)
 
@@ -85,30 +88,30 @@ class Composed:
 
     @property
     def services(self) -> dict[str, Json]:
-        """By name."""
+        """Services by name."""
         found: dict[str, Json] = self.file["services"]
         return found
 
     @property
     def home(self) -> Path:
-        """Of the user; it is not there."""
+        """Home directory of the user; it does not exist."""
         return self.directory / "home"
 
     @property
     def working(self) -> Path:
-        """Where they are started."""
+        """Working directory of the services."""
         return self.directory / "working"
 
     def volume(self, name: str) -> Path:
-        """Of that name."""
+        """Returns the folder of a volume."""
         return self.directory / "volumes" / name
 
     def secret(self, name: str) -> Path:
-        """A file that holds it, or should."""
+        """Returns the path of a secret's file, which may be missing."""
         return self.directory / "secrets" / name
 
     def here(self, text: str, service: Json) -> str:
-        """A word of a command or of the environment, as it is on this machine."""
+        """Translates paths, service names and ports of a text to this machine."""
         for target, (volume, _) in mounts(service).items():
             text = re.sub(rf"{target}(?=/|$)", str(self.volume(volume)), text)
         text = re.sub(r"/run/secrets/([\w-]+)", lambda seen: str(self.secret(seen[1])), text)
@@ -118,7 +121,7 @@ class Composed:
         return re.sub(r"(?<=[:=])\d{4}\b", lambda seen: self.ports[seen[0]], text)
 
     def arguments(self, service: Json, words: Sequence[str]) -> Json:
-        """For `subprocess`, to run `words` in that service."""
+        """Returns the `subprocess` arguments that run `words` in a service."""
         environment = {name: self.here(value, service) for name, value in service.get("environment", {}).items()}
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
         around = {"PATH": path, "PYTHONPATH": str(ROOT), "HOME": str(self.home), "PYTHONUNBUFFERED": "1"}
@@ -132,18 +135,20 @@ class Composed:
         }
 
     def done(self, name: str, *words: str) -> subprocess.CompletedProcess[str]:
-        """What `docker compose exec NAME WORDS` would come to."""
+        """Runs the equivalent of `docker compose exec NAME WORDS`. `cli` replaces the command line, if there is one."""
         given = self.arguments(self.services[name], words)
+        if words[0] == PROGRAM:
+            given["args"] = [*self.cli, *given["args"][1:]]
         return subprocess.run(**given, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
 
     def is_healthy(self, name: str) -> bool:
-        """What its health check says."""
+        """Returns whether the health check of a service passes."""
         command, *words = self.services[name]["healthcheck"]["test"]
         assert command == "CMD"
         return self.done(name, *words).returncode == 0
 
     def start(self, name: str, copy: int = 1) -> None:
-        """Once what it waits for is there."""
+        """Starts a service after its dependencies meet their conditions."""
         for other, condition in depends_on(self.services[name]).items():
             if condition == "service_healthy":
                 self.until(partial(self.is_healthy, other), f"{other} is healthy")
@@ -158,15 +163,15 @@ class Composed:
             )
 
     def log(self, name: str) -> Path:
-        """Where it says what it says."""
+        """Returns the log file of a service."""
         return self.directory / f"{name}.log"
 
     def said(self, name: str) -> str:
-        """So far."""
+        """Returns the log of a service so far."""
         return self.log(name).read_text()
 
     def until(self, holds: Callable[[], bool], what: str) -> None:
-        """Wait for it. Raises: AssertionError when a process died that should not, or when it takes too long."""
+        """Waits until `holds` is true. Raises: AssertionError when a process failed, or after `PATIENCE_S`."""
         deadline = time.monotonic() + PATIENCE_S
         while not holds():
             died = [name for name, process in self.processes.items() if process.poll()]
@@ -175,9 +180,9 @@ class Composed:
             time.sleep(0.3)
 
     def stop(self) -> dict[str, int | None]:
-        """As `docker compose stop`: who depends on others first, each within its grace period. Returns exit codes.
+        """Stops dependents first, as `docker compose stop`, each within its grace period. Returns exit codes.
 
-        None for one that had to be killed, as Docker would.
+        The code is None where the grace period passed and Docker would kill the process.
         """
         codes: dict[str, int | None] = {}
         while left := {name.split(".")[0] for name in self.processes.keys() - codes.keys()}:
@@ -192,7 +197,7 @@ class Composed:
         return codes
 
     def left(self) -> list[psutil.Process]:
-        """What still runs of all that they started, as a container would end with its first process."""
+        """Returns the remaining processes, which a container would end with its first process."""
         found = []
         for process in psutil.process_iter():
             with suppress(psutil.Error):
@@ -201,7 +206,7 @@ class Composed:
         return found
 
     def kill(self) -> None:
-        """All of that."""
+        """Kills all remaining processes."""
         for process in self.left():
             with suppress(psutil.NoSuchProcess):
                 process.kill()

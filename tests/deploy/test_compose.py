@@ -1,4 +1,4 @@
-"""docker-compose.yml: what it starts can be started, it opens nothing, and the same commands are a run that learns."""
+"""docker-compose.yml: valid commands, no exposed ports or secrets, and a run with these commands that learns."""
 
 import http.cookiejar
 import json
@@ -17,6 +17,7 @@ from astraflow.runtime.toml import read_toml
 from maintainer.config import MaintainerConfig
 from maintainer.fleet.config import FleetConfig
 from tests.deploy.composed import ROOT, Composed, compose, depends_on, mounts, seconds
+from tests.fakes.forking import ForkingProgram
 from tests.words import PROGRAM, parsed
 
 TOKEN = "5f" * 32
@@ -24,7 +25,7 @@ TOKEN = "5f" * 32
 FILE = compose()
 SERVICES: dict[str, Any] = FILE["services"]
 ENDS = ("keys", "prepare", "tokens")
-"""Those that do something once."""
+"""Services that run to completion once."""
 
 ENDLESS = """
 extends = "smoke"
@@ -42,7 +43,7 @@ CHECKED = [name for name, service in SERVICES.items() if "healthcheck" in servic
 
 
 def options(name: str) -> dict[str, str]:
-    """What a service is told with `--NAME=VALUE`."""
+    """Returns the `--NAME=VALUE` options of a service."""
     said = [word.removeprefix("--").partition("=") for word in SERVICES[name]["command"] if word.startswith("--")]
     return {given: value for given, _, value in said}
 
@@ -62,7 +63,7 @@ def test_each_health_check_asks_that_service_for_itself_with_a_command_that_ther
     assert asked["address"].endswith(f":{options(name)['port']}")
 
 
-def test_what_others_wait_for_can_come() -> None:
+def test_dependencies_of_services_can_be_satisfied() -> None:
     for name, service in SERVICES.items():
         for other, condition in depends_on(service).items():
             wanted = "service_completed_successfully" if other in ENDS else "service_healthy"
@@ -109,14 +110,14 @@ def test_volumes_secrets_and_configurations_that_are_used_are_declared_and_all_a
     assert used == set(FILE["volumes"])
     built = {secret for service in SERVICES.values() for secret in service.get("build", {}).get("secrets", [])}
     assert {secret for service in SERVICES.values() for secret in service["secrets"]} | built == set(FILE["secrets"])
-    assert {one["source"] for service in SERVICES.values() for one in service.get("configs", [])} == set(
+    assert {config_["source"] for service in SERVICES.values() for config_ in service.get("configs", [])} == set(
         FILE["configs"]
     )
     assert all((ROOT / given["file"]).is_file() for given in FILE["configs"].values())
 
 
 def test_the_image_has_a_folder_of_its_user_for_each_volume() -> None:
-    """A new volume takes over owner and mode of the folder that it is mounted on; without one it would be root's."""
+    """A new volume inherits owner and mode of its mount folder; without the folder, root owns it."""
     image = (ROOT / "deploy" / "node" / "Dockerfile").read_text()
     assert image.index("install -d -o astraflow") < image.index("USER 10001")
     for service in SERVICES.values():
@@ -140,7 +141,7 @@ def test_nodes_hold_a_token_of_their_pool_and_not_the_run_token() -> None:
     assert SERVICES["node"]["environment"]["ASTRAFLOW_TOKEN_FILE"] == token
     assert options("tokens")["pool"] == options("node")["pool"]
     assert "reusable" in options("tokens")
-    assert SERVICES["tokens"]["environment"]["ASTRAFLOW_KEPT_TOKEN"] == token
+    assert SERVICES["tokens"]["environment"]["ASTRAFLOW_EXISTING_TOKEN_FILE"] == token
     having = {name: dict(mounts(service).values()).get("nodes") for name, service in SERVICES.items()}
     assert {name: is_read for name, is_read in having.items() if is_read is not None} == {"tokens": False, "node": True}
     assert depends_on(SERVICES["node"])["tokens"] == "service_completed_successfully"
@@ -154,7 +155,7 @@ def test_services_that_hand_on_weights_share_memory_that_outlives_each_of_them()
 
 
 def test_every_service_is_part_of_every_command_and_counts_come_from_the_environment() -> None:
-    """`down` leaves a service of a profile behind, and the next `up` forgets `--scale`."""
+    """`down` skips services of a profile, and the next `up` ignores an earlier `--scale`."""
     assert not any("profiles" in service for service in SERVICES.values())
     assert {name: int(service["scale"]) for name, service in SERVICES.items() if "scale" in service} == {
         "node": 3,
@@ -172,7 +173,7 @@ def test_each_role_keeps_its_state_in_a_volume_of_its_own() -> None:
         for name, service in SERVICES.items()
         if "/var/lib/astraflow" in mounts(service)
     }
-    assert keeping.pop("prepare") == "trainer"  # what it makes, the trainer takes up
+    assert keeping.pop("prepare") == "trainer"  # the trainer uses its output
     assert keeping == {name: name for name in keeping}
     assert keeping.keys() == {"weights", "dataflow", "trainer", "fleet", "web", "maintainer"}
 
@@ -193,7 +194,7 @@ def test_a_node_that_drains_is_given_the_time_for_it() -> None:
 
 
 def test_what_does_its_work_once_is_not_started_again_and_what_ended_by_decision_stays_away() -> None:
-    """Trainer and nodes end with 0 by decision, and with another code when the engine stops or a process dies."""
+    """Trainer and nodes exit with 0 when finished, and with another code when the engine stops or a process dies."""
     restarts = {name: service["restart"] for name, service in SERVICES.items()}
     assert {name for name, policy in restarts.items() if policy == "no"} == set(ENDS)
     assert {name for name, policy in restarts.items() if policy == "on-failure"} == set(RESTARTED_ON_FAILURE)
@@ -209,18 +210,18 @@ def test_the_files_of_fleet_and_maintainer_are_what_these_take() -> None:
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Iterator[Composed]:
-    """With stand-ins for engine and trainer, and without a token yet."""
+def run(tmp_path: Path, forking_cli: ForkingProgram) -> Iterator[Composed]:
+    """Services with simulated engine and trainer, still without a token."""
     recipe = tmp_path / "recipe.toml"
     recipe.write_text(ENDLESS)
     given = {"ASTRAFLOW_RECIPE": str(recipe), "ASTRAFLOW_RUN": "evening"}
-    composed = Composed(file=compose(given), directory=tmp_path)
+    composed = Composed(file=compose(given), directory=tmp_path, cli=forking_cli.command)
     yield composed
     composed.kill()
 
 
 def give_token(run: Composed) -> None:
-    """As the head of the file says."""
+    """Writes the run token as the head of docker-compose.yml describes."""
     path = run.secret("run-token")
     path.parent.mkdir(mode=0o700)
     path.write_text(f"{TOKEN}\n")
@@ -242,7 +243,7 @@ def test_without_the_authority_no_service_listens(run: Composed) -> None:
     give_token(run)
     done = run.done("weights", PROGRAM, *run.services["weights"]["command"])
     assert done.returncode == 2
-    assert "holds no certificate authority" in done.stderr
+    assert "[authority.not_found]" in done.stderr
 
 
 @pytest.mark.slow
@@ -273,31 +274,31 @@ def test_the_same_commands_on_this_machine_are_a_run_that_learns_and_ends_in_tim
 
 
 def of_the_maintainer(run: Composed) -> str:
-    """By the command line; the profile is on."""
+    """Returns the maintainer's status from the command line; empty before it has reported."""
     done = run.done("maintainer", PROGRAM, "maintainer", "status", "--fleet", "fleet:7003")
     assert done.returncode == 0, done
-    return done.stdout if "a stand-in, no model" in done.stdout else ""
+    return done.stdout if "simulated, no model" in done.stdout else ""
 
 
 def report(run: Composed) -> Any:
-    """By the command of the head of the file."""
+    """Returns the run's report from the command at the head of docker-compose.yml."""
     done = run.done("dataflow", PROGRAM, "report", "dataflow:7001", "--once", "--json")
     assert done.returncode == 0, done
     return json.loads(done.stdout)
 
 
 def steps(run: Composed) -> int:
-    """Of the trainer."""
+    """Returns the number of trainer steps."""
     return int(report(run)["streams"][0]["steps"])
 
 
 def pools(run: Composed) -> list[str]:
-    """Of each node that is ready."""
+    """Returns the pool of each ready node."""
     return [node["facts"]["pool"] for node in report(run)["nodes"] if node["state"] == "ready"]
 
 
 def shows_the_run(run: Composed) -> None:
-    """The page: its link logs in, over TLS that the run's authority vouches for."""
+    """Logs in to the page with its link, over TLS verified with the run's authority."""
     run.until(lambda: "ready https://" in run.said("web"), "the page")
     assert "token=" not in run.said("web")
     link = run.done("web", PROGRAM, "login-link", "/var/lib/astraflow/web").stdout.strip()
@@ -313,8 +314,8 @@ def shows_the_run(run: Composed) -> None:
 
 
 def has_a_pool_that_people_change(run: Composed) -> None:
-    """The fleet service starts a node in its container, which joins with a token of its own."""
-    at = ["--at", "fleet:7003", "--json"]
+    """Makes the fleet service start a node in its container; the node joins with its own token."""
+    at = ["--address", "fleet:7003", "--json"]
     made = run.done("fleet", PROGRAM, "fleet", "plan", "here", "--target", "1", "--reason", "a test", *at)
     assert made.returncode == 0, made
     applied = run.done("fleet", PROGRAM, "fleet", "apply", json.loads(made.stdout)["id"], *at)
@@ -323,7 +324,7 @@ def has_a_pool_that_people_change(run: Composed) -> None:
 
 
 def keys_of(run: Composed) -> dict[str, bytes]:
-    """What must be the same as long as the run lasts."""
+    """Returns the key files, which must not change during the run."""
     folders = (run.volume("keys"), run.volume("public"))
     files = (path for folder in folders for path in folder.rglob("*") if path.is_file())
     return {str(path): path.read_bytes() for path in files if path.name != "revoked.json"}
@@ -336,7 +337,7 @@ def test_keys_are_made_once_and_only_their_public_halves_can_be_read_by_others(r
     run.start("keys")
     assert run.processes["keys"].wait() == 0
     assert keys_of(run) == found
-    assert Authority.opened(run.volume("keys") / "authority").pin == (run.volume("public") / "ca.hash").read_text()
+    assert Authority.load(run.volume("keys") / "authority").pin == (run.volume("public") / "ca.hash").read_text()
     private = [path for path in run.volume("keys").rglob("*") if path.is_file()]
     assert {path.stat().st_mode & 0o777 for path in private} == {0o600}
     public = list(run.volume("public").iterdir())

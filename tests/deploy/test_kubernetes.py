@@ -1,4 +1,4 @@
-"""The manifests of deploy/kubernetes: a server takes them, what they start can be started, their rights suffice."""
+"""Manifests of deploy/kubernetes: accepted by an API server, with valid commands and sufficient rights."""
 
 import json
 import re
@@ -19,11 +19,11 @@ from astraflow.access.authority import Authority
 from astraflow.runtime.clock import SystemClock
 from maintainer.fleet.config import FleetConfig
 from maintainer.fleet.providers import providers
-from maintainer.fleet.providers.base import Auth, LaunchSpec, NodePlan, Provider, Retired, Tags
+from maintainer.fleet.providers.base import Auth, LaunchSpec, NodePlan, Provider, RetireResult, Tags
 from maintainer.fleet.providers.kubernetes_config import KubernetesOptions
 from maintainer.fleet.providers.kubernetes_manifest import ORDER, pod_manifest
-from tests.fakes.kubernetes_api import FakeCluster, Machine, Refused, check_fields
-from tests.suites.provider import launch_id
+from tests.fakes.kubernetes_api import ApiRefusal, FakeCluster, Machine, check_fields
+from tests.suites.provider_suite import launch_id
 from tests.words import parsed
 
 pytestmark = pytest.mark.anyio
@@ -33,24 +33,24 @@ DEPLOY = ROOT / "deploy" / "kubernetes"
 KEDA = ROOT / "deploy" / "keda" / "rollout-nodes.yaml"
 NAMESPACE = "astraflow-nodes"
 MOUNTED = "/run/astraflow"
-SLEEPER = (sys.executable, "-S", "-E", str(ROOT / "tests" / "fakes" / "sleeper.py"))
+SLEEPER = (sys.executable, "-S", "-E", str(ROOT / "tests" / "fakes" / "sleeping_node.py"))
 
 Json = dict[str, Any]
 
 
 def manifests(name: str) -> list[Json]:
-    """Of a file, in its order."""
+    """Returns the manifests of a file in order."""
     return list(yaml.safe_load_all((DEPLOY / name).read_text()))
 
 
 def one(name: str, kind: str) -> Json:
-    """The only one of its kind."""
+    """Returns the only manifest of a kind in a file."""
     (found,) = [given for given in manifests(name) if given["kind"] == kind]
     return found
 
 
 def pods() -> list[tuple[str, Json]]:
-    """Each pod that a manifest here makes: its name, and its spec."""
+    """Returns name and spec of each pod template in the manifests."""
     files = [*DEPLOY.glob("*.yaml"), KEDA]
     documents = [given for file in files for given in yaml.safe_load_all(file.read_text())]
     return [
@@ -61,14 +61,14 @@ def pods() -> list[tuple[str, Json]]:
 
 
 def words_of(container: Json) -> list[str]:
-    """What follows the program in a container's command line."""
+    """Returns the arguments of a container's `astraflow` command."""
     command: list[str] = [*container["command"], *container.get("args", [])]
     assert command[0] == "astraflow"
     return command[1:]
 
 
 def fleet_config() -> FleetConfig:
-    """What the fleet service is told there."""
+    """Returns the fleet service's configuration from the manifests."""
     return FleetConfig.parse(tomllib.loads(one("run.yaml", "ConfigMap")["data"]["fleet.toml"]), where="")
 
 
@@ -79,7 +79,7 @@ def cluster(tmp_path: Path) -> Iterator[FakeCluster]:
 
 
 def apply(cluster: FakeCluster, *names: str) -> None:
-    """With the official client, as `kubectl create -f` does."""
+    """Creates the manifests with the official client, as `kubectl create -f` does."""
     cluster.put("namespaces", "", {"metadata": {"name": "astraflow"}})
     settings = client.Configuration()
     config.load_kube_config(str(cluster.kubeconfig), client_configuration=settings)
@@ -97,14 +97,14 @@ def test_an_api_server_takes_every_manifest(cluster: FakeCluster) -> None:
 
 
 def test_a_field_in_the_wrong_place_would_be_noticed(cluster: FakeCluster, tmp_path: Path) -> None:
-    """The one before could not fail otherwise."""
+    """Verifies that the previous test can fail."""
     spoilt = one("run.yaml", "StatefulSet")
     spoilt["spec"]["template"]["spec"]["fsGroupChangePolicy"] = "OnRootMismatch"  # belongs a level deeper
     path = tmp_path / "spoilt.yaml"
     path.write_text(json.dumps(spoilt))
     with pytest.raises(ValueError, match="fsGroupChangePolicy"):
         apply(cluster, str(path))
-    with pytest.raises(Refused, match="fsGroupChangePolicy"):
+    with pytest.raises(ApiRefusal, match="fsGroupChangePolicy"):
         check_fields("statefulsets", spoilt)
 
 
@@ -148,7 +148,7 @@ def test_what_is_prepared_is_an_authority_that_services_open_and_is_made_once(tm
     command = [sys.executable, "-m", "astraflow.cli", *(str(run) if word == MOUNTED else word for word in words[1:])]
     subprocess.run(command, cwd=ROOT, check=True)
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
-    Authority.opened(run / "authority")
+    Authority.load(run / "authority")
     assert all(path.stat().st_mode & 0o077 == 0 for path in before)
     subprocess.run(command, cwd=ROOT, check=True)
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
@@ -206,7 +206,7 @@ def test_trainer_and_page_join_where_the_run_says_and_keep_their_identity_in_a_v
     assert told["dataflow"] == f"run.astraflow.svc:{ports['join']}"
     mounts = {mount["mountPath"]: mount for mount in container["volumeMounts"]}
     lasting = "/var/lib/astraflow"
-    assert told["keep"].is_relative_to(lasting)
+    assert told["credential_folder"].is_relative_to(lasting)
     assert told["directory"].is_relative_to(lasting)
     volume = mounts[lasting]["name"]
     assert "emptyDir" not in next((given for given in spec["volumes"] if given["name"] == volume), {})
@@ -227,7 +227,7 @@ def test_kedas_nodes_join_with_a_token_of_their_pool() -> None:
     told = parsed(words_of(container)).params
     assert told["pool"] == "gpu"
     assert told["token_file"] == Path("/secret/token")
-    assert not told["ca_hash"]  # the token has it
+    assert not told["ca_hash"]  # the token contains the hash
     assert told["drain_s"] < deployment["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
 
 
@@ -268,19 +268,19 @@ def test_the_nodes_pod_is_what_the_service_makes_and_a_restricted_namespace_take
 
 
 def rules() -> list[Json]:
-    """What the fleet service may do."""
+    """Returns the RBAC rules of the fleet service."""
     found: list[Json] = one("nodes.yaml", "Role")["rules"]
     return found
 
 
 def rights() -> list[tuple[str, str]]:
-    """Each verb of each resource."""
+    """Returns each (resource, verb) pair of the rules."""
     return [(given["resources"][0], verb) for given in rules() for verb in given["verbs"]]
 
 
 @pytest.fixture
 async def provider(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Provider]:
-    """As the manifests configure it, with the service account's rights."""
+    """Provider as the manifests configure it, with the service account's rights."""
     apply(cluster, "nodes.yaml", "run.yaml")
     cluster.machines = [Machine(name="gpu-1", taint="nvidia.com/gpu", allocatable={"nvidia.com/gpu": 8})]
     cluster.roles["fleet"] = rules()
@@ -292,14 +292,14 @@ async def provider(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> Asy
 
 
 async def everything(provider: Provider) -> None:
-    """All that the fleet service asks of it."""
+    """Calls every provider method that the fleet service uses."""
     launch, tags = launch_id(), Tags(cluster="evening", pool="gpu", run="run", expires_at=4_000_000_000.0)
     spec = LaunchSpec(tags=tags, node=NodePlan(dataflow="run.astraflow.svc:7000"), type="gpu", token="afj.x")
     handle = await provider.launch(spec, launch)
     assert await provider.launch(spec, launch) == handle
     assert (await provider.describe(handle)).tags == tags
     assert [seen.handle for seen in await provider.list("evening")] == [handle]
-    while await provider.retire(launch) is not Retired.GONE:
+    while await provider.retire(launch) is not RetireResult.GONE:
         pass
 
 

@@ -1,4 +1,4 @@
-"""The container's entrypoint, run as it is, with a program that stands for `astraflow`."""
+"""The container's entrypoint with a substitute for the `astraflow` program."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ TOKEN = "afj.canary-token"
 
 @pytest.fixture
 def path(tmp_path: Path) -> str:
-    """Where a program called astraflow says its arguments, then sleeps if it is told to."""
+    """PATH with a program `astraflow` that prints its arguments, then sleeps if SLEEPS is set."""
     (tmp_path / "bin").mkdir()
     program = tmp_path / "bin" / "astraflow"
     program.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n[ -z "${SLEEPS:-}" ] || exec sleep 600\n')
@@ -50,14 +50,14 @@ def test_other_commands_need_no_token(path: str) -> None:
 
 
 def test_a_token_that_is_kept_is_minted_again_only_when_it_is_missing_or_old(path: str, tmp_path: Path) -> None:
-    """Nodes come back under their names only with the token that they joined with."""
+    """Nodes rejoin under their names only with their original token."""
     kept = tmp_path / "token"
-    assert run(path, "token", "host:1", ASTRAFLOW_KEPT_TOKEN=str(kept)).stdout.split() == ["token", "host:1"]
+    assert run(path, "token", "host:1", ASTRAFLOW_EXISTING_TOKEN_FILE=str(kept)).stdout.split() == ["token", "host:1"]
     kept.write_text(TOKEN)
-    assert run(path, "token", "host:1", ASTRAFLOW_KEPT_TOKEN=str(kept)).stdout == ""
+    assert run(path, "token", "host:1", ASTRAFLOW_EXISTING_TOKEN_FILE=str(kept)).stdout == ""
     old = time.time() - 15 * 86_400
     os.utime(kept, (old, old))
-    assert run(path, "token", "host:1", ASTRAFLOW_KEPT_TOKEN=str(kept)).stdout.split() == ["token", "host:1"]
+    assert run(path, "token", "host:1", ASTRAFLOW_EXISTING_TOKEN_FILE=str(kept)).stdout.split() == ["token", "host:1"]
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_a_node_ends_at_its_expiry(path: str) -> None:
     assert soon.returncode == 124
     late = run(path, "join", "h:1", ASTRAFLOW_TOKEN=TOKEN, ASTRAFLOW_EXPIRES_AT="1000000000.0")
     assert late.returncode == 124
-    assert "past its time" in late.stderr
+    assert "has passed" in late.stderr
 
 
 @pytest.mark.parametrize("expiry", [{}, {"ASTRAFLOW_EXPIRES_AT": "4000000000"}])

@@ -1,4 +1,4 @@
-"""The requirements of the image, as the Dockerfile has them printed."""
+"""Requirements of the image, printed by deploy/node/requirements.py."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""This machine's address beyond loopback, where it has one."""
+"""The IPv4 address of this machine beyond loopback, where it has one."""
 
 import socket
 
@@ -8,8 +8,11 @@ from astraflow.runtime.hosts import is_loopback
 
 
 def beyond_loopback() -> str:
-    """An IPv4 address of a network interface; empty for a machine that has none but loopback."""
+    """Returns an IPv4 address of a network interface other than loopback; empty when the machine has none."""
     found = (
-        one.address for addresses in psutil.net_if_addrs().values() for one in addresses if one.family == socket.AF_INET
+        address.address
+        for addresses in psutil.net_if_addrs().values()
+        for address in addresses
+        if address.family == socket.AF_INET
     )
     return next((address for address in found if not is_loopback(address)), "")

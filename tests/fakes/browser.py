@@ -1,4 +1,4 @@
-"""Debian's Chromium, and everything it complains about."""
+"""Debian's Chromium, with its console errors, exceptions and failed requests."""
 
 import os
 from collections.abc import AsyncIterator, Mapping
@@ -11,7 +11,7 @@ from playwright.async_api import Browser, BrowserContext, Page, Request, async_p
 
 CHROMIUM = Path("/usr/bin/chromium")
 
-expect.set_options(timeout=40_000)  # a busy machine is no failure
+expect.set_options(timeout=40_000)  # a busy machine must not fail the test
 
 _FLAGS = (
     "--no-sandbox",
@@ -25,13 +25,13 @@ _FLAGS = (
 )
 
 
-GIVEN_UP = "net::ERR_ABORTED"
-"""A request that was on its way when the page was left, or that is a download."""
+REQUEST_ABORTED = "net::ERR_ABORTED"
+"""Error of a request that was pending when the page was left, or that is a download."""
 
 
-class Complaints:
-    """Console errors (answers that refuse and violations of the content security policy are some), exceptions, and
-    requests without an answer.
+class BrowserErrors:
+    """Console errors (including refused requests and violations of the content security policy), exceptions, and
+    requests without a response.
     """
 
     def __init__(self) -> None:
@@ -43,12 +43,12 @@ class Complaints:
         page.on("requestfailed", self._note_failed)
 
     def taken(self) -> list[str]:
-        """What was heard since this was asked last."""
+        """Returns the errors since the last call."""
         heard, self.heard = self.heard, []
         return heard
 
     def _note_failed(self, request: Request) -> None:
-        if request.failure not in (None, GIVEN_UP):
+        if request.failure not in (None, REQUEST_ABORTED):
             self._note(f"{request.url}: {request.failure}")
 
     def _note(self, text: str) -> None:
@@ -57,8 +57,8 @@ class Complaints:
 
 @asynccontextmanager
 async def browser(environment: Mapping[str, str] | None = None) -> AsyncIterator[Browser]:
-    """A headless Chromium, with more environment variables. A machine that runs these tests must have it: they never
-    skip themselves.
+    """Headless Chromium, with extra environment variables. A machine that runs these tests must have Chromium: they
+    are never skipped.
     """
     if not CHROMIUM.exists():
         pytest.fail(f"{CHROMIUM} is missing: apt-get install chromium, or leave these tests out with -m 'not browser'")
@@ -74,10 +74,10 @@ async def browser(environment: Mapping[str, str] | None = None) -> AsyncIterator
 @asynccontextmanager
 async def logged_in_page(
     chromium: Browser, login_url: str, **options: Any
-) -> AsyncIterator[tuple[Page, Complaints, BrowserContext]]:
-    """A page that followed the login link, with what it complains about."""
+) -> AsyncIterator[tuple[Page, BrowserErrors, BrowserContext]]:
+    """Yields a page that followed the login link, with its errors."""
     context = await chromium.new_context(**options)
-    page, complaints = await context.new_page(), Complaints()
+    page, complaints = await context.new_page(), BrowserErrors()
     complaints.listen(page)
     await page.goto(login_url)
     yield page, complaints, context

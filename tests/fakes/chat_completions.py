@@ -1,7 +1,7 @@
-"""A server that speaks chat completions: what it answers follows from what it is sent, as a model's would.
+"""A server for the Chat Completions API: its answers follow from the requests, as those of a model do.
 
-A sibling of `tests.fakes.messages_api`, with its behaviours. Endpoints differ in the words that they know: it refuses
-with 400 what it was told not to know, as they do. `python -m tests.fakes.chat_completions good` serves one.
+Counterpart of `tests.fakes.messages_api`, with the same behaviours. Endpoints support different fields: the server
+refuses unsupported fields with 400. `python -m tests.fakes.chat_completions good` serves one.
 """
 
 import asyncio
@@ -17,21 +17,21 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from astraflow.runtime.http import listening, serving_http, url_of
-from maintainer.llm.base import Message, Said, ToolCall, ToolReply
-from maintainer.llm.good import good
+from maintainer.llm.conversation_view import ConversationView, Step
+from maintainer.llm.good_character import good
+from maintainer.llm.interface import Message, TextPart, ToolCall, ToolReply
 from maintainer.llm.scripted import CHARACTERS
-from maintainer.llm.talk import Step, Talk
 from tests.fakes.messages_api import Behaviour
 
 KEY = "sk-not-a-key"
 WORDS = frozenset({"model", "messages", "tools", "tool_choice", "parallel_tool_calls", "max_tokens"})
-"""What it knows of a request, unless a test says otherwise."""
-NEWER = (WORDS - {"max_tokens", "parallel_tool_calls"}) | {"max_completion_tokens"}
-"""What an endpoint of the other kind knows."""
+"""Supported request fields, by default."""
+NEWER_FIELDS = (WORDS - {"max_tokens", "parallel_tool_calls"}) | {"max_completion_tokens"}
+"""Request fields of endpoints that use the newer names."""
 
 
 class FakeChatCompletions:
-    """One server. `behaviour` may be changed while it runs."""
+    """Server of one endpoint. A test may change `behaviour` while it runs."""
 
     def __init__(self, words: frozenset[str], *, knows_strict: bool) -> None:
         self.words = words
@@ -40,10 +40,10 @@ class FakeChatCompletions:
         self.behaviour: Behaviour = good
         self.requests: list[dict[str, Any]] = []
         self.refused: list[str] = []
-        """What was wrong with requests that it did not take."""
+        """Reasons of refused requests."""
 
     async def completions(self, request: Request) -> Response:
-        """`POST /v1/chat/completions`."""
+        """Handles `POST /v1/chat/completions`."""
         if request.headers.get("authorization") != f"Bearer {KEY}":
             return JSONResponse({"error": {"message": "invalid key"}}, status_code=401)
         body = await request.json()
@@ -52,17 +52,17 @@ class FakeChatCompletions:
             self.refused.append(problem)
             return JSONResponse({"error": {"message": problem, "type": "invalid_request_error"}}, status_code=400)
         self.requests.append(body)
-        steps = self.behaviour(Talk(tuple(_messages(body))))
+        steps = self.behaviour(ConversationView(tuple(_messages(body))))
         return JSONResponse(_completion(body, steps, number=len(self.requests)))
 
     def _problem(self, body: Mapping[str, Any]) -> str:
-        """What an endpoint would refuse; empty when nothing."""
+        """Returns the reason why an endpoint would refuse the request; empty when it would not."""
         unknown = sorted(set(body) - self.words)
         if unknown:
             return f"unsupported parameter: {unknown[0]}"
         most = body.get("max_completion_tokens", body.get("max_tokens"))
         if not isinstance(most, int):
-            return "this stand-in wants to know the most tokens of an answer"
+            return "max_tokens is required"
         if not self.knows_strict and any("strict" in tool["function"] for tool in body["tools"]):
             return "unsupported parameter: tools.function.strict"
         if body["messages"][0]["role"] != "system":
@@ -83,7 +83,7 @@ class FakeChatCompletions:
 async def serving_completions(
     words: frozenset[str] = WORDS, *, knows_strict: bool = True
 ) -> AsyncIterator[FakeChatCompletions]:
-    """Serve on a free port until the block ends."""
+    """Serves on a free port until the block ends."""
     api = FakeChatCompletions(words, knows_strict=knows_strict)
     app = Starlette(routes=[Route("/v1/chat/completions", api.completions, methods=["POST"])])
     with listening("127.0.0.1", 0) as listener:
@@ -93,13 +93,13 @@ async def serving_completions(
 
 
 def _messages(body: Mapping[str, Any]) -> Iterator[Message]:
-    """Without the system text; a tool's answer is a message of its own."""
+    """Yields the messages without the system text; the result of a tool is a message of its own."""
     for message in body["messages"][1:]:
         if message["role"] == "tool":
             reply = ToolReply(call=message["tool_call_id"], content=message["content"])
             yield Message(role="user", parts=(reply,))
             continue
-        said = (Said(text=message["content"]),) if message["content"] else ()
+        said = (TextPart(text=message["content"]),) if message["content"] else ()
         calls = tuple(_call(call) for call in message.get("tool_calls") or ())
         yield Message(role=message["role"], parts=(*said, *calls))
 

@@ -1,4 +1,4 @@
-"""A cloud in memory, in virtual time: what several provider objects share, as unreliable as a test wants it."""
+"""A cloud in memory, in virtual time, shared by several provider objects, with the failures that a test configures."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -12,7 +12,7 @@ from maintainer.fleet.providers.base import (
     LaunchSpec,
     ProviderError,
     Quote,
-    Retired,
+    RetireResult,
     State,
     fingerprint,
 )
@@ -23,20 +23,20 @@ TYPES = {"small": 1.0, "large": 4.0}
 
 @dataclass(kw_only=True)
 class Machine:
-    """One instance, as the cloud has it."""
+    """One instance in the state of the cloud."""
 
     instance: Instance
     fingerprint: str
     gone_at: float | None = None
     is_stuck: bool = False
-    """It will not boot."""
+    """Will not boot."""
 
 
 class Cloud:
-    """The world behind the providers.
+    """State that the provider objects share.
 
-    boot_s: from PENDING to RUNNING. end_s: from being asked to end to its end. lag_s: what was launched is listed, and
-    found under its launch id, only then: two launches of one id within it are two instances, unless `has_memory`.
+    boot_s: from PENDING to RUNNING. end_s: from the terminate request to the end. lag_s: delay until an instance is
+    listed and found by its launch id; two launches with one id within it give two instances, unless `has_memory`.
     """
 
     def __init__(
@@ -49,10 +49,10 @@ class Cloud:
         self.has_memory = has_memory
         self.machines: dict[str, Machine] = {}
         self.starts = 0
-        """Instances that were ever started."""
+        """Instances started in total."""
 
     def find(self, launch_id: str, *, is_seen: bool = False) -> list[Machine]:
-        """Living machines of a launch; is_seen: only those that show."""
+        """Returns the living machines of a launch; is_seen: only the listed ones."""
         return [
             machine
             for machine in self.machines.values()
@@ -62,24 +62,24 @@ class Cloud:
         ]
 
     def alive(self) -> list[Machine]:
-        """All that cost money."""
+        """Returns every machine that costs money."""
         return [machine for machine in self.machines.values() if self.state(machine) is not State.GONE]
 
     def shows(self, machine: Machine) -> bool:
-        """Whether the cloud's own list has it already."""
+        """Returns whether the cloud already lists the machine."""
         return self.clock.wall() - machine.instance.created_at >= self.lag_s
 
     def state(self, machine: Machine) -> State:
-        """Now."""
+        """Returns the current state of the machine."""
         now = self.clock.wall()
         if machine.gone_at is not None:
-            return State.GONE if now >= machine.gone_at else State.GOING
+            return State.GONE if now >= machine.gone_at else State.TERMINATING
         if machine.is_stuck:
             return State.STUCK
         return State.RUNNING if now - machine.instance.created_at >= self.boot_s else State.PENDING
 
     def start(self, spec: LaunchSpec, launch_id: str) -> Handle:
-        """Another machine, whatever there is already."""
+        """Starts another machine, regardless of existing ones."""
         self.starts += 1
         handle = Handle(provider=KIND, id=f"i-{self.starts}", launch_id=launch_id)
         instance = Instance(
@@ -94,13 +94,13 @@ class Cloud:
         self.machines[handle.id] = Machine(instance=instance, fingerprint=fingerprint(spec))
         return handle
 
-    def take_away(self, machine: Machine, *, in_s: float) -> None:
-        """The provider needs it back: it says so now, and it is gone then."""
+    def preempt(self, machine: Machine, *, in_s: float) -> None:
+        """Preempts the machine: gives notice now and ends it after the notice."""
         machine.gone_at = self.clock.wall() + in_s
         machine.instance = replace(machine.instance, notice_at=machine.gone_at)
 
     def end(self, machine: Machine, *, after_s: float) -> None:
-        """It is gone after so long."""
+        """Ends the machine after this delay."""
         if machine.gone_at is None:
             machine.gone_at = self.clock.wall() + after_s
 
@@ -126,14 +126,14 @@ class CloudProvider:
         self.fault("launch after")
         return handle
 
-    async def retire(self, launch_id: str, *, keep: Handle | None = None) -> Retired:
+    async def retire(self, launch_id: str, *, keep: Handle | None = None) -> RetireResult:
         self.fault("retire before")
-        doomed = [one for one in self.cloud.find(launch_id, is_seen=True) if one.instance.handle != keep]
+        doomed = [machine for machine in self.cloud.find(launch_id, is_seen=True) if machine.instance.handle != keep]
         for machine in doomed:
             self.cloud.end(machine, after_s=self.cloud.end_s)
         is_over = all(self.cloud.state(machine) is State.GONE for machine in doomed)
         self.fault("retire after")
-        return Retired.GONE if is_over else Retired.GOING
+        return RetireResult.GONE if is_over else RetireResult.TERMINATING
 
     async def list(self, cluster: str) -> tuple[Instance, ...]:
         self.fault("list before")
@@ -158,13 +158,13 @@ class CloudProvider:
         price = self._price(spec) * (0.4 if spec.is_spot else 1.0)
         return Quote(usd_per_hour=price, launch_delay_s=60.0, source="made up for tests")
 
-    async def rehearse(self, spec: LaunchSpec) -> str:
-        self.fault("launch before")  # what a launch would fail with
+    async def preflight(self, spec: LaunchSpec) -> str:
+        self.fault("launch before")  # error of the next launch
         self._price(spec)
         return f"a {spec.type or 'small'} machine would be started"
 
-    async def lose(self, launch_id: str) -> None:
-        """Its machines are gone at once."""
+    async def inject_fault(self, launch_id: str) -> None:
+        """Ends its machines at once."""
         for machine in self.cloud.find(launch_id):
             self.cloud.end(machine, after_s=0.0)
 
@@ -181,7 +181,7 @@ class CloudProvider:
 
 
 def failing_once(error: type[ProviderError], point: str) -> Fault:
-    """Raises that error the first time the point is passed."""
+    """Raises this error the first time the point is passed."""
     left = [error(f"made up for a test at {point}")]
 
     def fault(passed: str) -> None:

@@ -1,6 +1,6 @@
-"""A dataflow that only reports: the real control plane service over an imagined run.
+"""A dataflow that only reports: the real control plane service over a synthetic run.
 
-Run it by itself to work on the pages: `python -m tests.fakes.control_plane --port 4700 --from 20`.
+To work on the pages, run it alone: `python -m tests.fakes.control_plane --port 4700 --from 20`.
 """
 
 import argparse
@@ -10,59 +10,59 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from astraflow.contract.advice import FleetTerms
 from astraflow.contract.errors import InvalidInput, UnknownNode
 from astraflow.contract.plugins import PluginChange
+from astraflow.contract.recommendations import FleetConstraints
 from astraflow.scaling.options import Spec
-from astraflow.scaling.replay import changed_spec, replayed
-from astraflow.wire.codec_advice import decode_question, decode_terms, encode_answer
+from astraflow.scaling.what_if import changed_spec, replay
 from astraflow.wire.codec_control import decode_change, encode_event, encode_report
 from astraflow.wire.codec_evaluations import encode_evaluation
-from astraflow.wire.codec_lookups import (
+from astraflow.wire.codec_queries import (
     decode_group_query,
     decode_reward_query,
     decode_trajectory_query,
+    encode_histogram,
     encode_sample,
     encode_sampled_group,
-    encode_spread,
 )
+from astraflow.wire.codec_recommendations import decode_fleet_constraints, decode_question, encode_answer
 from astraflow.wire.pb import control_plane_pb2 as pb
 from astraflow.wire.pb.control_plane_pb2_grpc import ControlPlaneServicer, add_ControlPlaneServicer_to_server
-from astraflow.wire.server import Listen, serving
-from tests.fakes.world import World
+from astraflow.wire.server import ListenOptions, serving
+from tests.fakes.synthetic_run import SyntheticRun
 
-KEPT = 900
+HISTORY_REPORTS = 900
 TOKEN = "run-token"
 
 
 class FakeControlPlane(ControlPlaneServicer):
-    """Serves a world whose clock the test moves."""
+    """Serves a synthetic run whose clock the test advances."""
 
-    def __init__(self, world: World | None = None, *, sequence: int = 0) -> None:
-        self.world = world or World()
+    def __init__(self, synthetic_run: SyntheticRun | None = None, *, sequence: int = 0) -> None:
+        self.synthetic_run = synthetic_run or SyntheticRun()
         self.sequence = sequence
         self.actions: list[tuple[str, str, str]] = []
-        """Kind, subject and actor of what was asked."""
+        """Kind, subject and actor of each request."""
         self.changes: list[PluginChange] = []
-        self.terms: FleetTerms | None = None
-        """What a fleet service told last."""
+        self.terms: FleetConstraints | None = None
+        """Last constraints from a fleet service."""
         self._moved = asyncio.Condition()
 
     async def advance(self, seconds: int = 1) -> None:
-        """Let time pass; watchers get only the newest report, as from a busy service."""
+        """Advances the time; watchers get only the newest report, as from a busy service."""
         async with self._moved:
             self.sequence += seconds
             self._moved.notify_all()
 
     @asynccontextmanager
     async def serving(self, *, port: int = 0) -> AsyncIterator[str]:
-        """Listen; yields the address."""
-        listen = Listen(port=port, token=TOKEN, drain_s=0.0)
+        """Serves until the block ends; yields the address."""
+        listen = ListenOptions(port=port, token=TOKEN, drain_s=0.0)
         async with serving(listen, lambda server: add_ControlPlaneServicer_to_server(self, server)) as address:
             yield address
 
     async def GetReport(self, request: pb.GetReportRequest, context: Any) -> pb.Report:  # noqa: N802 (the service's name)
-        return encode_report(self.world.report(self.sequence))
+        return encode_report(self.synthetic_run.report(self.sequence))
 
     async def WatchReport(self, request: pb.WatchReportRequest, context: Any) -> AsyncIterator[pb.Report]:  # noqa: N802 (the service's name)
         sent = 0
@@ -71,15 +71,15 @@ class FakeControlPlane(ControlPlaneServicer):
                 while self.sequence <= sent:
                     await self._moved.wait()
                 sent = self.sequence
-            yield encode_report(self.world.report(sent))
+            yield encode_report(self.synthetic_run.report(sent))
 
     async def History(self, request: pb.HistoryRequest, context: Any) -> pb.HistoryReply:  # noqa: N802 (the service's name)
-        first = max(request.after_sequence + 1, self.sequence - min(request.limit, KEPT) + 1, 1)
-        reports = [self.world.report(second, is_history=True) for second in range(first, self.sequence + 1)]
+        first = max(request.after_sequence + 1, self.sequence - min(request.limit, HISTORY_REPORTS) + 1, 1)
+        reports = [self.synthetic_run.report(second, is_history=True) for second in range(first, self.sequence + 1)]
         return pb.HistoryReply(reports=[encode_report(report) for report in reports])
 
     async def Trajectories(self, request: pb.TrajectoriesRequest, context: Any) -> pb.TrajectoriesReply:  # noqa: N802 (the service's name)
-        page = self.world.trajectories(self.sequence, decode_trajectory_query(request))
+        page = self.synthetic_run.trajectories(self.sequence, decode_trajectory_query(request))
         return pb.TrajectoriesReply(
             trajectories=[encode_sample(sample) for sample in page.trajectories],
             has_older=page.has_older,
@@ -87,16 +87,16 @@ class FakeControlPlane(ControlPlaneServicer):
         )
 
     async def Groups(self, request: pb.GroupsRequest, context: Any) -> pb.GroupsReply:  # noqa: N802 (the service's name)
-        page = self.world.groups(self.sequence, decode_group_query(request))
+        page = self.synthetic_run.groups(self.sequence, decode_group_query(request))
         return pb.GroupsReply(groups=[encode_sampled_group(group) for group in page.groups], has_older=page.has_older)
 
     async def Rewards(self, request: pb.RewardsRequest, context: Any) -> pb.RewardsReply:  # noqa: N802 (the service's name)
-        return encode_spread(self.world.rewards(self.sequence, decode_reward_query(request)))
+        return encode_histogram(self.synthetic_run.rewards(self.sequence, decode_reward_query(request)))
 
     async def Events(self, request: pb.EventsRequest, context: Any) -> pb.EventsReply:  # noqa: N802 (the service's name)
         known = {
             event.ordinal: event
-            for event in self.world.events(self.sequence)
+            for event in self.synthetic_run.events(self.sequence)
             if (not request.kinds or event.kind in request.kinds)
             and (not request.HasField("before") or event.ordinal < request.before)
             and request.text.casefold() in f"{event.subject} {event.message}".casefold()
@@ -106,12 +106,12 @@ class FakeControlPlane(ControlPlaneServicer):
         return pb.EventsReply(events=shown, has_older=len(newest) > len(shown))
 
     async def DrainNode(self, request: pb.DrainNodeRequest, context: Any) -> pb.ControlReply:  # noqa: N802 (the service's name)
-        names = {f"n{index}": name for index, name in enumerate(self.world.nodes)}
+        names = {f"n{index}": name for index, name in enumerate(self.synthetic_run.nodes)}
         if request.node not in names:
             raise UnknownNode(f"no node {request.node} is in the run")
-        self.world.draining.add(request.node)
+        self.synthetic_run.draining.add(request.node)
         self.actions.append(("drain", request.node, request.actor))
-        self.world.act(
+        self.synthetic_run.act(
             self.sequence, "node_draining", names[request.node], f"asked by {request.actor}: {request.reason}"
         )
         return pb.ControlReply(message=f"node {request.node} finishes what it has, then leaves")
@@ -120,24 +120,26 @@ class FakeControlPlane(ControlPlaneServicer):
         if request.flow != "train":
             raise InvalidInput(f"the run has no flow {request.flow}")
         word = "paused" if request.is_paused else "resumed"
-        (self.world.paused.add if request.is_paused else self.world.paused.discard)(request.flow)
+        (self.synthetic_run.paused.add if request.is_paused else self.synthetic_run.paused.discard)(request.flow)
         self.actions.append((word, request.flow, request.actor))
-        self.world.act(self.sequence, f"flow_{word}", request.flow, f"asked by {request.actor}: {request.reason}")
+        self.synthetic_run.act(
+            self.sequence, f"flow_{word}", request.flow, f"asked by {request.actor}: {request.reason}"
+        )
         return pb.ControlReply(message=f"flow {request.flow} is {word}")
 
     async def Evaluate(self, request: pb.EvaluateRequest, context: Any) -> pb.EvaluationReport:  # noqa: N802 (the service's name)
-        if request.flow != self.world.evaluation:
+        if request.flow != self.synthetic_run.evaluation:
             raise InvalidInput(f"this run has no evaluation {request.flow!r}")
         self.actions.append(("evaluate", request.flow, request.actor))
-        return encode_evaluation(self.world.rounds(self.sequence)[0])
+        return encode_evaluation(self.synthetic_run.rounds(self.sequence)[0])
 
     async def Evaluations(self, request: pb.EvaluationsRequest, context: Any) -> pb.EvaluationsReply:  # noqa: N802 (the service's name)
         rounds = [
-            one
-            for one in self.world.rounds(self.sequence)
-            if request.flow in ("", one.flow) and (not request.HasField("before") or one.round < request.before)
+            round_
+            for round_ in self.synthetic_run.rounds(self.sequence)
+            if request.flow in ("", round_.flow) and (not request.HasField("before") or round_.round < request.before)
         ]
-        return pb.EvaluationsReply(evaluations=[encode_evaluation(one) for one in rounds[: request.limit]])
+        return pb.EvaluationsReply(evaluations=[encode_evaluation(round_) for round_ in rounds[: request.limit]])
 
     async def StopEvaluation(self, request: pb.StopEvaluationRequest, context: Any) -> pb.ControlReply:  # noqa: N802 (the service's name)
         self.actions.append(("stop", request.flow, request.actor))
@@ -146,10 +148,13 @@ class FakeControlPlane(ControlPlaneServicer):
     async def ChangePlugins(self, request: pb.ChangePluginsRequest, context: Any) -> pb.ControlReply:  # noqa: N802 (the service's name)
         change = decode_change(request)
         known = {"uniform", "greso", "informative", "length", "keep_all", "fresh", "replay"}
-        for seam, specs in change.wanted().items():
+        for slot, specs in change.specs_by_slot().items():
             for spec in specs:
                 if spec.get("kind") not in known:
-                    raise InvalidInput(f"{seam.value}: no kind {spec.get('kind')!r}; known: {', '.join(sorted(known))}")
+                    raise InvalidInput(
+                        f"{slot.value}: no kind {spec.get('kind')!r}; known: {', '.join(sorted(known))}",
+                        code="plugin.unknown_kind",
+                    )
         self.changes.append(change)
         self.actions.append(("plugins", change.flow or change.policy or "", change.actor))
         return pb.ControlReply(message="it changes with the next version")
@@ -172,20 +177,20 @@ class FakeControlPlane(ControlPlaneServicer):
         self.actions.append(("revoke", request.name, request.actor))
         return pb.ControlReply(message=f"{request.role} {request.name} is let in no more")
 
-    async def TellTerms(self, request: pb.FleetTerms, context: Any) -> pb.ControlReply:  # noqa: N802 (the service's name)
-        self.terms = decode_terms(request)
+    async def ReportFleetConstraints(self, request: pb.FleetConstraints, context: Any) -> pb.ControlReply:  # noqa: N802 (the service's name)
+        self.terms = decode_fleet_constraints(request)
         return pb.ControlReply(message="advice keeps to it")
 
     async def WhatIf(self, request: pb.WhatIfRequest, context: Any) -> pb.WhatIfReply:  # noqa: N802 (the service's name)
         question = decode_question(request)
-        reports = (self.world.report(sequence, is_history=True) for sequence in range(1, self.sequence + 1))
-        return encode_answer(replayed(reports, changed_spec(Spec(), options=question.options, pools=question.pools)))
+        reports = (self.synthetic_run.report(sequence, is_history=True) for sequence in range(1, self.sequence + 1))
+        return encode_answer(replay(reports, changed_spec(Spec(), options=question.options, pools=question.pools)))
 
 
-async def _show(port: int, began: int, world: World) -> None:
-    fake = FakeControlPlane(world, sequence=began)
+async def _show(port: int, began: int, synthetic_run: SyntheticRun) -> None:
+    fake = FakeControlPlane(synthetic_run, sequence=began)
     async with fake.serving(port=port) as address:
-        print(address, flush=True)  # noqa: T201 (for whoever started it)
+        print(address, flush=True)  # noqa: T201 (printed for the user)
         while True:
             await asyncio.sleep(1)
             await fake.advance()
@@ -199,7 +204,7 @@ if __name__ == "__main__":
     parser.add_argument("--nodes", nargs="+", default=["node-a", "node-b"])
     parser.add_argument("--simulated", nargs="*", default=[])
     chosen = parser.parse_args()
-    imagined = World(
+    imagined = SyntheticRun(
         began_at=time.time() - chosen.began,
         policies=tuple(chosen.policies),
         nodes=tuple(chosen.nodes),

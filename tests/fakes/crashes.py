@@ -2,7 +2,7 @@
 
 
 class Crash(BaseException):
-    """The process dies here. Nothing that catches errors may catch it."""
+    """Death of the process at this point. Code that catches errors must not catch it."""
 
 
 class Crashes:

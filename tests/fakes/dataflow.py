@@ -1,4 +1,4 @@
-"""The node side of dataflow, in memory behind real gRPC: hands out given tasks, misbehaves when told to."""
+"""The node side of dataflow, in memory behind real gRPC: assigns given tasks and injects faults on request."""
 
 import asyncio
 from collections import deque
@@ -11,17 +11,17 @@ import grpc
 
 from astraflow.contract.errors import InvalidInput, Unavailable, UnknownNode
 from astraflow.contract.ids import FlowId, NodeId, PolicyId, TaskId
-from astraflow.contract.nodes import Directive, FlowSpec, NodeFacts, NodeStatus, PolicySpec, Welcome
-from astraflow.contract.partials import Partial
+from astraflow.contract.nodes import Directive, FlowSpec, JoinResult, NodeFacts, NodeStatus, PolicySpec
+from astraflow.contract.partial_rollouts import PartialRollout
 from astraflow.contract.tasks import Lease, Task
 from astraflow.contract.trajectories import Episode
 from astraflow.wire.codec_common import decode_facts
-from astraflow.wire.codec_data import decode_push, decode_status, encode_directive, encode_lease, encode_welcome
-from astraflow.wire.codec_partials import decode_partial
+from astraflow.wire.codec_data import decode_push, decode_status, encode_directive, encode_join_result, encode_lease
+from astraflow.wire.codec_partial_rollouts import decode_partial_rollout
 from astraflow.wire.pb import common_pb2 as common
 from astraflow.wire.pb import data_plane_pb2 as pb
 from astraflow.wire.pb.data_plane_pb2_grpc import NodeDataServicer, add_NodeDataServicer_to_server
-from astraflow.wire.server import Listen, serving
+from astraflow.wire.server import ListenOptions, serving
 
 TOKEN = "a-token-for-tests"
 
@@ -29,7 +29,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class FakeDataflow(NodeDataServicer):
-    """One run. What it remembers outlives the server that serves it."""
+    """State of one run. It outlives the server that serves it."""
 
     def __init__(
         self,
@@ -38,13 +38,13 @@ class FakeDataflow(NodeDataServicer):
         policies: Iterable[str] = ("solver",),
         engine: dict[str, Any] | None = None,
         weights_address: str = "127.0.0.1:1",
-        beat_s: float = 0.05,
+        heartbeat_s: float = 0.05,
     ) -> None:
         self.flows = flows or (flow(),)
         self.policies = tuple(PolicySpec(id=PolicyId(policy), model={"kind": "scripted"}) for policy in policies)
         self.engine = engine or {"kind": "scripted"}
         self.weights_address = weights_address
-        self.beat_s = beat_s
+        self.heartbeat_s = heartbeat_s
         self.run = "test"
         self.queue: deque[Task] = deque()
         self.leased: dict[TaskId, Task] = {}
@@ -58,45 +58,45 @@ class FakeDataflow(NodeDataServicer):
         """First result of each task."""
         self.pushes: list[int] = []
         """Episodes in each push."""
-        self.fates: list[str] = []
+        self.outcomes: list[str] = []
         self.left: list[str] = []
-        """Reasons given."""
+        """Reasons given by leaving nodes."""
         self.returned: list[TaskId] = []
         """Tasks that were leased when a node left."""
-        self.handed_back: list[Partial] = []
-        self.directive = Directive(action="go_on")
+        self.handed_back: list[PartialRollout] = []
+        self.directive = Directive(action="continue_running")
         self.lost_push_replies = 0
-        """That many pushes are taken in and then answered with an error."""
+        """Number of pushes to accept and then answer with an error."""
         self.lost_hand_back_replies = 0
         self.refuses_hand_backs = False
         self.refuse: Callable[[Episode], bool] = lambda episode: False
-        """Pushes with such an episode are refused as a whole."""
+        """Refuses a whole push that contains such an episode."""
         self._node: NodeId | None = None
         self._changed = asyncio.Event()
 
     @asynccontextmanager
     async def serving(self, port: int = 0) -> AsyncIterator[str]:
-        """Serve while the block runs; yields the address."""
-        listen = Listen(port=port, token=TOKEN, drain_s=0.0)
+        """Serves while the block runs; yields the address."""
+        listen = ListenOptions(port=port, token=TOKEN, drain_s=0.0)
         async with serving(listen, lambda server: add_NodeDataServicer_to_server(self, server)) as address:
             yield address
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait until something is true of what it has seen."""
+        """Waits until a condition holds for the recorded calls."""
         while not condition():
             await self._changed.wait()
 
     def add(self, tasks: Iterable[Task]) -> None:
-        """Queue tasks."""
+        """Queues tasks."""
         self.queue.extend(tasks)
         self.notify()
 
     def forget(self) -> None:
-        """As after a restart: nodes are unknown."""
+        """Forgets all nodes, as after a restart."""
         self._node = None
 
     def notify(self) -> None:
-        """Something changed."""
+        """Notifies waiters that the state changed."""
         self._changed.set()
         self._changed = asyncio.Event()
 
@@ -105,11 +105,11 @@ class FakeDataflow(NodeDataServicer):
         self.joins.append(facts)
         self._node = NodeId(f"{facts.name}.{len(self.joins)}")
         self.notify()
-        return encode_welcome(
-            Welcome(
+        return encode_join_result(
+            JoinResult(
                 node=self._node,
                 lease_s=5.0,
-                beat_s=self.beat_s,
+                heartbeat_s=self.heartbeat_s,
                 run=self.run,
                 weights_address=self.weights_address,
                 flows=self.flows,
@@ -139,29 +139,29 @@ class FakeDataflow(NodeDataServicer):
         node, episodes = decode_push(request)
         self._check(node)
         if any(self.refuse(episode) for episode in episodes):
-            raise InvalidInput("an episode is not to my taste")
+            raise InvalidInput("refused by the test")
         self.pushes.append(len(episodes))
-        fates = [self._take(episode) for episode in episodes]
-        self.fates += fates
+        outcomes = [self._take(episode) for episode in episodes]
+        self.outcomes += outcomes
         self.notify()
         if self.lost_push_replies:
             self.lost_push_replies -= 1
             raise Unavailable("the reply is lost")
-        return pb.PushReply(fates=fates)
+        return pb.PushReply(outcomes=outcomes)
 
     async def HandBack(self, request: pb.HandBackRequest, context: Context) -> pb.HandBackReply:  # noqa: N802
         self._check(request.node)
         if self.refuses_hand_backs:
-            raise InvalidInput("a recording is not to my taste")
-        partials = [decode_partial(partial) for partial in request.partials]
-        fates = [self._requeue(partial) for partial in partials]
+            raise InvalidInput("refused by the test")
+        partials = [decode_partial_rollout(partial) for partial in request.partials]
+        outcomes = [self._requeue(partial) for partial in partials]
         self.notify()
         if self.lost_hand_back_replies:
             self.lost_hand_back_replies -= 1
             raise Unavailable("the reply is lost")
-        return pb.HandBackReply(fates=fates)
+        return pb.HandBackReply(outcomes=outcomes)
 
-    async def Beat(self, request: pb.BeatRequest, context: Context) -> pb.BeatReply:  # noqa: N802 (gRPC's name)
+    async def Heartbeat(self, request: pb.HeartbeatRequest, context: Context) -> pb.HeartbeatReply:  # noqa: N802 (gRPC's name)
         self._check(request.node)
         self.beats.append(decode_status(request))
         self.notify()
@@ -181,12 +181,12 @@ class FakeDataflow(NodeDataServicer):
         if node != self._node:
             raise UnknownNode(f"{node} takes no part in this run: join again")
 
-    def _requeue(self, partial: Partial) -> str:
+    def _requeue(self, partial: PartialRollout) -> str:
         task = self.leased.pop(partial.task, None)
         if task is None:
             return "late"
         self.handed_back.append(partial)
-        self.queue.appendleft(replace(task, resume=partial.generations or task.resume))
+        self.queue.appendleft(replace(task, resume_from=partial.generations or task.resume_from))
         return "handed_back"
 
     def _take(self, episode: Episode) -> str:
@@ -204,7 +204,7 @@ def flow(
     reward: dict[str, Any] | None = None,
     evaluation_share: float | None = None,
 ) -> FlowSpec:
-    """A single-turn flow scored by exact match."""
+    """Returns a single-turn flow scored by exact match."""
     return FlowSpec(
         id=FlowId(name),
         workflow=workflow or {"kind": "single_turn", "max_new_tokens": 64},

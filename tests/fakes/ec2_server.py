@@ -1,7 +1,7 @@
-"""EC2 on loopback: moto's server, with what EC2 does and moto does not: client tokens, errors, listings that lag.
+"""EC2 on loopback: moto's server plus the client tokens, errors and delayed listings that moto lacks.
 
-Address it as `url` for a healthy one, as `failing(code, status)` for one where every launch fails so, as
-`losing_answers` for one where launches happen and nobody hears of it.
+Use `url` for a healthy endpoint, `failing(code, status)` for one where every launch fails with this error, and
+`losing_answers` for one where launches succeed but their responses are lost.
 """
 
 import threading
@@ -31,10 +31,10 @@ _ERROR = (
 
 
 class Ec2Server:
-    """One that runs.
+    """A running server.
 
-    has_client_tokens: without, a launch again under the same token is another instance, as moto has it. lag_s: what was
-    launched is listed only after so long.
+    has_client_tokens: without them, a repeated launch with the same token starts another instance, as in moto. lag_s:
+    delay until a launched instance is listed.
     """
 
     def __init__(self) -> None:
@@ -50,25 +50,25 @@ class Ec2Server:
         self._clients: dict[str, EC2Client] = {}
 
     def failing(self, code: str, status: int = 400) -> str:
-        """Address of the same EC2, for somebody whose launches fail."""
+        """Returns an address of the same EC2 where launches fail."""
         return f"{self.url}/fail-{code}-{status}"
 
     def losing_answers(self) -> str:
-        """Address of the same EC2, for somebody who hears nothing of launches."""
+        """Returns an address of the same EC2 where the responses to launches are lost."""
         return f"{self.url}/lost"
 
     def client(self, region: str) -> "EC2Client":
-        """For a test that does something behind the provider's back."""
+        """Returns a client for changes behind the provider's back."""
         if region not in self._clients:
             session = boto3.Session("testing", "testing", region_name=region)
             self._clients[region] = session.client("ec2", endpoint_url=self.url)
         return self._clients[region]
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        """As a WSGI application."""
+        """Handles a request as a WSGI application."""
         request = Request(environ)
         body = request.get_data()
-        environ["wsgi.input"] = BytesIO(body)  # it was read, and moto reads it again
+        environ["wsgi.input"] = BytesIO(body)  # moto reads the body again
         asked = {key: values[0] for key, values in parse_qs(body.decode()).items()}
         action, path = asked.get("Action", ""), request.path.strip("/")
         self.calls.append(action)
@@ -87,7 +87,7 @@ class Ec2Server:
         return answer(environ, start_response)
 
     def _run(self, request: Request, asked: dict[str, str]) -> Response:
-        """Once for each client token of a region; the same again is answered as before."""
+        """Launches once for each client token of a region; repeats the answer for a repeated token."""
         region = request.headers.get("Authorization", "").split("/")[2]
         token = asked.pop("ClientToken", "")
         with self._turn:
@@ -117,7 +117,7 @@ class Ec2Server:
 
 @contextmanager
 def serving_ec2() -> Iterator[Ec2Server]:
-    """Until the block ends. moto's clouds are the process's own: what other tests left there goes first."""
+    """Serves until the block ends. moto keeps its state per process: state of earlier tests is removed first."""
     for of_account in get_backend("ec2").values():
         for region in of_account.values():
             region.reset()

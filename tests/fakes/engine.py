@@ -1,4 +1,4 @@
-"""An engine that does what a test tells it to, and remembers what was done to it."""
+"""An engine that a test controls and that records its calls."""
 
 import asyncio
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from astraflow.contract.generation import Finish, Generation, Sampling, VersionS
 from astraflow.contract.ids import Version
 from astraflow.contract.trajectories import Float32Array, Int32Array
 from astraflow.models.byte_tokenizer import ByteTokenizer
-from astraflow.raas.engines.base import EngineLoad, PauseMode
+from astraflow.raas.engines.base import EXACT, EngineGauges, LoadTimings, LogprobTolerance, PauseMode
 from astraflow.weights.tensors import VerifiedWeights
 
 
@@ -17,13 +17,13 @@ class FakeEngine:
     """Answers `reply` as soon as `gate` is open; scores every token with -1 plus `score_error` of its version."""
 
     is_simulated = False
-    logprob_tolerance = 1e-3
+    logprob_tolerance: LogprobTolerance = EXACT
 
     def __init__(self, version: int | None = None) -> None:
         self.version: Version | None = None if version is None else Version(version)
         self.reply = "dcba"
         self.begun = ""
-        """What a request has written of its reply when it is cut short."""
+        """Part of the reply that a request has generated when it is cut short."""
         self.problem: Exception | None = None
         """Raised by `generate`."""
         self.logprob = -0.5
@@ -33,22 +33,39 @@ class FakeEngine:
         self.requests: list[str] = []
         self.samplings: list[Sampling] = []
         self.answers_at_most: int | None = None
-        """Requests after that many wait until they are cut short."""
+        """Requests beyond this number wait until they are cut short."""
         self.loads: list[VerifiedWeights] = []
         self.load_problem: Callable[[VerifiedWeights], Exception | None] = lambda weights: None
         self.score_error: Callable[[FakeEngine], float] = lambda engine: 0.0
         self.is_paused = False
         self.is_closed = False
+        self.is_started = asyncio.Event()
+        self.load_now = EngineGauges()
+        """Returned by `gauges`."""
+        self.failure: asyncio.Queue[str] = asyncio.Queue()
+        """A reason that is put here ends `wait_failed`."""
         self._cuts: dict[str, asyncio.Event] = {}
         self._requested = asyncio.Condition()
 
     async def until_requested(self, count: int) -> None:
-        """Wait until that many requests have come."""
+        """Waits until this many requests have come."""
         async with self._requested:
             await self._requested.wait_for(lambda: len(self.requests) >= count)
 
+    async def start(self) -> None:
+        """Records the call."""
+        self.is_started.set()
+
+    async def wait_failed(self) -> str:
+        """Waits for a reason in `failure`."""
+        return await self.failure.get()
+
+    def gauges(self) -> EngineGauges:
+        """Returns `load_now`."""
+        return self.load_now
+
     async def generate(self, request_id: str, prompt: Int32Array, sampling: Sampling) -> Generation:
-        """The reply and a stop token; cut short by an abort."""
+        """Returns the reply and a stop token; an abort cuts the reply short."""
         self.requests.append(request_id)
         self.prompts.append(prompt)
         self.samplings.append(sampling)
@@ -75,34 +92,34 @@ class FakeEngine:
         )
 
     async def score(self, tokens: Int32Array, scored_from: int) -> Float32Array:
-        """-1 for each token, give or take."""
+        """Returns -1 for each token, plus the score error."""
         return np.full(len(tokens) - scored_from, -1.0 + self.score_error(self), dtype=np.float32)
 
-    async def load(self, weights: VerifiedWeights) -> EngineLoad:
-        """Remember them."""
+    async def load(self, weights: VerifiedWeights) -> LoadTimings:
+        """Records the weights."""
         problem = self.load_problem(weights)
         if problem is not None:
             raise problem
         self.loads.append(weights)
         self.version = weights.manifest.version
-        return EngineLoad(pause_s=0.0625, apply_s=0.125, resume_s=0.0625)
+        return LoadTimings(pause_s=0.0625, apply_s=0.125, resume_s=0.0625)
 
     async def pause(self, mode: PauseMode) -> None:
-        """Cut requests short if told to."""
+        """Cuts requests short if configured."""
         self.is_paused = True
         if mode is PauseMode.ABORT:
             for cut in self._cuts.values():
                 cut.set()
 
     async def resume(self) -> None:
-        """Go on."""
+        """Resumes generation."""
         self.is_paused = False
 
     async def abort(self, request_id: str) -> None:
-        """Cut one request short."""
+        """Cuts one request short."""
         if request_id in self._cuts:
             self._cuts[request_id].set()
 
     async def close(self) -> None:
-        """Remember it."""
+        """Records the call."""
         self.is_closed = True

@@ -1,6 +1,6 @@
-"""A fleet service for pages: the real plane, desk, guard and ledger, over a cloud and a database in memory.
+"""A fleet service for pages: the real plane, manager, guard and ledger, over a cloud and a database in memory.
 
-Time moves when the test says so (`pass_time`), machines with it.
+Time and machines advance when the test calls `pass_time`.
 """
 
 import time
@@ -12,7 +12,7 @@ from typing import Any
 
 from astraflow.contract.fleet import FleetStatus, PoolSpec
 from astraflow.wire.pb.fleet_plane_pb2_grpc import add_FleetPlaneServicer_to_server
-from astraflow.wire.server import Listen, serving
+from astraflow.wire.server import ListenOptions, serving
 from maintainer.fleet.servicer import FleetPlaneServicer
 from tests.fakes.clock import ManualClock
 from tests.fakes.control_plane import TOKEN
@@ -21,18 +21,18 @@ from tests.maintainer.fleet.parts import Parts, build, spec
 
 @dataclass(kw_only=True)
 class RunningFleet:
-    """A service that listens."""
+    """A fleet service that listens."""
 
     address: str
     parts: Parts
-    troubles: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
 
     def status(self) -> FleetStatus:
-        """What it says of itself."""
-        return self.parts.fleet.status(last_sweep_at=self.parts.clock.wall(), troubles=self.troubles)
+        """Returns the status of the service."""
+        return self.parts.fleet.status(last_sweep_at=self.parts.clock.wall(), problems=self.problems)
 
     async def pass_time(self, duration_s: float) -> None:
-        """Let the service work, and machines boot and end."""
+        """Lets the service work, and machines boot and end."""
         await self.parts.pass_time(duration_s)
 
 
@@ -40,25 +40,25 @@ class RunningFleet:
 async def running_fleet(
     directory: Path, *, pool: Mapping[str, Any] | None = None, nodes: int = 0, port: int = 0, **changes: Any
 ) -> AsyncIterator[RunningFleet]:
-    """Serve until the block ends, with the pool `eu`. pool: of its spec; nodes: at work already."""
+    """Serves the pool `eu` until the block ends. pool: changes to its spec; nodes: ready at the start."""
     given: PoolSpec = replace(spec(), **(pool or {}))
     parts = await build(directory, pool=given, clock=ManualClock(float(int(time.time()))), **changes)
     running = RunningFleet(address="", parts=parts)
     plane = FleetPlaneServicer(
-        parts.desk,
+        parts.fleet_manager,
         parts.faults,
         parts.proposals,
-        parts.liaison,
-        parts.rehearsals,
+        parts.maintainer_api,
+        parts.preflight_checks,
         parts.ledger,
         lambda: running.status(),
         lambda: None,
     )
     if nodes:
-        parts.fleet.observation.take(parts.run.report())
+        parts.fleet.observation.update(parts.run.report())
         await parts.want(nodes)
         await parts.pass_time(120.0)
-    listen = Listen(port=port, token=TOKEN, drain_s=0.0)
+    listen = ListenOptions(port=port, token=TOKEN, drain_s=0.0)
     async with serving(listen, lambda server: add_FleetPlaneServicer_to_server(plane, server)) as address:
         running.address = address
         yield running

@@ -1,4 +1,4 @@
-"""Font sets that a browser can be limited to, so that layouts are measured with each of them."""
+"""Font sets to which a test limits a browser, to measure layouts with each of them."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +27,7 @@ class FontSet:
     package: str
     """Debian package that installs the fonts."""
     folder: str
-    """Below `FONTS`."""
+    """Folder of the fonts below `FONTS`."""
 
     def environment(self, directory: Path) -> dict[str, str]:
         """Writes a configuration that lists only this set, and returns the environment variables that select it."""
@@ -47,7 +47,7 @@ FONT_SETS = (DEJAVU, LIBERATION, NOTO)
 
 
 async def families_of(page: Page, selector: str) -> set[str]:
-    """Returns the families that the browser really drew an element's text in."""
+    """Returns the font families in which the browser drew an element's text."""
     client = await page.context.new_cdp_session(page)
     await client.send("DOM.enable")
     await client.send("CSS.enable")

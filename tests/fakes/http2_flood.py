@@ -1,6 +1,6 @@
-"""An HTTP/2 peer that opens as many streams as it is let, sends what their windows hold, and reads nothing.
+"""An HTTP/2 peer that opens as many streams as allowed, fills their windows, and reads nothing.
 
-It keeps to the protocol, so that it is not cut off for breaking it, and holds no message in memory.
+It follows the protocol, so the server has no violation to close it for, and holds no message in memory.
 """
 
 import select
@@ -24,7 +24,7 @@ _NOT_YET = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 class Kind(IntEnum):
-    """Of a frame."""
+    """Frame types."""
 
     DATA = 0
     HEADERS = 1
@@ -35,8 +35,8 @@ class Kind(IntEnum):
     WINDOW_UPDATE = 8
 
 
-class Flood:
-    """One connection. `is_closed` says that the server ended it, `ended` which streams it ended."""
+class Http2Flood:
+    """One connection. `is_closed`: the server closed it; `ended`: the streams that the server ended."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -53,7 +53,7 @@ class Flood:
         connection.setblocking(False)
 
     def request(self, path: str, metadata: Sequence[tuple[str, str]], *, message_bytes: int) -> bool:
-        """Begin a call whose message is to be so long. False when the server lets no more streams be open."""
+        """Begins a call whose message has this length. Returns False when the server allows no more streams."""
         if len(self._windows) >= self.most_streams:
             return False
         fields = ((":method", "POST"), (":scheme", "https"), (":path", path), (":authority", "localhost"))
@@ -68,7 +68,7 @@ class Flood:
         return True
 
     def send(self, *, for_s: float, at_most_bytes: int) -> None:
-        """Send what windows hold until the time is up, so much was sent, or the server has ended the connection."""
+        """Sends within the windows until the time is up, this much was sent, or the server closed the connection."""
         until = time.monotonic() + for_s
         while not self.is_closed and time.monotonic() < until and self.sent_bytes < at_most_bytes:
             if not self._to_send:
@@ -76,7 +76,7 @@ class Flood:
             self._turn()
 
     def listen(self, until: Callable[[], bool], *, give_up_after_s: float = 30.0) -> None:
-        """Send nothing of any message until something holds. Raises: TimeoutError."""
+        """Sends no message data until a condition holds. Raises: TimeoutError."""
         deadline = time.monotonic() + give_up_after_s
         while not until():
             if time.monotonic() > deadline:
@@ -161,7 +161,7 @@ def _frame(kind: Kind, flags: int, stream: int, payload: bytes) -> bytes:
 
 
 def _text(text: str) -> bytes:
-    """A text in HPACK, as it is."""
+    """Encodes a text in HPACK without compression."""
     size = len(text)
     if size < 127:
         return bytes([size]) + text.encode()

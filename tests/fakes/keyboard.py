@@ -1,11 +1,13 @@
-"""A person without a mouse: presses keys, and sees where the focus is after every one of them."""
+"""A user without a mouse: presses keys and checks the focus after each of them."""
+
+import json
 
 from playwright.async_api import Page, expect
 
-MOST_TABS = 160
-"""As many stops as the longest page has, and some more."""
+MAX_TABS = 160
+"""Stops of the longest page, plus a margin."""
 
-MOST_ROWS = 40
+MAX_ROWS = 40
 
 NAME = r"""(() => {
     const focused = document.activeElement;
@@ -13,7 +15,7 @@ NAME = r"""(() => {
     const label = focused.ariaLabel || focused.labels?.[0]?.innerText || focused.innerText || focused.title;
     return (label || focused.name || "").trim().replace(/\s+/g, " ").slice(0, 80);
 })()"""
-"""What the focused element is called, about as a screen reader has it."""
+"""Accessible name of the focused element, approximately."""
 
 TROUBLE = """(() => {
     const focused = document.activeElement;
@@ -38,77 +40,81 @@ TROUBLE = """(() => {
         }
     return `something covers ${what}`;
 })()"""
-"""Why somebody who looks at the page does not see where the focus is; empty when they do."""
+"""Reason why the focus is not visible on the page; empty when it is."""
 
-IS_LIKE = "like => document.activeElement.matches(like)"
-EVERY_STOP = f"[{NAME}, {TROUBLE}, document.activeElement === document.body]"
+MATCHES_SELECTOR = "like => document.activeElement.matches(like)"
+FOCUS_STATE = f"[{NAME}, {TROUBLE}, document.activeElement === document.body]"
 
 
-class Keys:
+class KeyboardUser:
     """The keyboard of a page."""
 
     def __init__(self, page: Page) -> None:
         self.page = page
 
     async def press(self, *keys: str) -> None:
-        """One after the other."""
+        """Presses keys one after the other."""
         for key in keys:
             await self.page.keyboard.press(key)
 
     async def write(self, text: str) -> None:
-        """In place of what a field has."""
+        """Replaces the value of a field."""
         await self.press("Control+a")
         await self.page.keyboard.type(text)
 
     async def name(self) -> str:
-        """Of what has the focus."""
+        """Returns the accessible name of the focused element."""
         return str(await self.page.evaluate(NAME))
 
-    async def to(self, wanted: str, *, back: bool = False, like: str = "*") -> None:
-        """Press Tab (or Shift and Tab) until what has the focus is called that; it is seen at every stop.
+    async def named(self, wanted: str) -> None:
+        """Waits until the focused element has this accessible name."""
+        await self.page.wait_for_function(f"{NAME} === {json.dumps(wanted)}")
 
-        like: the selector of what it has to be, too.
+    async def to(self, wanted: str, *, back: bool = False, like: str = "*") -> None:
+        """Presses Tab (or Shift and Tab) until the element with this name has the focus; checks every stop.
+
+        like: selector that the element must match as well.
         """
         passed: list[str] = []
-        for _ in range(MOST_TABS):
+        for _ in range(MAX_TABS):
             await self.press("Shift+Tab" if back else "Tab")
-            name, trouble, is_nowhere = await self.page.evaluate(EVERY_STOP)
-            assert not trouble or is_nowhere, f"{self.page.url}: {trouble}"  # nowhere: after the last stop
+            name, trouble, is_nowhere = await self.page.evaluate(FOCUS_STATE)
+            assert not trouble or is_nowhere, f"{self.page.url}: {trouble}"  # no focus after the last stop
             passed.append(name)
-            if name.startswith(wanted) and await self.page.evaluate(IS_LIKE, like):
+            if name.startswith(wanted) and await self.page.evaluate(MATCHES_SELECTOR, like):
                 return
         raise AssertionError(f"{self.page.url}: Tab does not reach {wanted!r}, but {passed}")
 
     async def fill(self, field: str, text: str) -> None:
-        """Go to a field and write into it."""
+        """Moves to a field and types into it."""
         await self.to(field)
         await self.write(text)
 
     async def choose(self, field: str, option: str) -> None:
-        """Go to a list and choose by its first letters."""
+        """Moves to a list and selects an option by its first letters."""
         await self.to(field)
         await self.page.keyboard.type(option)
         assert str(await self.page.evaluate("document.activeElement.selectedOptions[0].label")).startswith(option)
 
     async def use(self, control: str, *, back: bool = False) -> None:
-        """Go to a link or a button, and press it."""
+        """Moves to a link or a button and presses it."""
         await self.to(control, back=back)
         await self.press("Enter")
 
     async def go(self, key: str, title: str) -> None:
-        """To a page, by its letter."""
-        await self.press("Escape", "g", key)  # Escape: out of the field that has the focus
+        """Opens a page by its shortcut letter."""
+        await self.press("Escape", "g", key)  # Escape leaves the focused field
         await self.arrived(title)
 
     async def arrived(self, title: str) -> None:
-        """Wait for a page of that heading, whose scripts are at work."""
+        """Waits for a page with this heading whose scripts are running."""
         await expect(self.page.locator("h1").first).to_contain_text(title)
         await expect(self.page.locator("html.has-script")).to_be_attached()
 
     async def row(self, begin: str, *, key: str = "j") -> None:
-        """Walk through the rows to the one that begins so."""
+        """Moves through the rows to the one that begins with this text."""
         passed = []
-        for _ in range(MOST_ROWS):
+        for _ in range(MAX_ROWS):
             await self.press(key)
             await self.is_seen()
             passed.append(await self.name())
@@ -117,24 +123,24 @@ class Keys:
         raise AssertionError(f"{self.page.url}: no row begins with {begin!r}, but {passed}")
 
     async def is_seen(self) -> None:
-        """Assert that the focus is somewhere, and that one sees where."""
+        """Asserts that an element has the focus and that the focus is visible."""
         trouble = await self.page.evaluate(TROUBLE)
         assert not trouble, f"{self.page.url}: {trouble}"
 
-    async def told(self, text: str) -> None:
-        """Wait for what an action says of itself; the focus is there, or where one goes on."""
+    async def flash_message(self, text: str) -> None:
+        """Waits for the message of an action; the focus is on it or on the next element to use."""
         await expect(self.page.locator(".flash")).to_contain_text(text)
         await expect(self.page.locator("html.has-script")).to_be_attached()
         await self.is_seen()
 
     async def dialog(self, text: str) -> None:
-        """Wait for a dialog that says so, with the focus in it."""
+        """Waits for a dialog with this text and the focus inside it."""
         await expect(self.page.locator("dialog[open]")).to_contain_text(text)
         await self.is_seen()
         assert await self.page.evaluate("Boolean(document.activeElement.closest('dialog[open]'))")
 
-    async def back_out(self, name: str) -> None:
-        """Close by Escape what is open, which gives the focus back to what opened it."""
+    async def cancel_dialog(self, name: str) -> None:
+        """Closes the open dialog by Escape, which returns the focus to the element that opened it."""
         await self.press("Escape")
         await expect(self.page.locator("dialog[open]")).to_have_count(0)
         assert (await self.name()).startswith(name), await self.name()

@@ -1,10 +1,10 @@
-"""A Kubernetes API server on loopback, with a scheduler, a kubelet and a garbage collector behind it: a stand-in.
+"""A simulated Kubernetes API server on loopback, with a scheduler, a kubelet and a garbage collector behind it.
 
-It speaks the real protocol over real HTTP to the real client: unknown fields are refused (`fieldValidation=Strict`),
-names collide, lists come in pages from one snapshot, which may expire, pods are deleted with grace, secrets go with
-their owners, bearer tokens have roles. A pod that is scheduled runs: its command is a process of this machine, with the
-environment that its spec and its secrets give it. Volumes, networks and images are not real: an image is there unless
-it is in `missing_images`.
+It speaks the real protocol over real HTTP to the real client: it refuses unknown fields (`fieldValidation=Strict`) and
+duplicate names, pages lists from one snapshot that may expire, deletes pods with grace and secrets with their owners,
+and checks the roles of bearer tokens. A scheduled pod runs: its command is a process of this machine, with the
+environment that its spec and its secrets give it. Volumes, networks and images are not real: an image exists unless it
+is in `missing_images`.
 
 Source: https://kubernetes.io/docs/reference/using-api/api-concepts/, the pod lifecycle, garbage collection, RBAC.
 """
@@ -49,7 +49,7 @@ KINDS: dict[str, type[Any]] = {
     "networkpolicies": client.V1NetworkPolicy,
     "resourcequotas": client.V1ResourceQuota,
 }
-"""Resources that it knows, with the schema of each."""
+"""Supported resources, with the schema of each."""
 
 _PATH = re.compile(r"/(?:api/v1|apis/(?P<group>[^/]+)/v1)(?:/namespaces/(?P<namespace>[^/]+))?/(?P<rest>.+)")
 _DNS = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
@@ -65,12 +65,12 @@ class Machine:
     taint: str = ""
     """A key, with effect NoSchedule."""
     allocatable: Mapping[str, int] = field(default_factory=dict)
-    """Only what is counted: `{"nvidia.com/gpu": 1}`."""
+    """Only countable resources: `{"nvidia.com/gpu": 1}`."""
 
 
 @dataclass(kw_only=True)
 class Fault:
-    """What becomes of the next request to a resource."""
+    """Fault of the next request to a resource."""
 
     method: str
     resource: str
@@ -78,11 +78,11 @@ class Fault:
     reason: str = ""
     message: str = ""
     is_after: bool = False
-    """The request is carried out, and the answer is lost to this one."""
+    """The server carries out the request and then loses the answer."""
 
 
-class Refused(Exception):
-    """A status that is no success."""
+class ApiRefusal(Exception):
+    """An error status."""
 
     def __init__(self, code: int, reason: str, message: str, **extra: Any) -> None:
         super().__init__(message)
@@ -104,17 +104,17 @@ class FakeCluster:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.objects: dict[tuple[str, str, str], Json] = {}
-        """By resource, namespace and name."""
+        """Objects by resource, namespace and name."""
         self.machines = [Machine(name="node-1"), Machine(name="node-spot", labels={"life": "spot"}, taint="spot")]
         self.missing_images: set[str] = set()
         self.pod_quota: int | None = None
         self.queues: dict[str, int] = {}
-        """Kueue's: pods that a queue admits at once."""
+        """Kueue's queues: pods that a queue admits at once."""
         self.roles: dict[str, list[Json]] = {"admin": [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}]}
         """Rules of each bearer token."""
         self.faults: list[Fault] = []
         self.expire_lists = 0
-        """Rests of so many lists are gone by the time they are asked for."""
+        """Number of lists whose continuation has expired at the next request."""
         self.seen: list[tuple[str, str, str]] = []
         """Method, path with query, and body of every request."""
         self.lock = threading.RLock()
@@ -150,7 +150,7 @@ class FakeCluster:
             process.wait()
 
     def write_kubeconfig(self, token: str) -> Path:
-        """For whoever holds that bearer token."""
+        """Writes the kubeconfig for a bearer token."""
         path = self.directory / f"kubeconfig-{token}"
         address = f"http://127.0.0.1:{self._server.server_address[1]}"
         config = {
@@ -165,7 +165,7 @@ class FakeCluster:
         return path
 
     def put(self, resource: str, namespace: str, given: Json) -> Json:
-        """Store something, as the server completes it."""
+        """Stores an object with the defaults that the server adds."""
         metadata = given.setdefault("metadata", {})
         metadata |= {"uid": str(uuid.uuid4()), "creationTimestamp": stamp(time.time())}
         metadata |= {"namespace": namespace} if namespace else {}
@@ -174,34 +174,34 @@ class FakeCluster:
         return given
 
     def touch(self, given: Json) -> None:
-        """It has changed."""
+        """Gives the object a new resource version."""
         self._version += 1
         given["metadata"]["resourceVersion"] = str(self._version)
 
     def pods(self, **labels: str) -> list[Json]:
-        """Those with these labels; `_` in a key stands for `/`."""
+        """Returns the pods with these labels; `_` in a key stands for `/`."""
         wanted = {key.replace("_", "/", 1): value for key, value in labels.items()}
         with self.lock:
-            pods = [one for (resource, _, _), one in self.objects.items() if resource == "pods"]
+            pods = [pod for (resource, _, _), pod in self.objects.items() if resource == "pods"]
             return [pod for pod in pods if wanted.items() <= (pod["metadata"].get("labels") or {}).items()]
 
     def pod_log(self, name: str) -> str:
-        """What its process wrote."""
+        """Returns the output of the pod's process."""
         return (self.directory / f"{name}.log").read_text()
 
     def lose(self, pod: Json) -> None:
-        """`kubectl delete --force --grace-period=0`, or the machine is gone."""
+        """Deletes the pod at once, as `kubectl delete --force --grace-period=0` or the loss of its machine does."""
         with self.lock:
             self._end(pod)
 
     def disrupt(self, pod: Json, *, grace_s: float) -> None:
-        """The machine is taken away: the pod is told, and deleted with grace."""
+        """Shuts the pod's machine down: marks the pod as disrupted and deletes it with grace."""
         with self.lock:
             set_condition(pod, "DisruptionTarget", "True", "TerminationByKubelet", "the machine shuts down")
             self._delete_gracefully(pod, grace_s)
 
     def _end(self, pod: Json) -> None:
-        """Its process ends at once, and the object with all that it owns."""
+        """Ends the process at once, and deletes the object with everything that it owns."""
         process = self._processes.pop(pod["metadata"]["uid"], None)
         if process is not None:
             with suppress(ProcessLookupError):
@@ -234,12 +234,12 @@ class FakeCluster:
     # Requests
 
     def answer(self, method: str, target: str, body: bytes, token: str) -> tuple[int, Json]:
-        """The status and the object that a request is answered with."""
+        """Returns the status and the object that answer a request."""
         with self.lock:
             self.seen.append((method, target, body.decode()))
             try:
                 return 200 if method != "POST" else 201, self._answered(method, target, body, token)
-            except Refused as refused:
+            except ApiRefusal as refused:
                 return refused.code, refused.body
 
     def _answered(self, method: str, target: str, body: bytes, token: str) -> Json:
@@ -248,25 +248,27 @@ class FakeCluster:
         found = _PATH.fullmatch(url.path)
         resource, _, name = found["rest"].partition("/") if found else ("", "", "")
         if found is None or resource not in KINDS:
-            raise Refused(404, "NotFound", "the server could not find the requested resource")
+            raise ApiRefusal(404, "NotFound", "the server could not find the requested resource")
         self._authorise(token, method, found["group"] or "", resource, is_one=bool(name))
         fault = self._fault(method, resource)
         if fault is not None and not fault.is_after:
-            raise Refused(fault.status, fault.reason, fault.message)
+            raise ApiRefusal(fault.status, fault.reason, fault.message)
         answer = self._done(method, resource, found["namespace"] or "", name, query, json.loads(body or b"{}"))
         if fault is not None:
-            raise Refused(fault.status, fault.reason, fault.message)
+            raise ApiRefusal(fault.status, fault.reason, fault.message)
         return answer
 
     def _authorise(self, token: str, method: str, group: str, resource: str, *, is_one: bool) -> None:
         if token not in self.roles:
-            raise Refused(401, "Unauthorized", "Unauthorized")
+            raise ApiRefusal(401, "Unauthorized", "Unauthorized")
         verb = {"GET": "get" if is_one else "list", "POST": "create", "PUT": "update"}.get(method, method.lower())
         for rule in self.roles[token]:
             asked = (("apiGroups", group), ("resources", resource), ("verbs", verb))
             if all({value, "*"} & set(rule[key]) for key, value in asked):
                 return
-        raise Refused(403, "Forbidden", f'{resource} is forbidden: User "{token}" cannot {verb} resource "{resource}"')
+        raise ApiRefusal(
+            403, "Forbidden", f'{resource} is forbidden: User "{token}" cannot {verb} resource "{resource}"'
+        )
 
     def _fault(self, method: str, resource: str) -> Fault | None:
         for fault in self.faults:
@@ -282,7 +284,7 @@ class FakeCluster:
             return self._list(resource, namespace, query)
         given = self.objects.get((resource, namespace, name))
         if given is None:
-            raise Refused(404, "NotFound", f'{resource} "{name}" not found')
+            raise ApiRefusal(404, "NotFound", f'{resource} "{name}" not found')
         match method:
             case "GET":
                 return given
@@ -291,39 +293,39 @@ class FakeCluster:
             case "PATCH":
                 return self._patch(given, body)
             case _:
-                raise Refused(
+                raise ApiRefusal(
                     405, "MethodNotAllowed", "the server does not allow this method on the requested resource"
                 )
 
     def _create(self, resource: str, namespace: str, body: Json, *, is_dry: bool) -> Json:
         if namespace and ("namespaces", "", namespace) not in self.objects:
-            raise Refused(404, "NotFound", f'namespaces "{namespace}" not found')
+            raise ApiRefusal(404, "NotFound", f'namespaces "{namespace}" not found')
         check_fields(resource, body)
         name = body["metadata"].get("name", "")
         if not _DNS.fullmatch(name):
-            raise Refused(422, "Invalid", f'{resource} "{name}" is invalid: metadata.name: Invalid value')
+            raise ApiRefusal(422, "Invalid", f'{resource} "{name}" is invalid: metadata.name: Invalid value')
         for key, value in (body["metadata"].get("labels") or {}).items():
             if not _LABEL.fullmatch(value):
-                raise Refused(422, "Invalid", f'metadata.labels: Invalid value: "{value}" of {key}')
+                raise ApiRefusal(422, "Invalid", f'metadata.labels: Invalid value: "{value}" of {key}')
         if (resource, namespace, name) in self.objects:
-            raise Refused(409, "AlreadyExists", f'{resource} "{name}" already exists')
+            raise ApiRefusal(409, "AlreadyExists", f'{resource} "{name}" already exists')
         if resource == "secrets":
             plain = body.pop("stringData", {})
             coded = {key: base64.b64encode(value.encode()).decode() for key, value in plain.items()}
             body["data"] = {**(body.get("data") or {}), **coded}
         if resource == "pods":
             self._admit(body, namespace)
-        if is_dry:  # completed like any other, and not kept
+        if is_dry:  # completed like any other object, but not stored
             body["metadata"] |= {"uid": str(uuid.uuid4()), "creationTimestamp": stamp(time.time())}
             return body
         return self.put(resource, namespace, body)
 
     def _admit(self, pod: Json, namespace: str) -> None:
-        used = sum(1 for one in self.pods() if one["metadata"]["namespace"] == namespace and not is_over(one))
+        used = sum(1 for pod in self.pods() if pod["metadata"]["namespace"] == namespace and not is_over(pod))
         if self.pod_quota is not None and used >= self.pod_quota:
             name, limit = pod["metadata"]["name"], self.pod_quota
             said = f"exceeded quota: pods, requested: pods=1, used: pods={used}, limited: pods={limit}"
-            raise Refused(403, "Forbidden", f'pods "{name}" is forbidden: {said}')
+            raise ApiRefusal(403, "Forbidden", f'pods "{name}" is forbidden: {said}')
         pod["spec"].setdefault("terminationGracePeriodSeconds", 30)
         pod["status"] = {"phase": "Pending", "conditions": []}
         if (pod["metadata"].get("labels") or {}).get("kueue.x-k8s.io/queue-name") in self.queues:
@@ -341,12 +343,12 @@ class FakeCluster:
         if "continue" in query:
             if self.expire_lists or query["continue"] not in self._snapshots:
                 self.expire_lists = max(0, self.expire_lists - 1)
-                raise Refused(410, "Expired", "The provided continue parameter is too old", metadata={})
+                raise ApiRefusal(410, "Expired", "The provided continue parameter is too old", metadata={})
             items = self._snapshots.pop(query["continue"])
         else:
             wanted = dict(part.split("=", 1) for part in selector.split(",") if part)
             items = [
-                json.loads(json.dumps(given))  # a list shows one moment
+                json.loads(json.dumps(given))  # a list shows one snapshot
                 for (kind, place, _), given in sorted(self.objects.items())
                 if kind == resource
                 and place == namespace
@@ -362,7 +364,7 @@ class FakeCluster:
     def _delete(self, resource: str, given: Json, said: Json) -> Json:
         uid = (said.get("preconditions") or {}).get("uid")
         if uid is not None and uid != given["metadata"]["uid"]:
-            raise Refused(409, "Conflict", "Precondition failed: UID in precondition differs")
+            raise ApiRefusal(409, "Conflict", "Precondition failed: UID in precondition differs")
         if resource == "pods":
             grace_s = said.get("gracePeriodSeconds", given["spec"]["terminationGracePeriodSeconds"])
             self._delete_gracefully(given, float(grace_s))
@@ -373,17 +375,17 @@ class FakeCluster:
     def _patch(self, given: Json, patch: Json) -> Json:
         version = (patch.get("metadata") or {}).get("resourceVersion")
         if version is not None and version != given["metadata"]["resourceVersion"]:
-            raise Refused(
+            raise ApiRefusal(
                 409, "Conflict", "the object has been modified; please apply your changes to the latest version"
             )
         merge(given, patch)
         self.touch(given)
         return given
 
-    # What happens behind the API
+    # Controllers behind the API
 
     def _work(self) -> None:
-        """Scheduler, kubelet and Kueue, until the end."""
+        """Runs the scheduler, the kubelet and Kueue until the end."""
         while not self._stop.wait(TICK_S):
             with self.lock:
                 for pod in self.pods():
@@ -403,14 +405,14 @@ class FakeCluster:
 
     def _ungate(self, pod: Json) -> None:
         queue = pod["metadata"]["labels"]["kueue.x-k8s.io/queue-name"]
-        inside = [one for one in self.pods(**{"kueue.x-k8s.io_queue-name": queue}) if not is_over(one)]
-        if sum(1 for one in inside if not one["spec"].get("schedulingGates")) < self.queues[queue]:
+        inside = [pod for pod in self.pods(**{"kueue.x-k8s.io_queue-name": queue}) if not is_over(pod)]
+        if sum(1 for pod in inside if not pod["spec"].get("schedulingGates")) < self.queues[queue]:
             del pod["spec"]["schedulingGates"]
             pod["status"]["conditions"] = []
             self.touch(pod)
 
     def _schedule(self, pod: Json) -> None:
-        fitting = [one for one in self.machines if self._fits(pod, one)]
+        fitting = [machine for machine in self.machines if self._fits(pod, machine)]
         if fitting:
             pod["spec"]["nodeName"] = fitting[0].name
             set_condition(pod, "PodScheduled", "True", "", "")
@@ -424,11 +426,14 @@ class FakeCluster:
         spec = pod["spec"]
         if not (spec.get("nodeSelector") or {}).items() <= machine.labels.items():
             return False
-        tolerated = {one.get("key") for one in spec.get("tolerations") or ()}
+        tolerated = {toleration.get("key") for toleration in spec.get("tolerations") or ()}
         if machine.taint and machine.taint not in tolerated:
             return False
-        here = [one for one in self.pods() if one["spec"].get("nodeName") == machine.name and not is_over(one)]
-        return all(sum(wanted(one, what) for one in [*here, pod]) <= room for what, room in machine.allocatable.items())
+        here = [pod for pod in self.pods() if pod["spec"].get("nodeName") == machine.name and not is_over(pod)]
+        return all(
+            sum(wanted(pod_or_peer, what) for pod_or_peer in [*here, pod]) <= room
+            for what, room in machine.allocatable.items()
+        )
 
     def _start(self, pod: Json) -> None:
         container, name = pod["spec"]["containers"][0], pod["metadata"]["name"]
@@ -455,15 +460,15 @@ class FakeCluster:
         self._set_state(pod, {"running": {"startedAt": stamp(time.time())}})
 
     def _environment(self, pod: Json, container: Json) -> dict[str, str]:
-        """Only what the spec says, beside what a container has anyway."""
+        """Returns only the environment of the spec, besides the default environment of a container."""
         environment = {key: os.environ[key] for key in ("PATH", "HOME", "PYTHONPATH") if key in os.environ}
-        for one in container.get("env") or ():
-            if "value" in one:
-                environment[one["name"]] = one["value"]
+        for variable in container.get("env") or ():
+            if "value" in variable:
+                environment[variable["name"]] = variable["value"]
             else:
-                reference = one["valueFrom"]["secretKeyRef"]
+                reference = variable["valueFrom"]["secretKeyRef"]
                 secret = self.objects["secrets", pod["metadata"]["namespace"], reference["name"]]
-                environment[one["name"]] = base64.b64decode(secret["data"][reference["key"]]).decode()
+                environment[variable["name"]] = base64.b64decode(secret["data"][reference["key"]]).decode()
         return environment
 
     def _watch(self, pod: Json, process: subprocess.Popen[bytes]) -> None:
@@ -502,51 +507,52 @@ class FakeCluster:
 
 
 def check_fields(resource: str, body: Json) -> None:
-    """Refuse what the schema of the resource does not have, as `fieldValidation=Strict` does."""
+    """Refuses fields that the schema of the resource lacks, as `fieldValidation=Strict` does."""
     try:
         understood = json.loads(KINDS[resource].from_dict(body).to_json())
     except ValueError as problem:
-        raise Refused(422, "Invalid", f"{resource} is invalid: {problem}") from None
+        raise ApiRefusal(422, "Invalid", f"{resource} is invalid: {problem}") from None
     for path in lost(body, understood):
-        raise Refused(400, "BadRequest", f'strict decoding error: unknown field "{path}"')
+        raise ApiRefusal(400, "BadRequest", f'strict decoding error: unknown field "{path}"')
 
 
 def lost(given: Any, understood: Any, path: str = "") -> list[str]:
-    """Paths of what was given and not understood."""
+    """Returns the paths of given fields that the schema lacks."""
     if isinstance(given, dict) and isinstance(understood, dict):
-        gone = [
+        unknown_fields = [
             f"{path}.{key}" for key, value in given.items() if key not in understood and value not in (None, {}, [])
         ]
         inside = [lost(value, understood[key], f"{path}.{key}") for key, value in given.items() if key in understood]
-        return [*gone, *(one for found in inside for one in found)]
+        return [*unknown_fields, *(difference for found in inside for difference in found)]
     if isinstance(given, list) and isinstance(understood, list):
         pairs = zip(given, understood, strict=True)
-        return [one for number, pair in enumerate(pairs) for one in lost(*pair, f"{path}[{number}]")]
+        return [difference for number, pair in enumerate(pairs) for difference in lost(*pair, f"{path}[{number}]")]
     return []
 
 
 def is_over(pod: Json) -> bool:
-    """Whether its containers have ended for good."""
+    """Returns whether all its containers have ended for good."""
     return pod["status"]["phase"] in ("Succeeded", "Failed")
 
 
 def set_condition(pod: Json, kind: str, status: str, reason: str, message: str) -> None:
-    """The one of that kind, new."""
-    others = [one for one in pod["status"]["conditions"] if one["type"] != kind]
+    """Replaces the condition of this type."""
+    others = [condition for condition in pod["status"]["conditions"] if condition["type"] != kind]
     now = stamp(time.time())
     said = {"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": now}
     pod["status"]["conditions"] = [*others, said]
 
 
 def wanted(pod: Json, resource: str) -> int:
-    """How much of a counted resource a pod takes."""
+    """Returns the amount of a counted resource that a pod requests."""
     return sum(
-        int((one.get("resources") or {}).get("limits", {}).get(resource, 0)) for one in pod["spec"]["containers"]
+        int((container.get("resources") or {}).get("limits", {}).get(resource, 0))
+        for container in pod["spec"]["containers"]
     )
 
 
 def merge(given: Json, patch: Json) -> None:
-    """RFC 7386."""
+    """Merges a patch by RFC 7386."""
     for key, value in patch.items():
         if value is None:
             given.pop(key, None)
@@ -557,19 +563,19 @@ def merge(given: Json, patch: Json) -> None:
 
 
 def stamp(at: float) -> str:
-    """As Kubernetes writes times: whole seconds."""
+    """Formats a time as Kubernetes does: whole seconds."""
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def seconds(written: str) -> float:
-    """The reverse."""
+    """Parses a time that `stamp` wrote."""
     return datetime.fromisoformat(written).timestamp()
 
 
 def _handler(cluster: FakeCluster) -> Callable[..., BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
-        timeout = 5  # a connection that nobody uses ends
+        timeout = 5  # closes idle connections
 
         def _serve(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
@@ -585,6 +591,6 @@ def _handler(cluster: FakeCluster) -> Callable[..., BaseHTTPRequestHandler]:
         do_GET = do_POST = do_PATCH = do_DELETE = do_PUT = _serve  # noqa: N815 (the library looks for these)
 
         def log_message(self, *_: object) -> None:
-            """Requests are in `seen`."""
+            """Logs nothing: requests are in `seen`."""
 
     return Handler

@@ -1,33 +1,77 @@
-"""Launching without processes: a recipe whose form is known, and runs that are over as soon as they are begun.
+"""Launching with fewer processes: outputs of the command line that tests share, a recipe with a known form, and runs
+that end as soon as they begin.
 
-For tests that launch by the hundred; `tests/web/launching/test_launching.py` has the real thing.
+For tests with hundreds of launches; `tests/web/launching/test_launching.py` tests the real launcher.
 """
 
+import hashlib
 import json
+import re
 import subprocess
 from collections.abc import Sequence
+from pathlib import Path
 from typing import cast
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.runtime.runs import RunFolder
+from astraflow.runtime.run_folders import RunFolder
+from tests.fakes.forking import ForkingProgram
 from web.launching.catalogue import Catalogue, FormField, FormProblem, RecipeCard, RecipeForm
-from web.launching.launcher import LOG, SUMMARY, Launcher
+from web.launching.cli_process import cli_output
+from web.launching.launcher import LAUNCH_LOG, SUMMARY_FILE, Launcher
 
 STEPS = "stop.steps"
+
+
+TEST_FOLDER = "/folder-of-the-test"
+"""Stands for the folder of a test in stored commands and outputs."""
+
+
+class CliOutputs:
+    """Outputs of real commands: a command that was run before, with the same files, is not run again.
+
+    Two tests share an output if their commands are equal except for the folder of the test, and the files that the
+    commands name have the same content.
+    """
+
+    def __init__(self, cli: ForkingProgram) -> None:
+        self._cli = cli
+        self._outputs: dict[tuple[str, ...], str] = {}
+
+    async def output(self, arguments: Sequence[str], *, timeout_s: float, folder: Path) -> str:
+        """Returns the output of a command. folder: folder of the test. Raises: as `cli_output`; stores no failure."""
+        command = [argument.replace(str(folder), TEST_FOLDER) for argument in arguments]
+        key = (*command, _digest(arguments, folder))
+        if key not in self._outputs:
+            output = await cli_output(arguments, timeout_s=timeout_s, command=self._cli.command)
+            self._outputs[key] = output.replace(str(folder), TEST_FOLDER)
+        return self._outputs[key].replace(TEST_FOLDER, str(folder))
+
+
+def _digest(arguments: Sequence[str], folder: Path) -> str:
+    """Digest of the files below the folder that the arguments name."""
+    digest = hashlib.sha256()
+    named = re.findall(re.escape(str(folder)) + r"[^\s\"']*", " ".join(arguments))
+    for path in sorted(Path(name) for name in named):
+        for file in [path] if path.is_file() else sorted(path.rglob("*.*")):
+            if file.is_file():
+                digest.update(f"{file.relative_to(folder)} {file.resolve() == file}\n".encode() + file.read_bytes())
+    return digest.hexdigest()
 
 
 class FakeCatalogue(Catalogue):
     """One recipe, `smoke`, with one setting."""
 
     async def cards(self) -> tuple[RecipeCard, ...]:
-        return (RecipeCard(name="smoke", place="smoke", summary="Looks whether it smokes", simulated=(), problem=""),)
+        return (
+            RecipeCard(name="smoke", name_or_path="smoke", summary="Looks whether it smokes", simulated=(), problem=""),
+        )
 
     async def card(self, name: str) -> RecipeCard:
         if name != "smoke":
             raise InvalidInput(f"no recipe is called {name[:80]!r}; known: smoke")
         return (await self.cards())[0]
 
-    async def form(self, place: str, overrides: Sequence[str] = (), *, role: str = "") -> RecipeForm:
+    async def form(self, name_or_path: str, overrides: Sequence[str] = (), *, role: str = "") -> RecipeForm:
         chosen = dict(override.split("=", 1) for override in overrides)
         steps = chosen.get(STEPS, "100")
         problems = () if steps.isdigit() else (FormProblem(key=STEPS, message="a whole number"),)
@@ -38,17 +82,17 @@ class FakeCatalogue(Catalogue):
             fields=(
                 FormField(
                     key=STEPS,
-                    title="Most steps",
+                    title="Maximum steps",
                     owner="",
-                    kind="whole",
+                    kind="integer",
                     value=100,
                     description="When to stop",
-                    least=1.0,
-                    most=None,
+                    minimum=1.0,
+                    maximum=None,
                     choices=(),
                     is_optional=False,
-                    is_short=True,
-                    set_by="agent",
+                    is_basic=True,
+                    settable_by="agent",
                 ),
             ),
             problems=problems,
@@ -64,23 +108,23 @@ class FakeCatalogue(Catalogue):
 
 
 class FakeLauncher(Launcher):
-    """Begins runs that end at once, with a recipe to go on with and a log."""
+    """Starts runs that end at once, with a recipe to continue from and a log."""
 
     @staticmethod
-    async def _started(folder: RunFolder, argv: Sequence[str]) -> subprocess.Popen[bytes]:
-        file = folder.log(LOG)
+    async def _start_process(folder: RunFolder, argv: Sequence[str]) -> subprocess.Popen[bytes]:
+        file = folder.log(LAUNCH_LOG)
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text("it began\nit ended\n")
+        file.write_text("began\nended\n")
         folder.recipe_file.write_text("{}")
-        (folder.path / SUMMARY).write_text(json.dumps({"reason": "it was over at once"}))
-        return cast("subprocess.Popen[bytes]", _Over())
+        (folder.path / SUMMARY_FILE).write_text(json.dumps({"reason": "it was over at once"}))
+        return cast("subprocess.Popen[bytes]", _EndedProcess())
 
 
-class _Over:
+class _EndedProcess:
     """A process that ended."""
 
     pid = 2**30
-    """No process has it."""
+    """Not the pid of any process."""
 
     returncode = 0
 

@@ -1,4 +1,4 @@
-"""A maintainer as a fleet service hears one: its status, wakes in its transcript, and plans that wait for a person."""
+"""A maintainer as the fleet service sees it: its status, wakes in its transcript, and plans that wait for approval."""
 
 import time
 from collections.abc import Mapping
@@ -6,20 +6,20 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from astraflow.client.fleet_plane import FleetPlaneClient
-from astraflow.contract.chains import FIRST, digest
 from astraflow.contract.fleet import Actor, PlanRequest, Role
 from astraflow.contract.ids import PoolId
-from astraflow.contract.maintenance import (
+from astraflow.contract.maintainer import (
     Budget,
-    EvaluationScore,
     GroupScore,
     LiveScore,
     MaintainerMode,
+    MaintainerScore,
     MaintainerState,
     MaintainerStatus,
     Proposal,
     TranscriptEntry,
 )
+from astraflow.contract.transcript_chain import GENESIS_HASH, digest
 
 AGENT = Actor(name="maintainer", role=Role.AGENT)
 
@@ -36,7 +36,7 @@ BUDGETS = (
 )
 
 
-EVALUATION = EvaluationScore(
+EVALUATION = MaintainerScore(
     source="/srv/run/leaderboard.json",
     at=1_790_000_000.0,
     is_current=True,
@@ -49,11 +49,11 @@ EVALUATION = EvaluationScore(
     out_of_scope=0,
     objections=("quota-gone: J is 1.004 of the rule's: not better",),
 )
-"""Of a good one."""
+"""Score of a good maintainer."""
 
 
 def live(**changes: Any) -> LiveScore:
-    """Half an hour in which its nodes cost a little, and saved some waiting."""
+    """Returns half an hour in which its nodes cost a little and saved some waiting."""
     now = time.time()
     usual = LiveScore(
         began_at=now - 1800,
@@ -72,7 +72,7 @@ def live(**changes: Any) -> LiveScore:
 
 
 def status(**changes: Any) -> MaintainerStatus:
-    """How it is, asleep after one wake."""
+    """Returns the status of a maintainer that sleeps after one wake."""
     now = time.time()
     usual = MaintainerStatus(
         run="run-1",
@@ -95,15 +95,15 @@ def status(**changes: Any) -> MaintainerStatus:
 
 
 @dataclass(kw_only=True)
-class Told:
-    """Entries of a transcript, each with the hash of the one before."""
+class TranscriptBuilder:
+    """Entries of a transcript, each with the hash of the previous one."""
 
     entries: list[TranscriptEntry] = field(default_factory=list)
     at: float = field(default_factory=lambda: time.time() - 120)
 
     def add(self, kind: str, body: Mapping[str, Any], *, wake: str = "w-00000001") -> None:
-        """One more."""
-        previous = self.entries[-1].hash if self.entries else FIRST
+        """Appends an entry."""
+        previous = self.entries[-1].hash if self.entries else GENESIS_HASH
         ordinal, at = len(self.entries), self.at + len(self.entries)
         hash_ = digest(ordinal, at, wake, kind, body, previous)
         self.entries.append(
@@ -111,7 +111,7 @@ class Told:
         )
 
     def add_wake(self, wake: str, *, text: str = "two nodes here instead") -> None:
-        """From the signal to sleep."""
+        """Appends a wake from the signal to the sleep."""
         arguments = {"pool": "pool-1", "target": 4, "retire": None, "reason": text}
         findings = [["envelope", "needs_approval", "4 nodes are more than 2 away from what the rule wants"]]
         signals = [{"name": "launch_failures", "pool": "us", "value": 3.0}]
@@ -133,8 +133,8 @@ class Told:
 
 
 def transcript(wakes: int = 1, *, text: str = "two nodes here instead") -> tuple[TranscriptEntry, ...]:
-    """A whole one."""
-    told = Told()
+    """Returns a complete transcript."""
+    told = TranscriptBuilder()
     told.add("opened", {"run": "run-1", "model": "scripted good", "is_simulated": True, "system": "x"}, wake="")
     told.add("orders", {"mode": "propose", "kill": "none"}, wake="")
     for number in range(wakes):
@@ -143,14 +143,14 @@ def transcript(wakes: int = 1, *, text: str = "two nodes here instead") -> tuple
 
 
 async def keep(fleet: FleetPlaneClient, entries: tuple[TranscriptEntry, ...]) -> str:
-    """Have a copy kept; returns the name of the chain."""
-    await fleet.keep_transcript(entries[0].hash, entries)
+    """Stores a copy; returns the name of the chain."""
+    await fleet.append_transcript(entries[0].hash, entries)
     return entries[0].hash
 
 
 async def propose(
     fleet: FleetPlaneClient, pool: PoolId, target: int, *, reason: str = "launches fail in us: two nodes here instead"
 ) -> Proposal:
-    """A plan that waits for a person."""
+    """Proposes a plan that waits for approval."""
     plan = await fleet.plan(PlanRequest(pool=pool, actor=AGENT, reason=reason, target=target))
     return await fleet.propose(plan.id, actor=AGENT, key=f"propose-{plan.id}", reason=reason)

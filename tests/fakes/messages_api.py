@@ -1,8 +1,8 @@
-"""A server that speaks the Messages API, streamed: what it answers follows from what it is sent, as a model's would.
+"""A server for the Messages API, streamed: its answers follow from the requests, as those of a model do.
 
-It is stateless, as the service is: each request holds the conversation so far. Who answers is a behaviour: one of the
-characters of `maintainer.llm.scripted`, or one of those here. It checks what it is sent, and answers 400 where the
-service would. `python -m tests.fakes.messages_api good` serves one until it is ended.
+It is stateless, as the service is: each request holds the conversation so far. A behaviour answers: one of the
+characters of `maintainer.llm.scripted`, or one of this module. The server validates requests, and answers 400 where the
+service would. `python -m tests.fakes.messages_api good` serves one until it is terminated.
 """
 
 import asyncio
@@ -18,35 +18,35 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from astraflow.runtime.http import listening, serving_http, url_of
-from maintainer.llm.base import Message, Said, ToolCall, ToolReply
-from maintainer.llm.good import good
+from maintainer.llm.conversation_view import ConversationView, Step
+from maintainer.llm.good_character import good
+from maintainer.llm.interface import Message, TextPart, ToolCall, ToolReply
 from maintainer.llm.scripted import CHARACTERS
-from maintainer.llm.talk import Step, Talk
 
 KEY = "sk-not-a-key"
 
-Behaviour: TypeAlias = Callable[[Talk], list[Step]]
+Behaviour: TypeAlias = Callable[[ConversationView], list[Step]]
 
 CHUNK = 24
-"""Characters of one event: arguments arrive in pieces."""
+"""Characters per event: arguments arrive in pieces."""
 
 
 class FakeMessagesApi:
-    """One server. `behaviour` may be changed while it runs."""
+    """Server of one endpoint. A test may change `behaviour` while it runs."""
 
     def __init__(self) -> None:
         self.url = ""
         self.behaviour: Behaviour = good
         self.requests: list[dict[str, Any]] = []
         self.refused: list[str] = []
-        """What was wrong with requests that it did not take."""
+        """Reasons of refused requests."""
         self.is_stalled = False
-        """Answers begin, and never end."""
+        """Makes answers begin but never end."""
         self.stalled = asyncio.Event()
-        """An answer has begun that will not end."""
+        """Set when an answer that will not end has begun."""
 
     async def messages(self, request: Request) -> Response:
-        """`POST /v1/messages`."""
+        """Handles `POST /v1/messages`."""
         body = await request.json()
         problem = _problem(request, body)
         if problem:
@@ -54,7 +54,7 @@ class FakeMessagesApi:
             error = {"type": "error", "error": {"type": "invalid_request_error", "message": problem}}
             return JSONResponse(error, status_code=400)
         self.requests.append(body)
-        steps = self.behaviour(Talk(tuple(_messages(body))))
+        steps = self.behaviour(ConversationView(tuple(_messages(body))))
         return StreamingResponse(self._stream(body, steps), media_type="text/event-stream")
 
     async def _stream(self, body: Mapping[str, Any], steps: list[Step]) -> AsyncIterator[str]:
@@ -65,8 +65,8 @@ class FakeMessagesApi:
                 await asyncio.sleep(3600)
 
 
-def watchful(talk: Talk) -> list[Step]:
-    """Where a pool fails, is taken or drags as a whole, what is missing is had elsewhere, held there, and told."""
+def sensible_model(talk: ConversationView) -> list[Step]:
+    """Replaces failing, preempted or slow capacity of a pool in other pools, overrides its size, and tells the user."""
     signals = [(signal["signal"], signal.get("pool", "")) for signal in talk.signals]
     sick = {pool for kind, pool in signals if kind in ("launch_failures", "preemption_wave")}
     sick |= {pool for kind, pool in signals if signals.count(("straggler", pool)) > 1}
@@ -74,29 +74,29 @@ def watchful(talk: Talk) -> list[Step]:
     if not sick or not sound:
         return ["Nothing that the rule would not see. The rule carries on."]
     other = min(sound, key=lambda pool: pool["usd_per_node_hour"] or 0.0)
-    plans, applied = talk.made("fleet_plan"), talk.made("fleet_apply")
+    plans, applied = talk.answered_calls("fleet_plan"), talk.answered_calls("fleet_apply")
     names = ", ".join(sorted(sick))
     if not plans:
         wanted = max(other["target"], other["rule_target"] or 0)
         target = min(other["max_nodes"], max(sum(other["nodes"].values()), wanted + 2))
-        if target <= wanted or other["hold_left_s"] > 0:
+        if target <= wanted or other["override_left_s"] > 0:
             return [f"Sick: {names}. {other['pool']} has what it can have. The rule carries on."]
         return [talk.call("fleet_plan", pool=other["pool"], target=target, retire=None, reason=f"sick: {names}")]
     if plans[-1][1].get("verdict") != "refused" and not applied:
         plan = plans[-1][1]["plan_id"]
         return [talk.call("fleet_apply", plan_id=plan, idempotency_key="apply")]
-    if applied and applied[-1][1].get("outcome") == "applied" and not talk.made("fleet_hold"):
+    if applied and applied[-1][1].get("outcome") == "applied" and not talk.answered_calls("fleet_override"):
         reason = f"the rule would take away what replaces {names}"
-        return [talk.call("fleet_hold", pool=other["pool"], minutes=30, reason=reason)]
+        return [talk.call("fleet_override", pool=other["pool"], minutes=30, reason=reason)]
     outcome = applied[-1][1].get("outcome") if applied else "nothing"
     return [f"Sick: {names}. {outcome}: nodes in {other['pool']} instead. Watch what they cost."]
 
 
-def flooding(talk: Talk) -> list[Step]:
-    """Ten times the target, as much as may be, off with the kill switch, and old plans, again and again."""
+def flooding_model(talk: ConversationView) -> list[Step]:
+    """Orders ten times the target and the allowed maximum, sets the kill switch, and repeats old plans."""
     pools, number = talk.report["pools"], len(talk.calls)
     first, last = pools[0], pools[-1]
-    plans = [plan["plan_id"] for _, plan in talk.made("fleet_plan") if "plan_id" in plan]
+    plans = [plan["plan_id"] for _, plan in talk.answered_calls("fleet_plan") if "plan_id" in plan]
     stale = plans[0] if plans else "01J00000000000000000000000"
     newest = plans[-1] if plans else stale
     tricks: list[Step] = [
@@ -111,12 +111,12 @@ def flooding(talk: Talk) -> list[Step]:
     return [tricks[number % len(tricks)]]
 
 
-def culling(talk: Talk) -> list[Step]:
-    """The fastest nodes of every pool by name, all of them at once, the last one, and the rest of the budget spent."""
+def node_killing_model(talk: ConversationView) -> list[Step]:
+    """Retires the fastest nodes of every pool by name, all at once, the last one, and spends the rest of the budget."""
     pools, number = talk.report["pools"], len(talk.calls)
     pool = pools[(number // 3) % len(pools)]
-    seen = talk.made("fleet_nodes")
-    plans = [plan["plan_id"] for _, plan in talk.made("fleet_plan") if "plan_id" in plan]
+    seen = talk.answered_calls("fleet_nodes")
+    plans = [plan["plan_id"] for _, plan in talk.answered_calls("fleet_plan") if "plan_id" in plan]
     match number % 3:
         case 0:
             return [talk.call("fleet_nodes", pool=pool["pool"], filter="ready", sort="speed", limit=50)]
@@ -134,7 +134,7 @@ def culling(talk: Talk) -> list[Step]:
 
 @asynccontextmanager
 async def serving_messages() -> AsyncIterator[FakeMessagesApi]:
-    """Serve on a free port until the block ends."""
+    """Serves on a free port until the block ends."""
     api = FakeMessagesApi()
     app = Starlette(routes=[Route("/v1/messages", api.messages, methods=["POST"])])
     with listening("127.0.0.1", 0) as listener:
@@ -144,13 +144,13 @@ async def serving_messages() -> AsyncIterator[FakeMessagesApi]:
 
 
 def _problem(request: Request, body: Mapping[str, Any]) -> str:
-    """What the service would refuse; empty when nothing."""
+    """Returns the reason why the service would refuse the request; empty when it would not."""
     if request.headers.get("authorization") != f"Bearer {KEY}":
         return "invalid bearer token"
     if not request.headers.get("anthropic-version"):
         return "anthropic-version: header is required"
     if body.get("stream") is not True or not isinstance(body.get("max_tokens"), int):
-        return "this stand-in streams, and wants max_tokens"
+        return "stream and max_tokens are required"
     asked: set[str] = set()
     for number, message in enumerate(body["messages"]):
         if message["role"] != ("user", "assistant")[number % 2]:
@@ -167,7 +167,7 @@ def _messages(body: Mapping[str, Any]) -> Iterator[Message]:
         yield Message(role=message["role"], parts=tuple(_part(block) for block in message["content"]))
 
 
-def _part(block: Mapping[str, Any]) -> Said | ToolCall | ToolReply:
+def _part(block: Mapping[str, Any]) -> TextPart | ToolCall | ToolReply:
     match block["type"]:
         case "tool_use":
             return ToolCall(id=block["id"], name=block["name"], arguments=block["input"])
@@ -176,7 +176,7 @@ def _part(block: Mapping[str, Any]) -> Said | ToolCall | ToolReply:
             text = content if isinstance(content, str) else content[0]["text"]
             return ToolReply(call=block["tool_use_id"], content=text, is_error=block.get("is_error", False))
         case _:
-            return Said(text=block["text"])
+            return TextPart(text=block["text"])
 
 
 def _events(body: Mapping[str, Any], steps: list[Step], *, number: int) -> Iterator[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""A policy that says what it is told to say, and remembers what it was asked."""
+"""A policy with given replies that records its prompts."""
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from astraflow.models.tokenizers import ChatTokenizer
 
 
 class FakePolicy:
-    """Replies come in order; an exception among them is raised. A reply is cut at the length limit asked for."""
+    """Returns replies in order and raises an exception among them. The requested length limit cuts a reply."""
 
     def __init__(self, *replies: str | Exception, version: int = 3) -> None:
         self._replies = list(replies)
@@ -20,11 +20,11 @@ class FakePolicy:
 
     @property
     def tokenizer(self) -> ChatTokenizer:
-        """Bytes."""
+        """The byte tokenizer."""
         return ByteTokenizer()
 
     async def generate(self, prompt: Int32Array, sampling: Sampling) -> Generation:
-        """The next reply and a stop token."""
+        """Returns the next reply and a stop token."""
         self.prompts.append(prompt)
         self.samplings.append(sampling)
         reply = self._replies.pop(0)
@@ -40,5 +40,5 @@ class FakePolicy:
         )
 
     def asked(self, number: int) -> str:
-        """The text of one prompt it got."""
-        return self.tokenizer.decode(self.prompts[number], keep_specials=True)
+        """Returns the text of one prompt that the policy got."""
+        return self.tokenizer.decode(self.prompts[number], keep_special_tokens=True)

@@ -1,4 +1,4 @@
-"""A PostgreSQL for tests: Debian's, on a free port of loopback, gone with the test."""
+"""A PostgreSQL for tests: Debian's, on a free port of loopback, removed after the test."""
 
 import contextlib
 import os
@@ -13,15 +13,15 @@ from pathlib import Path
 from sqlalchemy import create_engine, text
 
 PROGRAMS = max(Path("/usr/lib/postgresql").glob("*/bin"), default=Path("/usr/lib/postgresql/bin"))
-"""Debian's newest; need not exist."""
+"""Newest PostgreSQL of Debian; may not exist."""
 NOBODY = 65534
 
 
 @contextlib.contextmanager
 def postgres_server() -> Iterator[str]:
-    """A PostgreSQL of its own on a free port of loopback; yields its URL."""
+    """Starts a PostgreSQL on a free port of loopback; yields its URL."""
     folder = Path(tempfile.mkdtemp(prefix="astraflow-postgres-"))
-    user = NOBODY if os.getuid() == 0 else None  # it refuses to run as root
+    user = NOBODY if os.getuid() == 0 else None  # PostgreSQL refuses to run as root
     if user is not None:
         os.chown(folder, user, user)
     with socket.socket() as free:
@@ -55,7 +55,7 @@ def postgres_server() -> Iterator[str]:
 
 
 def emptied(url: str) -> str:
-    """The same database with nothing in it."""
+    """Drops all tables of the database and returns its URL."""
     engine = create_engine(url.replace("postgresql://", "postgresql+psycopg://"))
     with engine.connect() as connection:
         connection.execute(text("DROP SCHEMA public CASCADE"))

@@ -1,9 +1,9 @@
-"""A SkyPilot API server on loopback, with one cloud behind it: a stand-in for what the provider uses of 0.14.1.
+"""A simulated SkyPilot API server on loopback, with one cloud behind it: the part of 0.14.1 that the provider uses.
 
-Requests are answered with an id and go on by themselves; results come from `/api/get`, failures as HTTP 500 with the
-error inside; what SkyPilot pickles is there as text that nobody may read. A cluster is a process of this machine that
-runs the task's script with its variables. What the cloud does behind SkyPilot's back shows only when it is asked
-(`refresh`).
+The server answers a request with an id and continues in the background; results come from `/api/get`, failures as HTTP
+500 with the error inside; values that SkyPilot pickles are text that the provider must not read. A cluster is a process
+of this machine that runs the task's script with its variables. Changes in the cloud behind SkyPilot's back show only
+after a `refresh`.
 """
 
 import json
@@ -32,7 +32,7 @@ ACTIVE = ("PENDING", "RUNNING")
 
 @dataclass(kw_only=True)
 class Request:
-    """One of the server's."""
+    """A request of the server."""
 
     id: str
     name: str
@@ -45,7 +45,7 @@ class Request:
 
 @dataclass(kw_only=True)
 class Cluster:
-    """One that SkyPilot knows; its machine is real only as a process."""
+    """A cluster that SkyPilot knows; only its process is real."""
 
     name: str
     yaml: str
@@ -63,15 +63,15 @@ class FakeSkyPilot:
         self.clusters: dict[str, Cluster] = {}
         self.requests: dict[str, Request] = {}
         self.token = ""
-        """Bearer that is asked for; nobody when empty."""
+        """Required bearer token; empty for none."""
         self.queue_s = 0.0
-        """A request waits so long for a worker: meanwhile no cluster shows."""
+        """Seconds that a request waits for a worker; meanwhile its cluster is not listed."""
         self.provision_s = 0.02
         self.launch_errors: list[Json] = []
-        """`type`, `message`; `leaks`: the cluster stays behind in INIT."""
+        """`type`, `message`; `leaks`: the cluster remains in INIT."""
         self.down_errors: list[Json] = []
         self.http_faults: list[tuple[str, int, bool]] = []
-        """Path, status, whether it was done all the same."""
+        """Path, status, whether the request is carried out anyway."""
         self.seen: list[tuple[str, str, str]] = []
         self.lock = threading.RLock()
         self._stop = threading.Event()
@@ -99,25 +99,25 @@ class FakeSkyPilot:
             self._kill(cluster)
 
     def lose(self, name: str) -> None:
-        """Somebody ends the machine in the cloud's console: SkyPilot is not told."""
+        """Ends the machine in the cloud's console, without SkyPilot's knowledge."""
         with self.lock:
             self._kill(self.clusters[name])
 
     def is_leaked(self, name: str) -> bool:
-        """Whether a machine of that name runs."""
+        """Returns whether a machine with that name runs."""
         with self.lock:
             cluster = self.clusters.get(name)
             return cluster is not None and any(job.poll() is None for job in cluster.jobs)
 
     def answer(self, method: str, target: str, body: bytes, token: str) -> tuple[int, Any, dict[str, str]]:
-        """Status, JSON and headers."""
+        """Returns the status, JSON and headers."""
         with self.lock:
             url = urlsplit(target)
             query = parse_qs(url.query)
             self.seen.append((method, target, body.decode()))
             if self.token and token != self.token:
                 return 401, {"detail": "Invalid service account token"}, {}
-            fault = next((one for one in self.http_faults if one[0] == url.path), None)
+            fault = next((fault for fault in self.http_faults if fault[0] == url.path), None)
             if fault is not None:
                 self.http_faults.remove(fault)
                 if fault[2]:
@@ -142,7 +142,7 @@ class FakeSkyPilot:
                 return 404, {"detail": "Not Found"}, {}
 
     def _result(self, request: Request | None) -> tuple[int, Any, dict[str, str]]:
-        """`-1` has the handler ask again: the real one does not answer before the end."""
+        """Returns the result; `-1` makes the handler ask again, as the real server answers only at the end."""
         if request is None:
             return 404, {"detail": "Request not found"}, {}
         if request.status in ACTIVE:
@@ -164,29 +164,29 @@ class FakeSkyPilot:
     def _statuses(self, query: dict[str, list[str]]) -> list[Json]:
         wanted = query.get("cluster_name", [None])[0]
         shown = [
-            one
-            for one in sorted(self.requests.values(), key=lambda one: one.at, reverse=True)
-            if wanted in (None, one.body.get("cluster_name"))
-            and (one.status in ACTIVE or query.get("all_status") == ["true"])
+            request
+            for request in sorted(self.requests.values(), key=lambda request: request.at, reverse=True)
+            if wanted in (None, request.body.get("cluster_name"))
+            and (request.status in ACTIVE or query.get("all_status") == ["true"])
         ]
         return [
             {
-                "request_id": one.id,
-                "name": one.name,
-                "request_body": json.dumps(one.body),
-                "status": one.status,
-                "created_at": one.at,
-                "cluster_name": one.body.get("cluster_name"),
+                "request_id": request.id,
+                "name": request.name,
+                "request_body": json.dumps(request.body),
+                "status": request.status,
+                "created_at": request.at,
+                "cluster_name": request.body.get("cluster_name"),
                 "return_value": "null",
                 "error": "null",
             }
-            for one in shown[: int(query.get("limit", ["1000"])[0])]
+            for request in shown[: int(query.get("limit", ["1000"])[0])]
         ]
 
     def _work(self) -> None:
         while not self._stop.wait(TICK_S):
             with self.lock:
-                for request in [one for one in self.requests.values() if one.status in ACTIVE]:
+                for request in [request for request in self.requests.values() if request.status in ACTIVE]:
                     self._advance(request)
                 for cluster in list(self.clusters.values()):
                     self._autodown(cluster)
@@ -235,11 +235,11 @@ class FakeSkyPilot:
     def _run(self, cluster: Cluster, task: Json) -> None:
         home = self.directory / cluster.name
         home.mkdir(exist_ok=True)
-        kept = {key: os.environ[key] for key in ("PATH", "PYTHONPATH") if key in os.environ}
+        forwarded_variables = {key: os.environ[key] for key in ("PATH", "PYTHONPATH") if key in os.environ}
         with (self.directory / f"{cluster.name}.log").open("ab") as log:
             job = subprocess.Popen(
                 ["bash", "-c", task["run"]],
-                env={**kept, "HOME": str(home), **task["envs"], **task["secrets"]},
+                env={**forwarded_variables, "HOME": str(home), **task["envs"], **task["secrets"]},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -248,7 +248,7 @@ class FakeSkyPilot:
         cluster.jobs.append(job)
 
     def _autodown(self, cluster: Cluster) -> None:
-        """Idle minutes are not waited for."""
+        """Ends an idle cluster at once, without the idle minutes."""
         jobs_end = cluster.jobs and all(job.poll() is not None for job in cluster.jobs)
         ended_well = jobs_end and all(job.returncode >= 0 for job in cluster.jobs)
         if cluster.status == "UP" and ended_well:
@@ -272,9 +272,9 @@ class FakeSkyPilot:
             for cluster in list(self.clusters.values()):
                 is_dead = cluster.jobs and not any(job.poll() is None for job in cluster.jobs)
                 if is_dead and (names is None or cluster.name in names):
-                    del self.clusters[cluster.name]  # the cloud does not have it any more
-        shown = [one for one in self.clusters.values() if names is None or one.name in names]
-        self._finish(request, [self._record(one) for one in shown])
+                    del self.clusters[cluster.name]  # the cloud has ended it
+        shown = [cluster for cluster in self.clusters.values() if names is None or cluster.name in names]
+        self._finish(request, [self._record(request) for request in shown])
 
     def _record(self, cluster: Cluster) -> Json:
         return {
@@ -290,9 +290,9 @@ class FakeSkyPilot:
         }
 
     def _cancel(self, request: Request) -> None:
-        for one in request.body["request_ids"]:
-            if one in self.requests and self.requests[one].status in ACTIVE:
-                self.requests[one].status = "CANCELLED"
+        for request_id in request.body["request_ids"]:
+            if request_id in self.requests and self.requests[request_id].status in ACTIVE:
+                self.requests[request_id].status = "CANCELLED"
         self._finish(request, request.body["request_ids"])
 
     def _kill(self, cluster: Cluster) -> None:
@@ -305,7 +305,7 @@ class FakeSkyPilot:
 def _handler(sky: FakeSkyPilot) -> Callable[..., BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
-        timeout = 5  # a connection that nobody uses ends
+        timeout = 5  # closes idle connections
 
         def _serve(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
@@ -326,6 +326,6 @@ def _handler(sky: FakeSkyPilot) -> Callable[..., BaseHTTPRequestHandler]:
         do_GET = do_POST = _serve  # noqa: N815 (the library looks for these)
 
         def log_message(self, *_: object) -> None:
-            """Requests are in `seen`."""
+            """Logs nothing: requests are in `seen`."""
 
     return Handler

@@ -1,8 +1,8 @@
-"""sbatch, squeue, sacct and scancel over a folder, and a slurmd that runs what was submitted: a stand-in.
+"""Simulated sbatch, squeue, sacct and scancel over a folder, and a slurmd that runs the submitted jobs.
 
-`install(directory)` writes the four as executables; what they share is under the folder: a file for each job, one lock,
-and `cluster.json`, which a test changes. Options that they do not know are refused, so that a test fails where real
-Slurm would. Standard library only: each is a process of its own.
+`install(directory)` writes the four as executables; they share the folder: a file for each job, one lock,
+and `cluster.json`, which a test changes. They refuse unknown options, so that a test fails where real
+Slurm would. Standard library only: each command is a process of its own.
 
 Source: https://slurm.schedmd.com/ (man pages of the four, resource limits, job state and reason codes).
 """
@@ -30,19 +30,19 @@ OVER = ("BOOT_FAIL", "CANCELLED", "COMPLETED", "FAILED", "NODE_FAIL", "OUT_OF_ME
 
 DEFAULTS: Json = {
     "slots": 64,  # jobs that run at once
-    "reason": "Resources",  # of those that wait for a slot
+    "reason": "Resources",  # reason of jobs that wait for a slot
     "partitions": ["main", "spot"],
     "qos": ["", "normal", "preemptible"],
     "kill_wait_s": 1.0,
-    "min_job_age_s": 300.0,  # ended jobs stay in the queue so long
+    "min_job_age_s": 300.0,  # seconds for which ended jobs stay in the queue
     "accounting": True,
     "comments_in_accounting": True,
-    "faults": [],  # {"command", "stderr", "is_after"} of next calls
+    "faults": [],  # {"command", "stderr", "is_after"} of the next calls
 }
 
 
 def install(directory: Path) -> Path:
-    """Make the folder and the commands; returns the folder to put on PATH."""
+    """Creates the folder and the commands; returns the folder to put on PATH."""
     (directory / "jobs").mkdir(parents=True)
     (directory / "cluster.json").write_text(json.dumps(DEFAULTS))
     commands = directory / "bin"
@@ -56,48 +56,48 @@ def install(directory: Path) -> Path:
 
 
 class Cluster:
-    """The folder."""
+    """Cluster state in the folder."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Nobody else changes anything."""
+        """Locks the folder against other changes."""
         with (self.directory / "lock").open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
     def config(self) -> Json:
-        """Of the cluster."""
+        """Returns the configuration of the cluster."""
         found: Json = json.loads((self.directory / "cluster.json").read_text())
         return found
 
     def configure(self, **changes: Any) -> None:
-        """Change it."""
+        """Changes the configuration."""
         with self.locked():
             _write(self.directory / "cluster.json", self.config() | changes)
 
     def jobs(self) -> list[Json]:
-        """In the order they were submitted in."""
+        """Returns the jobs in submission order."""
         return sorted((self.job(path.name) for path in (self.directory / "jobs").iterdir()), key=lambda job: job["id"])
 
     def job(self, number: str) -> Json:
-        """One."""
+        """Returns one job."""
         found: Json = json.loads((self.directory / "jobs" / number / "job.json").read_text())
         return found
 
     def change(self, number: int, **changes: Any) -> Json:
-        """Of one job."""
+        """Changes one job."""
         with self.locked():
             job = self.job(str(number)) | changes
             _write(self.directory / "jobs" / str(number) / "job.json", job)
             return job
 
     def submit(self, job: Json) -> int:
-        """A job that waits; its slurmd is started."""
+        """Adds a pending job and starts its slurmd."""
         with self.locked():
-            number = 1 + max((one["id"] for one in self.jobs()), default=1000)
+            number = 1 + max((job["id"] for job in self.jobs()), default=1000)
             place = self.directory / "jobs" / str(number)
             draft = self.directory / f".{number}"
             draft.mkdir()
@@ -108,7 +108,7 @@ class Cluster:
         return number
 
     def start(self, number: int) -> None:
-        """What stands for slurmctld and slurmd in this job's life."""
+        """Starts the process that acts as slurmctld and slurmd for this job."""
         argv = [sys.executable, "-S", "-E", str(Path(__file__).resolve()), str(self.directory), "live", str(number)]
         nothing = subprocess.DEVNULL
         subprocess.run(["setsid", "--fork", *argv], check=True, stdin=nothing, stdout=nothing, stderr=nothing)
@@ -120,12 +120,12 @@ def _write(path: Path, found: Json) -> None:
     draft.replace(path)
 
 
-class Refused(Exception):
-    """A command's last words on stderr."""
+class ApiRefusal(Exception):
+    """Error that a command prints to stderr before it exits."""
 
 
 def sbatch(cluster: Cluster, arguments: list[str]) -> str:
-    """Submit."""
+    """Submits a job."""
     parser = argparse.ArgumentParser(prog="sbatch", allow_abbrev=False)
     for name in ("job-name", "comment", "dependency", "time", "signal", "export", "output"):
         parser.add_argument(f"--{name}", required=True)
@@ -150,15 +150,15 @@ def sbatch(cluster: Cluster, arguments: list[str]) -> str:
     parser.add_argument("arguments", nargs=argparse.REMAINDER)
     said, config = parser.parse_args(arguments), cluster.config()
     if said.partition and said.partition not in config["partitions"]:
-        raise Refused(
+        raise ApiRefusal(
             f"sbatch: error: invalid partition specified: {said.partition}\n"
             + failed("Invalid partition name specified")
         )
     if said.qos not in config["qos"]:
-        raise Refused(failed("Invalid qos specification"))
+        raise ApiRefusal(failed("Invalid qos specification"))
     script = Path(said.script)
     if not script.read_text().startswith("#!"):
-        raise Refused("sbatch: error: This does not look like a batch script.")
+        raise ApiRefusal("sbatch: error: This does not look like a batch script.")
     if said.test_only:
         sys.stderr.write(f"sbatch: Job 4711 to start at {stamp(int(time.time()))} using 1 processors on nodes n1\n")
         return ""
@@ -173,7 +173,7 @@ def sbatch(cluster: Cluster, arguments: list[str]) -> str:
         "minutes": int(said.time),
         "signal_s": int(said.signal.rpartition("@")[2]),
         "output": said.output,
-        "script": script.read_text(),  # kept as it is now, as Slurm does
+        "script": script.read_text(),  # copied at submission, as Slurm does
         "arguments": said.arguments,
         "environment": {name: os.environ[name] for name in names if name in os.environ},
     }
@@ -181,12 +181,12 @@ def sbatch(cluster: Cluster, arguments: list[str]) -> str:
 
 
 def failed(why: str) -> str:
-    """As sbatch says it."""
+    """Formats an error as sbatch does."""
     return f"sbatch: error: Batch job submission failed: {why}"
 
 
 def squeue(cluster: Cluster, arguments: list[str]) -> str:
-    """The queue, with what has ended lately."""
+    """Returns the queue, with recently ended jobs."""
     parser = argparse.ArgumentParser(prog="squeue", allow_abbrev=False)
     parser.add_argument("--noheader", action="store_true", required=True)
     for name in ("states", "user", "format"):
@@ -204,7 +204,7 @@ def squeue(cluster: Cluster, arguments: list[str]) -> str:
 
 
 def line(form: str, job: Json) -> str:
-    """Of squeue's `--format`."""
+    """Formats a line by squeue's `--format`."""
     fields = {"%i": job["id"], "%T": job["state"], "%V": stamp(job["submit"]), "%j": job["name"], "%r": job["reason"]}
     fields["%k"] = job["comment"] or "(null)"
     for field, value in fields.items():
@@ -213,12 +213,12 @@ def line(form: str, job: Json) -> str:
 
 
 def stamp(at: int) -> str:
-    """As SLURM_TIME_FORMAT has it."""
+    """Formats a time by SLURM_TIME_FORMAT."""
     return time.strftime(os.environ.get("SLURM_TIME_FORMAT", "%Y-%m-%dT%H:%M:%S"), time.localtime(at))
 
 
 def sacct(cluster: Cluster, arguments: list[str]) -> str:
-    """The accounting."""
+    """Returns the accounting."""
     parser = argparse.ArgumentParser(prog="sacct", allow_abbrev=False)
     for name in ("noheader", "parsable2", "allocations"):
         parser.add_argument(f"--{name}", action="store_true", required=True)
@@ -226,7 +226,7 @@ def sacct(cluster: Cluster, arguments: list[str]) -> str:
         parser.add_argument(f"--{name}", required=True)
     said, config = parser.parse_args(arguments), cluster.config()
     if not config["accounting"]:
-        raise Refused("Slurm accounting storage is disabled")
+        raise ApiRefusal("Slurm accounting storage is disabled")
     lines = []
     for job in cluster.jobs():
         if job["name"] in said.name.split(","):
@@ -238,10 +238,10 @@ def sacct(cluster: Cluster, arguments: list[str]) -> str:
 
 
 def scancel(cluster: Cluster, arguments: list[str]) -> str:
-    """Ask for the end."""
+    """Requests the end of jobs."""
     for number in arguments:
         if not (cluster.directory / "jobs" / number).exists():
-            raise Refused(f"scancel: error: Kill job error on job id {number}: Invalid job id specified")
+            raise ApiRefusal(f"scancel: error: Kill job error on job id {number}: Invalid job id specified")
         job = cluster.job(number)
         if job["state"] == "PENDING":
             cluster.change(job["id"], state="CANCELLED", ended=time.time())
@@ -251,14 +251,14 @@ def scancel(cluster: Cluster, arguments: list[str]) -> str:
 
 
 def live(cluster: Cluster, arguments: list[str]) -> str:
-    """A job from its submission to its end."""
+    """Runs a job from its submission to its end."""
     number = arguments[0]
     while (job := cluster.job(number))["state"] == "PENDING":
-        reason = waits_for(cluster, job)
+        reason = pending_reason(cluster, job)
         if not reason:
             with cluster.locked():
                 job = cluster.job(number)
-                if job["state"] == "PENDING" and not waits_for(cluster, job):
+                if job["state"] == "PENDING" and not pending_reason(cluster, job):
                     job |= {"state": "RUNNING", "reason": "None", "began": time.time()}
                     _write(cluster.directory / "jobs" / number / "job.json", job)
                     break
@@ -272,20 +272,22 @@ def live(cluster: Cluster, arguments: list[str]) -> str:
     return ""
 
 
-def waits_for(cluster: Cluster, job: Json) -> str:
-    """A reason; empty for a job that may start."""
-    config, others = cluster.config(), [one for one in cluster.jobs() if one["id"] != job["id"]]
+def pending_reason(cluster: Cluster, job: Json) -> str:
+    """Returns the pending reason; empty for a job that may start."""
+    config, others = cluster.config(), [listed_job for listed_job in cluster.jobs() if listed_job["id"] != job["id"]]
     before = [
-        one for one in others if one["name"] == job["name"] and one["id"] < job["id"] and one["state"] not in OVER
+        listed_job
+        for listed_job in others
+        if listed_job["name"] == job["name"] and listed_job["id"] < job["id"] and listed_job["state"] not in OVER
     ]
     if job["is_singleton"] and before:
         return "Dependency"
-    running = sum(1 for one in others if one["state"] in ("RUNNING", "COMPLETING"))
+    running = sum(1 for job in others if job["state"] in ("RUNNING", "COMPLETING"))
     return str(config["reason"]) if running >= config["slots"] else ""
 
 
 def run(cluster: Cluster, job: Json) -> None:
-    """The batch step."""
+    """Runs the batch step."""
     place, kill_wait_s = cluster.directory / "jobs" / str(job["id"]), cluster.config()["kill_wait_s"]
     script = place / "slurm_script"
     script.write_text(job["script"])
@@ -302,18 +304,18 @@ def run(cluster: Cluster, job: Json) -> None:
             start_new_session=True,
         )
     cluster.change(job["id"], pid=process.pid)
-    end, last_at, asked_at = "", job["began"] + 60 * job["minutes"] - job["signal_s"], 0.0
+    end, last_at, requested_at = "", job["began"] + 60 * job["minutes"] - job["signal_s"], 0.0
     while process.poll() is None:
         now = time.time()
         seen = cluster.job(str(job["id"]))
-        if seen["state"] == "NODE_FAIL" or (asked_at and now > asked_at + kill_wait_s):
+        if seen["state"] == "NODE_FAIL" or (requested_at and now > requested_at + kill_wait_s):
             os.killpg(process.pid, signal.SIGKILL)
-        elif seen["state"] == "COMPLETING" and not asked_at:
-            end, asked_at = "CANCELLED", now
+        elif seen["state"] == "COMPLETING" and not requested_at:
+            end, requested_at = "CANCELLED", now
             os.killpg(process.pid, signal.SIGTERM)
         elif now > last_at and not end:
             end = "TIMEOUT"
-            os.kill(process.pid, signal.SIGTERM)  # of `--signal=B:TERM@...`
+            os.kill(process.pid, signal.SIGTERM)  # signal of `--signal=B:TERM@...`
         time.sleep(TICK_S)
     code = process.returncode
     if cluster.job(str(job["id"]))["state"] != "NODE_FAIL":
@@ -323,7 +325,7 @@ def run(cluster: Cluster, job: Json) -> None:
 
 
 def end_all(cluster: Cluster) -> None:
-    """Whatever a test left running."""
+    """Ends all jobs that a test left running."""
     for job in cluster.jobs():
         if job["state"] not in OVER:
             cluster.change(job["id"], state="NODE_FAIL", ended=time.time())
@@ -333,14 +335,15 @@ def end_all(cluster: Cluster) -> None:
 
 
 def lose(cluster: Cluster, job: Json) -> None:
-    """Its machine is gone."""
+    """Ends the machine of a job."""
     cluster.change(job["id"], state="NODE_FAIL", ended=time.time())
-    with suppress(ProcessLookupError):
-        os.killpg(job["pid"], signal.SIGKILL)
+    if "pid" in job:  # it has started
+        with suppress(ProcessLookupError):
+            os.killpg(job["pid"], signal.SIGKILL)
 
 
 def purge(cluster: Cluster, number: int) -> None:
-    """Forget a job altogether."""
+    """Removes a job entirely."""
     shutil.rmtree(cluster.directory / "jobs" / str(number))
 
 
@@ -348,27 +351,27 @@ COMMANDS = {"sbatch": sbatch, "squeue": squeue, "sacct": sacct, "scancel": scanc
 
 
 def main(arguments: list[str]) -> int:
-    """Be one of the commands."""
+    """Runs one of the commands."""
     directory, name, *rest = arguments
     cluster = Cluster(Path(directory))
     with (cluster.directory / "calls.jsonl").open("a") as calls:
         calls.write(json.dumps([name, *rest]) + "\n")
-    fault = take_fault(cluster, name)
+    fault = inject_fault(cluster, name)
     try:
         if fault is not None and not fault.get("is_after"):
-            raise Refused(fault["stderr"])
+            raise ApiRefusal(fault["stderr"])
         said = COMMANDS[name](cluster, rest)
         if fault is not None:
-            raise Refused(fault["stderr"])
-    except Refused as problem:
+            raise ApiRefusal(fault["stderr"])
+    except ApiRefusal as problem:
         sys.stderr.write(f"{problem}\n")
         return 1
     sys.stdout.write(said)
     return 0
 
 
-def take_fault(cluster: Cluster, name: str) -> Json | None:
-    """The next of that command."""
+def inject_fault(cluster: Cluster, name: str) -> Json | None:
+    """Makes the next call of that command fail."""
     with cluster.locked():
         config = cluster.config()
         found: Json | None = next((fault for fault in config["faults"] if fault["command"] == name), None)

@@ -1,4 +1,4 @@
-"""Debian's SSH server as a host of a test: by default on loopback, with keys, a port and a home of its own."""
+"""Debian's SSH server as a host of a test: by default on loopback, with its own keys, port and home."""
 
 import os
 import socket
@@ -12,7 +12,7 @@ from pathlib import Path
 import asyncssh
 
 SSHD = Path("/usr/sbin/sshd")
-"""Of the package openssh-server."""
+"""Program of the package openssh-server."""
 
 PATIENCE_S = 30.0
 
@@ -32,7 +32,7 @@ PermitRootLogin prohibit-password
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SshServer:
-    """One that runs."""
+    """A running SSH server."""
 
     address: str
     port: int
@@ -41,11 +41,11 @@ class SshServer:
 
     @property
     def home(self) -> Path:
-        """Of whoever logs in."""
+        """Home of the user who logs in."""
         return self.directory / "home"
 
     def known_host(self) -> str:
-        """Its line in a file of known hosts."""
+        """Line of the server in a known-hosts file."""
         return f"[{self.address}]:{self.port} {(self.directory / 'host_key.pub').read_text()}"
 
 
@@ -53,7 +53,7 @@ class SshServer:
 def serving_ssh(
     directory: Path, *, key: asyncssh.SSHKey, address: str = "127.0.0.1", port: int = 0
 ) -> Iterator[SshServer]:
-    """Until the block ends. key: whose holder may log in, as the user of the test. port: a free one by default."""
+    """Serves until the block ends. key: may log in as the user of the test. port: a free one by default."""
     port = port or _free_port(address)
     (directory / "home").mkdir(parents=True)
     host_key = asyncssh.generate_private_key("ssh-ed25519")
@@ -63,7 +63,7 @@ def serving_ssh(
     key.write_public_key(str(directory / "authorized_keys"))
     (directory / "config").write_text(_CONFIG.format(address=address, port=port, directory=directory))
     if os.getuid() == 0:
-        Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # Debian's makes it when the service starts
+        Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # Debian's service creates it at its start
     with (directory / "log").open("wb") as log:
         process = subprocess.Popen([str(SSHD), "-D", "-e", "-f", str(directory / "config")], stderr=log)
     try:
@@ -75,9 +75,9 @@ def serving_ssh(
 
 
 def _free_port(address: str) -> int:
-    with socket.socket() as taken:
-        taken.bind((address, 0))
-        return int(taken.getsockname()[1])
+    with socket.socket() as used_socket:
+        used_socket.bind((address, 0))
+        return int(used_socket.getsockname()[1])
 
 
 def _await(address: str, port: int, process: subprocess.Popen[bytes], log: Path) -> None:

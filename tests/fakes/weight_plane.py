@@ -1,4 +1,4 @@
-"""A weight store's `publish`, in memory and without a network, as strict as a real one about versions."""
+"""`publish` of a weight store, in memory and without a network, with the same version checks as the real one."""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -9,14 +9,14 @@ from astraflow.contract.weights import Chunk, Manifest, SharedFile, Transfer
 
 
 class InMemoryWeightPlane(WeightPlaneClient):
-    """Remembers the manifest of every version; takes the next version only, and never other bits under one."""
+    """Records the manifest of every version; accepts only the next version, and rejects other bits for a stored one."""
 
     def __init__(self, on_publish: Callable[[str], None] = lambda point: None) -> None:
         self.manifests: list[Manifest] = []
         self.repeats = 0
-        """Publishes of versions that were known."""
+        """Publishes of known versions."""
         self.on_publish = on_publish
-        """Called with `before` and `after` the version is there."""
+        """Called with `before` and `after` around the publish of a version."""
         self.held: int | None = None
         """The publish of this version waits until `released` is set."""
         self.released = asyncio.Event()

@@ -1,4 +1,4 @@
-"""A maintainer in virtual time, over the real desk, guard and ledger of a fleet service with clouds in memory."""
+"""Maintainer in virtual time, with the real fleet manager, guard and ledger, and clouds in memory."""
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -6,22 +6,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from astraflow.contract.advice import PoolAdvice
 from astraflow.contract.errors import Unavailable
 from astraflow.contract.fleet import Decision, PoolSpec
 from astraflow.contract.ids import PoolId
-from astraflow.contract.maintenance import MaintainerMode, TranscriptEntry
+from astraflow.contract.maintainer import MaintainerMode, TranscriptEntry
+from astraflow.contract.recommendations import PoolRecommendation
 from astraflow.contract.reports import Report
 from maintainer.config import MaintainerConfig
-from maintainer.evals.desk_fleet import DeskFleet
+from maintainer.evals.in_process_fleet import InProcessFleet
 from maintainer.fleet.ledger import Changes
 from maintainer.fleet.records import PoolRecord
-from maintainer.llm.base import Llm, ModelFailed, Part, Reply, Request, Usage
+from maintainer.llm.interface import Llm, ModelFailed, Part, Reply, Request, Usage
 from maintainer.llm.models import models
 from maintainer.loop import Maintainer
 from maintainer.names import Names
-from maintainer.notifying import Notifier
-from maintainer.sight import Eyes
+from maintainer.notifications import Notifier
+from maintainer.snapshot import SnapshotReader
 from maintainer.transcript import Transcript, read
 from tests import make
 from tests.fakes.clock import ManualClock
@@ -32,11 +32,11 @@ KEY = b"a key of names.."
 
 
 class Dataflow:
-    """Reports of a fleet's machines, with what the rule says."""
+    """Dataflow that reports a fleet's machines with the rule's recommendations."""
 
     def __init__(self, parts: Parts) -> None:
         self.parts = parts
-        self.advice: tuple[PoolAdvice, ...] = ()
+        self.recommendations: tuple[PoolRecommendation, ...] = ()
         self.is_away = False
         self.is_stuck = False
         self._sequence = 0
@@ -47,12 +47,14 @@ class Dataflow:
             raise Unavailable("dataflow is away")
         self._sequence += not self.is_stuck
         at = self.parts.clock.wall()
-        advice = tuple(replace(one, at=at - at % 30) for one in self.advice)
-        return self.changed(replace(self.parts.run.report(), sequence=self._sequence, at=at, advice=advice, events=()))
+        advice = tuple(replace(recommendation, at=at - at % 30) for recommendation in self.recommendations)
+        return self.changed(
+            replace(self.parts.run.report(), sequence=self._sequence, at=at, recommendations=advice, events=())
+        )
 
 
 class Says:
-    """A model that says what a test has it say: parts, or a failure, one for each turn; then that it is done."""
+    """Model with scripted turns: parts or a failure for each turn, then an empty reply."""
 
     model = "a test's"
     is_simulated = True
@@ -82,12 +84,12 @@ class Says:
 
 @dataclass(kw_only=True)
 class Scene:
-    """Everything, for a test."""
+    """A maintainer and its environment for a test."""
 
     parts: Parts
-    fleet: DeskFleet
+    fleet: InProcessFleet
     dataflow: Dataflow
-    eyes: Eyes
+    snapshot_reader: SnapshotReader
     maintainer: Maintainer
     notifier: Notifier
     posted: list[dict[str, Any]]
@@ -96,29 +98,31 @@ class Scene:
     names: Names
 
     def entries(self, kind: str = "") -> list[TranscriptEntry]:
-        """What is in the file, of a kind."""
+        """Returns the transcript entries of a kind, or all."""
         return [entry for entry in read(self.transcript).entries if kind in ("", entry.kind)]
 
     async def mode(self, mode: MaintainerMode) -> None:
-        """People set it."""
-        await self.parts.liaison.set_mode(mode, actor=OTTO, key=f"mode-{self.clock.wall()}-{mode}", reason="a test")
-        await self.maintainer.beat()
+        """Sets the maintainer's mode as an operator."""
+        await self.parts.maintainer_api.set_mode(
+            mode, actor=OTTO, key=f"mode-{self.clock.wall()}-{mode}", reason="a test"
+        )
+        await self.maintainer.heartbeat()
 
     async def journal(self, kind: str) -> list[Decision]:
-        """Entries of the fleet's journal, oldest first."""
+        """Returns the entries of a kind in the fleet's journal, oldest first."""
         found = await self.fleet.decisions(limit=1000)
         return [entry for entry in reversed(found) if entry.kind == kind]
 
     async def pass_time(self, duration_s: float, *, step_s: float = 5.0) -> None:
-        """The fleet service and the maintainer, side by side."""
+        """Runs the fleet service and the maintainer in virtual time."""
         until = self.clock.wall() + duration_s
         while self.clock.wall() < until:
             await self.parts.pass_time(step_s, tick_s=step_s)
-            await self.maintainer.beat()
-            await self.maintainer.look()
+            await self.maintainer.heartbeat()
+            await self.maintainer.check()
 
     async def size(self, pool: PoolId = POOL) -> int:
-        """Nodes there, or ordered."""
+        """Returns the current plus requested nodes."""
         return self.parts.fleet.size(pool)
 
 
@@ -132,30 +136,34 @@ async def scene(
     config: dict[str, Any] | None = None,
     **changes: Any,
 ) -> AsyncIterator[Scene]:
-    """A maintainer that has begun. llm: one, or a character of the scripted one. changes: of the fleet's settings."""
+    """Yields a started maintainer. llm: model or name of a scripted character. changes: fleet settings."""
     given = list(pools) if pools is not None else [spec(), spec(id=OTHER)]
     parts = await build(tmp_path, pool=given[0], **changes)
     for pool in given[1:]:
         record = PoolRecord(spec=pool, version=1, target=0)
-        await parts.ledger.change(lambda _, record=record: (Changes(pools=(record,)), None))  # type: ignore[misc]  # bound at once
-    fleet, dataflow, posted = DeskFleet(parts.fleet, parts.desk, parts.proposals, parts.liaison), Dataflow(parts), []
+        await parts.ledger.change(lambda _, record=record: (Changes(pools=(record,)), None))  # type: ignore[misc]  # binds the loop variable
+    fleet, dataflow, posted = (
+        InProcessFleet(parts.fleet, parts.fleet_manager, parts.proposals, parts.maintainer_api),
+        Dataflow(parts),
+        [],
+    )
 
     async def post(url: str, body: Any) -> int:
         posted.append({"url": url, **body})
         return 200
 
-    values: dict[str, Any] = {"mode": mode, "watch": {"rest_s": 0.0}} | (config or {})
+    values: dict[str, Any] = {"mode": mode, "watch": {"wake_pause_s": 0.0}} | (config or {})
     chosen = MaintainerConfig.parse(values, where="")
     model = models.build({"kind": "scripted", "character": llm}) if isinstance(llm, str) else llm
     notifier = Notifier(chosen.notify, run="run-1", clock=parts.clock, post=post, url="https://example.test/secret")
     names = Names(KEY)
     path = tmp_path / "maintainer" / "transcript.jsonl"
-    eyes = Eyes(dataflow, fleet, parts.clock)
+    snapshot_reader = SnapshotReader(dataflow, fleet, parts.clock)
     with Transcript(path, parts.clock) as transcript:
         maintainer = Maintainer(
             chosen,
             run="run-1",
-            eyes=eyes,
+            snapshot_reader=snapshot_reader,
             fleet=fleet,
             llm=model,
             names=names,
@@ -168,7 +176,7 @@ async def scene(
             parts=parts,
             fleet=fleet,
             dataflow=dataflow,
-            eyes=eyes,
+            snapshot_reader=snapshot_reader,
             maintainer=maintainer,
             notifier=notifier,
             posted=posted,
@@ -178,6 +186,8 @@ async def scene(
         )
 
 
-def advice(pool: PoolId = POOL, *, present: int, target: int, low: float, high: float, **changes: Any) -> PoolAdvice:
-    """What the rule says."""
+def advice(
+    pool: PoolId = POOL, *, present: int, target: int, low: float, high: float, **changes: Any
+) -> PoolRecommendation:
+    """Returns a recommendation of the rule."""
     return make.pool_advice(pool, target=target, present=present, band_low=low, band_high=high, **changes)

@@ -1,9 +1,9 @@
-"""Scenes in which the guard has something to say, always played alike, and the transcripts that are kept of them.
+"""Deterministic scenes with guard findings, and their stored transcripts.
 
-    python -m tests.maintainer.scenes            # play and write all of them again; the change is for a reviewer
+    python -m tests.maintainer.scenes            # write all transcripts again, for review of the change
 
-A scene is a maintainer in virtual time over a real desk and guard, with a stand-in that plans what it is told to. Its
-clock, ids and names are fixed: the same code writes the same bytes.
+A scene is a maintainer in virtual time with the real fleet manager and guard, and a scripted model. Its clock, ids and
+names are fixed: the same code writes the same bytes.
 """
 
 import argparse
@@ -17,41 +17,41 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from astraflow.contract.advice import Mode
 from astraflow.contract.fleet import InstanceState, KillScope, PlanRequest
 from astraflow.contract.ids import PoolId
-from maintainer.fleet.lifecycle import Sight
-from maintainer.fleet.observation import Advice
-from maintainer.llm.base import Part, Reply, Request, Said, ToolCall, ToolReply
+from astraflow.contract.recommendations import Mode
+from maintainer.fleet.lifecycle import InstanceEvent
+from maintainer.fleet.observation import TargetRecommendation
+from maintainer.llm.interface import Part, Reply, Request, TextPart, ToolCall, ToolReply
 from tests.maintainer.fleet.parts import ALICE, OTTO, POOL, spec
 from tests.maintainer.parts import OTHER, Says, Scene, advice, scene
 
 KEPT = Path(__file__).parent / "transcripts"
 AGAIN = "python -m tests.maintainer.scenes"
 
-PACED = {"nodes": 2, "share": 0.25, "changes_per_hour": 100, "cool_down_s": 0.0, "hold_s": 0.0}
-"""The envelope of most scenes: nobody has to wait, and what is wanted is not kept for long."""
+PACED = {"nodes": 2, "share": 0.25, "changes_per_hour": 100, "cool_down_s": 0.0, "override_s": 0.0}
+"""Envelope of most scenes: no cool-down and no override after a change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Want:
-    """One plan, which is applied when it may be."""
+    """Plan that the model makes, and applies if the guard allows it."""
 
     pool: str = POOL
     target: int | None = None
     retire: int = 0
-    """So many of the nodes that work, by name."""
+    """Number of ready nodes to retire by name."""
 
 
 class Wanting(Says):
-    """In each wake it plans, and tries to apply, what it wants then."""
+    """Model that makes the current `wants` into plans in each wake, and tries to apply them."""
 
     def __init__(self) -> None:
         super().__init__(self._step)
         self.scene: Scene | None = None
         self.wants: tuple[Want, ...] = ()
         self.meanwhile: Callable[[], Awaitable[None]] | None = None
-        """What others do while it thinks, once."""
+        """Callback that runs once during the next reply."""
 
     async def reply(self, request: Request) -> Reply:
         meanwhile, self.meanwhile = self.meanwhile, None
@@ -62,7 +62,7 @@ class Wanting(Says):
     def _step(self, request: Request) -> tuple[Part, ...]:
         turn = len(request.messages) // 2
         if turn >= 2 * len(self.wants):
-            return (Said(text="That was all."),)
+            return (TextPart(text="That was all."),)
         if turn % 2 == 0:
             return (self._plan(self.wants[turn // 2], turn),)
         (reply,) = request.messages[-1].parts
@@ -84,13 +84,13 @@ class Wanting(Says):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Play:
-    """A scene and its stand-in."""
+    """Scene and its scripted model."""
 
     here: Scene
     model: Wanting
 
     async def wake(self, *wants: Want) -> None:
-        """Wait for the next wake, in which this is wanted: one plan for each pool."""
+        """Waits for the next wake, in which the model makes these plans, one for each pool."""
         self.model.wants = wants
         before = len(self.here.entries("wake"))
         for _ in range(40):
@@ -100,41 +100,41 @@ class Play:
         raise AssertionError("nothing woke the maintainer")
 
     async def grow(self, pool: PoolId, nodes: int) -> None:
-        """People have a pool grow, and its nodes work."""
-        desk, version = self.here.parts.desk, self.here.parts.fleet.pool(pool).version
-        plan = await desk.plans.make(PlanRequest(pool=pool, actor=ALICE, reason="a scene", target=nodes))
-        await desk.apply(plan.id, key=f"grow-{pool}-{version}", approver=ALICE)
+        """Grows a pool as an admin, and waits until its nodes are ready."""
+        fleet_manager, version = self.here.parts.fleet_manager, self.here.parts.fleet.pool(pool).version
+        plan = await fleet_manager.plans.make(PlanRequest(pool=pool, actor=ALICE, reason="a scene", target=nodes))
+        await fleet_manager.apply(plan.id, key=f"grow-{pool}-{version}", approver=ALICE)
         await self.here.parts.pass_time(60.0)
 
     def rule_wants(self, pool: PoolId, target: int | None) -> None:
-        """What the rule advises from now on; None for nothing."""
+        """Sets the rule's recommendation; None removes it."""
         self.here.parts.targets.pop(pool, None)
         if target is not None:
-            self.here.parts.targets[pool] = Advice(target=target, reason="a scene")
+            self.here.parts.targets[pool] = TargetRecommendation(target=target, reason="a scene")
 
 
 def working(here: Scene, pool: PoolId) -> list[str]:
-    """Nodes of a pool that work, oldest first."""
+    """Returns the ready nodes of a pool, oldest first."""
     alive = here.parts.ledger.alive(pool)
     return sorted(record.id for record in alive if record.instance.state is InstanceState.READY)
 
 
 @asynccontextmanager
 async def playing(directory: Path, **changes: Any) -> AsyncIterator[Play]:
-    """Two pools, of which the first has four nodes and is outside the rule's band all the time."""
+    """Yields a scene of two pools; the first has four nodes and stays outside the rule's band."""
     model = Wanting()
-    watch = {"watch": {"rest_s": 0.0, "look_s": 30.0}}
+    watch = {"watch": {"wake_pause_s": 0.0, "check_interval_s": 30.0}}
     envelope = PACED | changes.pop("envelope", {})
     async with scene(directory, llm=model, config=watch, envelope=envelope, **changes) as here:
         model.scene = here
         play = Play(here=here, model=model)
         await play.grow(POOL, 4)
-        here.dataflow.advice = (advice(present=4, target=6, low=5.0, high=8.0),)
+        here.dataflow.recommendations = (advice(present=4, target=6, low=5.0, high=8.0),)
         yield play
 
 
 async def envelope(directory: Path) -> None:
-    """Near the rule, too far from it, and below it, where the rule would only order again."""
+    """Targets near the rule, too far above it, and below it, where the rule would launch the nodes again."""
     async with playing(directory) as play:
         await play.grow(OTHER, 12)
         play.rule_wants(POOL, 4)
@@ -148,10 +148,10 @@ async def envelope(directory: Path) -> None:
 
 
 async def hold(directory: Path) -> None:
-    """While somebody holds a pool nodes may come, and none goes; afterwards one does."""
+    """A manual override of a pool allows launches and no retirements until it ends."""
     async with playing(directory) as play:
-        desk = play.here.parts.desk
-        await desk.hold(POOL, minutes=2.0, actor=OTTO, key="hold", reason="somebody looks")
+        fleet_manager = play.here.parts.fleet_manager
+        await fleet_manager.set_override(POOL, minutes=2.0, actor=OTTO, key="hold", reason="somebody looks")
         await play.wake(Want(retire=1))
         await play.wake(Want(target=5))
         await play.here.parts.pass_time(120.0)
@@ -159,35 +159,37 @@ async def hold(directory: Path) -> None:
 
 
 async def breaker(directory: Path) -> None:
-    """Three launches in a row failed: no more are tried there for a while, elsewhere they are."""
+    """Three failed launches in a row block launches in this pool for a time, and not in the other."""
     async with playing(directory) as play:
         parts = play.here.parts
         for _ in range(3):
             await parts.want(parts.fleet.size(POOL) + 1)
             for record in parts.ledger.alive(POOL):
                 if record.instance.ready_at is None:
-                    await parts.fleet.see(record.id, Sight.GONE, message="VcpuLimitExceeded: quota is 0")
+                    await parts.fleet.record_event(
+                        record.id, InstanceEvent.GONE, message="VcpuLimitExceeded: quota is 0"
+                    )
         await play.wake(Want(target=6), Want(pool=OTHER, target=2))
         await parts.pass_time(600.0)
         await play.wake(Want(target=6))
 
 
 async def kill_switch(directory: Path) -> None:
-    """People stop agents, later everybody, while a wake is under way: what is planned after that is refused."""
+    """The kill switch stops agents, later all actors, during a wake; the guard refuses later plans."""
     async with playing(directory) as play:
-        desk = play.here.parts.desk
+        fleet_manager = play.here.parts.fleet_manager
         for number, scope in enumerate((KillScope.AGENTS, KillScope.ALL)):
 
             async def stop(scope: KillScope = scope, key: str = f"stop-{number}") -> None:
-                await desk.kill_switch(scope, actor=ALICE, key=key, reason="enough")
+                await fleet_manager.kill_switch(scope, actor=ALICE, key=key, reason="enough")
 
             play.model.meanwhile = stop
             await play.wake(Want(target=5))
-            await desk.kill_switch(KillScope.NONE, actor=ALICE, key=f"go-{number}", reason="looked at")
+            await fleet_manager.kill_switch(KillScope.NONE, actor=ALICE, key=f"go-{number}", reason="looked at")
 
 
 async def caps(directory: Path) -> None:
-    """Bounds and money of a pool, money of all together, and the last node that works."""
+    """Bounds and budget of a pool, budget of the fleet, and the last ready node."""
     bounds = {"min_nodes": 2, "max_nodes": 6, "usd_per_hour_max": 5.5, "usd_per_day_max": 6.0}
     pools = [spec(**bounds), spec(id=OTHER, type="large")]
     budget = {"usd_per_hour_max": 9.5, "usd_per_day_max": 8.5}
@@ -200,7 +202,7 @@ async def caps(directory: Path) -> None:
 
 
 async def rate(directory: Path) -> None:
-    """Changes wait for the one before to take effect, and an hour has room for a few."""
+    """Cool-down after a change, and the limit of changes per hour."""
     async with playing(directory, envelope={"changes_per_hour": 3, "cool_down_s": 90.0}) as play:
         await play.here.parts.pass_time(120.0)
         await play.wake(Want(target=5))
@@ -212,7 +214,7 @@ async def rate(directory: Path) -> None:
 
 
 async def stale_input(directory: Path) -> None:
-    """The fleet service has not heard of dataflow for long: nodes may come, and none goes."""
+    """Stale dataflow reports allow launches and no retirements."""
     async with playing(directory) as play:
         play.here.parts.run.is_away = True
         await play.here.parts.pass_time(120.0)
@@ -221,7 +223,7 @@ async def stale_input(directory: Path) -> None:
 
 
 async def modes(directory: Path) -> None:
-    """Pools that are off, only advised, or may only grow."""
+    """Pools in the modes off, advise and up_only."""
     off, growing = PoolId("off"), PoolId("growing")
     pools = [spec(mode=Mode.ADVISE), spec(id=off, mode=Mode.OFF), spec(id=growing, mode=Mode.UP_ONLY)]
     async with playing(directory, pools=pools) as play:
@@ -243,18 +245,18 @@ SCENES: Mapping[str, Callable[[Path], Awaitable[None]]] = {
 
 
 async def recorded(name: str, directory: Path) -> Path:
-    """Play a scene. directory: an empty one. Returns its transcript there."""
+    """Plays a scene in an empty directory; returns the path of its transcript."""
     await SCENES[name](directory)
     return directory / "maintainer" / "transcript.jsonl"
 
 
 def kept(name: str) -> Path:
-    """The transcript that is kept of a scene."""
+    """Returns the path of a scene's stored transcript."""
     return KEPT / f"{name}.jsonl"
 
 
 async def record_all() -> None:
-    """Write all of them again."""
+    """Writes all stored transcripts again."""
     for name in SCENES:
         with tempfile.TemporaryDirectory() as directory:
             shutil.copyfile(await recorded(name, Path(directory)), kept(name))

@@ -1,4 +1,4 @@
-"""The adapter of endpoints that speak chat completions: over a scripted transport, and a maintainer over HTTP."""
+"""Adapter of chat completions endpoints, over a scripted transport and in a maintainer over HTTP."""
 
 import asyncio
 import json
@@ -12,22 +12,22 @@ import httpx2
 import pytest
 
 from astraflow.contract.errors import InvalidInput
-from maintainer.llm.base import (
-    MOST_HEARD,
+from maintainer.llm.chat_completions import MAX_BYTES, ChatCompletions, ChatCompletionsOptions
+from maintainer.llm.conversation_view import ConversationView, Step
+from maintainer.llm.interface import (
+    MAX_PARTIAL_CHARACTERS,
     Failure,
-    Heard,
     Message,
     ModelFailed,
+    PartialReply,
     Request,
-    Said,
+    TextPart,
     ToolCall,
     ToolReply,
     Usage,
 )
-from maintainer.llm.chat_completions import MOST_BYTES, ChatCompletions, ChatCompletionsOptions
-from maintainer.llm.talk import Step, Talk
 from maintainer.prompt import SPECS, SYSTEM
-from tests.fakes.chat_completions import KEY, NEWER, WORDS, FakeChatCompletions, serving_completions
+from tests.fakes.chat_completions import KEY, NEWER_FIELDS, WORDS, FakeChatCompletions, serving_completions
 from tests.maintainer.parts import Scene, scene
 from tests.maintainer.test_loop import grown, too_few
 
@@ -38,7 +38,7 @@ REQUEST = Request(
     system=SYSTEM,
     tools=SPECS,
     messages=(
-        Message(role="user", parts=(Said(text="{}"),)),
+        Message(role="user", parts=(TextPart(text="{}"),)),
         Message(role="assistant", parts=(ToolCall(id="t1", name="fleet_report", arguments={"pool": None}),)),
         Message(role="user", parts=(ToolReply(call="t1", content="[]"),)),
     ),
@@ -70,7 +70,7 @@ async def failure(answer: Callable[[httpx2.Request], httpx2.Response]) -> ModelF
     return caught.value
 
 
-async def test_a_conversation_is_told_in_the_endpoint_s_words(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_conversation_is_sent_in_the_endpoints_format(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[httpx2.Request] = []
 
     def answer(asked: httpx2.Request) -> httpx2.Response:
@@ -90,12 +90,12 @@ async def test_a_conversation_is_told_in_the_endpoint_s_words(monkeypatch: pytes
     assert [message["role"] for message in sent["messages"]] == ["system", "user", "assistant", "tool"]
     assert sent["messages"][2]["tool_calls"][0]["function"]["arguments"] == '{"pool": null}'
     assert sent["parallel_tool_calls"] is False
-    assert all(one["function"]["strict"] for one in sent["tools"])
+    assert all(tool["function"]["strict"] for tool in sent["tools"])
 
 
-async def test_arguments_that_are_no_json_are_told_as_none() -> None:
+async def test_invalid_json_arguments_become_none() -> None:
     for arguments in ('{"pool": ', "[1]", "7"):
-        asked = model(lambda _, arguments=arguments: completion(tool(arguments), "tool_calls"))  # type: ignore[misc]  # bound at once
+        asked = model(lambda _, arguments=arguments: completion(tool(arguments), "tool_calls"))  # type: ignore[misc]  # binds the loop variable
         reply = await asked.reply(REQUEST)
         await asked.close()
         assert reply.calls[0].arguments is None
@@ -110,7 +110,7 @@ async def test_arguments_that_are_no_json_are_told_as_none() -> None:
         ({"content": "half"}, None, Failure.DROPPED),
     ],
 )
-async def test_an_answer_that_did_not_come_to_its_end_is_none(
+async def test_an_incomplete_answer_is_a_failure(
     message: dict[str, Any], ending: str | None, expected: Failure
 ) -> None:
     problem = await failure(lambda _: completion(message, ending))
@@ -126,26 +126,28 @@ async def test_an_answer_that_did_not_come_to_its_end_is_none(
         ),
         (lambda: completion({"content": None, "refusal": "I will not"}), "I will not"),
         (lambda: httpx2.Response(200, content="<html>\u00e9t\u00e9".encode()), "<html>\u00e9t\u00e9"),
-        (lambda: httpx2.Response(200, content=b'{"choices": []}' + b"x" * 2 * MOST_HEARD), None),
+        (lambda: httpx2.Response(200, content=b'{"choices": []}' + b"x" * 2 * MAX_PARTIAL_CHARACTERS), None),
         (lambda: httpx2.Response(503, content=b"come back later"), ""),
     ],
 )
-async def test_what_came_of_an_answer_that_is_none_is_kept(
+async def test_the_partial_text_of_a_failed_answer_is_kept(
     answer: Callable[[], httpx2.Response], said: str | None
 ) -> None:
-    sent, asked = replace(REQUEST, heard=Heard()), model(lambda _: answer())
+    sent, asked = replace(REQUEST, partial_reply=PartialReply()), model(lambda _: answer())
     with pytest.raises(ModelFailed):
         await asked.reply(sent)
     await asked.close()
-    assert sent.heard.text == (said if said is not None else ('{"choices": []}' + "x" * MOST_HEARD)[:MOST_HEARD])
+    assert sent.partial_reply.text == (
+        said if said is not None else ('{"choices": []}' + "x" * MAX_PARTIAL_CHARACTERS)[:MAX_PARTIAL_CHARACTERS]
+    )
 
 
 @pytest.mark.parametrize("ending", ["breaks off", "is cut"])
-async def test_what_was_heard_is_there_when_an_answer_breaks_off_or_its_turn_is_cut(ending: str) -> None:
+async def test_received_text_is_kept_when_an_answer_breaks_off_or_is_cancelled(ending: str) -> None:
     half = completion({"content": "so far"}).content[:60]
 
     class Half(httpx2.AsyncByteStream):
-        """The beginning of an answer."""
+        """First bytes of an answer."""
 
         async def __aiter__(self) -> AsyncIterator[bytes]:
             yield half
@@ -156,10 +158,10 @@ async def test_what_was_heard_is_there_when_an_answer_breaks_off_or_its_turn_is_
         async def aclose(self) -> None:
             return None
 
-    sent, asked = replace(REQUEST, heard=Heard()), model(lambda _: httpx2.Response(200, stream=Half()))
+    sent, asked = replace(REQUEST, partial_reply=PartialReply()), model(lambda _: httpx2.Response(200, stream=Half()))
     replying = asyncio.create_task(asked.reply(sent))
     for _ in range(1000):
-        if sent.heard.text:
+        if sent.partial_reply.text:
             break
         await asyncio.sleep(0.01)
     if ending == "is cut":
@@ -168,19 +170,19 @@ async def test_what_was_heard_is_there_when_an_answer_breaks_off_or_its_turn_is_
         await replying
     await asked.close()
     assert isinstance(caught.value, asyncio.CancelledError) == (ending == "is cut")
-    assert sent.heard.text == half.decode()
-    assert sent.heard.usage is None
+    assert sent.partial_reply.text == half.decode()
+    assert sent.partial_reply.usage is None
 
 
-async def test_an_answer_without_end_is_not_read_to_its_end() -> None:
-    problem = await failure(lambda _: httpx2.Response(200, content=b"x" * (MOST_BYTES + 1)))
+async def test_an_endless_answer_is_cut_off() -> None:
+    problem = await failure(lambda _: httpx2.Response(200, content=b"x" * (MAX_BYTES + 1)))
     assert (problem.failure, "more than" in str(problem)) == (Failure.GARBAGE, True)
 
 
 @pytest.mark.parametrize(
     "content", [b"", b"[]", b"{}", b'{"choices": []}', b"<html>", b'{"choices": [{"message": null}]}', b"[" * 10000]
 )
-async def test_garbage_is_no_answer(content: bytes) -> None:
+async def test_an_invalid_answer_is_a_failure(content: bytes) -> None:
     assert (await failure(lambda _: httpx2.Response(200, content=content))).failure is Failure.GARBAGE
 
 
@@ -196,7 +198,7 @@ async def test_garbage_is_no_answer(content: bytes) -> None:
         (529, Failure.OVERLOADED),
     ],
 )
-async def test_a_status_is_one_failure(status: int, expected: Failure) -> None:
+async def test_each_status_has_one_failure(status: int, expected: Failure) -> None:
     problem = await failure(lambda _: httpx2.Response(status, headers={"retry-after": "3", "location": "http://x"}))
     assert (problem.failure, problem.retry_after_s) == (expected, 3.0)
 
@@ -210,14 +212,14 @@ async def test_a_status_is_one_failure(status: int, expected: Failure) -> None:
         (httpx2.RemoteProtocolError("cut"), Failure.DROPPED),
     ],
 )
-async def test_silence_is_a_failure(problem: Exception, expected: Failure) -> None:
+async def test_a_timeout_is_a_failure(problem: Exception, expected: Failure) -> None:
     def answer(asked: httpx2.Request) -> httpx2.Response:
         raise problem
 
     assert (await failure(answer)).failure is expected
 
 
-def test_what_cannot_be_used_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_options_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MY_KEY", raising=False)
     with pytest.raises(InvalidInput, match="MY_KEY"):
         model(lambda _: httpx2.Response(200), key_variable="MY_KEY")
@@ -225,10 +227,10 @@ def test_what_cannot_be_used_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         model(lambda _: httpx2.Response(200), base_url="file:///etc/passwd")
 
 
-async def test_endpoints_are_asked_in_the_words_that_they_know() -> None:
+async def test_requests_use_the_configured_fields() -> None:
     for changes, known in (
         ({}, {"max_tokens": 500, "parallel_tool_calls": False}),
-        ({"tokens_word": "max_completion_tokens", "single_calls": False}, {"max_completion_tokens": 500}),
+        ({"max_tokens_field": "max_completion_tokens", "single_calls": False}, {"max_completion_tokens": 500}),
     ):
         seen: list[dict[str, Any]] = []
 
@@ -241,30 +243,30 @@ async def test_endpoints_are_asked_in_the_words_that_they_know() -> None:
         await asked.close()
         words = ("max_tokens", "max_completion_tokens", "parallel_tool_calls")
         assert {word: seen[0][word] for word in words if word in seen[0]} == known
-    with pytest.raises(InvalidInput, match="tokens_word"):
-        ChatCompletionsOptions.parse(VALUES | {"tokens_word": "n_predict"}, where="")
+    with pytest.raises(InvalidInput, match="max_tokens_field"):
+        ChatCompletionsOptions.parse(VALUES | {"max_tokens_field": "n_predict"}, where="")
 
 
 @asynccontextmanager
 async def beside(api: FakeChatCompletions, tmp_path: Path, **changes: Any) -> AsyncIterator[Scene]:
-    """A whole maintainer, over a guard, a ledger and a cloud, whose model is behind that server."""
-    values = {"model": "stand-in", "base_url": api.base_url, "key_variable": "CHAT_KEY", **changes}
+    """Yields a maintainer with guard, ledger and cloud, whose model is the fake server."""
+    values = {"model": "simulated", "base_url": api.base_url, "key_variable": "CHAT_KEY", **changes}
     llm = ChatCompletions(ChatCompletionsOptions.parse(values, where=""))
     try:
         async with scene(tmp_path, llm=llm) as here:
             await grown(here)
-            here.dataflow.advice = (too_few(4),)
+            here.dataflow.recommendations = (too_few(4),)
             await here.pass_time(110.0)
             yield here
     finally:
         await llm.close()
 
 
-PICKY: dict[str, Any] = {"tokens_word": "max_completion_tokens", "single_calls": False, "strict": False}
+PICKY: dict[str, Any] = {"max_tokens_field": "max_completion_tokens", "single_calls": False, "strict": False}
 
 
 @pytest.mark.parametrize(
-    ("words", "knows_strict", "changes"), [(WORDS, True, {}), (NEWER, False, PICKY)], ids=["usual", "picky"]
+    ("words", "knows_strict", "changes"), [(WORDS, True, {}), (NEWER_FIELDS, False, PICKY)], ids=["usual", "picky"]
 )
 async def test_a_whole_wake_goes_over_http(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: frozenset[str], knows_strict: bool, changes: dict[str, Any]
@@ -282,20 +284,20 @@ async def test_a_whole_wake_goes_over_http(
             assert len(api.requests) == 3
 
 
-async def test_an_endpoint_that_does_not_know_a_word_is_left_alone_and_does_nothing(
+async def test_an_endpoint_that_refuses_a_field_leads_to_no_action(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CHAT_KEY", KEY)
-    async with serving_completions(NEWER) as api, beside(api, tmp_path) as here:
-        assert api.refused[0] == "unsupported parameter: max_tokens"
+    async with serving_completions(NEWER_FIELDS) as api, beside(api, tmp_path) as here:
+        assert api.refused[0].endswith(": max_tokens")
         failures = here.entries("failure")
         assert {entry.body["failure"] for entry in failures} == {Failure.INVALID.value}
         assert not here.entries("action")
 
 
-def growing(talk: Talk) -> list[Step]:
-    """One node more where it was woken for, and a note."""
-    plans, applied = talk.made("fleet_plan"), talk.made("fleet_apply")
+def growing(talk: ConversationView) -> list[Step]:
+    """Plans and applies one more node in the first reported pool, then ends with a note."""
+    plans, applied = talk.answered_calls("fleet_plan"), talk.answered_calls("fleet_apply")
     if not plans:
         pool = talk.report["pools"][0]
         return [talk.call("fleet_plan", pool=pool["pool"], target=pool["target"] + 1, retire=None, reason="one more")]

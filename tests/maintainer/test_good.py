@@ -1,4 +1,4 @@
-"""The good character and slow nodes: which ones it has retired, and when it leaves them."""
+"""The good character and slow nodes: which nodes it retires, and when it does not."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from maintainer.llm.base import Message, Said, ToolCall, ToolReply
-from maintainer.llm.good import good
-from maintainer.llm.talk import Step, Talk
+from maintainer.llm.conversation_view import ConversationView, Step
+from maintainer.llm.good_character import good
+from maintainer.llm.interface import Message, TextPart, ToolCall, ToolReply
 
 SLOW = [f"node-{number}" for number in range(4)]
 POOL: Mapping[str, Any] = {
@@ -22,18 +22,18 @@ POOL: Mapping[str, Any] = {
 }
 
 
-def talk(*made: tuple[ToolCall, Mapping[str, Any]], waits: float = 0.5, **pool: Any) -> Talk:
-    """A wake because of a region that is slow, with what was asked and answered so far."""
+def conversation(*made: tuple[ToolCall, Mapping[str, Any]], waits: float = 0.5, **pool: Any) -> ConversationView:
+    """Returns the conversation of a wake for a slow region, with the given tool calls and replies."""
     signals = [{"signal": "straggler", "pool": "eu", "node": node, "value": 0.2} for node in SLOW]
     report = {"streams": [{"wait_fraction": waits}], "pools": [{**POOL, **pool}]}
-    opening = Said(text=f"{json.dumps({'woken_by': signals})}\nfleet_report: {json.dumps(report)}")
+    opening = TextPart(text=f"{json.dumps({'woken_by': signals})}\nfleet_report: {json.dumps(report)}")
     messages = [Message(role="user", parts=(opening,))]
     for call, reply in made:
         messages += [
             Message(role="assistant", parts=(call,)),
             Message(role="user", parts=(ToolReply(call=call.id, content=json.dumps(reply)),)),
         ]
-    return Talk(tuple(messages))
+    return ConversationView(tuple(messages))
 
 
 def looked(nodes: Sequence[str] = SLOW) -> tuple[ToolCall, Mapping[str, Any]]:
@@ -42,22 +42,22 @@ def looked(nodes: Sequence[str] = SLOW) -> tuple[ToolCall, Mapping[str, Any]]:
 
 
 def retired(steps: list[Step]) -> list[str]:
-    """Named by a plan, which is the only step; none when it ends with a note."""
+    """Returns the nodes that the only step plans to retire; empty when the step is a note."""
     [step] = steps
     if isinstance(step, str):
         return []
     assert (step.name, (step.arguments or {})["target"]) == ("fleet_plan", None)
-    return list((step.arguments or {})["retire"])  # type: ignore[arg-type]  # names
+    return list((step.arguments or {})["retire"])  # type: ignore[arg-type]  # node names
 
 
-def test_it_looks_before_it_has_anything_retired() -> None:
-    [step] = good(talk())
+def test_the_good_character_reads_before_it_retires() -> None:
+    [step] = good(conversation())
     assert isinstance(step, ToolCall)
     assert (step.name, (step.arguments or {})["filter"]) == ("fleet_nodes", "straggler")
 
 
-def test_it_retires_two_of_a_region_that_is_slow() -> None:
-    assert retired(good(talk(looked()))) == SLOW[:2]
+def test_the_good_character_retires_two_nodes_of_a_slow_region() -> None:
+    assert retired(good(conversation(looked()))) == SLOW[:2]
 
 
 @pytest.mark.parametrize(
@@ -73,9 +73,11 @@ def test_it_retires_two_of_a_region_that_is_slow() -> None:
         ("people have said no", {"proposal_state": "rejected"}, 0),
     ],
 )
-def test_it_retires_no_more_than_may_go_without_a_person(why: str, pool: Mapping[str, Any], number: int) -> None:
-    assert len(retired(good(talk(looked(), **pool)))) == number, why
+def test_the_good_character_retires_no_more_than_the_envelope_allows(
+    why: str, pool: Mapping[str, Any], number: int
+) -> None:
+    assert len(retired(good(conversation(looked(), **pool)))) == number, why
 
 
-def test_it_leaves_slow_nodes_while_nobody_waits() -> None:
-    assert retired(good(talk(looked(), waits=0.0))) == []
+def test_the_good_character_keeps_slow_nodes_while_the_trainer_does_not_wait() -> None:
+    assert retired(good(conversation(looked(), waits=0.0))) == []

@@ -1,4 +1,4 @@
-"""MCP as clients meet it: the SDK's own client over both transports, a real fleet service behind."""
+"""MCP server tested with the SDK's client over both transports and a real fleet service."""
 
 import asyncio
 import json
@@ -6,7 +6,7 @@ import os
 import socket
 import ssl
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -21,21 +21,23 @@ from mcp.types import Tool as Listed
 
 from astraflow.access.authority import Authority
 from astraflow.client.fleet_plane import connect_fleet
-from astraflow.contract.advice import Mode
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.fleet import KillScope, PlanRequest
-from astraflow.contract.maintenance import MaintainerMode
+from astraflow.contract.maintainer import MaintainerMode
+from astraflow.contract.recommendations import Mode
 from astraflow.contract.reports import Report
 from maintainer.__main__ import main
-from maintainer.mcp_http import TOKEN_FILE, McpDoor, kept_token
-from maintainer.mcp_server import answer, mcp_server
-from maintainer.mcp_sessions import FOLDER, MOST_SESSIONS, Modes, Peer, Session, Sessions
+from maintainer.mcp_http import TOKEN_FILE, McpEndpoint, load_or_create_token
+from maintainer.mcp_server import OUTCOME_ADVICE, answer, mcp_server
+from maintainer.mcp_sessions import MAX_SESSIONS, TRANSCRIPT_FOLDER, Peer, ServerModes, Session, Sessions
 from maintainer.oncall import BUILT_IN, DESCRIPTION, NAME, ONCALL, PROMPT, command, settings
-from maintainer.replay import replayed
+from maintainer.replay import replay_transcript
+from maintainer.toolbox.results import ERROR_ADVICE
 from maintainer.tools.base import Kind
 from maintainer.tools.registry import TOOLS
 from maintainer.transcript import read
 from tests.fakes.control_plane import TOKEN
+from tests.fakes.forking import ForkingProgram
 from tests.maintainer.fleet.parts import ALICE, OTTO, spec
 from tests.maintainer.fleet.test_service import LOCAL, PATIENCE_S
 from tests.maintainer.parts import OTHER, Scene, scene
@@ -47,23 +49,25 @@ ROOT = Path(__file__).parents[2]
 SECRET = "a-token-of-this-test-alone"
 CHARACTERS_PER_TOKEN = 3
 MOST_TOKENS = 25_000
-"""What Claude Code takes of one answer."""
+"""Largest answer that Claude Code accepts. Tokens."""
 
 
 def arguments(dataflow: str, fleet: str, *more: str) -> list[str]:
-    return ["-m", "maintainer", "mcp", "--dataflow", dataflow, "--fleet", fleet, *more]
+    return ["mcp", "--dataflow", dataflow, "--fleet", fleet, *more]
 
 
 def environment(**changes: str) -> dict[str, str]:
-    kept = {name: os.environ[name] for name in ("PYTHONPATH", "PATH") if name in os.environ}
-    return {**kept, "ASTRAFLOW_TOKEN": TOKEN, "GRPC_ENABLE_FORK_SUPPORT": "0", **changes}
+    forwarded_variables = {name: os.environ[name] for name in ("PYTHONPATH", "PATH") if name in os.environ}
+    return {**forwarded_variables, "ASTRAFLOW_TOKEN": TOKEN, "GRPC_ENABLE_FORK_SUPPORT": "0", **changes}
 
 
 @asynccontextmanager
-async def over_stdio(directory: Path, dataflow: str, fleet: str, *more: str) -> AsyncIterator[Client]:
+async def over_stdio(
+    program: Sequence[str], directory: Path, dataflow: str, fleet: str, *more: str
+) -> AsyncIterator[Client]:
     more = ("--directory", str(directory), *more)
     server = StdioServerParameters(
-        command=sys.executable, args=arguments(dataflow, fleet, *more), env=environment(), cwd=ROOT
+        command=program[0], args=[*program[1:], *arguments(dataflow, fleet, *more)], env=environment(), cwd=ROOT
     )
     async with Client(server) as client:
         yield client
@@ -71,12 +75,12 @@ async def over_stdio(directory: Path, dataflow: str, fleet: str, *more: str) -> 
 
 @asynccontextmanager
 async def http_server(
-    directory: Path, dataflow: str, fleet: str, *more: str, listen: str = "127.0.0.1:0"
+    program: Sequence[str], directory: Path, dataflow: str, fleet: str, *more: str, listen: str = "127.0.0.1:0"
 ) -> AsyncIterator[str]:
-    """The URL of a process that serves; what it logged is in `log`."""
+    """Runs the server as a process that logs to the file `log`; yields its URL."""
     log = (directory / "log").open("wb")
     process = await asyncio.create_subprocess_exec(
-        sys.executable,
+        *program,
         *arguments(dataflow, fleet, "--http", listen, "--directory", str(directory), *more),
         env=environment(ASTRAFLOW_MCP_TOKEN=SECRET),
         cwd=ROOT,
@@ -104,9 +108,9 @@ async def over_http(
     session: str = "",
     given: list[str] | None = None,
 ) -> AsyncIterator[Client]:
-    """trusts: whose certificates are taken over TLS; those of public authorities otherwise. mode: legacy has sessions.
+    """Yields a client. trusts: authority to verify TLS with, public ones by default. mode: legacy has sessions.
 
-    session: one that is claimed without having it. given: gets the ids of sessions that the server gave.
+    session: id to claim without owning the session. given: receives the session ids that the server issued.
     """
     claimed = {"Mcp-Session-Id": session} if session else {}
     verify: ssl.SSLContext | bool = True
@@ -127,10 +131,10 @@ async def over_http(
 
 
 class Certified:
-    """An authority, and files with a certificate and a key that it gave a server on this machine."""
+    """Authority with the certificate and key files of a local server."""
 
     def __init__(self, directory: Path) -> None:
-        self.authority = Authority.made(directory / "certified", run="test")
+        self.authority = Authority.create(directory / "certified", run="test")
         pair = self.authority.for_service("127.0.0.1", ("localhost",))
         self.certificate, self.key = directory / "server.pem", directory / "server.key"
         self.certificate.write_bytes(pair.certificate)
@@ -138,23 +142,23 @@ class Certified:
 
     @property
     def options(self) -> tuple[str, ...]:
-        """Of the command."""
+        """Command-line options."""
         return "--tls-certificate", str(self.certificate), "--tls-key", str(self.key)
 
     def context(self) -> ssl.SSLContext:
-        """For a server in this process."""
+        """Returns the TLS context of a server in this process."""
         made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         made.load_cert_chain(self.certificate, self.key)
         return made
 
 
 BEHIND = "127.0.0.2"
-"""Another address of this machine: the port that a proxy has at 127.0.0.1 is free there."""
+"""Second loopback address, on which the proxy's port is free."""
 
 
 @asynccontextmanager
 async def tls_proxy(certified: Certified) -> AsyncIterator[int]:
-    """The port of a proxy that takes TLS away and hands on every byte, Host included, to the same port there."""
+    """Runs a proxy that terminates TLS and forwards all bytes to the same port at BEHIND; yields its port."""
 
     async def carry(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
         while piece := await source.read(1 << 16):
@@ -171,7 +175,7 @@ async def tls_proxy(certified: Certified) -> AsyncIterator[int]:
 
 
 async def a_change(client: Client, fleet_address: str) -> None:
-    """Read, plan, apply twice under one key: what every agent does, whatever carries it."""
+    """Reads the report, plans, and applies twice with one key, as agents do over every transport."""
     listed = {tool.name: tool for tool in (await client.list_tools()).tools}
     assert list(listed) == list(TOOLS)
     report = (await client.call_tool("fleet_report", {"format": "concise"})).structured_content
@@ -190,12 +194,12 @@ async def a_change(client: Client, fleet_address: str) -> None:
     assert again.structured_content == applied.structured_content
     async with connect_fleet(fleet_address, TOKEN) as fleet:
         assert len(await fleet.instances(pool=LOCAL)) == 1
-        [entry] = [one for one in await fleet.decisions(pool=LOCAL) if one.kind == "apply"]
+        [entry] = [decision for decision in await fleet.decisions(pool=LOCAL) if decision.kind == "apply"]
         assert (entry.actor.name, entry.actor.role.value) == ("mcp", "agent")
 
 
 async def allow(fleet_address: str) -> None:
-    """People let agents act in the pool."""
+    """Allows agents to act in the pool, as an admin."""
     async with connect_fleet(fleet_address, TOKEN) as fleet:
         pool = (await fleet.status()).pools[0]
         opened = replace(pool.spec, mode=Mode.ON)
@@ -206,42 +210,42 @@ async def allow(fleet_address: str) -> None:
 async def test_an_agent_reads_plans_and_applies_over_stdio(tmp_path: Path) -> None:
     async with planes(tmp_path) as (dataflow, fleet):
         await allow(fleet)
-        async with over_stdio(tmp_path, dataflow, fleet) as client:
+        async with over_stdio((sys.executable, "-m", "maintainer"), tmp_path, dataflow, fleet) as client:
             await a_change(client, fleet)
             prompt = await client.get_prompt(PROMPT)
             assert "fleet_report" in str(prompt.messages[0].content)
 
 
-async def test_an_agent_reads_plans_and_applies_over_http(tmp_path: Path) -> None:
+async def test_an_agent_reads_plans_and_applies_over_http(tmp_path: Path, program: ForkingProgram) -> None:
     async with planes(tmp_path) as (dataflow, fleet):
         await allow(fleet)
-        async with http_server(tmp_path, dataflow, fleet) as url:
+        async with http_server(program.command, tmp_path, dataflow, fleet) as url:
             async with over_http(url) as client:
                 await a_change(client, fleet)
             with pytest.raises(ExceptionGroup) as refused:
                 async with over_http(url, "not-the-token-of-this-test") as client:
                     await client.list_tools()
-            assert {type(one) for one in _leaves(refused.value)} == {MCPError}
+            assert {type(leaf) for leaf in _leaves(refused.value)} == {MCPError}
         log = (tmp_path / "log").read_text()
         assert SECRET not in log
         assert "not-the-token" not in log
         assert TOKEN not in log
 
 
-async def test_beyond_this_machine_an_agent_works_over_tls(tmp_path: Path) -> None:
+async def test_a_remote_agent_works_over_tls(tmp_path: Path, program: ForkingProgram) -> None:
     certified = Certified(tmp_path)
     everywhere = {"listen": "0.0.0.0:0"}
     async with planes(tmp_path) as (dataflow, fleet):
         await allow(fleet)
         named = ("--advertise", "localhost", *certified.options)
-        async with http_server(tmp_path, dataflow, fleet, *named, **everywhere) as url:
+        async with http_server(program.command, tmp_path, dataflow, fleet, *named, **everywhere) as url:
             assert url.startswith("https://localhost:")
             async with over_http(url, trusts=certified.authority) as client:
                 await a_change(client, fleet)
             with pytest.raises(ExceptionGroup) as refused:
                 async with over_http(url, "not-the-token-of-this-test", trusts=certified.authority) as client:
                     await client.list_tools()
-            assert {type(one) for one in _leaves(refused.value)} == {MCPError}
+            assert {type(leaf) for leaf in _leaves(refused.value)} == {MCPError}
             with pytest.raises(ExceptionGroup) as unknown:
                 async with over_http(url) as client:
                     await client.list_tools()
@@ -251,74 +255,87 @@ async def test_beyond_this_machine_an_agent_works_over_tls(tmp_path: Path) -> No
                     await http.get(url.replace("https://", "http://"))
 
 
-async def test_behind_a_proxy_that_speaks_tls_its_name_is_one_of_the_servers(tmp_path: Path) -> None:
+async def test_the_name_of_a_tls_proxy_is_accepted(tmp_path: Path, program: ForkingProgram) -> None:
     certified = Certified(tmp_path)
     async with planes(tmp_path) as (dataflow, fleet), tls_proxy(certified) as public:
         await allow(fleet)
         named = ("--behind-proxy", f"https://localhost:{public}")
-        async with http_server(tmp_path, dataflow, fleet, *named, listen=f"{BEHIND}:{public}") as url:
+        async with http_server(program.command, tmp_path, dataflow, fleet, *named, listen=f"{BEHIND}:{public}") as url:
             assert url == f"https://localhost:{public}/mcp"
             async with over_http(url, trusts=certified.authority) as client:
                 await a_change(client, fleet)
 
 
-async def test_a_read_only_session_has_no_tool_that_writes(tmp_path: Path) -> None:
-    async with planes(tmp_path) as (dataflow, fleet), over_stdio(tmp_path, dataflow, fleet, "--read-only") as client:
+async def test_a_read_only_session_has_no_tool_that_writes(tmp_path: Path, program: ForkingProgram) -> None:
+    async with (
+        planes(tmp_path) as (dataflow, fleet),
+        over_stdio(program.command, tmp_path, dataflow, fleet, "--read-only") as client,
+    ):
         tools = (await client.list_tools()).tools
         assert [tool.name for tool in tools] == [name for name, tool in TOOLS.items() if tool.kind is Kind.READ]
         assert all(tool.annotations is not None and tool.annotations.read_only_hint for tool in tools)
-        refused = await client.call_tool("fleet_hold", {"pool": "pool-0", "minutes": 1, "reason": "x"})
+        refused = await client.call_tool("fleet_override", {"pool": "pool-0", "minutes": 1, "reason": "x"})
         assert refused.is_error
 
 
 AT_ONCE: dict[str, Any] = {"envelope": {"cool_down_s": 0.0}}
-"""Changes of one pool, one right after the other."""
+"""Settings without a cool-down between changes of one pool."""
 
 
 async def planned(client: Client, target: int | None = 1, **changes: Any) -> Any:
-    """What comes of planning for the first pool."""
+    """Plans for the first pool; returns the tool's result."""
     pool = (await client.call_tool("fleet_report", {})).structured_content["pools"][0]["pool"]
     return await client.call_tool("fleet_plan", {"pool": pool, "target": target, "reason": "a look", **changes})
 
 
 def transcripts(directory: Path) -> list[Path]:
-    return sorted((directory / FOLDER).glob("*.jsonl"))
+    return sorted((directory / TRANSCRIPT_FOLDER).glob("*.jsonl"))
 
 
-async def test_over_http_each_session_has_its_own_plans_keys_and_transcript(tmp_path: Path) -> None:
-    async with planes(tmp_path, **AT_ONCE) as (dataflow, fleet), http_server(tmp_path, dataflow, fleet) as url:
+async def test_over_http_each_session_has_its_own_plans_keys_and_transcript(
+    tmp_path: Path, program: ForkingProgram
+) -> None:
+    async with (
+        planes(tmp_path, **AT_ONCE) as (dataflow, fleet),
+        http_server(program.command, tmp_path, dataflow, fleet) as url,
+    ):
         await allow(fleet)
         async with over_http(url, mode="legacy") as mine, over_http(url, mode="legacy") as other:
             first = (await planned(mine)).structured_content["plan_id"]
-            stolen = await other.call_tool("fleet_apply", {"plan_id": first, "idempotency_key": "one"})
-            assert json.loads(text_of(stolen))["error"] == "unknown_plan"
+            refused_apply = await other.call_tool("fleet_apply", {"plan_id": first, "idempotency_key": "one"})
+            assert json.loads(text_of(refused_apply))["error"] == "unknown_plan"
             applied = await mine.call_tool("fleet_apply", {"plan_id": first, "idempotency_key": "one"})
             assert applied.structured_content["outcome"] == "applied"
             second = (await planned(other, target=2)).structured_content["plan_id"]
             again = await other.call_tool("fleet_apply", {"plan_id": second, "idempotency_key": "one"})
             assert again.structured_content["outcome"] == "applied", "another session's key is another key"
         async with over_http(url) as newest:
-            await newest.list_tools()  # leaves nothing
+            await newest.list_tools()  # writes no transcript
         found = transcripts(tmp_path)
         assert len(found) == 2
         for path in found:
             kinds = [entry.kind for entry in read(path).entries]
             assert kinds[:2] == ["opened", "orders"]
             assert kinds.count("action") == 1
-            assert replayed(path).differences == ()
+            assert replay_transcript(path).differences == ()
             assert path.stat().st_mode & 0o077 == 0
-        assert sum(replayed(path).verdicts for path in found) == 4, "a plan and an apply each"
+        assert sum(replay_transcript(path).verdicts for path in found) == 4, "a plan and an apply each"
 
 
-async def test_over_http_without_sessions_a_plan_is_of_whoever_was_told_it(tmp_path: Path) -> None:
-    async with planes(tmp_path, **AT_ONCE) as (dataflow, fleet), http_server(tmp_path, dataflow, fleet) as url:
+async def test_over_http_without_sessions_a_plan_belongs_to_its_receiver(
+    tmp_path: Path, program: ForkingProgram
+) -> None:
+    async with (
+        planes(tmp_path, **AT_ONCE) as (dataflow, fleet),
+        http_server(program.command, tmp_path, dataflow, fleet) as url,
+    ):
         await allow(fleet)
         given: list[str] = []
         async with over_http(url, mode="legacy", given=given) as old, over_http(url) as mine, over_http(url) as other:
             held = (await planned(old)).structured_content["plan_id"]
             async with over_http(url, session=given[0]) as forged:
-                stolen = await forged.call_tool("fleet_apply", {"plan_id": held, "idempotency_key": "k"})
-                assert json.loads(text_of(stolen))["error"] == "unknown_plan"
+                refused_apply = await forged.call_tool("fleet_apply", {"plan_id": held, "idempotency_key": "k"})
+                assert json.loads(text_of(refused_apply))["error"] == "unknown_plan"
             first = (await planned(mine)).structured_content["plan_id"]
             guessed = await other.call_tool("fleet_apply", {"plan_id": f"{first[:-1]}0", "idempotency_key": "one"})
             assert json.loads(text_of(guessed))["error"] == "unknown_plan"
@@ -330,13 +347,13 @@ async def test_over_http_without_sessions_a_plan_is_of_whoever_was_told_it(tmp_p
             same_key = await other.call_tool("fleet_apply", {"plan_id": second, "idempotency_key": "one"})
             assert same_key.structured_content["outcome"] == "applied", "a key is of its plan"
         assert len(transcripts(tmp_path)) == 2
-        assert {read(path).entries[0].body["is_alone"] for path in transcripts(tmp_path)} == {True, False}
+        assert {read(path).entries[0].body["is_identified"] for path in transcripts(tmp_path)} == {True, False}
 
 
-async def test_a_session_that_takes_nothing_away_cannot(tmp_path: Path) -> None:
+async def test_a_non_destructive_session_cannot_remove_nodes(tmp_path: Path, program: ForkingProgram) -> None:
     async with planes(tmp_path) as (dataflow, fleet):
         await allow(fleet)
-        async with over_stdio(tmp_path, dataflow, fleet, "--no-destructive") as client:
+        async with over_stdio(program.command, tmp_path, dataflow, fleet, "--no-destructive") as client:
             listed = (await client.list_tools()).tools
             assert {tool.name for tool in listed} == set(TOOLS)
             assert not any(tool.annotations is None or tool.annotations.destructive_hint for tool in listed)
@@ -349,44 +366,43 @@ async def test_a_session_that_takes_nothing_away_cannot(tmp_path: Path) -> None:
                 await planned(client, target=0),
                 await planned(client, target=None, retire=[nodes[0]["node"]]),
             ):
-                assert json.loads(text_of(refused))["error"] == "not_destructive"
-                assert "not pre-approved, do not retry" in text_of(refused)
+                assert json.loads(text_of(refused)) == error_body("not_destructive")
         async with connect_fleet(fleet, TOKEN) as asked:
             assert len(await asked.instances(pool=LOCAL)) == 2
 
 
 async def test_a_session_over_stdio_leaves_a_transcript_that_replays(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, program: ForkingProgram, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with planes(tmp_path) as (dataflow, fleet):
         await allow(fleet)
-        async with over_stdio(tmp_path, dataflow, fleet) as client:
+        async with over_stdio(program.command, tmp_path, dataflow, fleet) as client:
             await a_change(client, fleet)
             await client.call_tool("no_such_tool", {})
     [path] = transcripts(tmp_path)
     entries = read(path).entries
     calls = [entry.body for entry in entries if entry.kind == "tool"]
     assert [call["name"] for call in calls] == ["fleet_report", "fleet_plan", "fleet_apply", "fleet_apply"]
-    assert calls[1]["arguments"]["target"] == 1  # type: ignore[index, call-overload]  # it is a table
+    assert calls[1]["arguments"]["target"] == 1  # type: ignore[index, call-overload]  # the arguments are a table
     assert str(entries[0].body["client"]) != ""
     assert main(["replay", str(path)]) == 0
-    assert "the chain holds; 3 of 3 verdicts are the same" in capsys.readouterr().out
+    assert "3 of 3" in capsys.readouterr().out
 
 
-async def test_of_too_many_sessions_the_quiet_ones_are_forgotten(tmp_path: Path) -> None:
+async def test_the_longest_idle_sessions_are_dropped(tmp_path: Path) -> None:
     async with scene(tmp_path) as here:
         with sessions_of(here) as sessions:
-            first = sessions.of(Peer(session="first"))
-            busy = sessions.of(Peer(session="busy"))
+            first = sessions.session_for(Peer(session="first"))
+            busy = sessions.session_for(Peer(session="busy"))
             busy.in_flight = 1
-            for number in range(MOST_SESSIONS):
-                sessions.of(Peer(session=f"s-{number}"))
-            assert sessions.of(Peer(session="busy")) is busy
-            assert sessions.of(Peer(session="first")) is not first
-            assert sessions.of(Peer(session="s-99")) is sessions.of(Peer(session="s-99"))
+            for number in range(MAX_SESSIONS):
+                sessions.session_for(Peer(session=f"s-{number}"))
+            assert sessions.session_for(Peer(session="busy")) is busy
+            assert sessions.session_for(Peer(session="first")) is not first
+            assert sessions.session_for(Peer(session="s-99")) is sessions.session_for(Peer(session="s-99"))
 
 
-async def test_without_a_transcript_nothing_is_done(tmp_path: Path) -> None:
+async def test_without_a_transcript_no_call_has_an_effect(tmp_path: Path) -> None:
     async with scene(tmp_path) as here, session_of(here) as (client, session):
         session.path.parent.parent.mkdir(exist_ok=True)
         session.path.parent.write_text("in the way")
@@ -415,12 +431,12 @@ CASES: list[tuple[str, dict[str, str], int]] = [
 ]
 
 
-async def test_http_lets_in_who_shows_the_token_and_no_page_of_a_browser(tmp_path: Path) -> None:
+async def test_http_requires_the_token_and_refuses_browser_pages(tmp_path: Path, program: ForkingProgram) -> None:
     authority = tmp_path / "authority"
-    Authority.made(authority, run="test")  # with it nothing is dialled before the first call, which never comes
+    Authority.create(authority, run="test")  # defers the connection to the first call, which this test never makes
     nowhere = "127.0.0.1:9"
     async with (
-        http_server(tmp_path, nowhere, nowhere, "--authority", str(authority)) as url,
+        http_server(program.command, tmp_path, nowhere, nowhere, "--authority", str(authority)) as url,
         httpx2.AsyncClient() as http,
     ):
         for what, headers, status in CASES:
@@ -437,43 +453,45 @@ async def test_http_lets_in_who_shows_the_token_and_no_page_of_a_browser(tmp_pat
                     assert "access-control-allow-origin" not in refused.headers
 
 
-def test_an_address_beyond_this_machine_needs_tls_or_a_proxy_that_speaks_it(tmp_path: Path) -> None:
-    for host in ("0.0.0.0", "::", "192.0.2.1", "example.test"):  # noqa: S104 (that is what is refused)
+def test_a_remote_address_needs_tls_or_a_tls_proxy(tmp_path: Path) -> None:
+    for host in ("0.0.0.0", "::", "192.0.2.1", "example.test"):  # noqa: S104 (the test expects a refusal)
         with pytest.raises(InvalidInput, match=r"--tls-certificate.*--behind-proxy"):
-            McpDoor(token=SECRET, host=host)
+            McpEndpoint(token=SECRET, host=host)
         assert (
-            McpDoor(token=SECRET, host=host, behind_proxy="https://mcp.example.test").url(1).startswith("https://mcp")
+            McpEndpoint(token=SECRET, host=host, behind_proxy="https://mcp.example.test")
+            .url(1)
+            .startswith("https://mcp")
         )
     for address in ("http://mcp.example.test", "mcp.example.test", "https://"):
-        with pytest.raises(InvalidInput, match="public address"):
-            McpDoor(token=SECRET, behind_proxy=address)
+        with pytest.raises(InvalidInput, check=lambda problem: problem.code == "mcp.invalid_proxy_url"):
+            McpEndpoint(token=SECRET, behind_proxy=address)
     certified = Certified(tmp_path)
     pem, key = certified.certificate, certified.key
-    with pytest.raises(InvalidInput, match="either"):
-        McpDoor(token=SECRET, behind_proxy="https://mcp.example.test", certificate=pem, key=key)
-    with pytest.raises(InvalidInput, match="--advertise"):
-        McpDoor(token=SECRET, host="0.0.0.0", certificate=pem, key=key)  # noqa: S104 (the same)
+    with pytest.raises(InvalidInput, check=lambda problem: problem.code == "mcp.invalid_tls"):
+        McpEndpoint(token=SECRET, behind_proxy="https://mcp.example.test", certificate=pem, key=key)
+    with pytest.raises(InvalidInput, check=lambda problem: problem.code == "mcp.host_name_missing"):
+        McpEndpoint(token=SECRET, host="0.0.0.0", certificate=pem, key=key)  # noqa: S104 (the same)
     for wrong in (tmp_path / "absent.pem", key):
-        with pytest.raises(InvalidInput, match="no certificate and its key"):
-            McpDoor(token=SECRET, certificate=wrong, key=key)
-    with pytest.raises(InvalidInput, match="together"):
-        McpDoor(token=SECRET, host="0.0.0.0", certificate=Path("a.pem"))  # noqa: S104 (the same)
-    with pytest.raises(InvalidInput, match="characters"):
-        McpDoor(token="short")
-    assert SECRET not in repr(McpDoor(token=SECRET))
+        with pytest.raises(InvalidInput, check=lambda problem: problem.code == "mcp.invalid_tls"):
+            McpEndpoint(token=SECRET, certificate=wrong, key=key)
+    with pytest.raises(InvalidInput, check=lambda problem: problem.code == "mcp.invalid_tls"):
+        McpEndpoint(token=SECRET, host="0.0.0.0", certificate=Path("a.pem"))  # noqa: S104 (the same)
+    with pytest.raises(InvalidInput, check=lambda problem: problem.code == "mcp.weak_token"):
+        McpEndpoint(token="short")
+    assert SECRET not in repr(McpEndpoint(token=SECRET))
 
 
-def test_of_a_proxy_only_its_own_name_and_port_are_heard() -> None:
-    hosts = McpDoor(token=SECRET, behind_proxy="https://mcp.example.test").hosts(4750)
+def test_only_the_proxys_name_and_port_are_accepted() -> None:
+    hosts = McpEndpoint(token=SECRET, behind_proxy="https://mcp.example.test").hosts(4750)
     assert set(hosts) == {
         *("127.0.0.1:4750", "localhost:4750", "[::1]:4750"),
         *("mcp.example.test", "mcp.example.test:443"),
     }
-    hosts = McpDoor(token=SECRET, host="192.0.2.1", behind_proxy="https://mcp.example.test:8443/").hosts(4750)
+    hosts = McpEndpoint(token=SECRET, host="192.0.2.1", behind_proxy="https://mcp.example.test:8443/").hosts(4750)
     assert set(hosts) == {"192.0.2.1:4750", "mcp.example.test:8443"}
 
 
-def test_the_command_refuses_what_it_cannot_do_in_a_sentence(
+def test_the_command_refuses_invalid_options(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setenv("ASTRAFLOW_TOKEN", TOKEN)
@@ -485,36 +503,36 @@ def test_the_command_refuses_what_it_cannot_do_in_a_sentence(
     assert "HOST:PORT" in capsys.readouterr().err
 
 
-def test_a_token_is_made_once_for_its_owner_to_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_token_is_created_once_in_a_private_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ASTRAFLOW_MCP_TOKEN", raising=False)
-    token, where = kept_token(tmp_path)
-    assert kept_token(tmp_path) == (token, where)
+    token, where = load_or_create_token(tmp_path)
+    assert load_or_create_token(tmp_path) == (token, where)
     assert len(token) >= 40
     assert (tmp_path / TOKEN_FILE).stat().st_mode & 0o077 == 0
 
 
 @asynccontextmanager
 async def session_of(here: Scene, **changes: Any) -> AsyncIterator[tuple[Client, Session]]:
-    """A client in this process, over the real desk and guard, and its session."""
+    """Yields a client in this process, with the real fleet manager and guard, and its session."""
     with sessions_of(here, **changes) as sessions:
         async with Client(mcp_server(sessions)) as client:
-            yield client, sessions.of(Peer(session=""))
+            yield client, sessions.session_for(Peer(session=""))
 
 
 def sessions_of(here: Scene, **changes: Any) -> Sessions:
     return Sessions(
-        eyes=lambda: here.eyes,
+        snapshot_reader=lambda: here.snapshot_reader,
         fleet=here.fleet,
         names=here.names,
         name="claude",
         clock=here.clock,
         directory=here.transcript.parent,
-        modes=Modes(**changes),
+        modes=ServerModes(**changes),
     )
 
 
 def mode_of(listed: Listed) -> str:
-    """What a client makes of a tool, by its annotations alone."""
+    """Returns how a client treats a tool, from its annotations alone."""
     hints = listed.annotations
     assert hints is not None
     assert hints.destructive_hint is not None, "clients take a tool without it for destructive"
@@ -531,7 +549,7 @@ async def test_modes_follow_from_annotations(tmp_path: Path) -> None:
         assert all(tool.annotations is not None and tool.annotations.open_world_hint is False for tool in listed)
 
 
-def test_the_files_for_claude_code_follow_from_the_registry_and_can_be_printed(
+def test_the_files_for_claude_code_match_the_registry_and_can_be_printed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     given = json.loads(settings())["permissions"]
@@ -549,7 +567,7 @@ def test_the_files_for_claude_code_follow_from_the_registry_and_can_be_printed(
         )
 
 
-async def test_the_command_line_prints_them_for_whoever_has_no_repository(tmp_path: Path) -> None:
+async def test_the_command_line_prints_the_files_without_a_repository(tmp_path: Path) -> None:
     async def said(*options: str) -> tuple[int, str]:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "astraflow.cli", "mcp", *options),
@@ -565,14 +583,14 @@ async def test_the_command_line_prints_them_for_whoever_has_no_repository(tmp_pa
     assert await said("--command") == (0, command())
     code, told = await said("--settings", "--command")
     assert code != 0
-    assert "one at a time" in told
+    assert "[cli.conflicting_options]" in told
 
 
 def of_kind(kind: Kind) -> set[str]:
     return {name for name, tool in TOOLS.items() if tool.kind is kind}
 
 
-async def test_what_is_refused_is_said_not_to_be_tried_again(tmp_path: Path) -> None:
+async def test_a_refusal_says_not_to_retry(tmp_path: Path) -> None:
     async with scene(tmp_path, pools=[spec(max_nodes=4), spec(id=OTHER)]) as here, session_of(here) as (client, _):
         report = await client.call_tool("fleet_report", {})
         pools = [pool["pool"] for pool in report.structured_content["pools"]]
@@ -583,16 +601,16 @@ async def test_what_is_refused_is_said_not_to_be_tried_again(tmp_path: Path) -> 
         key = {"plan_id": plan.structured_content["plan_id"], "idempotency_key": "k"}
         applied = await client.call_tool("fleet_apply", key)
         assert applied.structured_content["outcome"] == "refused"
-        assert "not pre-approved, do not retry" in text_of(applied)
-        await here.parts.desk.kill_switch(KillScope.AGENTS, actor=OTTO, key="stop", reason="enough")
+        assert OUTCOME_ADVICE["refused"] in text_of(applied)
+        await here.parts.fleet_manager.kill_switch(KillScope.AGENTS, actor=OTTO, key="stop", reason="enough")
         stopped = await client.call_tool("fleet_plan", {"pool": token, "target": 1, "reason": "one"})
         assert stopped.is_error
-        assert "not pre-approved, do not retry" in text_of(stopped)
+        assert json.loads(text_of(stopped)) == error_body("kill_switch")
         assert not (await client.call_tool("fleet_report", {})).is_error
         assert not await here.fleet.instances()
 
 
-async def test_it_goes_no_further_than_the_mode_that_people_set(tmp_path: Path) -> None:
+async def test_a_session_is_limited_by_the_mode_that_people_set(tmp_path: Path) -> None:
     async with scene(tmp_path, mode="propose") as here, session_of(here) as (client, _):
         await here.mode(MaintainerMode.PROPOSE)
         report = await client.call_tool("fleet_report", {})
@@ -602,25 +620,27 @@ async def test_it_goes_no_further_than_the_mode_that_people_set(tmp_path: Path) 
             "fleet_apply", {"plan_id": plan.structured_content["plan_id"], "idempotency_key": "k"}
         )
         assert applied.structured_content["outcome"] == "proposed"
-        assert "do not retry" in text_of(applied)
+        assert OUTCOME_ADVICE["proposed"] in text_of(applied)
         assert not await here.fleet.instances()
         await here.mode(MaintainerMode.OFF)
         off = await client.call_tool("fleet_plan", {"pool": pool, "target": 1, "reason": "one"})
         assert off.is_error
 
 
-async def test_a_plan_of_somebody_else_and_a_fleet_that_is_away_are_answered(tmp_path: Path) -> None:
+async def test_a_foreign_plan_and_an_unreachable_fleet_service_are_errors(tmp_path: Path) -> None:
     async with scene(tmp_path) as here, session_of(here) as (client, _):
-        foreign = await here.parts.desk.plans.make(PlanRequest(pool=OTHER, actor=ALICE, reason="mine", target=3))
-        stolen = await client.call_tool("fleet_apply", {"plan_id": foreign.id, "idempotency_key": "k"})
-        assert "unknown_plan" in text_of(stolen)
+        foreign = await here.parts.fleet_manager.plans.make(
+            PlanRequest(pool=OTHER, actor=ALICE, reason="mine", target=3)
+        )
+        refused_apply = await client.call_tool("fleet_apply", {"plan_id": foreign.id, "idempotency_key": "k"})
+        assert "unknown_plan" in text_of(refused_apply)
         here.fleet.is_away = True
         away = await client.call_tool("fleet_report", {})
         assert away.is_error
         assert json.loads(text_of(away))["error"] == "not_reachable"
 
 
-async def test_the_largest_answers_fit_into_what_a_client_takes(tmp_path: Path) -> None:
+async def test_the_largest_answers_fit_a_clients_limit(tmp_path: Path) -> None:
     pools = [spec(max_nodes=200), *(spec(id=f"pool-{number}") for number in range(9))]
     async with scene(tmp_path, pools=pools) as here, session_of(here) as (client, _):
         await here.parts.want(60)
@@ -628,7 +648,7 @@ async def test_the_largest_answers_fit_into_what_a_client_takes(tmp_path: Path) 
 
         def troubled(report: Report) -> Report:
             nodes = tuple(replace(node, errors=("CUDA out of memory " * 9, "b" * 900, "c")) for node in report.nodes)
-            return replace(report, nodes=nodes, troubles=("t" * 900,) * 9)
+            return replace(report, nodes=nodes, problems=("t" * 900,) * 9)
 
         here.dataflow.changed = troubled
         asked: list[tuple[str, dict[str, Any]]] = [
@@ -642,7 +662,7 @@ async def test_the_largest_answers_fit_into_what_a_client_takes(tmp_path: Path) 
             assert len(text_of(reply)) / CHARACTERS_PER_TOKEN < MOST_TOKENS, name
 
 
-async def test_plans_of_a_long_session_are_forgotten_in_their_order(tmp_path: Path) -> None:
+async def test_the_oldest_plans_of_a_long_session_are_dropped(tmp_path: Path) -> None:
     async with scene(tmp_path) as here, session_of(here) as (_, session):
         pool = json.loads((await session.call("fleet_report", {})).content)["pools"][0]["pool"]
         plans = []
@@ -655,13 +675,18 @@ async def test_plans_of_a_long_session_are_forgotten_in_their_order(tmp_path: Pa
         assert answer(first).is_error
 
 
-def test_no_port_is_taken_twice() -> None:
+def test_a_port_in_use_is_refused() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         from maintainer.mcp_http import serve_http
 
-        door = McpDoor(token=SECRET, port=taken.getsockname()[1])
-        with pytest.raises(InvalidInput, match="cannot be listened on"):
-            asyncio.run(serve_http(None, door, stop=asyncio.Event(), on_ready=print))  # type: ignore[arg-type]  # not reached
+        endpoint = McpEndpoint(token=SECRET, port=taken.getsockname()[1])
+        with pytest.raises(InvalidInput, check=lambda problem: problem.code == "mcp.cannot_listen"):
+            asyncio.run(serve_http(None, endpoint, stop=asyncio.Event(), on_ready=print))  # type: ignore[arg-type]  # not reached
+
+
+def error_body(error: str) -> dict[str, str]:
+    """Returns the body of a failed call."""
+    return {"error": error, "advice": ERROR_ADVICE[error]}
 
 
 def text_of(reply: Any) -> str:
@@ -670,5 +695,5 @@ def text_of(reply: Any) -> str:
 
 def _leaves(problem: BaseException) -> list[BaseException]:
     if isinstance(problem, BaseExceptionGroup):
-        return [leaf for one in problem.exceptions for leaf in _leaves(one)]
+        return [leaf for exception in problem.exceptions for leaf in _leaves(exception)]
     return [problem]

@@ -1,4 +1,4 @@
-"""The Messages API's adapter, with the real SDK over a transport that a test scripts."""
+"""Messages API adapter, with the real SDK over a scripted transport."""
 
 import asyncio
 import json
@@ -9,7 +9,18 @@ import httpx2
 import pytest
 
 from astraflow.contract.errors import InvalidInput
-from maintainer.llm.base import Failure, Message, ModelFailed, Opaque, Reply, Request, Said, ToolCall, ToolReply, Usage
+from maintainer.llm.interface import (
+    Failure,
+    Message,
+    ModelFailed,
+    OpaqueBlock,
+    Reply,
+    Request,
+    TextPart,
+    ToolCall,
+    ToolReply,
+    Usage,
+)
 from maintainer.llm.messages_api import MessagesApi, MessagesApiOptions
 from maintainer.prompt import SPECS, SYSTEM
 
@@ -28,12 +39,12 @@ START_USAGE = {
 
 
 def request(*messages: Message) -> Request:
-    opening = Message(role="user", parts=(Said(text="{}"),))
+    opening = Message(role="user", parts=(TextPart(text="{}"),))
     return Request(system=SYSTEM, tools=SPECS, messages=(opening, *messages), max_tokens=500, timeout_s=20.0)
 
 
 def events(*blocks: dict[str, Any], stop: str | None = "tool_use", output: int = 25) -> list[dict[str, Any]]:
-    """A stream, as the service sends it. Blocks: text, or a tool with its JSON in pieces."""
+    """Returns the events of a stream. Blocks: text, or a tool with its JSON in pieces."""
     message = {"id": "m1", "type": "message", "role": "assistant", "model": "a-model-1", "content": []}
     found: list[dict[str, Any]] = [
         {"type": "message_start", "message": {**message, "stop_reason": None, "usage": START_USAGE}}
@@ -63,7 +74,7 @@ def _block(block: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]
 
 
 def encoded(sent: list[dict[str, Any]]) -> bytes:
-    return b"".join(f"event: {one['type']}\ndata: {json.dumps(one)}\n\n".encode() for one in sent)
+    return b"".join(f"event: {sent_item['type']}\ndata: {json.dumps(sent_item)}\n\n".encode() for sent_item in sent)
 
 
 def streamed(sent: list[dict[str, Any]]) -> httpx2.Response:
@@ -84,7 +95,7 @@ async def failure(answer: Callable[[httpx2.Request], httpx2.Response], monkeypat
     return caught.value
 
 
-async def test_a_turn_with_a_tool_comes_through_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_turn_with_a_tool_call_is_read_completely(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[httpx2.Request] = []
 
     def answer(asked: httpx2.Request) -> httpx2.Response:
@@ -97,8 +108,8 @@ async def test_a_turn_with_a_tool_comes_through_whole(monkeypatch: pytest.Monkey
     await asked.close()
     assert reply == Reply(
         parts=(
-            Opaque(block={"type": "thinking", "thinking": "hm", "signature": "signed"}),
-            Said(text="I look."),
+            OpaqueBlock(block={"type": "thinking", "thinking": "hm", "signature": "signed"}),
+            TextPart(text="I look."),
             ToolCall(
                 id="t1",
                 name="fleet_nodes",
@@ -117,7 +128,7 @@ async def test_a_turn_with_a_tool_comes_through_whole(monkeypatch: pytest.Monkey
     assert KEY not in seen[0].content.decode()
 
 
-async def test_what_was_said_is_sent_back_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_earlier_turns_are_sent_back_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[dict[str, Any]] = []
 
     def answer(asked: httpx2.Request) -> httpx2.Response:
@@ -128,7 +139,7 @@ async def test_what_was_said_is_sent_back_as_it_was(monkeypatch: pytest.MonkeyPa
     turn = Message(
         role="assistant",
         parts=(
-            Opaque(block={"type": "thinking", "thinking": "hm", "signature": "s"}),
+            OpaqueBlock(block={"type": "thinking", "thinking": "hm", "signature": "s"}),
             ToolCall(id="t1", name="fleet_report", arguments={"pool": None, "format": "concise"}),
         ),
     )
@@ -141,8 +152,8 @@ async def test_what_was_said_is_sent_back_as_it_was(monkeypatch: pytest.MonkeyPa
     assert (last["tool_use_id"], last["is_error"], last["cache_control"]) == ("t1", True, {"type": "ephemeral"})
 
 
-async def test_parallel_calls_arrive_as_several(monkeypatch: pytest.MonkeyPatch) -> None:
-    blocks = [{"id": f"t{n}", "name": "fleet_hold", "json": ["{}"]} for n in range(3)]
+async def test_parallel_calls_are_read_separately(monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks = [{"id": f"t{n}", "name": "fleet_override", "json": ["{}"]} for n in range(3)]
     asked = model(lambda _: streamed(events(*blocks)), monkeypatch)
     reply = await asked.reply(request())
     await asked.close()
@@ -160,7 +171,7 @@ async def test_parallel_calls_arrive_as_several(monkeypatch: pytest.MonkeyPatch)
         (None, Failure.DROPPED),
     ],
 )
-async def test_an_answer_that_did_not_come_to_its_end_is_none(
+async def test_an_incomplete_answer_is_a_failure(
     monkeypatch: pytest.MonkeyPatch, stop: str | None, expected: Failure
 ) -> None:
     call = {"name": "fleet_apply", "json": ['{"plan_id": "p", "idempotency_key"']}
@@ -184,7 +195,7 @@ async def test_an_answer_that_did_not_come_to_its_end_is_none(
         (529, "overloaded_error", Failure.OVERLOADED),
     ],
 )
-async def test_a_status_is_one_failure_and_is_not_tried_again_here(
+async def test_each_status_has_one_failure_and_is_not_retried(
     monkeypatch: pytest.MonkeyPatch, status: int, kind: str, expected: Failure
 ) -> None:
     tries = []
@@ -198,7 +209,7 @@ async def test_a_status_is_one_failure_and_is_not_tried_again_here(
     assert (problem.failure, problem.retry_after_s, len(tries)) == (expected, 17.0, 1)
 
 
-async def test_an_error_inside_a_stream_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_error_inside_a_stream_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     error = {"type": "error", "error": {"type": "overloaded_error", "message": "busy"}}
     sent = [*events({"text": "I"}, stop=None), error]
     assert (await failure(lambda _: streamed(sent), monkeypatch)).failure is Failure.OVERLOADED
@@ -212,7 +223,7 @@ async def test_an_error_inside_a_stream_is_one(monkeypatch: pytest.MonkeyPatch) 
         (httpx2.ConnectError("refused"), Failure.CONNECTION),
     ],
 )
-async def test_silence_is_a_failure(monkeypatch: pytest.MonkeyPatch, problem: Exception, expected: Failure) -> None:
+async def test_a_timeout_is_a_failure(monkeypatch: pytest.MonkeyPatch, problem: Exception, expected: Failure) -> None:
     def answer(asked: httpx2.Request) -> httpx2.Response:
         raise problem
 
@@ -220,7 +231,7 @@ async def test_silence_is_a_failure(monkeypatch: pytest.MonkeyPatch, problem: Ex
 
 
 class Broken(httpx2.AsyncByteStream):
-    """Half of a stream, then the connection is gone."""
+    """Half of a stream, then a connection error."""
 
     def __init__(self, sent: bytes, problem: Exception) -> None:
         self.sent = sent
@@ -237,7 +248,7 @@ class Broken(httpx2.AsyncByteStream):
 @pytest.mark.parametrize(
     "problem", [httpx2.ReadError("gone"), httpx2.RemoteProtocolError("cut"), httpx2.ReadTimeout("")]
 )
-async def test_a_stream_that_breaks_off_is_no_answer(monkeypatch: pytest.MonkeyPatch, problem: Exception) -> None:
+async def test_a_stream_that_breaks_off_is_a_failure(monkeypatch: pytest.MonkeyPatch, problem: Exception) -> None:
     call = {"name": "fleet_apply", "json": ['{"plan_id": "p"']}
     half = encoded(events(call, stop=None)[:-1])
 
@@ -250,12 +261,12 @@ async def test_a_stream_that_breaks_off_is_no_answer(monkeypatch: pytest.MonkeyP
     assert found.usage.cache_read == 300
 
 
-async def test_what_was_heard_of_an_answer_is_there_when_its_turn_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_received_text_is_kept_when_a_turn_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
     call = {"name": "fleet_apply", "json": ['{"plan_id": ', '"p"']}
     half = encoded(events({"thinking": "hm"}, {"text": "so "}, call, stop=None)[:-1])
 
     class Silent(httpx2.AsyncByteStream):
-        """Half of a stream, then nothing."""
+        """Half of a stream, then silence."""
 
         async def __aiter__(self) -> AsyncIterator[bytes]:
             yield half
@@ -270,34 +281,34 @@ async def test_what_was_heard_of_an_answer_is_there_when_its_turn_is_cut(monkeyp
     asked, sent = model(answer, monkeypatch), request()
     replying = asyncio.create_task(asked.reply(sent))
     for _ in range(1000):
-        if sent.heard.text.endswith('"p"'):
+        if sent.partial_reply.text.endswith('"p"'):
             break
         await asyncio.sleep(0.01)
     replying.cancel()
     with pytest.raises(asyncio.CancelledError):
         await replying
     await asked.close()
-    assert sent.heard.text == 'hmso {"plan_id": "p"'
-    assert sent.heard.usage is not None
-    assert (sent.heard.usage.input, sent.heard.usage.cache_read) == (START_USAGE["input_tokens"], 300)
+    assert sent.partial_reply.text == 'hmso {"plan_id": "p"'
+    assert sent.partial_reply.usage is not None
+    assert (sent.partial_reply.usage.input, sent.partial_reply.usage.cache_read) == (START_USAGE["input_tokens"], 300)
 
 
 @pytest.mark.parametrize(
     "content", [b"", b"<html>", b"data: {]\n\n", b"event: ping\ndata: {}\n\n", b'data: "text"\n\n', b"\xff\xfe"]
 )
-async def test_garbage_is_no_answer(monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
+async def test_an_invalid_answer_is_a_failure(monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
     def answer(asked: httpx2.Request) -> httpx2.Response:
         return httpx2.Response(200, headers={"content-type": "text/event-stream"}, content=content)
 
     assert (await failure(answer, monkeypatch)).failure in (Failure.GARBAGE, Failure.DROPPED, Failure.SERVER)
 
 
-async def test_arguments_that_are_no_json_are_no_answer_or_no_call(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_invalid_json_arguments_are_a_failure_or_no_call(monkeypatch: pytest.MonkeyPatch) -> None:
     call = {"name": "fleet_apply", "json": ['{"plan_id": }}}']}
     assert (await failure(lambda _: streamed(events(call)), monkeypatch)).failure is Failure.GARBAGE
 
 
-def test_without_a_key_it_says_which_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_key_is_reported_with_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
     with pytest.raises(InvalidInput, match="ANTHROPIC_API_KEY"):
         MessagesApi(OPTIONS)

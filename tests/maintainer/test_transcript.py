@@ -1,4 +1,4 @@
-"""The transcript: nothing in it can be changed unseen, and a crash costs at most the line that was being written."""
+"""The transcript reveals every change, and a crash loses at most the line in progress."""
 
 import json
 from pathlib import Path
@@ -7,8 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from astraflow.contract.chains import FIRST
 from astraflow.contract.errors import Conflict, CorruptData, InvalidInput, StorageFull
+from astraflow.contract.transcript_chain import GENESIS_HASH
 from maintainer.transcript import Kind, Transcript, read
 from tests.fakes.clock import ManualClock
 
@@ -30,18 +30,18 @@ async def written(path: Path, count: int) -> bytes:
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(bodies, max_size=6))
-async def test_what_was_written_is_read(tmp_path: Path, given_bodies: list[dict[str, object]]) -> None:
+async def test_a_transcript_is_read_as_written(tmp_path: Path, given_bodies: list[dict[str, object]]) -> None:
     path = tmp_path / "t.jsonl"
     path.unlink(missing_ok=True)
     with Transcript(path, ManualClock()) as transcript:
         entries = tuple([await transcript.add(Kind.TOOL, json.loads(json.dumps(body))) for body in given_bodies])
     assert read(path).entries == entries
-    assert [entry.previous for entry in entries] == [FIRST, *(entry.hash for entry in entries)][: len(entries)]
+    assert [entry.previous for entry in entries] == [GENESIS_HASH, *(entry.hash for entry in entries)][: len(entries)]
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(0, 10_000), st.integers(1, 255))
-async def test_a_byte_that_was_changed_is_found(tmp_path: Path, place: int, change: int) -> None:
+async def test_a_changed_byte_breaks_the_chain(tmp_path: Path, place: int, change: int) -> None:
     path = tmp_path / "t.jsonl"
     path.unlink(missing_ok=True)
     content = bytearray(await written(path, 4))
@@ -52,13 +52,13 @@ async def test_a_byte_that_was_changed_is_found(tmp_path: Path, place: int, chan
         found = read(path)
     except CorruptData:
         return
-    # Only the end of a line can be made to look as if it was never finished, and then that is told.
+    # Only a change at the end can look like an unfinished line; `torn` reports it.
     assert found.torn
     assert len(found.entries) < 4
 
 
 @pytest.mark.parametrize("work", ["drop", "swap", "double"])
-async def test_lines_that_are_missing_moved_or_doubled_are_found(tmp_path: Path, work: str) -> None:
+async def test_missing_moved_or_repeated_lines_break_the_chain(tmp_path: Path, work: str) -> None:
     path = tmp_path / "t.jsonl"
     lines = (await written(path, 5)).splitlines(keepends=True)
     if work == "drop":
@@ -68,11 +68,11 @@ async def test_lines_that_are_missing_moved_or_doubled_are_found(tmp_path: Path,
     else:
         lines.insert(2, lines[2])
     path.write_bytes(b"".join(lines))
-    with pytest.raises(CorruptData, match="the chain of hashes breaks here"):
+    with pytest.raises(CorruptData, check=lambda problem: problem.code == "transcript.broken_chain"):
         read(path)
 
 
-async def test_a_torn_line_is_cut_off_and_told_wherever_it_was_torn(tmp_path: Path) -> None:
+async def test_an_incomplete_last_line_is_cut_off_and_reported(tmp_path: Path) -> None:
     path = tmp_path / "t.jsonl"
     content = await written(path, 3)
     begin = content.rindex(b"\n", 0, -1) + 1
@@ -81,35 +81,35 @@ async def test_a_torn_line_is_cut_off_and_told_wherever_it_was_torn(tmp_path: Pa
         assert read(path).torn == content[begin:end]
         with Transcript(path, ManualClock()) as transcript:
             assert (len(transcript.known), transcript.torn) == (2, content[begin:end])
-            await transcript.add(Kind.TORN, {"size_bytes": len(transcript.torn)})
+            await transcript.add(Kind.INCOMPLETE_LINE, {"size_bytes": len(transcript.torn)})
         assert [entry.kind for entry in read(path).entries] == ["note", "note", "torn"]
 
 
-async def test_one_process_writes(tmp_path: Path) -> None:
+async def test_a_transcript_has_one_writer(tmp_path: Path) -> None:
     with (
         Transcript(tmp_path / "t.jsonl", ManualClock()),
-        pytest.raises(Conflict, match="another maintainer writes"),
+        pytest.raises(Conflict, check=lambda problem: problem.code == "transcript.in_use"),
         Transcript(tmp_path / "t.jsonl", ManualClock()),
     ):
         pass
 
 
-async def test_only_its_owner_reads_it(tmp_path: Path) -> None:
+async def test_only_the_owner_can_read_the_file(tmp_path: Path) -> None:
     await written(tmp_path / "t.jsonl", 1)
     assert (tmp_path / "t.jsonl").stat().st_mode & 0o777 == 0o600
 
 
-async def test_what_is_no_json_is_not_written(tmp_path: Path) -> None:
+async def test_values_outside_json_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "t.jsonl"
     with Transcript(path, ManualClock()) as transcript:
         for value in (float("nan"), object()):
-            with pytest.raises(InvalidInput, match="is to be JSON"):
-                await transcript.add(Kind.NOTE, {"x": value})  # type: ignore[dict-item]  # on purpose
+            with pytest.raises(InvalidInput, check=lambda problem: problem.code == "transcript.not_json"):
+                await transcript.add(Kind.NOTE, {"x": value})  # type: ignore[dict-item]  # invalid on purpose
         await transcript.add(Kind.NOTE, {})
     assert len(read(path).entries) == 1
 
 
-async def test_a_full_disk_leaves_no_half_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_full_disk_leaves_no_incomplete_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "t.jsonl"
 
     def full(descriptor: int) -> None:
@@ -119,7 +119,7 @@ async def test_a_full_disk_leaves_no_half_line(tmp_path: Path, monkeypatch: pyte
         await transcript.add(Kind.NOTE, {})
         with monkeypatch.context() as patched:
             patched.setattr("os.fsync", full)
-            with pytest.raises(StorageFull, match="No space left"):
+            with pytest.raises(StorageFull, check=lambda problem: problem.code == "transcript.storage_full"):
                 await transcript.add(Kind.NOTE, {"text": "lost"})
         await transcript.add(Kind.NOTE, {"text": "after"})
     assert [entry.body for entry in read(path).entries] == [{}, {"text": "after"}]

@@ -1,4 +1,4 @@
-"""Models from local folders, and what a wrong folder is answered with."""
+"""Models from local folders, and the errors for invalid folders."""
 
 import shutil
 from pathlib import Path
@@ -9,6 +9,7 @@ import torch
 from astraflow.contract.errors import InvalidInput
 from astraflow.models import build_tokenizer, models
 from astraflow.models.causal import named_weights
+from tests.errors import raises_code
 
 TINY = {"kind": "tiny", "hidden_size": 32, "heads": 2, "key_value_heads": 1, "intermediate_size": 64}
 
@@ -43,29 +44,30 @@ def test_a_node_needs_no_weight_files(folder: Path, tmp_path: Path) -> None:
     expected = named_weights(models.build(TINY).architecture())
     assert shapes == {name: weight.shape for name, weight in expected.items()}
     assert source.tokenizer().vocab_size == 128
-    with pytest.raises(InvalidInput, match=r"no \*\.safetensors file"):
+    with raises_code(InvalidInput, "model.no_weights"):
         source.prepare()
 
 
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match=f"no such folder here .looked for {tmp_path}/qwen"):
+    with pytest.raises(InvalidInput, match=f"{tmp_path}/qwen") as caught:
         models.build({"kind": "huggingface", "path": str(tmp_path / "qwen")}).architecture()
+    assert caught.value.code == "model.folder_not_found"
 
 
 def test_a_folder_above_the_model_is_answered_with_the_right_one(folder: Path) -> None:
-    with pytest.raises(InvalidInput, match=f"has no config.json; did you mean {folder}"):
+    with raises_code(InvalidInput, "model.no_config", f"'{folder}'"):
         build_tokenizer({"kind": "huggingface", "path": str(folder.parent)})
 
 
 def test_a_folder_without_a_tokenizer_says_what_to_copy(folder: Path) -> None:
     (folder / "tokenizer.json").unlink()
 
-    with pytest.raises(InvalidInput, match=r"copy tokenizer\.json"):
+    with raises_code(InvalidInput, "model.no_tokenizer", "tokenizer.json"):
         build_tokenizer({"kind": "huggingface", "path": str(folder)})
 
 
 def test_a_tokenizer_without_a_chat_template_is_refused(folder: Path) -> None:
     (folder / "chat_template.jinja").unlink()
 
-    with pytest.raises(InvalidInput, match="no chat template"):
+    with raises_code(InvalidInput, "model.no_chat_template"):
         build_tokenizer({"kind": "huggingface", "path": str(folder)})

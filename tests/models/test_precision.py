@@ -1,7 +1,6 @@
 """Bits between torch and the weight plane: exact both ways, never sharing memory."""
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,12 +9,13 @@ from hypothesis.extra import numpy as hnp
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.weights import Dtype, TensorSpec
 from astraflow.models.precision import bits_at, bits_of, compute_dtype_of, device_of, torch_dtype_of, values_of
+from tests.errors import raises_code
 
 WIDTHS = {Dtype.BFLOAT16: np.uint16, Dtype.FLOAT16: np.uint16, Dtype.FLOAT32: np.uint32, Dtype.FLOAT8_E4M3: np.uint8}
 
 
 @given(data=st.data(), dtype=st.sampled_from(sorted(WIDTHS, key=str)))
-def test_bits_survive_the_way_up_and_down(data: st.DataObject, dtype: Dtype) -> None:
+def test_bits_survive_a_conversion_and_back(data: st.DataObject, dtype: Dtype) -> None:
     bits = data.draw(hnp.arrays(WIDTHS[dtype], st.integers(1, 20)))
     values = values_of(bits, dtype, into=torch.float32)
 
@@ -56,5 +56,5 @@ def test_computation_is_in_float32_on_a_cpu_and_bfloat16_elsewhere() -> None:
 
 
 def test_an_unknown_device_is_answered_with_known_ones() -> None:
-    with pytest.raises(InvalidInput, match="use 'auto', 'cpu'"):
+    with raises_code(InvalidInput, "device.unknown", "'auto'", "'cpu'"):
         device_of("gpu")

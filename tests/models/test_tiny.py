@@ -1,4 +1,4 @@
-"""The tiny model: made from a seed, warm-started until it gets some answers right, cached by its options."""
+"""The tiny model: built from a seed, warm-started until it gets some answers right, cached by its options."""
 
 import random
 import string
@@ -13,12 +13,13 @@ from astraflow.models import models
 from astraflow.models.base import Example, WarmStartProgress
 from astraflow.models.causal import check_supported, named_weights
 from astraflow.models.tiny import TinyModel, TinyModelOptions, WarmStartOptions
+from tests.errors import raises_code
 
 SMALL = {"kind": "tiny", "hidden_size": 32, "heads": 2, "key_value_heads": 1, "intermediate_size": 64}
 
 
 def copies(seed: int = 0) -> Iterator[Example]:
-    """The easiest task there is: say the letter again."""
+    """Yields examples of the easiest task: repeat the letter."""
     draws = random.Random(seed)
     while True:
         letter = draws.choice(string.ascii_lowercase[:4])
@@ -55,13 +56,13 @@ def test_trainer_and_engine_can_run_it() -> None:
 def test_a_warm_start_stops_at_its_target_and_is_cached(own_home: Path) -> None:
     source = models.build({**SMALL, "warm_start": warm(target_accuracy=0.5)})
     seen: list[WarmStartProgress] = []
-    assert source.examples_from == {"kind": "copies"}
+    assert source.examples_dataset == {"kind": "copies"}
 
     folder = source.prepare(copies(), seen.append)
 
     assert seen[0].accuracy < 0.1
     assert 0.5 <= seen[-1].accuracy < 0.95
-    assert source.examples_from is None
+    assert source.examples_dataset is None
     assert source.prepare() == folder
     assert folder.is_relative_to(own_home)
     assert [path.name for path in folder.parent.iterdir()] == [folder.name]
@@ -86,22 +87,25 @@ def test_other_options_have_another_folder() -> None:
 
 
 def test_a_warm_start_without_examples_says_what_is_missing() -> None:
-    with pytest.raises(InvalidInput, match="needs examples of the dataset"):
+    with pytest.raises(InvalidInput) as caught:
         models.build({**SMALL, "warm_start": warm()}).prepare()
+    assert caught.value.code == "model.not_prepared"
 
 
-def test_a_warm_start_that_does_not_get_there_says_so() -> None:
+def test_a_warm_start_that_misses_its_target_fails() -> None:
     source = models.build({**SMALL, "warm_start": warm(max_steps=2, target_accuracy=0.9)})
 
-    with pytest.raises(InvalidInput, match="in 2 steps, not the"):
+    with pytest.raises(InvalidInput) as caught:
         source.prepare(copies())
+    assert caught.value.code == "model.warm_start_target_missed"
 
 
 def test_a_stream_that_ends_is_refused() -> None:
     source = models.build({**SMALL, "warm_start": warm()})
 
-    with pytest.raises(InvalidInput, match="ended 13 short"):
+    with pytest.raises(InvalidInput) as caught:
         source.prepare(iter([("a", "a")] * 3))
+    assert caught.value.code == "model.examples_exhausted"
 
 
 def test_an_interrupted_warm_start_leaves_nothing(own_home: Path) -> None:
@@ -124,7 +128,7 @@ def test_a_cache_that_cannot_be_written_says_where(own_home: Path, monkeypatch: 
 
 
 def test_heads_that_do_not_divide_are_refused() -> None:
-    with pytest.raises(InvalidInput, match="heads 4 must be a multiple of key_value_heads = 3"):
+    with raises_code(InvalidInput, "config.invalid", "heads 4", "key_value_heads = 3"):
         models.build({"kind": "tiny", "key_value_heads": 3})
 
 

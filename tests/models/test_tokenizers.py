@@ -1,4 +1,4 @@
-"""The character tokenizer, the byte tokenizer, and what both promise."""
+"""The character tokenizer, the byte tokenizer, and their common guarantees."""
 
 import subprocess
 import sys
@@ -24,7 +24,7 @@ def test_a_conversation_is_chatml_that_ends_where_the_assistant_begins(tokenizer
     ids = tokenizer.encode_chat(QUESTION)
 
     assert ids.dtype == np.int32
-    text = tokenizer.decode(ids, keep_specials=True)
+    text = tokenizer.decode(ids, keep_special_tokens=True)
     assert text == "<|im_start|>user\nrev abcd=<|im_end|>\n<|im_start|>assistant\n"
 
 
@@ -32,7 +32,7 @@ def test_specials_are_left_out_of_text_unless_asked_for(tokenizer: ChatTokenizer
     answer = np.append(tokenizer.encode("dcba"), np.int32(tokenizer.stop_tokens[0]))
 
     assert tokenizer.decode(answer) == "dcba"
-    assert tokenizer.decode(answer, keep_specials=True) == "dcba<|im_end|>"
+    assert tokenizer.decode(answer, keep_special_tokens=True) == "dcba<|im_end|>"
 
 
 def test_every_id_is_below_the_vocabulary_size(tokenizer: ChatTokenizer) -> None:

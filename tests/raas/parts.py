@@ -1,4 +1,4 @@
-"""The parts of a node, put together for tests."""
+"""Components of a node, assembled for tests."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -10,16 +10,16 @@ from astraflow.client.data_plane import NodeDataClient
 from astraflow.contract.ids import NodeId, PolicyId, PoolId
 from astraflow.contract.nodes import NodeFacts
 from astraflow.models.byte_tokenizer import ByteTokenizer
-from astraflow.raas.breaker import Breaker
-from astraflow.raas.build import build_flow
+from astraflow.raas.builders import build_flow
 from astraflow.raas.capacity import Capacity
+from astraflow.raas.circuit_breaker import CircuitBreaker
 from astraflow.raas.counters import NodeCounters
 from astraflow.raas.engines.base import Engine
 from astraflow.raas.membership import Membership
 from astraflow.raas.outbox import Outbox
-from astraflow.raas.pinned import PinnedEngines
+from astraflow.raas.pinned_engines import PinnedEngines
 from astraflow.raas.runner import Runner
-from astraflow.raas.serving import ServedPolicies, ServedPolicy
+from astraflow.raas.served_policies import ServedPolicies, ServedPolicy
 from astraflow.raas.task_loop import TaskLoop
 from astraflow.runtime.clock import SystemClock
 from astraflow.wire.channel import dial
@@ -42,7 +42,7 @@ FACTS = NodeFacts(
 
 
 def serving(engine: Engine, *, is_ready: bool = True) -> ServedPolicies:
-    """One policy, served by that engine."""
+    """Returns one policy served by that engine."""
     policies = ServedPolicies({SOLVER: ServedPolicy(SOLVER, engine, ByteTokenizer())})
     policies.set_serving(SOLVER, is_ready)
     return policies
@@ -58,7 +58,7 @@ def runner(
     text_share: float = 0.0,
     pinned: PinnedEngines | None = None,
 ) -> Runner:
-    """Runs the fake's flows."""
+    """Returns a runner of the fake's flows."""
     return Runner(
         {spec.id: build_flow(spec) for spec in dataflow.flows},
         policies,
@@ -72,7 +72,7 @@ def runner(
 
 
 def unpinned() -> PinnedEngines:
-    """Engines for pinned tasks, where a test has none."""
+    """Returns engines for pinned tasks that fail when a test uses them."""
 
     def none(policy: PolicyId) -> Any:
         raise AssertionError(f"{policy} was not to be pinned")
@@ -82,7 +82,7 @@ def unpinned() -> PinnedEngines:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Working:
-    """A task loop at work."""
+    """Running task loop and its parts."""
 
     loop: TaskLoop
     membership: Membership
@@ -103,18 +103,18 @@ async def working(
     pinned: PinnedEngines | None = None,
     evaluation_capacity: int = 0,
 ) -> AsyncIterator[Working]:
-    """A joined task loop that works while the block runs."""
+    """Runs a joined task loop while the block runs."""
     clock, counters, policies = SystemClock(), NodeCounters(), serving(engine, is_ready=is_ready)
     capacity, outbox = Capacity(slots, clock), Outbox()
     loops: list[TaskLoop] = []
     async with dataflow.serving() as address, dial(address, token=TOKEN) as link:
         client = NodeDataClient(link)
         membership = Membership(
-            client, FACTS, held=lambda: loops[0].held() if loops else (), counters=counters, clock=clock
+            client, FACTS, held_tasks=lambda: loops[0].held_tasks() if loops else (), counters=counters, clock=clock
         )
         await membership.join(give_up_after_s=5)
         run = runner(dataflow, policies, counters, membership=membership, pinned=pinned)
-        breaker = Breaker(break_after, clock)
+        breaker = CircuitBreaker(lambda: break_after, clock)
         loops.append(
             TaskLoop(
                 client,

@@ -7,19 +7,35 @@ from tests.fakes.clock import ManualClock
 def test_time_is_shared_out_between_used_and_free_slots() -> None:
     clock = ManualClock()
     capacity = Capacity(4, clock)
-    clock.advance(10)  # not open yet: neither busy nor blocked
-    capacity.set_open(True)
+    clock.advance(10)  # not accepting yet: neither busy nor blocked
+    capacity.set_accepting(True)
     clock.advance(2)
-    capacity.take()
-    capacity.take()
-    capacity.take()
+    capacity.acquire()
+    capacity.acquire()
+    capacity.acquire()
     clock.advance(4)
     capacity.release()
-    capacity.set_open(False)
+    capacity.set_accepting(False)
     clock.advance(1)
 
-    busy_s, blocked_s = capacity.times()
+    busy_s, blocked_s = capacity.busy_and_blocked_s()
 
     assert busy_s == pytest.approx(4 * 0.75 + 1 * 0.5)
     assert blocked_s == pytest.approx(2 + 4 * 0.25)
-    assert (capacity.used, capacity.free) == (2, 2)
+    assert (capacity.used_slots, capacity.free_slots) == (2, 2)
+
+
+def test_shares_refer_to_the_limit_in_effect() -> None:
+    clock = ManualClock()
+    capacity = Capacity(4, clock)
+    capacity.set_accepting(True)
+    for _ in range(4):
+        capacity.acquire()
+    clock.advance(2)
+    capacity.set_slots(8)
+    clock.advance(2)
+    capacity.set_slots(2)
+    clock.advance(2)
+
+    assert capacity.busy_and_blocked_s() == pytest.approx((2 + 2 * 0.5 + 2, 2 * 0.5))
+    assert capacity.free_slots == 0

@@ -18,13 +18,13 @@ def test_counters_are_those_of_the_contract() -> None:
 def test_after_joining_again_only_what_was_not_reported_counts() -> None:
     counters = NodeCounters()
     counters.add("episodes_done", 5)
-    counters.was_reported(counters.counters())
+    counters.mark_reported(counters.counters())
     counters.add("episodes_done", 2)
 
-    counters.joined_again()
+    counters.reset_baseline()
     assert counters.counters()["episodes_done"] == 2
-    counters.was_reported(counters.counters())
-    counters.joined_again()
+    counters.mark_reported(counters.counters())
+    counters.reset_baseline()
     counters.add("episodes_done", 3)
 
     assert counters.counters()["episodes_done"] == 3

@@ -1,4 +1,4 @@
-"""The mock engine passes as an engine."""
+"""The mock engine passes the engine suite."""
 
 import pytest
 

@@ -1,8 +1,9 @@
-"""The local torch engine passes as an engine, and writes what transformers' own forward would."""
+"""The local torch engine passes the engine suite, and matches transformers' own forward pass."""
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from astraflow.raas.engines import engines
 from astraflow.raas.engines.base import Engine, PauseMode
 from astraflow.weights.tensors import VerifiedWeights
 from tests import make_torch
+from tests.errors import raises_code
 from tests.suites.engine_suite import Build, EngineSuite, Weights, serving, within
 
 PROMPT = np.array([5, 6, 7, 8, 9], dtype=np.int32)
@@ -34,6 +36,8 @@ def weights_of(version: int) -> VerifiedWeights:
 
 
 class TestLocalTorchEngine(EngineSuite):
+    supported = frozenset({"truncation", "stop_strings", "seed"})
+
     @pytest.fixture
     def build(self) -> Build:
         return local
@@ -58,15 +62,20 @@ async def engine() -> AsyncIterator[Engine]:
 
 
 def prompts(count: int, *, seed: int = 0) -> list[Int32Array]:
-    """Of many lengths, some of them equal."""
+    """Returns prompts of many lengths, some of them equal."""
     draws = np.random.default_rng(seed)
     distinct = [draws.integers(4, 128, size=draws.integers(1, 30)).astype(np.int32) for _ in range(count)]
     return [distinct[draws.integers(0, count)] for _ in range(count)]
 
 
+def generated_with(
+    engine: Engine, texts: list[Int32Array], sampling: Sampling
+) -> list[Coroutine[Any, Any, Generation]]:
+    return [engine.generate(f"request-{number}", text, sampling) for number, text in enumerate(texts)]
+
+
 async def generated(engine: Engine, texts: list[Int32Array], sampling: Sampling) -> list[Generation]:
-    work = (engine.generate(f"request-{number}", text, sampling) for number, text in enumerate(texts))
-    return list(await within(asyncio.gather(*work)))
+    return list(await within(asyncio.gather(*generated_with(engine, texts, sampling))))
 
 
 @pytest.mark.anyio
@@ -79,6 +88,44 @@ async def test_logprobs_are_those_of_a_plain_forward_whatever_else_runs(engine: 
         whole = np.concatenate([text, generation.tokens])
         expected = make_torch.logprobs(make_torch.model(0), whole, len(text))
         np.testing.assert_allclose(generation.logprobs, expected, atol=1e-5)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("option", [{"json_schema": "{}"}, {"regex": "a"}, {"with_routes": True}])
+async def test_options_that_the_engine_lacks_are_refused(engine: Engine, option: dict[str, Any]) -> None:
+    with raises_code(InvalidInput, "engine.unsupported_sampling", *option, "sglang or vllm"):
+        await engine.generate("a", PROMPT, Sampling(max_new_tokens=5, **option))
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("option", [{"top_k": -1}, {"min_p": -0.1}, {"min_p": 1.1}])
+async def test_options_out_of_range_are_refused(engine: Engine, option: dict[str, Any]) -> None:
+    with raises_code(InvalidInput, "engine.invalid_sampling"):
+        await engine.generate("a", PROMPT, Sampling(max_new_tokens=5, **option))
+
+
+@pytest.mark.anyio
+async def test_a_seed_gives_the_same_tokens_in_any_engine_and_batch(engine: Engine) -> None:
+    seeded = Sampling(max_new_tokens=12, seed=-5)
+    (alone,) = await generated(engine, [PROMPT], seeded)
+    async with serving(lambda: local(seed=99), weights_of(0)) as another:
+        crowd = await asyncio.gather(
+            *generated_with(another, prompts(10), Sampling(max_new_tokens=12)), another.generate("b", PROMPT, seeded)
+        )
+
+    assert crowd[-1].tokens.tolist() == alone.tokens.tolist()
+
+
+@pytest.mark.anyio
+async def test_a_stop_string_of_several_tokens_ends_a_generation(engine: Engine) -> None:
+    seeded = Sampling(max_new_tokens=40, seed=1)
+    (whole,) = await generated(engine, [PROMPT], seeded)
+    stop = models.build(make_torch.TINY).tokenizer().decode(whole.tokens[10:13], keep_special_tokens=True)
+    (cut,) = await generated(engine, [PROMPT], replace(seeded, stop_strings=("no such text", stop)))
+
+    assert cut.tokens.tolist() == whole.tokens[:13].tolist()
+    assert cut.finish is Finish.STOP
+    np.testing.assert_allclose(cut.logprobs, whole.logprobs[:13], atol=1e-5)  # the distribution is not cut
 
 
 @pytest.mark.anyio
@@ -140,11 +187,11 @@ async def test_with_a_seed_a_request_writes_the_same_alone_and_in_company() -> N
 
 @pytest.mark.anyio
 async def test_a_continued_answer_has_the_logprobs_of_one_that_was_never_interrupted() -> None:
-    """Its beginning is of one version and its rest of another: each is what a plain forward of its own version says."""
+    """Compares each part of an answer begun with one version and continued with another to its own version."""
     texts, sampling = prompts(12), Sampling(max_new_tokens=200)
     async with serving(local, weights_of(0)) as engine:
         running = [asyncio.create_task(engine.generate(f"r-{n}", text, sampling)) for n, text in enumerate(texts)]
-        await asyncio.sleep(0.05)  # the engine writes in its own time
+        await asyncio.sleep(0.05)  # the engine generates in its own thread
         await asyncio.gather(*(engine.abort(f"r-{n}") for n in range(len(texts))))
         beginnings = await within(asyncio.gather(*running))
     assert any(len(beginning.tokens) for beginning in beginnings)
@@ -209,10 +256,10 @@ async def test_a_patch_and_a_full_transfer_lead_to_the_same_weights() -> None:
 
 
 @pytest.mark.anyio
-async def test_what_ran_when_weights_came_is_part_of_the_pause_until_it_goes_on(engine: Engine) -> None:
+async def test_generations_running_at_a_weight_update_resume_after_the_pause(engine: Engine) -> None:
     idle = await within(engine.load(weights_of(1)))
     running = [asyncio.create_task(engine.generate(f"r-{n}", PROMPT, Sampling(max_new_tokens=400))) for n in range(8)]
-    await asyncio.sleep(0.1)  # the engine writes in its own time
+    await asyncio.sleep(0.1)  # the engine generates in its own thread
     busy = await within(engine.load(weights_of(2)))
     await within(asyncio.gather(*running))
 
@@ -221,7 +268,7 @@ async def test_what_ran_when_weights_came_is_part_of_the_pause_until_it_goes_on(
 
 
 @pytest.mark.anyio
-async def test_a_patch_from_a_version_that_is_not_served_is_taken_as_a_whole() -> None:
+async def test_a_delta_from_an_unserved_version_is_loaded_in_full() -> None:
     patch = make_torch.published(make_torch.model(2), 2, base=weights_of(1))
     async with serving(local, weights_of(0)) as engine:
         await engine.load(patch)
@@ -260,8 +307,9 @@ async def test_a_score_that_meets_a_swap_is_of_one_version(engine: Engine) -> No
 async def test_weights_of_another_model_are_refused_and_the_old_ones_go_on(engine: Engine) -> None:
     other = models.build({**make_torch.TINY, "layers": 1}).architecture()
 
-    with pytest.raises(InvalidInput, match=r"of another model: model\.layers\.1"):
+    with raises_code(InvalidInput, "weights.model_mismatch", "'model.layers.1") as caught:
         await engine.load(make_torch.published(other, 1))
+    assert caught.value.code == "weights.model_mismatch"
 
     assert engine.version == 0
     assert len(await engine.score(PROMPT, 1)) == 4
@@ -299,7 +347,7 @@ async def test_two_requests_with_one_id_are_refused(engine: Engine) -> None:
     running = asyncio.create_task(engine.generate("a", PROMPT, Sampling(max_new_tokens=50)))
     await asyncio.sleep(0)
 
-    with pytest.raises(Conflict, match="'a' is in flight"):
+    with raises_code(Conflict, "engine.duplicate_request", "'a'"):
         await engine.generate("a", PROMPT, Sampling(max_new_tokens=1))
 
     await within(running)
@@ -330,7 +378,7 @@ async def test_broken_weights_are_an_error_and_not_a_token() -> None:
     broken.get_parameter("model.norm.weight").data.fill_(torch.nan)
     engine = local()
 
-    with pytest.raises(InvalidInput, match="differ by nan"):
+    with raises_code(InvalidInput, "model.unsupported_head", "nan"):
         await engine.load(make_torch.published(broken, 0))
 
     assert engine.version is None

@@ -7,7 +7,7 @@ import pytest
 from astraflow.client.data_plane import NodeDataClient
 from astraflow.contract.errors import InternalError, NotAuthenticated, StorageFull, Unavailable, UnknownNode
 from astraflow.contract.ids import NodeId, TaskId
-from astraflow.contract.nodes import NodeFacts, Welcome
+from astraflow.contract.nodes import JoinResult, NodeFacts
 from astraflow.raas.counters import NodeCounters
 from astraflow.raas.membership import Membership, RunChanged
 from tests.fakes.clock import ManualClock, settle
@@ -17,21 +17,21 @@ pytestmark = pytest.mark.anyio
 
 
 class FakeClient:
-    """Answers joins; says what a test prepared."""
+    """Answers joins; raises the errors that a test prepared."""
 
     def __init__(self) -> None:
         self.joins: list[NodeFacts] = []
         self.run = "test"
         self.problems: list[Exception] = []
 
-    async def join(self, facts: NodeFacts) -> Welcome:
+    async def join(self, facts: NodeFacts) -> JoinResult:
         if self.problems:
             raise self.problems.pop(0)
         self.joins.append(facts)
-        return Welcome(
+        return JoinResult(
             node=NodeId(f"node.{len(self.joins)}"),
             lease_s=5,
-            beat_s=1,
+            heartbeat_s=1,
             run=self.run,
             weights_address="here:1",
             flows=(),
@@ -44,14 +44,14 @@ def member(client: FakeClient, clock: ManualClock, *held: str) -> Membership:
     return Membership(
         cast("NodeDataClient", client),
         FACTS,
-        held=lambda: tuple(TaskId(task) for task in held),
+        held_tasks=lambda: tuple(TaskId(task) for task in held),
         counters=NodeCounters(),
         clock=clock,
     )
 
 
 class Says:
-    """What a call does, time after time."""
+    """Returns or raises the given outcomes, one per call."""
 
     def __init__(self, *outcomes: Any) -> None:
         self.outcomes = list(outcomes)
@@ -84,13 +84,13 @@ async def test_a_forgotten_node_joins_again_once_for_all_callers() -> None:
     await membership.join(give_up_after_s=1)
     says = [Says(UnknownNode("who?"), "done") for _ in range(3)]
 
-    calling = [asyncio.create_task(membership.call(one, what="test")) for one in says]
+    calling = [asyncio.create_task(membership.call(text, what="test")) for text in says]
     await settle()
     assert len(client.joins) == 1, "joins are kept apart"
     await clock.pass_time(2)
 
     assert [await call for call in calling] == ["done"] * 3
-    assert [one.nodes for one in says] == [["node.1", "node.2"]] * 3
+    assert [text.nodes for text in says] == [["node.1", "node.2"]] * 3
     assert client.joins[1].running == ("train:0/0",)
 
 
@@ -119,8 +119,8 @@ async def test_better_facts_are_told_and_equal_ones_are_not() -> None:
     membership = member(client, ManualClock())
     await membership.join(give_up_after_s=1)
 
-    await membership.correct(FACTS)
-    await membership.correct(replace(FACTS, is_simulated=True))
+    await membership.update_facts(FACTS)
+    await membership.update_facts(replace(FACTS, is_simulated=True))
 
     assert [facts.is_simulated for facts in client.joins] == [False, True]
     assert membership.node == "node.2"

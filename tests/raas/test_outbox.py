@@ -14,8 +14,8 @@ async def test_episodes_stay_until_acknowledged() -> None:
     outbox.put(make.episode("train:0/0"))
     outbox.put(make.episode("train:0/1"))
 
-    first = await outbox.next_push()
-    again = await outbox.next_push()
+    first = await outbox.next_batch()
+    again = await outbox.next_batch()
     outbox.put(make.episode("train:0/2"))
     outbox.acknowledge(first)
 
@@ -33,17 +33,17 @@ async def test_a_push_is_bounded_in_number_and_in_bytes() -> None:
     for member in range(3):
         large.put(make.episode(f"train:0/{member}", model_tokens=tokens))
 
-    assert len(await many.next_push()) == PUSH_EPISODES
-    assert len(await large.next_push()) == 1
+    assert len(await many.next_batch()) == PUSH_EPISODES
+    assert len(await large.next_batch()) == 1
 
 
 async def test_whoever_waits_is_woken() -> None:
     outbox = Outbox()
-    pushing = asyncio.create_task(outbox.next_push())
+    pushing = asyncio.create_task(outbox.next_batch())
     await asyncio.sleep(0)
     outbox.put(make.episode())
     batch = await pushing
-    emptied = asyncio.create_task(outbox.empty())
+    emptied = asyncio.create_task(outbox.wait_until_empty())
     await asyncio.sleep(0)
     assert not emptied.done()
 

@@ -1,4 +1,4 @@
-"""Notices as files and over real HTTP, as clouds give them."""
+"""Preemption notices as files and over real HTTP, in the formats of clouds."""
 
 import asyncio
 import threading
@@ -14,23 +14,24 @@ import pytest
 
 from astraflow.contract.errors import InvalidInput, Unavailable
 from astraflow.raas.preemption import notices
-from astraflow.raas.preemption.base import Notice, Source, first_notice
+from astraflow.raas.preemption.base import Notice, NoticeSource, wait_for_notice
+from tests.errors import raises_code
 from tests.fakes.clock import ManualClock, settle
 
 
 @dataclass(kw_only=True)
 class Metadata:
-    """What a cloud's metadata service answers, and what it was asked."""
+    """Answers of a cloud's metadata service, and the requests that it received."""
 
     status: int = 404
     body: str = ""
-    token: str | None = "secret-1"  # the token that is good now; None: none is needed
+    token: str | None = "secret-1"  # the token that is valid now; None if none is required
     asked: list[tuple[str, str]] = field(default_factory=list)
 
 
 @contextmanager
 def metadata_service(metadata: Metadata) -> Iterator[str]:
-    """A server on loopback; yields its base address."""
+    """Runs a server on loopback; yields its base address."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_PUT(self) -> None:
@@ -60,7 +61,7 @@ def metadata_service(metadata: Metadata) -> Iterator[str]:
         serving.join()
 
 
-def http_source(base: str, **options: Any) -> Source:
+def http_source(base: str, **options: Any) -> NoticeSource:
     return notices.build(
         {"kind": "http", "url": f"{base}/spot/instance-action", "token_url": f"{base}/token", **options}
     )
@@ -70,9 +71,9 @@ def test_ec2_says_nothing_and_then_when() -> None:
     metadata = Metadata()
     with metadata_service(metadata) as base:
         source = http_source(base)
-        assert source.look(now=1000.0) is None
+        assert source.poll(now=1000.0) is None
         metadata.status, metadata.body = 200, '{"action": "terminate", "time": "2017-09-18T08:22:00Z"}'
-        notice = source.look(now=1000.0)
+        notice = source.poll(now=1000.0)
     end = datetime(2017, 9, 18, 8, 22, tzinfo=UTC).timestamp()
     assert notice == Notice(at=end, source=f"{base}/spot/instance-action")
     assert metadata.asked == [("PUT", "/token"), ("GET", "/spot/instance-action"), ("GET", "/spot/instance-action")]
@@ -82,45 +83,46 @@ def test_a_session_token_that_ran_out_is_renewed() -> None:
     metadata = Metadata()
     with metadata_service(metadata) as base:
         source = http_source(base)
-        source.look(now=0.0)
+        source.poll(now=0.0)
         metadata.token = "secret-2"
         with pytest.raises(Unavailable, match="status 401"):
-            source.look(now=0.0)
-        assert source.look(now=0.0) is None
+            source.poll(now=0.0)
+        assert source.poll(now=0.0) is None
 
 
 @pytest.mark.parametrize(("body", "is_noticed"), [("FALSE", False), ("TRUE", True), ("{}", True), ("going down", True)])
 def test_google_answers_true_or_false(body: str, is_noticed: bool) -> None:
     with metadata_service(Metadata(status=200, body=body, token=None)) as base:
         source = http_source(base, token_url="", headers={"Metadata-Flavor": "Google"}, deadline_s=30)
-        notice = source.look(now=1000.0)
+        notice = source.poll(now=1000.0)
     assert notice == (Notice(at=1030.0, source=f"{base}/spot/instance-action") if is_noticed else None)
 
 
 @pytest.mark.parametrize("status", [302, 403, 500])
-def test_an_answer_that_is_none_is_a_trouble_and_no_notice(status: int) -> None:
+def test_an_invalid_answer_is_an_error_and_not_a_notice(status: int) -> None:
     with metadata_service(Metadata(status=status, token=None)) as base, pytest.raises(Unavailable, match=str(status)):
-        http_source(base, token_url="").look(now=0.0)
+        http_source(base, token_url="").poll(now=0.0)
 
 
 def test_nobody_there_is_a_trouble_and_no_notice() -> None:
     with metadata_service(Metadata()) as base:
         pass
-    with pytest.raises(Unavailable, match="does not answer"):
-        http_source(base).look(now=0.0)
+    with pytest.raises(Unavailable) as caught:
+        http_source(base).poll(now=0.0)
+    assert caught.value.code == "preemption.unreachable"
 
 
 @pytest.mark.parametrize(
     "url",
     ["https://127.0.0.1/x", "http://example.org/x", "http://10.0.0.1/x", "file:///etc/passwd", "http://[::1/x", "x"],
 )
-def test_only_this_machine_is_asked(url: str) -> None:
-    with pytest.raises(InvalidInput, match="not an http address of this machine"):
+def test_only_addresses_of_this_machine_are_polled(url: str) -> None:
+    with raises_code(InvalidInput, "config.invalid", "notice http.url"):
         notices.build({"kind": "http", "url": url})
 
 
 def test_any_loopback_or_link_local_address_is_this_machine() -> None:
-    assert http_source("http://[fe80::1]").every_s == http_source("http://localhost:80").every_s > 0
+    assert http_source("http://[fe80::1]").poll_interval_s == http_source("http://localhost:80").poll_interval_s > 0
 
 
 @pytest.mark.parametrize(
@@ -137,34 +139,35 @@ def test_any_loopback_or_link_local_address_is_this_machine() -> None:
 def test_a_file_is_a_notice_whatever_is_in_it(text: str, end: float, tmp_path: Path) -> None:
     path = tmp_path / "notice"
     source = notices.build({"kind": "file", "path": str(path)})
-    assert source.look(now=5.0) is None
+    assert source.poll(now=5.0) is None
     path.write_text(text)
-    assert source.look(now=5.0) == Notice(at=path.stat().st_mtime + end, source=f"the file {path}")
+    assert source.poll(now=5.0) == Notice(at=path.stat().st_mtime + end, source=f"the file {path}")
 
 
 def test_a_file_may_name_the_time(tmp_path: Path) -> None:
     path = tmp_path / "notice"
     path.write_text('{"time": "2030-01-31T12:00:00", "deadline_s": 1}')
-    notice = notices.build({"kind": "file", "path": str(path)}).look(now=5.0)
+    notice = notices.build({"kind": "file", "path": str(path)}).poll(now=5.0)
     assert notice is not None
     assert notice.at == datetime(2030, 1, 31, 12, tzinfo=UTC).timestamp()
 
 
 def test_a_file_that_cannot_be_read_is_a_trouble(tmp_path: Path) -> None:
-    with pytest.raises(Unavailable, match="cannot be read"):
-        notices.build({"kind": "file", "path": str(tmp_path)}).look(now=5.0)
+    with pytest.raises(Unavailable) as caught:
+        notices.build({"kind": "file", "path": str(tmp_path)}).poll(now=5.0)
+    assert caught.value.code == "preemption.unreadable_notice"
 
 
 class Scripted:
-    """Looks turn out as a test says, one after the other."""
+    """Returns or raises the given results, one per poll."""
 
-    every_s = 2.0
+    poll_interval_s = 2.0
 
     def __init__(self, *finds: Notice | Exception | None) -> None:
         self.finds = list(finds)
 
-    def look(self, now: float) -> Notice | None:
-        """The next one."""
+    def poll(self, now: float) -> Notice | None:
+        """Returns the next result."""
         found = self.finds.pop(0)
         if isinstance(found, Exception):
             raise found
@@ -175,14 +178,14 @@ class Scripted:
 async def test_it_is_looked_until_there_is_a_notice_whatever_comes_between() -> None:
     clock, notice = ManualClock(), Notice(at=1100.0, source="there")
     source = Scripted(None, Unavailable("away"), Unavailable("away"), None, notice)
-    looking = asyncio.create_task(first_notice(source, clock=clock))
+    looking = asyncio.create_task(wait_for_notice(source, clock=clock))
     while not looking.done():
-        await asyncio.sleep(0.001)  # a look is made in a thread
+        await asyncio.sleep(0.001)  # each poll runs in a thread
         await settle()
-        clock.advance(source.every_s)
+        clock.advance(source.poll_interval_s)
     assert looking.result() is notice
     assert source.finds == []
 
 
 def test_nothing_is_watched_for_by_default() -> None:
-    assert notices.build({"kind": "none"}).look(now=0.0) is None
+    assert notices.build({"kind": "none"}).poll(now=0.0) is None

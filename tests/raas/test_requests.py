@@ -1,4 +1,4 @@
-"""Requests side by side against a slow, obvious loop: each of n gets as many tokens in a moment as any other."""
+"""Compares concurrent requests with a slow, obvious loop: n requests get tokens at equal rates."""
 
 import asyncio
 from collections.abc import Sequence
@@ -7,30 +7,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astraflow.raas.engines.requests import Requests
-from astraflow.raas.engines.timeline import Timeline, Writing
+from astraflow.raas.engines.concurrent_requests import ConcurrentRequests
+from astraflow.raas.engines.timeline import Timeline, TokenSchedule
 from tests.fakes.clock import ManualClock, settle
 
 TICK_S = 0.001
 
 
-def arrange(clock: ManualClock, *, half_speed_at: float | None) -> tuple[Timeline, Requests]:
+def arrange(clock: ManualClock, *, half_speed_requests: float | None) -> tuple[Timeline, ConcurrentRequests]:
     timeline = Timeline(clock)
-    return timeline, Requests(timeline, clock, half_speed_at=half_speed_at)
+    return timeline, ConcurrentRequests(timeline, clock, half_speed_requests=half_speed_requests)
 
 
-def writing(timeline: Timeline, alone_s: float) -> Writing:
-    return Writing(began_at=timeline.now(), first_token_s=alone_s, tokens=1, tokens_per_s=0.0)
+def schedule(timeline: Timeline, alone_s: float) -> TokenSchedule:
+    return TokenSchedule(began_at=timeline.now(), first_token_s=alone_s, tokens=1, tokens_per_s=0.0)
 
 
-async def ends(arrivals: Sequence[tuple[float, float]], *, half_speed_at: float | None) -> list[float]:
-    """When each request ends; arrivals: (when it comes, seconds it takes alone)."""
+async def ends(arrivals: Sequence[tuple[float, float]], *, half_speed_requests: float | None) -> list[float]:
+    """Returns the end time of each request; arrivals: (arrival time, seconds it takes alone)."""
     clock = ManualClock(start=0.0)
-    timeline, requests = arrange(clock, half_speed_at=half_speed_at)
+    timeline, requests = arrange(clock, half_speed_requests=half_speed_requests)
 
     async def one(number: int, at: float, alone_s: float) -> float:
         await clock.sleep(at)
-        await requests.write(str(number), writing(timeline, alone_s))
+        await requests.wait_until_done(str(number), schedule(timeline, alone_s))
         return clock.now()
 
     tasks = [asyncio.create_task(one(number, *arrival)) for number, arrival in enumerate(arrivals)]
@@ -38,7 +38,7 @@ async def ends(arrivals: Sequence[tuple[float, float]], *, half_speed_at: float 
     return [task.result() for task in tasks]
 
 
-def ends_of_the_loop(arrivals: Sequence[tuple[float, float]], *, half_speed_at: float) -> list[float]:
+def ends_of_the_loop(arrivals: Sequence[tuple[float, float]], *, half_speed_requests: float) -> list[float]:
     left = [alone_s for _, alone_s in arrivals]
     found = [0.0] * len(arrivals)
     tick = 0
@@ -46,7 +46,7 @@ def ends_of_the_loop(arrivals: Sequence[tuple[float, float]], *, half_speed_at: 
         tick += 1
         running = [n for n, (at, _) in enumerate(arrivals) if at < tick * TICK_S and not found[n]]
         for number in running:
-            left[number] -= TICK_S / (1 + (len(running) - 1) / half_speed_at)
+            left[number] -= TICK_S / (1 + (len(running) - 1) / half_speed_requests)
             if left[number] <= 0:
                 found[number] = tick * TICK_S
     return found
@@ -54,25 +54,25 @@ def ends_of_the_loop(arrivals: Sequence[tuple[float, float]], *, half_speed_at: 
 
 @given(
     arrivals=st.lists(st.tuples(st.floats(0, 2), st.floats(0.05, 1)), min_size=1, max_size=6),
-    half_speed_at=st.sampled_from([0.5, 1.0, 4.0]),
+    half_speed_requests=st.sampled_from([0.5, 1.0, 4.0]),
 )
 def test_requests_share_an_engine_as_in_the_obvious_loop(
-    arrivals: list[tuple[float, float]], half_speed_at: float
+    arrivals: list[tuple[float, float]], half_speed_requests: float
 ) -> None:
-    found = asyncio.run(ends(arrivals, half_speed_at=half_speed_at))
-    assert found == pytest.approx(ends_of_the_loop(arrivals, half_speed_at=half_speed_at), abs=0.05)
+    found = asyncio.run(ends(arrivals, half_speed_requests=half_speed_requests))
+    assert found == pytest.approx(ends_of_the_loop(arrivals, half_speed_requests=half_speed_requests), abs=0.05)
 
 
 def test_without_a_slow_down_nobody_notices_the_others() -> None:
-    found = asyncio.run(ends([(0.0, 1.0), (0.25, 0.5), (0.5, 2.0)], half_speed_at=None))
+    found = asyncio.run(ends([(0.0, 1.0), (0.25, 0.5), (0.5, 2.0)], half_speed_requests=None))
     assert found == [1.0, 0.75, 2.5]
 
 
 @pytest.mark.anyio
 async def test_what_is_aborted_makes_the_others_faster() -> None:
     clock = ManualClock(start=0.0)
-    timeline, requests = arrange(clock, half_speed_at=1.0)
-    aborted, other = (asyncio.create_task(requests.write(name, writing(timeline, 1.0))) for name in "ab")
+    timeline, requests = arrange(clock, half_speed_requests=1.0)
+    aborted, other = (asyncio.create_task(requests.wait_until_done(name, schedule(timeline, 1.0))) for name in "ab")
     await clock.pass_time(1.0)
     await requests.abort("a")
     await settle()
@@ -86,15 +86,15 @@ async def test_what_is_aborted_makes_the_others_faster() -> None:
 @pytest.mark.anyio
 async def test_while_time_stands_nothing_ends_and_new_requests_may_come() -> None:
     clock = ManualClock(start=0.0)
-    timeline, requests = arrange(clock, half_speed_at=1.0)
-    early = asyncio.create_task(requests.write("a", writing(timeline, 1.0)))
+    timeline, requests = arrange(clock, half_speed_requests=1.0)
+    early = asyncio.create_task(requests.wait_until_done("a", schedule(timeline, 1.0)))
     await clock.pass_time(0.5)
     timeline.stop()
-    late = asyncio.create_task(requests.write("b", writing(timeline, 0.25)))
+    late = asyncio.create_task(requests.wait_until_done("b", schedule(timeline, 0.25)))
     await clock.pass_time(60.0)
     assert not early.done() and not late.done()
     timeline.start()
-    requests.look_again()
+    requests.reschedule()
     await clock.pass_time(0.5)
     assert late.done() and not early.done()
     await clock.pass_time(0.26)

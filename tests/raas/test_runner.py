@@ -12,13 +12,13 @@ from astraflow.contract.tasks import Prompt, Task
 from astraflow.contract.trajectories import Trajectory
 from astraflow.raas.counters import NodeCounters
 from astraflow.raas.engines.base import PauseMode
-from astraflow.raas.recording import Recording
+from astraflow.raas.recorder import RolloutRecorder
 from astraflow.raas.runner import is_sampled
 from astraflow.rewards import rewards
 from astraflow.runtime.config import Config
 from astraflow.workflows import workflows
-from astraflow.workflows.base import PolicyPort
-from astraflow.workflows.judge import Judge
+from astraflow.workflows.base import PolicyClient
+from astraflow.workflows.reward_scorer import RewardScorer
 from tests import make
 from tests.fakes.dataflow import FakeDataflow, flow
 from tests.fakes.engine import FakeEngine
@@ -28,17 +28,19 @@ pytestmark = pytest.mark.anyio
 
 
 class NoOptions(Config):
-    """Nothing to choose."""
+    """No options."""
 
 
 @workflows.register("test_misbehaving", options=NoOptions)
 class Misbehaving:
-    """Does what the prompt's id says."""
+    """Behaves as the prompt's id specifies."""
 
     def __init__(self, options: NoOptions) -> None:
         self.policies = (SOLVER,)
 
-    async def run(self, task: Task, policies: Mapping[PolicyId, PolicyPort], judge: Judge) -> tuple[Trajectory, ...]:
+    async def run(
+        self, task: Task, policies: Mapping[PolicyId, PolicyClient], scorer: RewardScorer
+    ) -> tuple[Trajectory, ...]:
         match str(task.flow):
             case "raises":
                 raise KeyError("no such thing")
@@ -53,7 +55,7 @@ class Misbehaving:
 
 @rewards.register("test_broken", options=NoOptions)
 class Broken:
-    """Has no score to give."""
+    """Fails to compute a score."""
 
     def __init__(self, options: NoOptions) -> None:
         pass
@@ -63,7 +65,7 @@ class Broken:
 
 
 async def failure(name: str, engine: FakeEngine | None = None, **changes: Any) -> Failure:
-    """How a task of that flow fails."""
+    """Returns the failure of a task of that flow."""
     names = ("raises", "returns_nothing", "times_out_by_itself", "hangs", "returns_strangers")
     misbehaving = (flow(name, workflow={"kind": "test_misbehaving"}) for name in names)
     specs = (flow(), flow("broken_reward", reward={"kind": "test_broken"}), *misbehaving)
@@ -72,7 +74,7 @@ async def failure(name: str, engine: FakeEngine | None = None, **changes: Any) -
         FakeDataflow(flows=specs), serving(engine or FakeEngine(version=0)), counters, timeout_s=0.05, **changes
     )
 
-    episode = await run.run(make.task(flow=name), Recording())
+    episode = await run.run(make.task(flow=name), RolloutRecorder())
 
     assert episode.failure is not None
     assert episode.trajectories == ()
@@ -85,12 +87,16 @@ async def failure(name: str, engine: FakeEngine | None = None, **changes: Any) -
     ("name", "boundary", "message"),
     [
         ("raises", Boundary.WORKFLOW, "KeyError: 'no such thing'"),
-        ("returns_nothing", Boundary.WORKFLOW, "the workflow returned no trajectories"),
-        ("returns_strangers", Boundary.WORKFLOW, "the workflow returned a trajectory of 'stranger', which"),
+        ("returns_nothing", Boundary.WORKFLOW, "cannot use the episode: the workflow returned no trajectories"),
+        (
+            "returns_strangers",
+            Boundary.WORKFLOW,
+            "cannot use the episode: the workflow returned a trajectory of 'stranger'",
+        ),
         ("times_out_by_itself", Boundary.WORKFLOW, "TimeoutError: the tool did not answer"),
-        ("hangs", Boundary.ENGINE, "given up after 0.05 s"),
+        ("hangs", Boundary.ENGINE, "cannot finish the episode: no result after 0.05 s"),
         ("broken_reward", Boundary.REWARD, "ZeroDivisionError: division by zero"),
-        ("unheard_of", Boundary.WORKFLOW, "this node knows no flow 'unheard_of'"),
+        ("unheard_of", Boundary.WORKFLOW, "cannot run the task: this node has no flow 'unheard_of'"),
     ],
 )
 async def test_whatever_breaks_names_its_boundary(name: str, boundary: Boundary, message: str) -> None:
@@ -100,18 +106,18 @@ async def test_whatever_breaks_names_its_boundary(name: str, boundary: Boundary,
     assert found.message.startswith(message)
 
 
-async def test_engine_troubles_are_failures_of_the_engine() -> None:
+async def test_engine_errors_fail_at_the_engine_boundary() -> None:
     raising, odd, idle = (FakeEngine(version=0) for _ in range(3))
-    raising.problem = RuntimeError("out of memory")
+    raising.problem = RuntimeError("broken")
     odd.logprob = np.nan
 
-    assert await failure("train", raising) == Failure(boundary=Boundary.ENGINE, message="RuntimeError: out of memory")
-    assert "not a finite number" in (await failure("train", odd)).message
+    assert await failure("train", raising) == Failure(boundary=Boundary.ENGINE, message="RuntimeError: broken")
+    assert "not finite" in (await failure("train", odd)).message
     idle.gate.clear()
     cut = asyncio.create_task(failure("train", idle))
     await idle.until_requested(1)
     await idle.pause(PauseMode.ABORT)
-    assert "was cut short" in (await cut).message
+    assert "aborted" in (await cut).message
 
 
 async def test_messages_are_kept_short() -> None:
@@ -125,7 +131,7 @@ async def test_an_episode_tells_node_duration_and_text_if_sampled() -> None:
     counters = NodeCounters()
     run = runner(FakeDataflow(), serving(FakeEngine(version=2)), counters, text_share=1.0)
 
-    episode = await run.run(make.task(attempt=2), Recording())
+    episode = await run.run(make.task(attempt=2), RolloutRecorder())
 
     (trajectory,) = episode.trajectories
     assert (episode.node, episode.failure, episode.attempt) == ("node.1", None, 2)
@@ -136,10 +142,10 @@ async def test_an_episode_tells_node_duration_and_text_if_sampled() -> None:
     assert counters.counters()["tokens_generated"] == 5
 
 
-async def test_an_episode_that_nobody_looks_at_carries_no_text_and_no_times() -> None:
+async def test_an_unsampled_episode_has_no_text_and_no_times() -> None:
     run = runner(FakeDataflow(), serving(FakeEngine(version=2)), NodeCounters())
 
-    (trajectory,) = (await run.run(make.task(), Recording())).trajectories
+    (trajectory,) = (await run.run(make.task(), RolloutRecorder())).trajectories
 
     assert (trajectory.prompt_text, trajectory.completion_text) == ("", "")
     assert (trajectory.text_ends, trajectory.span_s) == ((), ())

@@ -16,13 +16,15 @@ from astraflow.contract.nodes import Directive
 from astraflow.contract.tasks import Prompt, Task
 from astraflow.contract.weights import Dtype
 from astraflow.raas.config import RaasConfig
+from astraflow.raas.engines.scripted import ScriptedEngine
 from astraflow.raas.service import serve
 from astraflow.weights.config import WeightsConfig
 from astraflow.weights.publisher import Publisher
 from astraflow.weights.service import running
 from astraflow.wire.channel import dial
-from astraflow.wire.server import Listen
+from astraflow.wire.server import ListenOptions
 from tests import make
+from tests.errors import raises_code
 from tests.fakes.dataflow import TOKEN, FakeDataflow, flow
 
 pytestmark = pytest.mark.anyio
@@ -42,7 +44,7 @@ ENDLESS: dict[str, Any] = {**QUICK, "first_token_s": {"kind": "constant", "mean"
 
 
 def tasks(count: int, *, begin: int = 0) -> list[Task]:
-    """Tasks that the scripted engine can answer."""
+    """Returns tasks that the scripted engine can answer."""
     prompt = Prompt(id=PromptId("scripted:0"), fields={"question": "say right", "answer": "right"})
     return [make.task(group=group, prompt_given=prompt) for group in range(begin, begin + count)]
 
@@ -58,7 +60,7 @@ async def publish(address: str, version: int, policy: str = "solver") -> None:
 
 @asynccontextmanager
 async def weight_store(directory: Path, *, port: int = 0) -> AsyncIterator[str]:
-    listen = Listen(port=port, token=TOKEN, drain_s=0.0)
+    listen = ListenOptions(port=port, token=TOKEN, drain_s=0.0)
     async with running(WeightsConfig(), listen=listen, directory=directory / "weights") as address:
         yield address
 
@@ -69,7 +71,7 @@ class Serving:
     task: asyncio.Task[None]
 
     async def until_ended(self) -> float:
-        """Seconds until the service returned."""
+        """Returns the seconds until the service ended."""
         began = time.monotonic()
         async with asyncio.timeout(30):
             await asyncio.wait({self.task})
@@ -78,7 +80,7 @@ class Serving:
 
 @asynccontextmanager
 async def node(address: str, *, token: str = TOKEN, **options: Any) -> AsyncIterator[Serving]:
-    """A node that serves while the block runs."""
+    """Runs a node while the block runs."""
     config = RaasConfig.parse({"name": "node", "engine": QUICK, "capacity": 8, **options}, where="node")
     stop = asyncio.Event()
     serving = Serving(
@@ -96,7 +98,7 @@ async def test_a_node_joins_follows_the_weights_and_works(tmp_path: Path) -> Non
     async with weight_store(tmp_path) as weights:
         dataflow = FakeDataflow(weights_address=weights)
         dataflow.add(tasks(20))
-        options: dict[str, Any] = {"pool": "mine", "price_per_hour": 2.5, "pull": {"maps_shared": False}}
+        options: dict[str, Any] = {"pool": "mine", "price_per_hour": 2.5, "pull": {"use_shared_memory": False}}
         async with dataflow.serving() as address, node(address, **options):
             await dataflow.until(lambda: len(dataflow.beats) > 3)
             assert not dataflow.asked, "nothing is leased before there is a version"
@@ -120,6 +122,30 @@ async def test_a_node_joins_follows_the_weights_and_works(tmp_path: Path) -> Non
     assert counters["tokens_generated"] >= 40 * 6
     assert counters["busy_s"] > 0
     assert dataflow.left == ["stopped"]
+
+
+async def test_a_node_is_shown_with_its_engine_while_the_engine_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_up = asyncio.Event()
+
+    async def start(_: ScriptedEngine) -> None:
+        await is_up.wait()
+
+    monkeypatch.setattr(ScriptedEngine, "start", start)
+    async with weight_store(tmp_path) as weights:
+        dataflow = FakeDataflow(weights_address=weights)
+        dataflow.add(tasks(1))
+        async with dataflow.serving() as address, node(address, engine=None):
+            await dataflow.until(lambda: bool(dataflow.joins) and dataflow.joins[-1].engine == "scripted")
+            joins, beats = len(dataflow.joins), len(dataflow.beats)
+            await publish(weights, 0)
+            await dataflow.until(lambda: len(dataflow.beats) > beats + 3)
+            assert not dataflow.asked
+            is_up.set()
+            await dataflow.until(lambda: len(dataflow.episodes) == 1)
+
+    assert len(dataflow.joins) == joins
 
 
 async def test_a_node_evaluates_an_older_version_while_it_follows_the_newest(tmp_path: Path) -> None:
@@ -148,7 +174,7 @@ async def test_a_node_evaluates_an_older_version_while_it_follows_the_newest(tmp
     assert updates == 2, "as without an evaluation"
 
 
-async def test_a_node_that_evaluates_nothing_says_so(tmp_path: Path) -> None:
+async def test_a_node_without_evaluations_reports_it(tmp_path: Path) -> None:
     async with weight_store(tmp_path) as weights:
         await publish(weights, 0)
         dataflow = FakeDataflow(weights_address=weights, flows=(flow(), flow("held-out", evaluation_share=0.5)))
@@ -187,35 +213,35 @@ async def test_stopping_with_a_drain_finishes_what_runs_first(tmp_path: Path) ->
     assert dataflow.returned == []
 
 
-async def test_a_drained_node_finishes_what_runs_and_leaves(tmp_path: Path) -> None:
+async def test_a_drained_node_finishes_its_tasks_and_leaves(tmp_path: Path) -> None:
     async with weight_store(tmp_path) as weights:
         await publish(weights, 0)
         dataflow = FakeDataflow(weights_address=weights)
         dataflow.add(tasks(5))
         async with dataflow.serving() as address, node(address, engine=SLOW) as serving:
             await dataflow.until(lambda: bool(dataflow.beats) and len(dataflow.beats[-1].running) == 5)
-            dataflow.directive = Directive(action="drain", reason="fewer are needed")
+            dataflow.directive = Directive(action="drain", reason="unneeded")
             await serving.until_ended()
 
     assert len(dataflow.episodes) == 5
-    assert dataflow.left == ["fewer are needed"]
+    assert dataflow.left == ["unneeded"]
 
 
-async def test_a_node_told_to_leave_hands_everything_back(tmp_path: Path) -> None:
+async def test_a_node_asked_to_leave_hands_back_all_tasks(tmp_path: Path) -> None:
     async with weight_store(tmp_path) as weights:
         await publish(weights, 0)
         dataflow = FakeDataflow(weights_address=weights)
         dataflow.add(tasks(5))
         async with dataflow.serving() as address, node(address, engine=ENDLESS) as serving:
             await dataflow.until(lambda: bool(dataflow.beats) and len(dataflow.beats[-1].running) == 5)
-            dataflow.directive = Directive(action="drain", reason="fewer are needed")
+            dataflow.directive = Directive(action="drain", reason="unneeded")
             await asyncio.sleep(0.2)
             assert not serving.task.done()
             dataflow.directive = Directive(action="leave", reason="now")
             await serving.until_ended()
 
     assert len(dataflow.handed_back) == 5
-    assert dataflow.left == ["fewer are needed"], "the first reason is why it ends"
+    assert dataflow.left == ["unneeded"], "the first reason is why it ends"
 
 
 async def test_a_drain_with_a_deadline_hands_back_what_was_written_and_another_node_goes_on(tmp_path: Path) -> None:
@@ -231,7 +257,7 @@ async def test_a_drain_with_a_deadline_hands_back_what_was_written_and_another_n
                 dataflow.directive = Directive(action="drain", reason="spot price", deadline_s=1.1)
                 await first.until_ended()
             begun = {partial.task: partial.tokens for partial in dataflow.handed_back}
-            dataflow.directive = Directive(action="go_on")
+            dataflow.directive = Directive(action="continue_running")
             async with node(address, name="other", engine={**LONG, "tokens_per_s": 0}):
                 await dataflow.until(lambda: len(dataflow.episodes) == 5)
                 await dataflow.until(lambda: dataflow.beats[-1].counters["tokens_continued"] > 0)
@@ -239,8 +265,8 @@ async def test_a_drain_with_a_deadline_hands_back_what_was_written_and_another_n
     assert len(begun) == 5
     assert all(0 < written < 100_000 for written in begun.values())
     assert dataflow.left[0] == "spot price"
-    assert not any(beat.is_taken for beat in dataflow.beats), "it was asked to drain"
-    assert {one.task: one.continued_tokens for one in dataflow.episodes.values()} == begun
+    assert not any(heartbeat.is_preempted for heartbeat in dataflow.beats), "it was asked to drain"
+    assert {episode.task: episode.continued_tokens for episode in dataflow.episodes.values()} == begun
     for episode in dataflow.episodes.values():
         (trajectory,) = episode.trajectories
         assert (trajectory.model_tokens, trajectory.reward, episode.node[:6]) == (100_000, 1.0, "other.")
@@ -248,13 +274,13 @@ async def test_a_drain_with_a_deadline_hands_back_what_was_written_and_another_n
     assert dataflow.beats[-1].counters["tokens_generated"] == 500_000 - sum(begun.values())
 
 
-async def test_a_notice_of_preemption_drains_the_node_and_dataflow_hears_of_it(tmp_path: Path) -> None:
+async def test_a_preemption_notice_drains_the_node_and_reaches_dataflow(tmp_path: Path) -> None:
     notice = tmp_path / "notice.json"
     async with weight_store(tmp_path) as weights:
         await publish(weights, 0)
-        dataflow = FakeDataflow(weights_address=weights, beat_s=3600)
+        dataflow = FakeDataflow(weights_address=weights, heartbeat_s=3600)
         dataflow.add(tasks(5))
-        watching = {"kind": "file", "path": str(notice), "every_s": 0.02}
+        watching = {"kind": "file", "path": str(notice), "poll_interval_s": 0.02}
         async with (
             dataflow.serving() as address,
             node(address, engine=ENDLESS, preemption=watching, hand_back_s=0.5) as serving,
@@ -263,9 +289,9 @@ async def test_a_notice_of_preemption_drains_the_node_and_dataflow_hears_of_it(t
             notice.write_text('{"deadline_s": 0.6}')
             await serving.until_ended()
 
-    assert dataflow.beats[-1].ending.startswith("preempted: the file ")
-    assert dataflow.beats[-1].is_taken
-    assert dataflow.left == [dataflow.beats[-1].ending]
+    assert dataflow.beats[-1].leave_reason.startswith("preempted: ")
+    assert dataflow.beats[-1].is_preempted
+    assert dataflow.left == [dataflow.beats[-1].leave_reason]
     assert len(dataflow.handed_back) == 5
 
 
@@ -276,22 +302,25 @@ async def test_a_node_that_drains_still_ends_at_once_when_it_is_stopped(tmp_path
         dataflow.add(tasks(5))
         async with dataflow.serving() as address, node(address, engine=ENDLESS) as serving:
             await dataflow.until(lambda: bool(dataflow.beats) and len(dataflow.beats[-1].running) == 5)
-            dataflow.directive = Directive(action="drain", reason="fewer are needed")
-            await dataflow.until(lambda: dataflow.beats[-1].ending == "fewer are needed")
+            dataflow.directive = Directive(action="drain", reason="unneeded")
+            await dataflow.until(lambda: dataflow.beats[-1].leave_reason == "unneeded")
             serving.stop.set()
             took_s = await serving.until_ended()
 
     assert took_s < 2
     assert len(dataflow.handed_back) == 5
-    assert dataflow.left == ["fewer are needed"], "it says goodbye once"
+    assert dataflow.left == ["unneeded"], "it says goodbye once"
 
 
-async def test_a_notice_that_cannot_be_watched_for_is_said(tmp_path: Path) -> None:
+async def test_an_unknown_preemption_notice_is_refused(tmp_path: Path) -> None:
     async with FakeDataflow().serving() as address:
         with pytest.raises(ExceptionGroup) as unknown:
             async with node(address, preemption={"kind": "filed"}) as serving:
                 await serving.until_ended()
-    assert str(_cause(unknown.value)) == "no notice is called 'filed'; did you mean 'file'?"
+    problem = _cause(unknown.value)
+    assert isinstance(problem, InvalidInput)
+    assert problem.code == "plugin.unknown_kind"
+    assert "'file'" in str(problem)
 
 
 async def test_a_node_outlives_a_restart_of_dataflow(tmp_path: Path) -> None:
@@ -310,7 +339,7 @@ async def test_a_node_outlives_a_restart_of_dataflow(tmp_path: Path) -> None:
             stop.set()
             await serving
 
-    assert dataflow.fates.count("accepted") == 8
+    assert dataflow.outcomes.count("accepted") == 8
     assert len(dataflow.joins[-1].running) == 4
     assert dataflow.left == ["stopped"]
 
@@ -337,6 +366,8 @@ async def test_without_the_weight_store_the_old_version_serves_on(tmp_path: Path
             await dataflow.until(lambda: dataflow.beats[-1].versions == {"solver": 1})
         stop.set()
         await serving
+    written = [trajectory for episode in dataflow.episodes.values() for trajectory in episode.trajectories]
+    assert {trajectory.oldest_version for trajectory in written} == {0}
 
 
 async def test_another_run_at_the_same_address_is_begun_anew(tmp_path: Path) -> None:
@@ -373,13 +404,13 @@ async def test_two_policies_work_together_on_one_node(tmp_path: Path) -> None:
             await dataflow.until(lambda: len(dataflow.episodes) == 200)
 
     assert dataflow.beats[-1].versions == {"solver": 0, "verifier": 0}
-    found = [one for episode in dataflow.episodes.values() for one in episode.trajectories]
-    assert sum(one.policy == "verifier" for one in found) == 200
-    assert 200 < sum(one.policy == "solver" for one in found) < 400
-    assert 0.3 < np.mean([one.reward for one in found]) < 0.7
+    found = [trajectory for episode in dataflow.episodes.values() for trajectory in episode.trajectories]
+    assert sum(episode.policy == "verifier" for episode in found) == 200
+    assert 200 < sum(episode.policy == "solver" for episode in found) < 400
+    assert 0.3 < np.mean([episode.reward for episode in found]) < 0.7
 
 
-async def test_a_wrong_token_and_a_missing_dataflow_are_said(tmp_path: Path) -> None:
+async def test_a_wrong_token_and_an_unreachable_dataflow_are_errors(tmp_path: Path) -> None:
     async with FakeDataflow().serving() as address:
         with pytest.raises(ExceptionGroup) as refused:
             async with node(address, token="wrong") as serving:
@@ -392,14 +423,17 @@ async def test_a_wrong_token_and_a_missing_dataflow_are_said(tmp_path: Path) -> 
     assert isinstance(_cause(unreachable.value), Unavailable)
 
 
-async def test_what_cannot_be_built_is_said_and_the_node_leaves(tmp_path: Path) -> None:
+async def test_a_workflow_that_cannot_be_built_ends_the_node(tmp_path: Path) -> None:
     dataflow = FakeDataflow(flows=(flow(workflow={"kind": "single_turn", "policy": "nobody"}),))
     async with dataflow.serving() as address:
         with pytest.raises(ExceptionGroup) as missing:
             async with node(address) as serving:
                 await serving.until_ended()
 
-    assert "needs the policy 'nobody', which this run does not have: solver" in str(_cause(missing.value))
+    problem = _cause(missing.value)
+    assert isinstance(problem, InvalidInput)
+    assert "'nobody'" in str(problem)
+    assert "solver" in str(problem)
     assert "nobody" in dataflow.left[0]
 
 
@@ -410,6 +444,6 @@ def _cause(group: BaseException) -> BaseException:
 
 
 def test_a_bad_name_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="is not a name"):
+    with raises_code(InvalidInput, "config.invalid", "node.name", "'my node!'"):
         RaasConfig.parse({"name": "my node!"}, where="node")
     assert "-" in RaasConfig().name

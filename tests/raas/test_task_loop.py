@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from astraflow.contract import partials
+from astraflow.contract import partial_rollouts
 from astraflow.contract.failures import Boundary
 from tests import make
 from tests.fakes.dataflow import FakeDataflow
@@ -43,10 +43,10 @@ async def test_a_push_whose_reply_is_lost_is_sent_again() -> None:
 
     async with working(dataflow, engine) as node:
         await dataflow.until(lambda: len(dataflow.episodes) == 3)
-        await node.loop.idle()
+        await node.loop.wait_until_idle()
 
-    assert dataflow.fates.count("accepted") == 3
-    assert "duplicate" in dataflow.fates
+    assert dataflow.outcomes.count("accepted") == 3
+    assert "duplicate" in dataflow.outcomes
 
 
 async def test_a_forgotten_node_joins_again_and_claims_what_it_holds() -> None:
@@ -60,7 +60,7 @@ async def test_a_forgotten_node_joins_again_and_claims_what_it_holds() -> None:
         dataflow.notify()
         await dataflow.until(lambda: len(dataflow.joins) == 2)
         engine.gate.set()
-        await node.loop.idle()
+        await node.loop.wait_until_idle()
 
     assert set(dataflow.joins[1].running) == {make.task(member=member).id for member in range(3)}
     assert len(dataflow.episodes) == 3
@@ -77,9 +77,9 @@ async def test_episodes_outlive_an_absence_of_dataflow() -> None:
         dataflow.refuse = _unreachable
         engine.gate.set()
         await asyncio.sleep(0.3)
-        assert set(node.loop.held()) == {make.task(member=member).id for member in range(3)}
+        assert set(node.loop.held_tasks()) == {make.task(member=member).id for member in range(3)}
         dataflow.refuse = lambda episode: False
-        await node.loop.idle()
+        await node.loop.wait_until_idle()
 
     assert len(dataflow.episodes) == 3
 
@@ -88,7 +88,7 @@ def _unreachable(episode: object) -> bool:
     raise ConnectionError("the disk of dataflow is on fire")
 
 
-async def test_one_bad_episode_does_not_hold_up_the_others() -> None:
+async def test_a_refused_episode_does_not_delay_the_others() -> None:
     dataflow, engine = FakeDataflow(), FakeEngine(version=0)
     bad = make.task(member=1).id
     dataflow.refuse = lambda episode: episode.task == bad and episode.failure is None
@@ -96,12 +96,12 @@ async def test_one_bad_episode_does_not_hold_up_the_others() -> None:
 
     async with working(dataflow, engine) as node:
         await dataflow.until(lambda: len(dataflow.episodes) == 3)
-        await node.loop.idle()
+        await node.loop.wait_until_idle()
 
     failure = dataflow.episodes[bad].failure
     assert failure is not None
     assert failure.boundary is Boundary.WORKFLOW
-    assert "not to my taste" in failure.message
+    assert "refused by" in failure.message
     assert sum(episode.failure is None for episode in dataflow.episodes.values()) == 2
 
 
@@ -116,7 +116,7 @@ async def test_nothing_is_leased_before_every_policy_is_served() -> None:
         await dataflow.until(lambda: len(dataflow.episodes) == 1)
         node.policies.set_serving(SOLVER, False)
         dataflow.add([make.task(group=1)])
-        await dataflow.until(lambda: len(dataflow.episodes) == 2)  # the request that was out already
+        await dataflow.until(lambda: len(dataflow.episodes) == 2)  # the lease request that was already sent
         dataflow.add([make.task(group=2)])
         await asyncio.sleep(0.1)
 
@@ -126,9 +126,9 @@ async def test_nothing_is_leased_before_every_policy_is_served() -> None:
     assert len(dataflow.queue) == 1
 
 
-async def test_a_failing_engine_gives_failures_and_the_loop_goes_on() -> None:
+async def test_a_failing_engine_produces_failures_and_the_loop_continues() -> None:
     dataflow, engine = FakeDataflow(), FakeEngine(version=0)
-    engine.problem = RuntimeError("out of memory")
+    engine.problem = RuntimeError("broken")
     dataflow.add(make.task(member=member) for member in range(8))
 
     async with working(dataflow, engine, slots=2) as node:
@@ -138,9 +138,7 @@ async def test_a_failing_engine_gives_failures_and_the_loop_goes_on() -> None:
         await dataflow.until(lambda: len(dataflow.episodes) == 9)
 
     failures = [episode.failure for episode in dataflow.episodes.values() if episode.failure]
-    assert {(failure.boundary, failure.message) for failure in failures} == {
-        (Boundary.ENGINE, "RuntimeError: out of memory")
-    }
+    assert {(failure.boundary, failure.message) for failure in failures} == {(Boundary.ENGINE, "RuntimeError: broken")}
     assert node.counters.counters()["episodes_failed"] == 8
     assert node.counters.counters()["episodes_done"] == 1
 
@@ -155,13 +153,13 @@ async def test_after_it_stops_leasing_what_runs_ends_and_nothing_begins() -> Non
         node.loop.stop_leasing()
         dataflow.add([make.task(group=1)])
         engine.gate.set()
-        await node.loop.idle()
+        await node.loop.wait_until_idle()
         await asyncio.sleep(0.05)
 
     assert len(dataflow.episodes) == len(engine.requests) == 2
 
 
-async def test_what_is_abandoned_has_no_result() -> None:
+async def test_an_abandoned_task_has_no_result() -> None:
     dataflow, engine = FakeDataflow(), FakeEngine(version=0)
     engine.gate.clear()
     dataflow.add(make.task(member=member) for member in range(2))
@@ -169,11 +167,11 @@ async def test_what_is_abandoned_has_no_result() -> None:
     async with working(dataflow, engine) as node:
         await engine.until_requested(2)
         node.loop.stop_leasing()
-        node.loop.abandon()
-        await node.loop.idle()
+        node.loop.cancel_running()
+        await node.loop.wait_until_idle()
 
-        assert node.loop.held() == ()
-        assert node.capacity.used == 0
+        assert node.loop.held_tasks() == ()
+        assert node.capacity.used_slots == 0
     assert not dataflow.episodes
 
 
@@ -188,7 +186,7 @@ async def test_what_is_handed_back_goes_with_what_was_written_and_another_loop_c
         await engine.until_requested(3)
         node.loop.stop_leasing()
         await node.loop.hand_back()
-        assert (node.loop.held(), node.capacity.used) == ((), 0)
+        assert (node.loop.held_tasks(), node.capacity.used_slots) == ((), 0)
         assert node.counters.counters()["episodes_failed"] == 0
     assert not dataflow.episodes
     assert [partial.tokens for partial in dataflow.handed_back] == [2, 2, 2]
@@ -216,7 +214,7 @@ async def test_a_hand_back_whose_reply_is_lost_is_sent_again() -> None:
     assert len(dataflow.handed_back) == len(dataflow.queue) == 2
 
 
-async def test_what_is_handed_back_is_held_until_dataflow_has_it() -> None:
+async def test_partial_rollouts_are_held_until_dataflow_stores_them() -> None:
     dataflow, engine = FakeDataflow(), FakeEngine(version=0)
     engine.gate.clear()
     dataflow.add(make.task(member=member) for member in range(2))
@@ -231,7 +229,7 @@ async def test_what_is_handed_back_is_held_until_dataflow_has_it() -> None:
     assert len(dataflow.handed_back) == 2
 
 
-async def test_what_is_too_much_to_hand_back_goes_back_without(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_partial_rollout_above_the_limit_is_handed_back_without_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     dataflow, engine = FakeDataflow(), FakeEngine(version=0)
     engine.gate.clear()
     engine.begun = "dc"
@@ -239,7 +237,7 @@ async def test_what_is_too_much_to_hand_back_goes_back_without(monkeypatch: pyte
 
     async with working(dataflow, engine) as node:
         await engine.until_requested(1)
-        monkeypatch.setattr(partials, "MAX_PARTIAL_BYTES", 15)
+        monkeypatch.setattr(partial_rollouts, "MAX_PARTIAL_ROLLOUT_BYTES", 15)
         node.loop.stop_leasing()
         await node.loop.hand_back()
 
@@ -256,7 +254,7 @@ async def test_a_hand_back_that_is_refused_is_given_up() -> None:
         await engine.until_requested(1)
         node.loop.stop_leasing()
         await node.loop.hand_back()
-        assert node.loop.held() == ()
+        assert node.loop.held_tasks() == ()
 
     assert dataflow.leased, "it goes back when the node leaves"
 
@@ -269,9 +267,9 @@ async def test_a_task_that_runs_already_is_not_begun_twice_but_a_new_attempt_is(
     async with working(dataflow, engine) as node:
         await dataflow.until(lambda: not dataflow.queue)
         await engine.until_requested(2)
-        assert node.capacity.used == 2
+        assert node.capacity.used_slots == 2
         engine.gate.set()
-        await node.loop.idle()
+        await node.loop.wait_until_idle()
 
     assert sorted(engine.requests) == ["train:0/0.0.solver.0", "train:0/0.1.solver.0"]
 
@@ -284,7 +282,7 @@ async def test_a_full_outbox_stops_leasing() -> None:
     async with working(dataflow, engine, slots=2) as node:
         await engine.until_requested(8)
         await asyncio.sleep(0.1)
-        assert len(node.loop.held()) == 8
+        assert len(node.loop.held_tasks()) == 8
         dataflow.refuse = lambda episode: False
         await dataflow.until(lambda: len(dataflow.episodes) == 100)
 

@@ -2,7 +2,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from astraflow.contract.ids import Version
-from astraflow.raas.engines.timeline import Timeline, Writing
+from astraflow.raas.engines.timeline import Timeline, TokenSchedule
 from tests.fakes.clock import ManualClock
 
 seconds = st.floats(0, 100, allow_nan=False)
@@ -18,14 +18,14 @@ seconds = st.floats(0, 100, allow_nan=False)
 def test_tokens_are_written_in_order_and_all_by_the_end(
     began_at: float, first_token_s: float, tokens: int, tokens_per_s: float, times: list[float]
 ) -> None:
-    writing = Writing(began_at=began_at, first_token_s=first_token_s, tokens=tokens, tokens_per_s=tokens_per_s)
+    schedule = TokenSchedule(began_at=began_at, first_token_s=first_token_s, tokens=tokens, tokens_per_s=tokens_per_s)
 
-    counts = [writing.written_at(time) for time in sorted([*times, writing.ends_at])]
+    counts = [schedule.tokens_at(time) for time in sorted([*times, schedule.ends_at])]
 
     assert counts == sorted(counts)
     assert all(0 <= count <= tokens for count in counts)
-    assert writing.written_at(writing.ends_at) == tokens
-    assert writing.written_at(began_at - 1) == 0
+    assert schedule.tokens_at(schedule.ends_at) == tokens
+    assert schedule.tokens_at(began_at - 1) == 0
 
 
 @given(
@@ -37,7 +37,7 @@ def test_spans_cover_what_was_written_with_versions_that_only_grow(steps: list[t
     clock = ManualClock()
     timeline = Timeline(clock)
     timeline.load(Version(0))
-    writing = Writing(began_at=timeline.now(), first_token_s=0.5, tokens=40, tokens_per_s=8.0)
+    schedule = TokenSchedule(began_at=timeline.now(), first_token_s=0.5, tokens=40, tokens_per_s=8.0)
     version = 0
 
     for step, duration_s in steps:
@@ -55,8 +55,8 @@ def test_spans_cover_what_was_written_with_versions_that_only_grow(steps: list[t
                 timeline.set_speed(0.1)
             case "fast":
                 timeline.set_speed(1.0)
-        spans = timeline.spans(writing, until=timeline.now())
-        assert sum(span.length for span in spans) == writing.written_at(timeline.now())
+        spans = timeline.spans(schedule, until=timeline.now())
+        assert sum(span.length for span in spans) == schedule.tokens_at(timeline.now())
         assert [span.version for span in spans] == sorted({span.version for span in spans})
         assert all(span.length > 0 and span.version <= version for span in spans)
 
@@ -74,4 +74,4 @@ def test_at_half_the_speed_everything_takes_twice_as_long() -> None:
     clock.advance(0.25)
     assert timeline.now() == 1.0 + 0.5 * 2.0 + 0.25
     timeline.set_speed(0.5)
-    assert timeline.clock_s(3.0) == 6.0
+    assert timeline.clock_seconds_for(3.0) == 6.0

@@ -10,12 +10,12 @@ from astraflow.contract.errors import AstraFlowError, CorruptData, NotAuthentica
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.weights import Probe
 from astraflow.raas.counters import NodeCounters
-from astraflow.raas.links import Links
-from astraflow.raas.recording import Recording
-from astraflow.raas.serving import ServedPolicies
-from astraflow.raas.weight_loop import Gaps, WeightLoop
-from astraflow.weights.adapters import AdapterFacts
-from astraflow.weights.puller import Pulled, TransferStats
+from astraflow.raas.recorder import RolloutRecorder
+from astraflow.raas.served_policies import ServedPolicies
+from astraflow.raas.transfer_totals import TransferTotals
+from astraflow.raas.weight_loop import GapGauges, WeightLoop
+from astraflow.weights.adapters import AdapterBinding
+from astraflow.weights.puller import PulledVersion, TransferStats
 from astraflow.weights.tensors import VerifiedWeights
 from tests import make
 from tests.fakes.clock import ManualClock, settle
@@ -33,13 +33,13 @@ PROBE = Probe(
 
 
 class FakeSource:
-    """Versions in the order a test publishes them; the newest one at a time."""
+    """Serves versions in the order of their publication."""
 
     def __init__(self) -> None:
-        self.published: asyncio.Queue[Pulled | Exception] = asyncio.Queue()
+        self.published: asyncio.Queue[PulledVersion | Exception] = asyncio.Queue()
         self.committed: list[Version] = []
         self.bases: dict[Version, VerifiedWeights] = {}
-        """What adapters are added to."""
+        """Base versions of adapters."""
         self.made = 0
 
     def make(self, policy: PolicyId) -> "FakeSource":
@@ -61,16 +61,16 @@ class FakeSource:
             base=None if base is None else Version(base),
             changes=None if base is None else {},
         )
-        self.published.put_nowait(Pulled(weights=weights, stats=stats(version, base)))
+        self.published.put_nowait(PulledVersion(weights=weights, stats=stats(version, base)))
 
-    async def newer(self) -> Pulled:
+    async def pull_newer(self) -> PulledVersion:
         found = await self.published.get()
         if isinstance(found, Exception):
             raise found
         return found
 
-    async def exactly(self, version: Version) -> Pulled:
-        return Pulled(weights=self.bases[version], stats=stats(version, None))
+    async def pull_exact(self, version: Version) -> PulledVersion:
+        return PulledVersion(weights=self.bases[version], stats=stats(version, None))
 
     def commit(self, weights: VerifiedWeights) -> None:
         self.committed.append(weights.manifest.version)
@@ -80,7 +80,7 @@ def stats(version: int, base: int | None) -> TransferStats:
     return TransferStats(
         version=Version(version),
         base=None if base is None else Version(base),
-        origin="store",
+        source="store",
         transfers=1,
         full_bytes=100 if base is None else 0,
         delta_bytes=0 if base is None else 10,
@@ -93,7 +93,7 @@ def stats(version: int, base: int | None) -> TransferStats:
         stage_s=0.5,
         verify_s=0.25,
         resumes=0,
-        behind=0,
+        versions_behind=0,
         fallbacks=0,
     )
 
@@ -104,7 +104,7 @@ class Following:
     source: FakeSource
     policies: ServedPolicies
     counters: NodeCounters
-    links: Links
+    links: TransferTotals
     clock: ManualClock
     running: asyncio.Task[None]
 
@@ -117,9 +117,15 @@ class Following:
 async def following() -> AsyncIterator[Following]:
     engine, source, counters, clock = FakeEngine(), FakeSource(), NodeCounters(), ManualClock()
     policies = serving(engine, is_ready=False)
-    links = Links()
+    links = TransferTotals()
     loop = WeightLoop(
-        policies[SOLVER], source.make, policies, counters=counters, gaps=Gaps(counters), links=links, clock=clock
+        policies[SOLVER],
+        source.make,
+        policies,
+        counters=counters,
+        gaps=GapGauges(counters),
+        transfers=links,
+        clock=clock,
     )
     running = asyncio.create_task(loop.run())
     try:
@@ -184,13 +190,28 @@ async def test_a_gap_that_stays_withholds_the_policy_until_a_version_passes() ->
         assert node.policies.versions() == {}
         assert node.engine.is_paused
         assert node.counters.counters()["logprob_gap_failures"] == 2
-        assert "version 1 of solver: engine and trainer differ by 0.5 nats" in node.counters.errors()[-1]
+        assert "0.5 nats" in node.counters.errors()[-1]
         node.source.publish(2, base=1)
         await settle()
 
     assert node.is_ready
     assert not node.engine.is_paused
     assert node.engine.loads[-1].base is None, "nothing is patched onto a version that was bad"
+
+
+async def test_a_gap_that_jumps_is_loaded_whole_and_reported_when_it_stays() -> None:
+    async with following() as node:
+        node.engine.score_error = lambda engine: 5e-4 if engine.version == 6 else 1e-4
+        node.source.publish(0)
+        for version in range(1, 8):
+            node.source.publish(version, base=version - 1)
+            await settle()
+
+    assert node.policies.versions() == {SOLVER: 7}, "a jump below the tolerance is served"
+    assert [weights.manifest.version for weights in node.engine.loads if weights.base is None] == [0, 6]
+    counters = node.counters.counters()
+    assert (counters["logprob_gap_jumps"], counters["logprob_gap_failures"]) == (1, 0)
+    assert any("version 6" in error for error in node.counters.errors())
 
 
 async def test_a_version_without_a_probe_is_served_but_ends_no_doubt() -> None:
@@ -216,7 +237,7 @@ async def test_requests_in_flight_end_when_their_version_turns_out_bad() -> None
         node.source.publish(0)
         await settle()
         node.engine.gate.clear()
-        (port,) = node.policies.ports(make.task(), Recording(), node.counters).values()
+        (port,) = node.policies.for_task(make.task(), RolloutRecorder(), node.counters).values()
         prompt = port.tokenizer.encode("hi")
         asking = asyncio.create_task(port.generate(prompt, make.sampling()))
         await node.engine.until_requested(1)
@@ -224,18 +245,18 @@ async def test_requests_in_flight_end_when_their_version_turns_out_bad() -> None
         node.source.publish(1, base=0)
         await settle()
 
-    assert "was cut short" in str(asking.exception())
+    assert "aborted" in str(asking.exception())
 
 
-async def test_a_version_that_does_not_load_is_fetched_again_later() -> None:
+async def test_a_version_that_fails_to_load_is_fetched_again() -> None:
     async with following() as node:
-        node.engine.load_problem = lambda weights: ValueError("no such tensor")
+        node.engine.load_problem = lambda weights: ValueError("tensor")
         node.source.publish(0)
         await settle()
         assert not node.is_ready
         assert node.source.made == 2
         assert node.counters.counters()["weight_failures"] == 1
-        assert "ValueError: no such tensor" in node.counters.errors()[-1]
+        assert "ValueError: tensor" in node.counters.errors()[-1]
         node.engine.load_problem = lambda weights: None
         node.source.publish(0)
         await node.clock.pass_time(2.0)
@@ -265,7 +286,7 @@ async def test_while_no_version_can_be_had_the_old_one_serves_on(problem: AstraF
 async def test_adapters_are_loaded_with_their_base_which_is_had_once() -> None:
     async with following() as node:
         base = make.verified_weights(7)
-        facts = AdapterFacts.on(base.manifest, scale=0.5)
+        facts = AdapterBinding.for_base(base.manifest, scale=0.5)
         for version in (0, 1):
             node.source.publish(version, metadata=facts.metadata())
         node.source.bases[Version(7)] = base
@@ -273,21 +294,22 @@ async def test_adapters_are_loaded_with_their_base_which_is_had_once() -> None:
         assert node.policies.versions() == {SOLVER: 1}
         assert node.source.made == 2, "one for the policy, one for its base"
 
-    assert [weights.adapts for weights in node.engine.loads] == [base, base]
+    assert [weights.adapter_base for weights in node.engine.loads] == [base, base]
     assert node.source.committed == [0, 1]
 
 
 async def test_adapters_of_other_weights_are_not_served() -> None:
     async with following() as node:
-        facts = AdapterFacts.on(make.verified_weights(7).manifest, scale=0.5)
+        facts = AdapterBinding.for_base(make.verified_weights(7).manifest, scale=0.5)
         node.source.bases[Version(7)] = make.verified_weights(8)
         node.source.publish(0, metadata={**facts.metadata(), "adapter.base_root": "00" * 32})
         await settle()
         assert not node.is_ready
-        assert "holds adapters of other weights" in node.counters.errors()[-1]
+        assert "CorruptData" in node.counters.errors()[-1]
+        assert "version 7" in node.counters.errors()[-1]
 
 
-async def test_what_no_retry_helps_rises() -> None:
+async def test_errors_that_a_retry_cannot_fix_are_raised() -> None:
     async with following() as node:
         node.source.published.put_nowait(NotAuthenticated("wrong token"))
 

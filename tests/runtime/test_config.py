@@ -7,6 +7,7 @@ from pydantic import Field
 from astraflow.contract.errors import InvalidInput
 from astraflow.runtime import config
 from astraflow.runtime.config import Config
+from tests.errors import raises_code
 
 
 class Wheel(Config):
@@ -35,18 +36,18 @@ def test_the_examples_in_the_docstrings_hold() -> None:
         {"axle": {"size_m": 3}},
     ],
 )
-def test_a_wrong_key_anywhere_is_answered_with_the_nearest_known_one(values: dict[str, object]) -> None:
-    with pytest.raises(InvalidInput, match=r"size_m: unknown key; did you mean 'size_mm'\?"):
+def test_an_unknown_key_is_refused_with_the_nearest_known_one(values: dict[str, object]) -> None:
+    with raises_code(InvalidInput, "config.invalid", "size_m:", "'size_mm'"):
         Cart.parse({"load_kg": 1, **values}, where="cart")
 
 
-def test_every_mistake_gets_a_line() -> None:
+def test_every_invalid_field_has_a_line() -> None:
     with pytest.raises(InvalidInput) as refused:
         Cart.parse({"axle": {"size_mm": "big"}, "colour": "red"}, where="cart")
     lines = str(refused.value).splitlines()
     assert [line.split(":")[0] for line in lines] == ["cart.axle.size_mm", "cart.load_kg", "cart.colour"]
     assert "(found 'big')" in lines[0]
-    assert lines[1].endswith("missing; it has no default")
+    assert "missing" in lines[1]
 
 
 def test_lines_begin_with_the_file_when_there_are_several() -> None:

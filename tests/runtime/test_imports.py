@@ -1,17 +1,17 @@
-"""What a process loads."""
+"""Modules that a process loads."""
 
 import subprocess
 import sys
 
 import pytest
 
-from astraflow.runtime.imports import without
+from astraflow.runtime.imports import hidden_module
 
 
 def test_a_module_is_absent_inside_and_what_it_was_outside() -> None:
     import colorsys
 
-    with without("colorsys"), pytest.raises(ModuleNotFoundError):
+    with hidden_module("colorsys"), pytest.raises(ModuleNotFoundError):
         __import__("colorsys")
 
     assert sys.modules["colorsys"] is colorsys
@@ -19,8 +19,8 @@ def test_a_module_is_absent_inside_and_what_it_was_outside() -> None:
 
 def test_a_module_that_was_not_there_can_be_loaded_later() -> None:
     program = (
-        "import sys; from astraflow.runtime.imports import without\n"
-        "with without('colorsys'): pass\n"
+        "import sys; from astraflow.runtime.imports import hidden_module\n"
+        "with hidden_module('colorsys'): pass\n"
         "assert 'colorsys' not in sys.modules\n"
         "import colorsys\n"
     )

@@ -1,31 +1,32 @@
-"""A lock keeps others out until its holder is done, or dead."""
+"""A lock excludes other processes until its holder releases it or dies."""
 
 import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from astraflow.contract.errors import InvalidInput
-from astraflow.runtime.locks import held
+from astraflow.runtime.locks import exclusive_lock
+from tests.errors import raises_code
 
+REFUSAL = InvalidInput("cannot write: another process does", code="test.in_use")
 HOLDER = """
 import sys
 from pathlib import Path
-from astraflow.runtime.locks import held
-with held(Path(sys.argv[1]), refusal="taken"):
+from astraflow.runtime.locks import exclusive_lock
+from astraflow.contract.errors import InvalidInput
+with exclusive_lock(Path(sys.argv[1]), refusal=InvalidInput("taken")):
     print("held", flush=True)
     sys.stdin.read()
 """
 
 
 def test_a_second_holder_is_refused_until_the_first_is_done(tmp_path: Path) -> None:
-    with held(tmp_path / "lock", refusal="taken: wait"):
-        with pytest.raises(InvalidInput, match="taken: wait"), held(tmp_path / "lock", refusal="taken: wait"):
+    with exclusive_lock(tmp_path / "lock", refusal=REFUSAL):
+        with raises_code(InvalidInput, "test.in_use"), exclusive_lock(tmp_path / "lock", refusal=REFUSAL):
             raise AssertionError("it was let in")
-        with held(tmp_path / "another", refusal="taken: wait"):
+        with exclusive_lock(tmp_path / "another", refusal=REFUSAL):
             pass
-    with held(tmp_path / "lock", refusal="taken: wait"):
+    with exclusive_lock(tmp_path / "lock", refusal=REFUSAL):
         pass
 
 
@@ -34,9 +35,9 @@ def test_a_killed_holder_holds_nothing(tmp_path: Path) -> None:
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
-        with pytest.raises(InvalidInput, match="taken"), held(tmp_path / "lock", refusal="taken"):
+        with raises_code(InvalidInput, "test.in_use"), exclusive_lock(tmp_path / "lock", refusal=REFUSAL):
             raise AssertionError("it was let in")
         holder.kill()
         holder.wait()
-        with held(tmp_path / "lock", refusal="taken"):
+        with exclusive_lock(tmp_path / "lock", refusal=REFUSAL):
             pass

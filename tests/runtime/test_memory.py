@@ -1,4 +1,4 @@
-"""How a process takes memory from the C library."""
+"""Memory allocation of a process through the C library."""
 
 import subprocess
 import sys
@@ -8,10 +8,10 @@ import pytest
 
 THREADS = """
 import ctypes, sys, threading
-from astraflow.runtime.memory import keep_little
+from astraflow.runtime.memory import minimize_memory_use
 
 if sys.argv[2] == "little":
-    keep_little()
+    minimize_memory_use()
 libc = ctypes.CDLL(None)
 libc.malloc.restype = ctypes.c_void_p
 libc.fopen.restype = ctypes.c_void_p
@@ -33,7 +33,7 @@ libc.fclose(file)
 HOLES = """
 import ctypes
 from pathlib import Path
-from astraflow.runtime.memory import give_back
+from astraflow.runtime.memory import release_free_memory
 
 libc = ctypes.CDLL(None)
 libc.malloc.restype = ctypes.c_void_p
@@ -50,7 +50,7 @@ for place, block in enumerate(blocks):
     if place % 10:
         libc.free(ctypes.c_void_p(block))
 before = resident_kib()
-give_back()
+release_free_memory()
 print(before - resident_kib())
 """
 """Nine of ten blocks are free, and none is at the end of the heap."""

@@ -1,4 +1,4 @@
-"""Plug-ins by kind: found late, checked early, wrong ones answered with the known ones."""
+"""Plugins by kind: loaded late, checked early; errors for unknown kinds list the known ones."""
 
 import sys
 from importlib.metadata import EntryPoint
@@ -11,6 +11,7 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.runtime import plugins
 from astraflow.runtime.config import Config
 from astraflow.runtime.plugins import Registry
+from tests.errors import raises_code
 
 
 class Greeter(Protocol):
@@ -31,7 +32,7 @@ _registries: list[Registry[Greeter]] = []
 
 
 def current() -> Registry[Greeter]:
-    """The registry of the test that runs, for modules that register themselves."""
+    """Registry of the running test, for modules that register themselves."""
     return _registries[-1]
 
 
@@ -59,7 +60,7 @@ def registry() -> Registry[Greeter]:
     return made
 
 
-def test_a_plug_in_gets_its_options_and_what_the_seam_hands_in(registry: Registry[Greeter]) -> None:
+def test_a_plugin_receives_its_options_and_the_arguments_of_the_slot(registry: Registry[Greeter]) -> None:
     assert registry.build({"kind": "hello"}).greet() == "hello world"
     assert registry.build({"kind": "hello", "name": "you", "times": 2}, "hi", mark="!").greet() == "hi you! hi you!"
 
@@ -68,25 +69,25 @@ def test_registering_gives_the_class_back(registry: Registry[Greeter]) -> None:
     assert registry.register("again", options=HelloOptions)(Hello) is Hello
 
 
-def test_a_wrong_kind_is_answered_with_the_nearest(registry: Registry[Greeter]) -> None:
-    with pytest.raises(InvalidInput, match=r"no greeter is called 'helo'; did you mean 'hello'\?"):
+def test_an_unknown_kind_is_refused_with_the_nearest(registry: Registry[Greeter]) -> None:
+    with raises_code(InvalidInput, "plugin.unknown_kind", "greeter 'helo'", "'hello'"):
         registry.build({"kind": "helo"})
-    with pytest.raises(InvalidInput, match="no greeter is called 'zzz'; known: hello"):
+    with raises_code(InvalidInput, "plugin.unknown_kind", "greeter 'zzz'", "hello"):
         registry.build({"kind": "zzz"})
 
 
 @pytest.mark.parametrize("spec", [{}, {"kind": None}, {"kind": 7}, {"name": "you"}])
-def test_a_spec_without_a_kind_is_answered_with_the_known_ones(
+def test_a_spec_without_a_kind_is_refused_with_the_known_ones(
     registry: Registry[Greeter], spec: dict[str, object]
 ) -> None:
-    with pytest.raises(InvalidInput, match="a greeter needs a 'kind'; known: hello"):
+    with raises_code(InvalidInput, "plugin.missing_kind", "greeter", "hello"):
         registry.build(spec)
 
 
 def test_a_wrong_option_is_named_with_its_place(registry: Registry[Greeter]) -> None:
-    with pytest.raises(InvalidInput, match=r"greeter hello\.tims: unknown key; did you mean 'times'\?"):
+    with raises_code(InvalidInput, "config.invalid", "greeter hello.tims:", "'times'"):
         registry.build({"kind": "hello", "tims": 2})
-    with pytest.raises(InvalidInput, match=r"greeter hello\.times: .* \(found 'often'\)"):
+    with raises_code(InvalidInput, "config.invalid", "greeter hello.times:", "'often'"):
         registry.build({"kind": "hello", "times": "often"})
 
 
@@ -132,5 +133,5 @@ def test_an_entry_point_that_registers_nothing_is_an_unknown_kind(
 ) -> None:
     entry = EntryPoint(name="empty", value="json", group="astraflow.greeters")
     monkeypatch.setattr(plugins, "entry_points", lambda *, group: [entry])
-    with pytest.raises(InvalidInput, match="no greeter is called 'empty'"):
+    with raises_code(InvalidInput, "plugin.unknown_kind", "greeter 'empty'"):
         registry.build({"kind": "empty"})

@@ -1,4 +1,4 @@
-"""The life of a process: how it is told to stop, and with which words and code it ends."""
+"""Lifecycle of a process: stop signals, exit messages and exit codes."""
 
 import asyncio
 import os
@@ -24,7 +24,7 @@ from astraflow.runtime.service import (
     FOLLOW_PARENT,
     VERBOSE,
     exit_code,
-    private_folder,
+    make_private_folder,
     read_error,
     run_until,
 )
@@ -50,7 +50,7 @@ async def writes(stop):
     print(oct(folder.stat().st_mode & 0o777), oct((folder / "file").stat().st_mode & 0o777))
 
 async def refuses(stop):
-    raise InvalidInput("the port is in use: choose another")
+    raise InvalidInput("port taken")
 
 async def refuses_together(stop):
     async with asyncio.TaskGroup() as tasks:
@@ -62,7 +62,7 @@ async def inner():
         tasks.create_task(away())
 
 async def away():
-    raise Unavailable("127.0.0.1:1 cannot be reached")
+    raise Unavailable("unreachable")
 
 async def breaks(stop):
     raise ZeroDivisionError("a defect")
@@ -84,7 +84,7 @@ def start(main: str, *, follow_parent: bool = False, stdin: int = subprocess.PIP
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    """Exit code and what was written, after at most some seconds."""
+    """Returns exit code and output, after at most some seconds."""
     try:
         out, err = process.communicate(timeout=20)
     except subprocess.TimeoutExpired:
@@ -103,16 +103,16 @@ def test_a_service_that_ends_by_itself_ends_well() -> None:
     assert ended(start("ends")) == (0, "done\n", "")
 
 
-def test_an_error_for_people_is_one_line_without_a_traceback() -> None:
-    assert ended(start("refuses")) == (EXIT_REFUSED, "", "error: the port is in use: choose another [invalid_input]\n")
+def test_an_expected_error_is_one_line_without_a_traceback() -> None:
+    assert ended(start("refuses")) == (EXIT_REFUSED, "", "error: port taken [invalid_input]\n")
 
 
-def test_errors_that_rise_together_are_told_one_by_one() -> None:
+def test_errors_of_a_group_are_printed_one_per_line() -> None:
     code, _, err = ended(start("refuses_together"))
     assert code == EXIT_REFUSED
     assert sorted(err.splitlines()) == [
-        "error: 127.0.0.1:1 cannot be reached [unavailable]",
-        "error: the port is in use: choose another [invalid_input]",
+        "error: port taken [invalid_input]",
+        "error: unreachable [unavailable]",
     ]
 
 
@@ -134,7 +134,7 @@ def test_verbose_prints_the_traceback_before_the_error(monkeypatch: pytest.Monke
     monkeypatch.setenv(VERBOSE, "1")
     lines = ended(start("refuses"))[2].splitlines()
     assert lines[0].startswith("Traceback")
-    assert read_error(lines[-1]) == ("the port is in use: choose another", "invalid_input")
+    assert read_error(lines[-1]) == ("port taken", "invalid_input")
 
 
 @pytest.mark.parametrize(
@@ -154,10 +154,10 @@ def test_an_error_line_is_read_back(line: str, message: str, code: str) -> None:
     assert read_error(line) == (message, code)
 
 
-def test_following_a_parent_without_a_pipe_is_refused_in_a_sentence() -> None:
+def test_following_a_parent_without_a_pipe_is_refused() -> None:
     code, _, err = ended(start("waits", follow_parent=True, stdin=subprocess.DEVNULL))
     assert code == EXIT_REFUSED
-    assert err.startswith(f"error: {FOLLOW_PARENT}=1 means")
+    assert read_error(err)[1] == "service.stdin_not_a_pipe"
     assert len(err.splitlines()) == 1
 
 
@@ -194,10 +194,10 @@ def test_the_end_of_the_parents_pipe_means_stop() -> None:
     code, out, err = ended(process)  # closes the pipe
     assert code == 0
     assert out.endswith("stopped\n")
-    assert "parent_gone" in out + err
+    assert "parent_exited" in out + err
 
 
-def test_what_a_parent_writes_is_not_its_end() -> None:
+def test_input_from_the_parent_does_not_end_the_service() -> None:
     process = start("waits", follow_parent=True)
     assert is_ready(process)
     assert process.stdin is not None
@@ -284,7 +284,7 @@ async def test_cancelling_cancels_the_work_too() -> None:
     assert order == ["cancelled"]
 
 
-def test_what_a_process_creates_is_its_users_alone(tmp_path: Path) -> None:
+def test_files_of_a_process_are_private_to_its_user(tmp_path: Path) -> None:
     program = [sys.executable, "-c", PROGRAM.replace("{main}", "writes")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(
@@ -303,8 +303,8 @@ def test_a_folder_that_an_earlier_release_left_open_is_closed_and_what_is_in_it(
     (folder / "link").symlink_to(elsewhere)
     before = os.umask(0o022)
     try:
-        private_folder(folder)
-        private_folder(tmp_path / "new" / "below")
+        make_private_folder(folder)
+        make_private_folder(tmp_path / "new" / "below")
     finally:
         os.umask(before)
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (folder, *folder.iterdir())}

@@ -5,7 +5,8 @@ import pytest
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.runtime import toml
-from astraflow.runtime.toml import assignment, merged, read_toml
+from astraflow.runtime.toml import merge_tables, parse_override, read_toml
+from tests.errors import raises_code
 
 
 def write(folder: Path, text: str) -> Path:
@@ -20,45 +21,45 @@ def test_the_examples_in_the_docstrings_hold() -> None:
 
 def test_a_mistake_is_shown_with_file_line_and_column(tmp_path: Path) -> None:
     file = write(tmp_path, 'name = "x"\nseed 3\n')
-    with pytest.raises(InvalidInput, match=rf"{file}, line 2, column 6: expected '=' after a key"):
+    with raises_code(InvalidInput, "toml.invalid", f"{file}'", "line 2, column 6"):
         read_toml(file)
 
 
 def test_a_file_that_ends_too_early_is_shown_as_such(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match=r"line 1, column 9|end of document"):
+    with raises_code(InvalidInput, "toml.invalid", "run.toml"):
         read_toml(write(tmp_path, 'name = "x'))
 
 
-def test_a_file_that_is_not_text_is_refused_in_a_sentence(tmp_path: Path) -> None:
+def test_a_file_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "run.toml"
     file.write_bytes(b"name = '\xff'")
-    with pytest.raises(InvalidInput, match="not text in UTF-8"):
+    with raises_code(InvalidInput, "toml.invalid", "byte 8", "UTF-8"):
         read_toml(file)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match=r"absent\.toml cannot be read: No such file"):
+    with raises_code(InvalidInput, "toml.unreadable", "absent.toml"):
         read_toml(tmp_path / "absent.toml")
 
 
 def test_merging_leaves_both_sides_as_they_were() -> None:
     base, over = {"a": {"b": 1}}, {"a": {"c": 2}}
-    assert merged(base, over) == {"a": {"b": 1, "c": 2}}
+    assert merge_tables(base, over) == {"a": {"b": 1, "c": 2}}
     assert base == {"a": {"b": 1}}
     assert over == {"a": {"c": 2}}
 
 
 def test_the_same_kind_keeps_its_options() -> None:
-    assert merged({"loss": {"kind": "ppo", "clip": 0.2}}, {"loss": {"kind": "ppo", "dual": 3.0}}) == {
+    assert merge_tables({"loss": {"kind": "ppo", "clip": 0.2}}, {"loss": {"kind": "ppo", "dual": 3.0}}) == {
         "loss": {"kind": "ppo", "clip": 0.2, "dual": 3.0}
     }
 
 
 @pytest.mark.parametrize("text", ["batch_groups", "=3", "a..b=3"])
 def test_an_override_of_another_form_is_refused_with_an_example(text: str) -> None:
-    with pytest.raises(InvalidInput, match=r"write key=value"):
-        assignment(text)
+    with raises_code(InvalidInput, "toml.invalid_override", "key=value"):
+        parse_override(text)
 
 
 def test_an_override_may_hold_an_equals_sign() -> None:
-    assert assignment("summary=a=b") == {"summary": "a=b"}
+    assert parse_override("summary=a=b") == {"summary": "a=b"}

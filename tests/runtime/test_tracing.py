@@ -1,4 +1,4 @@
-"""Spans: one trace for a group wherever its hops happen, and nothing at all when nobody asked."""
+"""Spans: one trace per group across all processes, and no overhead without a recorder."""
 
 import asyncio
 import json
@@ -12,15 +12,24 @@ import pytest
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import GroupId, Version
 from astraflow.runtime import tracing
-from astraflow.runtime.spans import OtelRecorder, exporter_to
-from astraflow.runtime.tracing import SpanRecord, TracingConfig, begin_run, chosen, configure, from_text, span, to_text
+from astraflow.runtime.otel_export import OtelRecorder, create_exporter
+from astraflow.runtime.tracing import (
+    SpanRecord,
+    TracingConfig,
+    begin_run,
+    configure,
+    effective_config,
+    format_tracing,
+    parse_tracing,
+    span,
+)
 
 pytestmark = pytest.mark.anyio
 
 
 @dataclass
 class Kept:
-    """A recorder that keeps."""
+    """Recorder that stores spans in memory."""
 
     spans: list[SpanRecord] = field(default_factory=list)
 
@@ -59,7 +68,7 @@ def test_what_is_inside_a_hop_belongs_to_it() -> None:
     with span("rl.episode", group=GroupId("train:1"), version_now=Version(3)) as hop:
         with span("rl.generate", policy="solver"):
             pass
-        hop.note(node="node-1")
+        hop.annotate(node="node-1")
     inner, outer = kept.spans
     assert (inner.name, inner.trace, inner.parent) == ("rl.generate", outer.trace, outer.span)
     assert outer.parent is None
@@ -84,7 +93,7 @@ def test_a_push_of_several_groups_is_a_span_in_each_of_their_traces() -> None:
     kept = recording()
     with span("rl.push", groups=(group for group in ("train:1", "train:2", "train:1"))):
         pass
-    assert [one.trace for one in kept.spans] == [trace_of("train:1"), trace_of("train:2")]
+    assert [span.trace for span in kept.spans] == [trace_of("train:1"), trace_of("train:2")]
     assert kept.spans[0].began_ns == kept.spans[1].began_ns
 
 
@@ -93,9 +102,9 @@ def test_a_step_and_its_groups_link_to_each_other() -> None:
     with span("rl.step", step="solver:3", groups=["train:1", "train:2"]):
         pass
     step, *groups = kept.spans
-    assert step.links == tuple((one.trace, one.span) for one in groups)
-    assert [one.links for one in groups] == [((step.trace, step.span),)] * 2
-    assert len({step.trace, *(one.trace for one in groups)}) == 3
+    assert step.links == tuple((group.trace, group.span) for group in groups)
+    assert [group.links for group in groups] == [((step.trace, step.span),)] * 2
+    assert len({step.trace, *(group.trace for group in groups)}) == 3
 
 
 def test_a_version_is_one_trace_from_publish_to_apply() -> None:
@@ -103,16 +112,16 @@ def test_a_version_is_one_trace_from_publish_to_apply() -> None:
     for name in ("rl.publish", "rl.weights.fetch", "rl.weights.apply"):
         with span(name, version="solver:4"):
             pass
-    assert len({one.trace for one in kept.spans}) == 1
+    assert len({span.trace for span in kept.spans}) == 1
 
 
 def test_groups_are_known_when_the_hop_ends() -> None:
     kept = recording()
     with span("rl.lease") as hop:
-        hop.note(groups=["train:1"])
+        hop.annotate(groups=["train:1"])
     with span("rl.lease") as hop:
-        hop.note(groups=[])
-    assert [one.name for one in kept.spans] == ["rl.lease"]
+        hop.annotate(groups=[])
+    assert [span.name for span in kept.spans] == ["rl.lease"]
 
 
 def test_what_is_raised_passes_and_is_noted() -> None:
@@ -132,9 +141,9 @@ def test_a_share_of_groups_is_followed_the_same_one_everywhere() -> None:
                 pass
         with span("rl.step", step="solver:1", groups=groups):
             pass
-        names = [one.name for one in kept.spans]
+        names = [span.name for span in kept.spans]
         assert names.count("rl.episode") == names.count("rl.generate") == names.count("rl.step") - 1
-        return [str(one.attributes["rl.group"]) for one in kept.spans if one.name == "rl.episode"]
+        return [str(span.attributes["rl.group"]) for span in kept.spans if span.name == "rl.episode"]
 
     first = followed()
     assert first == followed()
@@ -151,7 +160,7 @@ async def test_hops_of_tasks_beside_each_other_do_not_mix() -> None:
                 await asyncio.sleep(0)
 
     await asyncio.gather(*(episode(f"train:{number}") for number in range(5)))
-    traces = {one.attributes["rl.group"]: one.trace for one in kept.spans if one.name == "rl.episode"}
+    traces = {span.attributes["rl.group"]: span.trace for span in kept.spans if span.name == "rl.episode"}
     for one in kept.spans:
         if one.name == "rl.generate":
             assert one.trace == traces[one.attributes["rl.group_seen"]]
@@ -167,7 +176,7 @@ def test_nothing_is_made_before_somebody_asks_and_the_run_is_known() -> None:
     configure(None)
     begin_run("run")
     with span("rl.push", groups=groups()) as hop:
-        hop.note(groups=groups())
+        hop.annotate(groups=groups())
     kept = Kept()
     configure(kept)
     with span("rl.push", groups=groups()):
@@ -176,7 +185,7 @@ def test_nothing_is_made_before_somebody_asks_and_the_run_is_known() -> None:
 
 
 def test_spans_are_written_as_opentelemetry_has_them(tmp_path: Path) -> None:
-    recorder = OtelRecorder(exporter_to(str(tmp_path / "traces"), role="trainer"), role="trainer")
+    recorder = OtelRecorder(create_exporter(str(tmp_path / "traces"), role="trainer"), role="trainer")
     configure(recorder)
     begin_run("run")
     with pytest.raises(ValueError, match="bad"), span("rl.step", step="solver:3", groups=["train:1"], rows=4):
@@ -197,28 +206,31 @@ def test_spans_are_written_as_opentelemetry_has_them(tmp_path: Path) -> None:
 
 def test_a_full_disk_costs_spans_and_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    recorder = OtelRecorder(exporter_to(str(tmp_path / "file" / "below"), role="node"), role="node")
+    recorder = OtelRecorder(create_exporter(str(tmp_path / "file" / "below"), role="node"), role="node")
     configure(recorder)
     begin_run("run")
+    worked = False
     with span("rl.episode", group="train:1"):
-        pass
+        worked = True
     recorder.close()
+    assert worked
+    assert (tmp_path / "file").read_text() == ""
 
 
 def test_the_environment_goes_before_the_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = TracingConfig(to="traces", share=0.5)
-    assert chosen(recipe) == recipe
-    assert from_text(to_text(recipe)) == recipe
+    assert effective_config(recipe) == recipe
+    assert parse_tracing(format_tracing(recipe)) == recipe
     monkeypatch.setenv(tracing.TRACES, "http://collector:4318#0.1")
-    assert chosen(recipe) == TracingConfig(to="http://collector:4318", share=0.1)
+    assert effective_config(recipe) == TracingConfig(to="http://collector:4318", share=0.1)
     monkeypatch.setenv(tracing.TRACES, "/tmp/traces")  # noqa: S108 (only a name)
-    assert chosen(recipe) == TracingConfig(to="/tmp/traces")  # noqa: S108 (as above)
+    assert effective_config(recipe) == TracingConfig(to="/tmp/traces")  # noqa: S108 (as above)
 
 
 @pytest.mark.parametrize("text", ["traces#all", "traces#2", "traces#"])
 def test_a_share_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(InvalidInput, match="share"):
-        from_text(text)
+        parse_tracing(text)
 
 
 def written(folder: Path) -> list[dict[str, Any]]:

@@ -1,11 +1,11 @@
-"""Signals with sensible defaults: one pool of alike nodes, and a trainer that needs twenty of them."""
+"""Signals with sensible defaults: one pool of identical nodes, and a trainer that needs twenty of them."""
 
 from typing import Any
 
 import numpy as np
 
-from astraflow.contract.advice import Mode
 from astraflow.contract.ids import PolicyId, PoolId
+from astraflow.contract.recommendations import Mode
 from astraflow.scaling.lifecycle import Phase
 from astraflow.scaling.options import PoolOptions, SizerOptions, Spec
 from astraflow.scaling.signals import NodeKind, NodeTable, Signals, StreamSignals
@@ -16,14 +16,14 @@ RATE = 1 / 30
 
 
 def stream(**more: Any) -> StreamSignals:
-    """20 nodes are needed: 64 groups every 120 s, of which 80 % are usable."""
+    """Returns a stream that needs 20 nodes: 64 groups every 120 s, of which 80 % are usable."""
     values: dict[str, Any] = {
         "policy": PolicyId("solver"),
         "compute_s": (120.0,) * 6,
         "groups_per_step": 64.0,
         "produced_per_usable": 1.25,
-        "wait_300_s": 0.0,
-        "wait_600_s": 0.0,
+        "wait_share_300_s": 0.0,
+        "wait_share_600_s": 0.0,
         "step_age_s": 10.0,
         "steps": 30,
     }
@@ -31,7 +31,7 @@ def stream(**more: Any) -> StreamSignals:
 
 
 def nodes(ready: int, *, pending: int = 0, pending_age_s: float = 60.0, rates: tuple[float, ...] = ()) -> NodeTable:
-    """All ready ones were busy for the whole window. rates: of each, instead of the usual one."""
+    """Returns nodes whose ready ones were busy for the whole window. rates: of each, instead of the default."""
     count = ready + pending
     is_ready = np.arange(count) < ready
     rate = np.array(rates or (RATE,) * ready) if ready else np.zeros(0)
@@ -54,6 +54,8 @@ def signals(table: NodeTable, *, at: float = 30_000.0, **more: Any) -> Signals:
     return Signals(at=at, nodes=table, **values | more)
 
 
-def spec(*, mode: Mode = Mode.ON, is_killed: bool = False, pool: dict[str, Any] | None = None, **options: Any) -> Spec:
+def spec(
+    *, mode: Mode = Mode.ON, is_kill_switch_on: bool = False, pool: dict[str, Any] | None = None, **options: Any
+) -> Spec:
     bounds = PoolOptions(**{"mode": mode, "max_nodes": 100, **(pool or {})})
-    return Spec(options=SizerOptions(**options), pools={POOL: bounds}, is_killed=is_killed)
+    return Spec(options=SizerOptions(**options), pools={POOL: bounds}, is_kill_switch_on=is_kill_switch_on)

@@ -1,11 +1,11 @@
-"""From reports to signals: what is measured of nodes and trainers, second by second."""
+"""Signals derived from reports: measurements of nodes and trainers, second by second."""
 
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from astraflow.contract.ids import PoolId
+from astraflow.contract.ids import PolicyId, PoolId
 from astraflow.contract.reports import NodeReport, NodeState, Report, StreamReport
 from astraflow.scaling.lifecycle import Phase
 from astraflow.scaling.observation import Observer
@@ -47,6 +47,29 @@ def test_nodes_that_are_gone_or_lost_are_left_out() -> None:
     assert observer.signals().nodes.phase.tolist() == [Phase.WARMING, Phase.READY, Phase.DRAINING]
 
 
+def test_pools_with_nodes_that_serve_some_policies_only_are_named() -> None:
+    observer = Observer(Spec())
+    whole, other = node(), stream(policy=PolicyId("verifier"))
+    policies = (stream().policy, other.policy)
+
+    def partial(name: str, pool: str, *served: PolicyId, **changes: Any) -> NodeReport:
+        return node(name, facts=replace(whole.facts, pool=PoolId(pool), policies=served), **changes)
+
+    observer.observe(
+        replace(
+            report(
+                0.0,
+                whole,
+                partial("node-2.2", "all", *policies),
+                partial("node-3.3", "some", policies[0], state=NodeState.JOINING),
+                partial("node-4.4", "past", policies[0], state=NodeState.GONE),
+            ),
+            streams=(stream(), other),
+        )
+    )
+    assert observer.signals().partial_pools == (PoolId("some"),)
+
+
 def test_a_step_is_measured_without_its_wait() -> None:
     observer = Observer(Spec())
     observer.observe(report(0.0, of=stream()))
@@ -54,20 +77,20 @@ def test_a_step_is_measured_without_its_wait() -> None:
     observer.observe(report(200.0, of=stream(3, wait_s=20.0, compute_s=125.0, publish_s=15.0)))
     (found,) = observer.signals().streams
     assert found.compute_s == (40.0, 50.0, 50.0)
-    assert found.wait_of_versions == pytest.approx(20 / 160)
+    assert found.wait_share_of_steps == pytest.approx(20 / 160)
 
 
 def test_a_wait_counts_while_it_lasts_and_once() -> None:
     observer = Observer(Spec())
     observer.observe(report(0.0, of=stream()))
-    assert observer.signals().streams[0].wait_300_s == 0.0
+    assert observer.signals().streams[0].wait_share_300_s == 0.0
     observer.observe(report(50.0, of=stream(is_waiting=True)))
     observer.observe(report(80.0, of=stream(is_waiting=True)))
-    assert observer.signals().streams[0].wait_300_s == pytest.approx(30 / 80)
-    observer.observe(report(90.0, of=stream()))  # it computes; the wait is told of with the step
-    assert observer.signals().streams[0].wait_300_s == pytest.approx(30 / 90)
+    assert observer.signals().streams[0].wait_share_300_s == pytest.approx(30 / 80)
+    observer.observe(report(90.0, of=stream()))  # it computes; the step reports the wait
+    assert observer.signals().streams[0].wait_share_300_s == pytest.approx(30 / 90)
     observer.observe(report(100.0, of=stream(1, wait_s=31.0, compute_s=20.0)))
-    assert observer.signals().streams[0].wait_300_s == pytest.approx(31 / 100)
+    assert observer.signals().streams[0].wait_share_300_s == pytest.approx(31 / 100)
 
 
 def test_what_filters_take_raises_what_must_be_produced() -> None:
@@ -76,7 +99,7 @@ def test_what_filters_take_raises_what_must_be_produced() -> None:
     observer.signals()
     observer.observe(report(30.0, node(done=80), of=stream(1, admitted=12, trained=8, dropped={"stale": 2})))
     (found,) = observer.signals().streams
-    assert found.produced_per_usable == pytest.approx((20 + 4) / (10 + 4))  # a batch of four is taken to be as usual
+    assert found.produced_per_usable == pytest.approx((20 + 4) / (10 + 4))  # a batch of four counts as typical
     assert found.groups_per_step == 8
 
 

@@ -1,4 +1,4 @@
-"""What holds whatever is measured: generated signals, several ticks in a row, rows that cannot be right among them."""
+"""Invariants of the sizer for any measurement: generated signals, several ticks in a row, invalid rows among them."""
 
 from dataclasses import replace
 
@@ -6,13 +6,13 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from astraflow.contract.advice import Mode, Reason
 from astraflow.contract.ids import PolicyId, PoolId
-from astraflow.scaling.lifecycle import Happening, Phase, following
+from astraflow.contract.recommendations import Mode, Reason
+from astraflow.scaling.lifecycle import Phase, PhaseEvent, next_phase
 from astraflow.scaling.options import PoolOptions, SizerOptions, Spec
 from astraflow.scaling.signals import LaunchSignals, NodeKind, NodeTable, Signals, StreamSignals
 from astraflow.scaling.sizer import decide
-from astraflow.scaling.state import SizerState, Verdict
+from astraflow.scaling.state import SizerResult, SizerState
 
 POOLS = (PoolId("one"), PoolId("two"))
 ANY_NUMBER = st.floats(allow_nan=True, allow_infinity=True)
@@ -37,7 +37,7 @@ def pool_options(draw: st.DrawFn) -> PoolOptions:
 @st.composite
 def specs(draw: st.DrawFn) -> Spec:
     options = SizerOptions(
-        policy=draw(st.sampled_from(["sizer", "plain"])),
+        rule=draw(st.sampled_from(["sizer", "baseline"])),
         max_nodes=draw(st.integers(0, 60)),
         max_dollars_per_hour=draw(st.none() | st.floats(0, 100)),
         max_dollars_per_day=draw(st.none() | st.floats(0, 1000)),
@@ -45,7 +45,9 @@ def specs(draw: st.DrawFn) -> Spec:
         sustain_up_ticks=1,
         sustain_down_ticks=draw(st.integers(1, 3)),
     )
-    return Spec(options=options, pools={pool: draw(pool_options()) for pool in POOLS}, is_killed=draw(st.booleans()))
+    return Spec(
+        options=options, pools={pool: draw(pool_options()) for pool in POOLS}, is_kill_switch_on=draw(st.booleans())
+    )
 
 
 @st.composite
@@ -55,18 +57,18 @@ def streams(draw: st.DrawFn) -> StreamSignals:
         compute_s=tuple(draw(st.lists(st.floats(0.1, 500) | ANY_NUMBER, max_size=10))),
         groups_per_step=draw(st.floats(0, 100) | ANY_NUMBER),
         produced_per_usable=draw(st.floats(1, 5) | ANY_NUMBER),
-        wait_300_s=draw(st.floats(0, 1)),
-        wait_600_s=draw(st.floats(0, 1)),
+        wait_share_300_s=draw(st.floats(0, 1)),
+        wait_share_600_s=draw(st.floats(0, 1)),
         step_age_s=draw(st.floats(0, 3000)),
         steps=draw(st.integers(0, 100)),
-        wait_of_versions=draw(st.floats(0, 1)),
-        consumed_over_entered=draw(st.floats(0, 3) | ANY_NUMBER),
+        wait_share_of_steps=draw(st.floats(0, 1)),
+        consumed_per_entered=draw(st.floats(0, 3) | ANY_NUMBER),
     )
 
 
 @st.composite
 def node_tables(draw: st.DrawFn) -> NodeTable:
-    """Drawn by a seed: a list of floats for each column would take hypothesis longer than the sizer."""
+    """Draws values from a seed: a list of floats for each column would take hypothesis longer than the sizer."""
     count = draw(st.integers(0, 12))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     wrong = draw(st.sampled_from([0.0, 0.3]))
@@ -113,14 +115,14 @@ def signals(draw: st.DrawFn) -> Signals:
 def several_ticks(draw: st.DrawFn) -> list[Signals]:
     begun = draw(st.floats(0, 1e6))
     found = draw(st.lists(signals(), min_size=1, max_size=5))
-    return [replace(one, at=begun + 30.0 * tick) for tick, one in enumerate(found)]
+    return [replace(tick_, at=begun + 30.0 * tick) for tick, tick_ in enumerate(found)]
 
 
-def verdicts(ticks: list[Signals], spec: Spec) -> list[tuple[SizerState, Signals, Verdict]]:
+def verdicts(ticks: list[Signals], spec: Spec) -> list[tuple[SizerState, Signals, SizerResult]]:
     state, found = SizerState(), []
-    for one in ticks:
-        verdict = decide(one, spec, state)
-        found.append((state, one, verdict))
+    for tick in ticks:
+        verdict = decide(tick, spec, state)
+        found.append((state, tick, verdict))
         state = verdict.state
     return found
 
@@ -129,7 +131,7 @@ def verdicts(ticks: list[Signals], spec: Spec) -> list[tuple[SizerState, Signals
 @settings(max_examples=200)
 def test_every_target_is_within_the_bounds_of_its_pool(ticks: list[Signals], spec: Spec) -> None:
     for _, _, verdict in verdicts(ticks, spec):
-        for advice in verdict.advice:
+        for advice in verdict.recommendations:
             assert spec.pools[advice.pool].min_nodes <= advice.target <= spec.pools[advice.pool].max_nodes
             assert advice.reasons
             assert advice.sentence.endswith(".")
@@ -140,29 +142,31 @@ def test_every_target_is_within_the_bounds_of_its_pool(ticks: list[Signals], spe
 def test_targets_above_the_dollar_cap_are_those_that_must_not_fall(ticks: list[Signals], spec: Spec) -> None:
     cap = spec.options.max_dollars_per_hour
     for _, _, verdict in verdicts(ticks, spec):
-        is_held = spec.is_killed or any(Reason.STALE_INPUT in advice.reasons for advice in verdict.advice)
-        prices = {advice.pool: advice.inputs["price_per_hour"] for advice in verdict.advice}
-        cost = sum(advice.target * prices[advice.pool] for advice in verdict.advice)
-        if cap is None or is_held or cost <= cap + 1e-6:
+        is_overridden = spec.is_kill_switch_on or any(
+            Reason.STALE_INPUT in advice.reasons for advice in verdict.recommendations
+        )
+        prices = {advice.pool: advice.inputs["price_per_hour"] for advice in verdict.recommendations}
+        cost = sum(advice.target * prices[advice.pool] for advice in verdict.recommendations)
+        if cap is None or is_overridden or cost <= cap + 1e-6:
             continue
-        for advice in verdict.advice:
+        for advice in verdict.recommendations:
             options = spec.pools[advice.pool]
-            may_fall = options.mode in (Mode.ADVISE, Mode.ON) and prices[advice.pool] > 0
-            assert advice.target <= options.floor or not may_fall
+            may_shrink = options.mode in (Mode.ADVISE, Mode.ON) and prices[advice.pool] > 0
+            assert advice.target <= options.floor or not may_shrink
 
 
 @given(several_ticks(), specs())
 @settings(max_examples=200)
 def test_nothing_falls_on_stale_data_or_with_the_kill_switch_on(ticks: list[Signals], spec: Spec) -> None:
-    for state, one, verdict in verdicts(ticks, spec):
-        for advice in verdict.advice:
-            is_held = spec.is_killed or Reason.STALE_INPUT in advice.reasons
-            if not is_held or advice.mode is Mode.OFF or Reason.LAUNCHES_FAIL in advice.reasons:
+    for state, recommendation, verdict in verdicts(ticks, spec):
+        for advice in verdict.recommendations:
+            is_overridden = spec.is_kill_switch_on or Reason.STALE_INPUT in advice.reasons
+            if not is_overridden or advice.mode is Mode.OFF or Reason.LAUNCHES_FAILING in advice.reasons:
                 continue
             before = state.targets.get(advice.pool, advice.present)
             options = spec.pools[advice.pool]
             most = min(options.max_nodes, options.quota if options.quota is not None else options.max_nodes)
-            failures = one.launches[POOLS[0]].failures if advice.pool == POOLS[0] else 0
+            failures = recommendation.launches[POOLS[0]].failures if advice.pool == POOLS[0] else 0
             if failures < spec.options.breaker_failures:
                 assert advice.target >= min(before, max(options.floor, most))
 
@@ -177,29 +181,29 @@ def test_the_same_input_gives_the_same_advice(ticks: list[Signals], spec: Spec) 
 def test_an_error_in_one_nodes_record_leaves_that_node_unmeasured_and_changes_nothing_else(
     ticks: list[Signals], spec: Spec, wrong: float, data: st.DataObject
 ) -> None:
-    one = ticks[0]
-    if not one.nodes.ids:
+    first_tick = ticks[0]
+    if not first_tick.nodes.ids:
         return
-    row = data.draw(st.integers(0, len(one.nodes.ids) - 1))
+    row = data.draw(st.integers(0, len(first_tick.nodes.ids) - 1))
 
     def with_row(value: float) -> Signals:
         columns = {
-            name: getattr(one.nodes, name).copy()
+            name: getattr(first_tick.nodes, name).copy()
             for name in ("groups_long", "busy_long_s", "groups_short", "busy_short_s")
         }
         for column in columns.values():
             column[row] = value
-        return replace(one, nodes=replace(one.nodes, **columns))
+        return replace(first_tick, nodes=replace(first_tick.nodes, **columns))
 
     broken, unmeasured = (decide(with_row(value), spec, SizerState()) for value in (wrong, 0.0))
-    assert repr([replace(advice, input_hash="") for advice in broken.advice]) == repr(
-        [replace(advice, input_hash="") for advice in unmeasured.advice]
+    assert repr([replace(advice, input_hash="") for advice in broken.recommendations]) == repr(
+        [replace(advice, input_hash="") for advice in unmeasured.recommendations]
     )
 
 
 def test_every_happening_is_answered_in_every_phase() -> None:
     for phase in Phase:
-        for happening in Happening:
-            after = following(phase, happening)
-            assert after >= phase  # nobody comes back
-            assert following(Phase.GONE, happening) is Phase.GONE
+        for happening in PhaseEvent:
+            after = next_phase(phase, happening)
+            assert after >= phase  # phases never go back
+            assert next_phase(Phase.GONE, happening) is Phase.GONE

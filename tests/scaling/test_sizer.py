@@ -1,12 +1,12 @@
-"""Single decisions: what the rule says, and why, for one set of signals after the other."""
+"""Single decisions: the rule's targets and reasons for one set of signals after the other."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from astraflow.contract.advice import ADVICE_INPUTS, Cap, Mode, PoolAdvice, Reason
 from astraflow.contract.ids import PolicyId, PoolId
+from astraflow.contract.recommendations import RECOMMENDATION_INPUTS, LimitInEffect, Mode, PoolRecommendation, Reason
 from astraflow.scaling.options import PoolOptions, SizerOptions, Spec
 from astraflow.scaling.signals import LaunchSignals, NodeKind, Signals
 from astraflow.scaling.sizer import decide
@@ -14,16 +14,18 @@ from astraflow.scaling.state import SizerState
 from tests.scaling.make import POOL, RATE, nodes, signals, spec, stream
 
 
-def ticks(given: Signals, count: int, told: Spec, state: SizerState | None = None) -> tuple[PoolAdvice, SizerState]:
-    """The same signals for so many ticks."""
+def ticks(
+    given: Signals, count: int, told: Spec, state: SizerState | None = None
+) -> tuple[PoolRecommendation, SizerState]:
+    """Decides on the same signals for that many ticks."""
     state = state or SizerState()
     for tick in range(count):
         verdict = decide(replace(given, at=given.at + 30.0 * tick), told, state)
         state = verdict.state
-    return verdict.advice[0], state
+    return verdict.recommendations[0], state
 
 
-def test_enough_nodes_stay() -> None:
+def test_a_pool_inside_the_band_keeps_its_target() -> None:
     advice, _ = ticks(signals(nodes(22)), 20, spec())
     assert (advice.target, advice.reasons) == (22, (Reason.INSIDE_BAND,))
     assert advice.band_low == pytest.approx(20, abs=0.3)
@@ -39,7 +41,7 @@ def test_too_few_nodes_are_confirmed_for_a_tick_and_then_brought_to_the_aim_at_o
     assert (first.target, first.reasons) == (15, (Reason.CONFIRMING_UP,))
     second, state = ticks(signals(nodes(15), at=30_030.0), 1, spec(), state)
     assert (second.target, second.reasons) == (22, (Reason.BELOW_BAND,))
-    # What is ordered counts: while it is on its way nothing is ordered again.
+    # Requested nodes count: while they start, no further nodes are requested.
     later, _ = ticks(signals(nodes(15, pending=7), at=30_060.0), 8, spec(), state)
     assert later.target == 22
 
@@ -50,7 +52,7 @@ def test_less_than_half_is_acted_on_at_once() -> None:
 
 
 def short(factor: float) -> Signals:
-    """22 nodes, of which the last three minutes finished that share of what they usually do."""
+    """Returns 22 nodes that in the last three minutes finished that share of their usual groups."""
     table = nodes(22)
     return signals(replace(table, groups_short=table.groups_short * factor))
 
@@ -85,10 +87,10 @@ def test_a_surplus_is_retired_after_five_minutes_half_of_it_and_a_quarter_of_the
 
 
 def test_a_trainer_that_waits_keeps_a_surplus() -> None:
-    waits = signals(nodes(40), streams=(stream(wait_600_s=0.05),))
+    waits = signals(nodes(40), streams=(stream(wait_share_600_s=0.05),))
     advice, _ = ticks(waits, 20, spec())
-    assert (advice.target, advice.reasons[0]) == (40, Reason.WAITED_LATELY)
-    assert "waited lately, although capacity is 2.00 of its need now" in advice.sentence
+    assert (advice.target, advice.reasons[0]) == (40, Reason.TRAINER_WAITED_RECENTLY)
+    assert "2.00" in advice.sentence
 
 
 def test_a_pool_in_which_every_node_carries_keeps_them_all() -> None:
@@ -122,7 +124,7 @@ def test_two_shorter_steps_are_believed_and_one_is_not() -> None:
 
 
 def test_a_wait_that_capacity_does_not_explain_raises_the_demand_little_by_little() -> None:
-    waits = signals(nodes(23), streams=(stream(wait_300_s=0.2, wait_600_s=0.2),))
+    waits = signals(nodes(23), streams=(stream(wait_share_300_s=0.2, wait_share_600_s=0.2),))
     advice, state = ticks(waits, 11, spec())
     assert advice.reasons == (Reason.TRIMMED,)
     assert state.trim == pytest.approx(1.1, abs=0.01)
@@ -148,7 +150,7 @@ def test_at_a_cap_a_slow_node_goes_first_and_another_comes_in_its_place() -> Non
     told, rates = spec(pool={"max_nodes": 20}), (RATE * 0.2, RATE * 0.1, *(RATE,) * 18)
     advice, state = ticks(signals(nodes(20, rates=rates)), 11, told)
     assert (advice.target, advice.victims) == (19, ("node-1",)), "one at a time, the slowest first"
-    assert (Reason.REPLACING in advice.reasons, advice.capped_by) == (True, (Cap.MAX_NODES,))
+    assert (Reason.REPLACING in advice.reasons, advice.limited_by) == (True, (LimitInEffect.MAX_NODES,))
     kept = (rates[0], *rates[2:])
     for in_its_place in (nodes(19, rates=kept), nodes(19, pending=1, rates=kept)):
         advice, state = ticks(signals(in_its_place, at=30_330.0), 2, told, state)
@@ -159,7 +161,7 @@ def test_at_a_cap_a_slow_node_goes_first_and_another_comes_in_its_place() -> Non
     assert advice.victims == ()
 
 
-def test_at_a_cap_nobody_goes_whose_pool_may_not_be_smaller() -> None:
+def test_at_a_limit_no_node_of_a_pool_at_its_minimum_is_removed() -> None:
     rates = (RATE * 0.1, *(RATE,) * 19)
     advice, _ = ticks(signals(nodes(20, rates=rates)), 11, spec(pool={"max_nodes": 20, "min_nodes": 20}))
     assert (advice.target, advice.victims) == (20, ())
@@ -175,11 +177,11 @@ def test_at_a_cap_no_node_that_works_goes_to_save_money_while_there_are_too_few(
     table = replace(nodes(15), kind=np.where(np.arange(15) < 8, 0, 1))
     given = signals(table, kinds=(NodeKind(pool=dear), NodeKind(pool=cheap)))
     state = SizerState()
-    for tick in range(70):  # beyond the half hour after which a swap is thought of
+    for tick in range(70):  # longer than the half hour after which a swap is considered
         verdict = decide(replace(given, at=given.at + 30.0 * tick), told, state)
         state = verdict.state
-        assert not any(advice.victims for advice in verdict.advice)
-    assert sum(advice.target for advice in verdict.advice) == 15
+        assert not any(advice.victims for advice in verdict.recommendations)
+    assert sum(advice.target for advice in verdict.recommendations) == 15
 
 
 def test_silent_nodes_hold_everything() -> None:
@@ -192,16 +194,16 @@ def test_silent_nodes_hold_everything() -> None:
 def test_a_trainer_without_steps_holds_everything_unless_it_waits_for_nodes() -> None:
     stuck, _ = ticks(signals(nodes(40), streams=(stream(step_age_s=2000.0),)), 30, spec())
     assert (stuck.target, stuck.reasons) == (40, (Reason.STALE_INPUT,))
-    starved = stream(step_age_s=2000.0, wait_300_s=1.0, wait_600_s=1.0)
+    starved = stream(step_age_s=2000.0, wait_share_300_s=1.0, wait_share_600_s=1.0)
     assert ticks(signals(nodes(5), streams=(starved,)), 2, spec())[0].target == 22
 
 
 def test_without_busy_times_the_published_rule_decides() -> None:
     table = nodes(10)
     blind = replace(table, busy_long_s=np.zeros(10), busy_short_s=np.zeros(10))
-    waits = stream(wait_of_versions=0.3)
+    waits = stream(wait_share_of_steps=0.3)
     advice, _ = ticks(signals(blind, streams=(waits,)), 1, spec())
-    assert (advice.policy, advice.target) == ("plain", 15)
+    assert (advice.policy, advice.target) == ("baseline", 15)
     assert advice.reasons[0] is Reason.PLAIN_RULE
 
 
@@ -213,23 +215,23 @@ def test_before_the_first_step_nothing_moves() -> None:
 @pytest.mark.parametrize(
     ("told", "target", "cap"),
     [
-        (spec(pool={"max_nodes": 18}), 18, Cap.MAX_NODES),
-        (spec(pool={"quota": 17}), 17, Cap.QUOTA),
-        (spec(max_dollars_per_hour=16.0), 16, Cap.DOLLARS_PER_HOUR),
-        (spec(max_nodes=19), 19, Cap.MAX_NODES),
-        (spec(is_killed=True), 15, Cap.KILL_SWITCH),
+        (spec(pool={"max_nodes": 18}), 18, LimitInEffect.MAX_NODES),
+        (spec(pool={"quota": 17}), 17, LimitInEffect.QUOTA),
+        (spec(max_dollars_per_hour=16.0), 16, LimitInEffect.DOLLARS_PER_HOUR),
+        (spec(max_nodes=19), 19, LimitInEffect.MAX_NODES),
+        (spec(is_kill_switch_on=True), 15, LimitInEffect.KILL_SWITCH),
     ],
 )
-def test_a_cap_holds_an_order_back_and_is_named(told: Spec, target: int, cap: Cap) -> None:
+def test_a_cap_holds_an_order_back_and_is_named(told: Spec, target: int, cap: LimitInEffect) -> None:
     advice, _ = ticks(signals(nodes(15)), 2, told)
     assert advice.target == target
-    assert cap in advice.capped_by
+    assert cap in advice.limited_by
 
 
 def test_orders_are_limited_to_two_in_ten_minutes() -> None:
-    state = SizerState(ups=(29_900.0, 29_950.0), targets={POOL: 15}, presents={POOL: 15})
+    state = SizerState(scale_ups=(29_900.0, 29_950.0), targets={POOL: 15}, present_nodes={POOL: 15})
     advice, _ = ticks(signals(nodes(15)), 3, spec(), state)
-    assert (advice.target, advice.capped_by) == (15, (Cap.ACTION_BUDGET,))
+    assert (advice.target, advice.limited_by) == (15, (LimitInEffect.ACTION_BUDGET,))
 
 
 def test_modes_limit_what_is_advised() -> None:
@@ -239,11 +241,11 @@ def test_modes_limit_what_is_advised() -> None:
     assert (off.target, off.reasons[0]) == (15, Reason.SWITCHED_OFF)
 
 
-def test_nodes_that_nobody_ordered_are_part_of_the_pool() -> None:
+def test_nodes_that_were_not_ordered_count_in_the_pool() -> None:
     _, state = ticks(signals(nodes(21)), 3, spec())
     verdict = decide(signals(nodes(23), at=30_090.0), spec(), state)
-    assert verdict.advice[0].target == 23
-    assert not verdict.moved
+    assert verdict.recommendations[0].target == 23
+    assert not verdict.changed_pools
 
 
 def test_the_cheapest_pool_is_filled_first_and_never_holds_nearly_all() -> None:
@@ -253,7 +255,7 @@ def test_the_cheapest_pool_is_filled_first_and_never_holds_nearly_all() -> None:
     table = replace(nodes(12), kind=np.arange(12) % 2)
     given = signals(table, kinds=kinds)
     verdict = decide(given, Spec(options=SizerOptions(sustain_up_ticks=1), pools=pools), SizerState())
-    cheap, dear = (advice.target for advice in verdict.advice)
+    cheap, dear = (advice.target for advice in verdict.recommendations)
     assert cheap + dear == 22
     assert cheap == 15
 
@@ -266,29 +268,43 @@ def test_a_pool_whose_launches_fail_gets_no_orders_while_another_can_take_them()
     failing = {names[0]: LaunchSignals(failures=3, failed_at=29_990.0)}
     given = signals(table, kinds=kinds, launches=failing)
     verdict = decide(given, Spec(options=SizerOptions(sustain_up_ticks=1), pools=pools), SizerState())
-    assert [advice.target for advice in verdict.advice] == [6, 16]
+    assert [advice.target for advice in verdict.recommendations] == [6, 16]
 
 
 def test_nodes_that_come_late_open_their_only_pool_again() -> None:
     _, state = ticks(signals(nodes(15)), 2, spec())
     assert state.targets == {POOL: 22}
     late, state = ticks(signals(nodes(15), at=31_000.0), 5, spec(), state)
-    assert Cap.BREAKER in late.capped_by
+    assert LimitInEffect.BREAKER in late.limited_by
     come, state = ticks(signals(nodes(22), at=31_150.0), 1, spec(), state)
-    assert come.capped_by == ()
+    assert come.limited_by == ()
     more, _ = ticks(signals(nodes(22), at=31_180.0, streams=(stream(compute_s=(60.0,) * 6),)), 3, spec(), state)
     assert more.target == 43
+
+
+@pytest.mark.parametrize("count", [5, 40])
+@pytest.mark.parametrize("rule", ["sizer", "baseline"])
+def test_nodes_that_serve_some_policies_only_are_not_counted_as_whole_nodes(count: int, rule: str) -> None:
+    mixed = signals(nodes(count), partial_pools=(PoolId("judges"),))
+    advice, state = ticks(mixed, 20, spec(rule=rule))
+    assert (advice.target, advice.reasons) == (count, (Reason.PARTIAL_NODES,))
+    assert not advice.inputs.keys() & {"ratio", "demand_groups_per_s", "capacity_groups_per_s"}
+    assert "judges" in advice.sentence
+    bounded, _ = ticks(mixed, 1, spec(pool={"min_nodes": 7, "max_nodes": 30}), state)
+    assert bounded.target == min(30, max(7, count))  # the bounds apply
+    whole, _ = ticks(signals(nodes(count), at=31_000.0), 20, spec(), state)
+    assert whole.target != count
 
 
 def test_a_launch_of_seconds_may_take_a_minute() -> None:
     quick = spec(pool={"launch_delay_s": 2.0})
     _, state = ticks(signals(nodes(15)), 2, quick)
     waited, _ = ticks(signals(nodes(15), at=30_080.0), 1, quick, state)
-    assert (waited.target, waited.capped_by) == (22, ())
+    assert (waited.target, waited.limited_by) == (22, ())
 
 
 def test_a_change_that_chance_hides_in_one_step_is_seen_in_three() -> None:
-    """The median of the ratios of earlier ticks does not hold it up."""
+    """Reacts in spite of the median of the ratios of earlier ticks."""
     usual, faster = (120.0, 110.0, 130.0, 119.0, 122.0, 118.0, 121.0), (75.0, 95.0, 70.0)
     _, state = ticks(signals(nodes(22), streams=(stream(compute_s=usual),)), 10, spec())
     advice, _ = ticks(signals(nodes(22), at=30_330.0, streams=(stream(compute_s=usual + faster),)), 2, spec(), state)
@@ -297,6 +313,6 @@ def test_a_change_that_chance_hides_in_one_step_is_seen_in_three() -> None:
 
 def test_every_input_is_one_that_the_contract_explains() -> None:
     advice, _ = ticks(signals(nodes(22)), 1, spec())
-    assert advice.inputs.keys() <= ADVICE_INPUTS.keys()
+    assert advice.inputs.keys() <= RECOMMENDATION_INPUTS.keys()
     assert advice.input_hash == ticks(signals(nodes(22)), 1, spec())[0].input_hash
     assert advice.input_hash != ticks(signals(nodes(21)), 1, spec())[0].input_hash

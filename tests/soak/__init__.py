@@ -1,1 +1,1 @@
-"""The soak: real processes under random faults, and an independent ledger that says whether the promises held."""
+"""The soak: real processes under random faults, and an independent ledger that checks the invariants."""

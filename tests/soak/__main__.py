@@ -2,8 +2,8 @@
 
     python -m tests.soak [--minutes 1] [--kills 0] [--seed 0] [--json FILE] [--directory FOLDER]
 
-Ends with code 0 only if no promise was seen broken and at most 1 % of the groups were discarded. The seed decides which
-faults come when; what they meet depends on the machine, so a seed that found something is worth several tries.
+Exits with code 0 only if no invariant was violated and at most 1 % of the groups were discarded. The seed determines
+the faults and their times; their effects depend on the machine, so repeat a seed that found a violation.
 """
 
 import argparse
@@ -18,19 +18,19 @@ from pathlib import Path
 
 from astraflow.runtime.logs import configure
 from tests.soak.figures import as_json, figures, table
-from tests.soak.soak import Length, Outcome, soak
+from tests.soak.scenario import Outcome, SoakLength, soak
 
 MAX_DISCARDED = 0.01
-"""Share of the groups."""
+"""Share of the groups that may be discarded."""
 
 SHOWN = 20
-"""Violations that are printed in full."""
+"""Number of violations to print in full."""
 
 
 def main() -> int:
-    """Run one soak; returns the exit code."""
+    """Runs one soak; returns the exit code."""
     chosen = _arguments()
-    for number in (signal.SIGINT, signal.SIGTERM):  # either way nothing is left behind, not even what stands still
+    for number in (signal.SIGINT, signal.SIGTERM):  # in either case all processes end, also stopped ones
         signal.signal(number, signal.default_int_handler)
     configure(level="ERROR")
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)
@@ -42,7 +42,7 @@ def main() -> int:
         sys.stdout.flush()
 
     say(f"seed {chosen.seed}; logs and state in {directory}")
-    length = Length(seconds=60 * chosen.minutes, kills=chosen.kills)
+    length = SoakLength(seconds=60 * chosen.minutes, kills=chosen.kills)
     outcome = asyncio.run(soak(chosen.seed, length, directory, say))
     found = figures(outcome, seed=chosen.seed)
     if chosen.json is not None:

@@ -1,4 +1,4 @@
-"""What came of a soak, as a table and as JSON."""
+"""Results of a soak, as a table and as JSON."""
 
 import statistics
 from bisect import bisect_right
@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from astraflow.contract.ids import PolicyId
-from tests.soak.plan import LONG_S
+from tests.soak.fault_plan import LONG_S
 from tests.soak.results import ACCEPTED
-from tests.soak.rules import Promise
-from tests.soak.soak import Outcome
+from tests.soak.rules import Invariant
+from tests.soak.scenario import Outcome
 from tests.soak.topology import DATAFLOW, WEIGHTS, role_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovery:
-    """Seconds from a kill to the next step of every policy that needed the process, others being killed meanwhile."""
+    """Seconds from a kill to the next step of every policy that needed the process, during kills of other processes."""
 
     kills: int
     median: float
@@ -26,50 +26,50 @@ class Recovery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """Of one soak."""
+    """Results of one soak."""
 
     seed: int
     storm_s: float
     kills: dict[str, int]
-    """By role."""
+    """Kills by role."""
     stops: int
     ends: int
     disturbed: dict[str, int]
     recoveries: dict[str, Recovery]
-    """By role, `all`, and `alone`: those of all that nothing else befell whatever was needed for the next steps."""
+    """Recoveries by role, `all`, and `alone`: kills without another fault of the processes needed for the next step."""
     steps: dict[str, int]
     groups: int
-    """Issued."""
+    """Issued groups."""
     episodes: int
-    """Counted."""
+    """Accepted episodes."""
     leased: int
-    """Tasks handed out, again after a loss too."""
+    """Leased tasks, with repeated leases after a loss."""
     duplicates: int
-    """Results that were refused because another one counted."""
+    """Results that were refused because another one was accepted."""
     redelivered: int
     """Batches served more than once."""
     discarded: int
-    """Groups of finished results that were dropped because they were too old, or too many members failed."""
+    """Finished groups that were dropped as stale or because too many members failed."""
     discarded_share: float
     shed: int
-    """Shares of groups that other policies trained on, dropped by a stream whose trainer stood still."""
+    """Shares of groups that other policies trained on, dropped by a stream whose trainer was stopped."""
     broken: dict[str, int]
-    """Violations by promise: all of them 0 is what this is for."""
+    """Violations by invariant: all 0 in a successful soak."""
     reports: int
-    """Looked at and found to add up, if nothing else is said."""
+    """Checked reports, all balanced unless stated otherwise."""
     disk_max_mib: float
     rss_max_mib: float
     rss_slope_mib_per_min: float
-    """Over the second half of the storm, when what is bounded has reached its bound."""
+    """Over the second half of the faults, when bounded state has reached its bound."""
 
     @property
     def total_kills(self) -> int:
-        """Of all roles."""
+        """Kills of all roles."""
         return sum(self.kills.values())
 
 
 def figures(outcome: Outcome, *, seed: int) -> Figures:
-    """Add it up."""
+    """Computes the figures."""
     report, results = outcome.report, outcome.ledger.results
     groups = sum(flow.issued for flow in report.flows) if report else 0
     ended = sum(sum(flow.dropped.values()) + flow.admitted for flow in report.flows) if report else 0
@@ -78,14 +78,14 @@ def figures(outcome: Outcome, *, seed: int) -> Figures:
     return Figures(
         seed=seed,
         storm_s=outcome.storm_s,
-        kills=dict(sorted(Counter(role_of(name) for _, name in outcome.tally.kills).items())),
-        stops=sum(outcome.tally.stops.values()),
-        ends=sum(outcome.tally.ends.values()),
+        kills=dict(sorted(Counter(role_of(name) for _, name in outcome.fault_counts.kills).items())),
+        stops=sum(outcome.fault_counts.stops.values()),
+        ends=sum(outcome.fault_counts.ends.values()),
         disturbed=dict(sorted(outcome.disturbed.items())),
         recoveries=_recoveries(outcome),
         steps={str(policy): steps for policy, steps in outcome.ledger.steps().items()},
         groups=groups,
-        episodes=sum(count for fate, count in _episodes(outcome).items() if fate == ACCEPTED),
+        episodes=sum(count for outcome, count in _episodes(outcome).items() if outcome == ACCEPTED),
         leased=results.leased,
         duplicates=results.refused,
         redelivered=sum(lineage.redelivered for lineage in outcome.ledger.lineages.values()),
@@ -101,15 +101,15 @@ def figures(outcome: Outcome, *, seed: int) -> Figures:
 
 
 def table(found: Figures) -> str:
-    """For people."""
+    """Formats the figures as a table."""
     kills = ", ".join(f"{count} {role}" for role, count in found.kills.items())
-    troubles = ", ".join(f"{count} {kind}" for kind, count in found.disturbed.items())
+    problems = ", ".join(f"{count} {kind}" for kind, count in found.disturbed.items())
     steps = ", ".join(f"{count} {policy}" for policy, count in found.steps.items())
     lines = [
         ("storm", f"{found.storm_s:.0f} s, seed {found.seed}"),
         ("kills", f"{found.total_kills} ({kills})"),
         ("stops, endings", f"{found.stops}, {found.ends}"),
-        ("links disturbed", f"{sum(found.disturbed.values())} ({troubles})"),
+        ("links disturbed", f"{sum(found.disturbed.values())} ({problems})"),
         ("steps", steps),
         ("groups, results", f"{found.groups} issued, {found.episodes} counted, {found.leased} tasks handed out"),
         ("came too late", f"{found.duplicates} results refused as duplicates, {found.redelivered} batches redelivered"),
@@ -119,20 +119,23 @@ def table(found: Figures) -> str:
         ("reports", f"{found.reports} looked at"),
     ]
     lines += [
-        (f"recovery, {role}", f"{one.median:.1f} s median, {one.p99:.1f} s p99, {one.longest:.1f} s longest")
-        for role, one in found.recoveries.items()
+        (
+            f"recovery, {role}",
+            f"{recovery.median:.1f} s median, {recovery.p99:.1f} s p99, {recovery.longest:.1f} s longest",
+        )
+        for role, recovery in found.recoveries.items()
     ]
     lines += [(promise, str(count)) for promise, count in found.broken.items()]
     return "\n".join(f"{name:18}  {value}" for name, value in lines)
 
 
 def as_json(found: Figures) -> dict[str, object]:
-    """For machines."""
+    """Returns the figures as JSON."""
     return {**asdict(found), "total_kills": found.total_kills}
 
 
 def _discarded(outcome: Outcome) -> int:
-    """Groups, not shares: one that is stale for two policies counts once for each stream that dropped it."""
+    """Counts groups, not shares: a group that is stale for two policies counts once for each stream that dropped it."""
     if outcome.report is None:
         return 0
     stale = sum(stream.dropped.get("stale", 0) for stream in outcome.report.streams)
@@ -148,12 +151,12 @@ def _episodes(outcome: Outcome) -> Counter[str]:
 
 def _broken(outcome: Outcome) -> dict[str, int]:
     counts = Counter(violation.promise for violation in outcome.violations)
-    return {promise.value: counts[promise] for promise in Promise}
+    return {promise.value: counts[promise] for promise in Invariant}
 
 
 def _recoveries(outcome: Outcome) -> dict[str, Recovery]:
     seconds: dict[str, list[float]] = {}
-    for at, name in outcome.tally.kills:
+    for at, name in outcome.fault_counts.kills:
         needing = [PolicyId(name.partition("-")[2])] if role_of(name) == "trainer" else list(outcome.ledger.lineages)
         times = [outcome.ledger.lineages[policy].step_times for policy in needing]
         later = [of_policy[place] for of_policy in times if (place := bisect_right(of_policy, at)) < len(of_policy)]
@@ -165,9 +168,9 @@ def _recoveries(outcome: Outcome) -> dict[str, Recovery]:
 
 
 def _was_alone(outcome: Outcome, at: float, *, until: float, policies: Sequence[PolicyId]) -> bool:
-    """Whether between a kill and the next steps nothing else befell what these need, or still lasted."""
+    """Returns whether no other fault hit the needed processes, or still lasted, between a kill and the next steps."""
     needed = {DATAFLOW, WEIGHTS, *(f"trainer-{policy}" for policy in policies)}
-    kills = [when for when, name in outcome.tally.kills if name in needed and at < when < until]
+    kills = [when for when, name in outcome.fault_counts.kills if name in needed and at < when < until]
     lasting = [when for when, name in outcome.lasting if name in needed and at - LONG_S[1] < when < until]
     return not kills and not lasting
 
@@ -183,7 +186,7 @@ def _recovery(seconds: Sequence[float]) -> Recovery:
 
 
 def _slope(points: Sequence[tuple[float, float]]) -> float:
-    """Least squares; 0 for fewer than two points."""
+    """Returns the slope by least squares; 0 for fewer than two points."""
     if len({at for at, _ in points}) < 2:
         return 0.0
     return statistics.linear_regression([at for at, _ in points], [value for _, value in points]).slope

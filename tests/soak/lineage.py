@@ -1,4 +1,4 @@
-"""One policy's batches, steps and versions as they went over the wire, and the weights that must follow from them."""
+"""One policy's batches, steps and versions as seen on the wire, and the weights that must follow from them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -10,12 +10,12 @@ from astraflow.trainer.backends.base import Backend
 from astraflow.weights.tensors import build_layout
 from tests.snapshots import snapshot_of
 from tests.soak.results import Results, identity
-from tests.soak.rules import Promise, StreamRules, Violation
+from tests.soak.rules import Invariant, StreamRules, Violation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Served:
-    """The batch that was delivered last."""
+    """The last delivered batch."""
 
     rows: tuple[tuple[TaskId, int], ...]
     version: Version
@@ -25,9 +25,9 @@ class _Served:
 class Lineage:
     """Batch n leads from version n to version n + 1.
 
-    The scripted trainer's weights follow from what it was given to learn, so the ledger learns along: what it gets for
-    a version must be what the trainer publishes, bit for bit, whatever was killed meanwhile. A batch that was trained
-    twice, left out, or changed on a second delivery would make other bits for ever after.
+    The weights of the scripted trainer follow from its batches, so the ledger computes them as well: its result for
+    a version must equal the published one bit for bit, despite all kills. A batch that was trained twice,
+    left out, or changed on a second delivery would change the bits of all later versions.
     """
 
     policy: PolicyId
@@ -37,12 +37,12 @@ class Lineage:
     now: Callable[[], float]
     violations: list[Violation] = field(default_factory=list)
     trained_in: dict[GroupId, int] = field(default_factory=dict)
-    """The batch of each group that was ever served."""
+    """Batch of each group that was ever served."""
     step_times: list[float] = field(default_factory=list)
-    """When each step was known to be acknowledged."""
+    """Times when each step was known to be acknowledged."""
     deliveries: int = 0
     published: dict[Version, bytes] = field(default_factory=dict)
-    """Root hash of the versions that the store answered for."""
+    """Root hash of each version that the store acknowledged."""
     _served: _Served | None = None
     _batches: int = 0
     _first_answers: set[int] = field(default_factory=set)
@@ -53,62 +53,62 @@ class Lineage:
 
     @property
     def redelivered(self) -> int:
-        """Deliveries of a batch that had been delivered before."""
+        """Returns how many deliveries repeated a batch."""
         return self.deliveries - self._batches
 
     @property
     def steps(self) -> int:
-        """Batches that are known to be acknowledged."""
+        """Returns the number of acknowledged batches."""
         return len(self.step_times)
 
     def delivered(self, batch: Batch) -> None:
-        """A whole batch went to the trainer."""
+        """Records that a whole batch reached the trainer."""
         self.deliveries += 1
         step = _step_of(batch.id)
         served = _Served(rows=tuple((row.task, identity(row.trajectory)) for row in batch.rows), version=batch.version)
         if step == self._batches:
-            self._steps_are(step)  # it is served only when the one before is acknowledged, whoever heard of that
+            self._steps_are(step)  # dataflow serves it only after the previous one is acknowledged
             self._batches += 1
             self._served = served
             self._check(batch, step)
             self.backend.step(batch)
             self._expect()
         elif step != self._batches - 1:
-            self._note(Promise.TWICE, f"batch {batch.id} was served after batch {self._batches - 1}")
+            self._note(Invariant.TWICE, f"batch {batch.id} was served after batch {self._batches - 1}")
         elif served != self._served:
-            self._note(Promise.CONTENT, f"batch {batch.id} was served again with other rows")
+            self._note(Invariant.CONTENT, f"batch {batch.id} was served again with other rows")
 
     def step_answered(self, report: StepReport, *, is_first: bool) -> None:
-        """Dataflow said that a step is acknowledged."""
+        """Records that dataflow acknowledged a step."""
         step = _step_of(report.batch)
         if step >= self._batches:
-            self._note(Promise.TWICE, f"batch {report.batch} is acknowledged, and was never served")
+            self._note(Invariant.TWICE, f"batch {report.batch} is acknowledged, and was never served")
             return
         if is_first and step in self._first_answers:
-            self._note(Promise.TWICE, f"batch {report.batch} was acknowledged twice as if for the first time")
+            self._note(Invariant.TWICE, f"batch {report.batch} was acknowledged twice as if for the first time")
         if is_first:
             self._first_answers.add(step)
         if report.version != step + 1:
-            self._note(Promise.VERSIONS, f"batch {report.batch} made version {report.version}")
+            self._note(Invariant.VERSIONS, f"batch {report.batch} made version {report.version}")
         self._steps_are(step + 1)
 
     def publish_asked(self, manifest: Manifest) -> None:
-        """The trainer hands a version in: it must be the one that follows from the batches."""
+        """Checks that the version of the trainer follows from the batches."""
         if manifest.root_hash != self.expected(manifest.version):
             message = f"version {manifest.version} does not follow from the batches that were acknowledged, in order"
-            self._note(Promise.VERSIONS, message)
+            self._note(Invariant.VERSIONS, message)
 
     def publish_answered(self, version: Version, *, is_new: bool) -> None:
-        """The store has a version now."""
+        """Records that the store has a version."""
         if is_new and version in self.published:
-            self._note(Promise.VERSIONS, f"the store took version {version} twice as if for the first time")
+            self._note(Invariant.VERSIONS, f"the store took version {version} twice as if for the first time")
         newest = max(self.published, default=None)
         if newest is not None and version > newest + 1:
-            self._note(Promise.VERSIONS, f"version {version} came after version {newest}")
+            self._note(Invariant.VERSIONS, f"version {version} came after version {newest}")
         self.published[version] = self.expected(version)
 
     def expected(self, version: Version) -> bytes:
-        """Root hash of a version, as it follows from the batches; empty for one that does not."""
+        """Returns the root hash of a version that follows from the batches; empty for any other version."""
         return self._expected[version] if version < len(self._expected) else b""
 
     def _steps_are(self, steps: int) -> None:
@@ -117,19 +117,21 @@ class Lineage:
 
     def _check(self, batch: Batch, step: int) -> None:
         if batch.version != step:
-            self._note(Promise.VERSIONS, f"batch {batch.id} was put together for version {batch.version}")
+            self._note(Invariant.VERSIONS, f"batch {batch.id} was put together for version {batch.version}")
         groups = list(dict.fromkeys(row.group for row in batch.rows))
         if len(groups) != self.rules.batch_groups:
-            self._note(Promise.CONTENT, f"batch {batch.id} has {len(groups)} groups")
+            self._note(Invariant.CONTENT, f"batch {batch.id} has {len(groups)} groups")
         for group in groups:
             if group in self.trained_in:
-                self._note(Promise.TWICE, f"{group} is in batches {self.trained_in[group]} and {step} of {self.policy}")
+                self._note(
+                    Invariant.TWICE, f"{group} is in batches {self.trained_in[group]} and {step} of {self.policy}"
+                )
             self.trained_in[group] = step
             self._check_group(batch, group)
         self._check_age(batch)
 
     def _check_group(self, batch: Batch, group: GroupId) -> None:
-        """Every member that succeeded is there, with what was acknowledged for it."""
+        """Checks that every successful member is present, with its acknowledged content."""
         rows: dict[TaskId, tuple[int, ...]] = {}
         for row in batch.rows:
             if row.group == group:
@@ -139,7 +141,7 @@ class Lineage:
         for member, result in enumerate(self.results.members(group)):
             counted = result.counted
             if counted is not None and self.policy in counted.rows and TaskId(f"{group}/{member}") not in rows:
-                self._note(Promise.LOST, f"batch {batch.id} has {group} without its member {member}")
+                self._note(Invariant.LOST, f"batch {batch.id} has {group} without its member {member}")
 
     def _check_age(self, batch: Batch) -> None:
         for row in batch.rows:
@@ -149,15 +151,15 @@ class Lineage:
                 message = (
                     f"{row.task} in batch {batch.id} (version {batch.version}) was written by {oldest} to {newest}"
                 )
-                self._note(Promise.STALE, message)
+                self._note(Invariant.STALE, message)
 
     def _expect(self) -> None:
-        """What the weights are now is what the next version must be."""
+        """Expects the current weights as the next version."""
         version = Version(len(self._expected))
         manifest, _ = build_layout(snapshot_of(self.backend).tensors, policy=self.policy, version=version)
         self._expected.append(manifest.root_hash)
 
-    def _note(self, promise: Promise, message: str) -> None:
+    def _note(self, promise: Invariant, message: str) -> None:
         self.violations.append(Violation(promise=promise, message=message))
 
 

@@ -1,4 +1,4 @@
-"""The processes of a run, each by its pid: started, killed, stopped, asked to end, and started again."""
+"""The processes of a run, each by its pid: started, killed, stopped, terminated, and restarted."""
 
 import asyncio
 import os
@@ -10,19 +10,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from astraflow.cli.child import READY, Child, Program
+from astraflow.cli.child_process import READY, Child, Program
 from astraflow.cli.options import TOKEN
 from astraflow.cli.programs import ONE_THREAD
 from astraflow.runtime.service import EXIT_SIGNALLED
 
 TOKEN_OF_RUN = "token-of-the-soak"
 GRACE_S = 10.0
-"""Asked to end, a process must have ended within this."""
+"""Seconds for a process to end after SIGTERM."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ending:
-    """A process that ended without having been asked to."""
+class ProcessExit:
+    """A process that ended without a request."""
 
     process: str
     code: int
@@ -30,24 +30,26 @@ class Ending:
 
 
 @dataclass(slots=True)
-class Tally:
-    """What was done to the processes of the run."""
+class FaultCounts:
+    """Counts of the faults in the run's processes."""
 
     kills: list[tuple[float, str]] = field(default_factory=list)
-    """When (monotonic seconds), and which."""
+    """Time (monotonic seconds) and process of each kill."""
     stops: Counter[str] = field(default_factory=Counter)
     ends: Counter[str] = field(default_factory=Counter)
-    surprises: list[Ending] = field(default_factory=list)
+    surprises: list[ProcessExit] = field(default_factory=list)
 
 
 class Process:
-    """One role. While it is to run it is started again, after a pause, whenever it has ended."""
+    """One role. While it should run, it is restarted, after a pause, whenever it has ended."""
 
-    def __init__(self, program: Program, tally: Tally, *, on_up: Callable[[bool], None] | None = None) -> None:
-        """on_up: hears when a service is ready, and when it is gone."""
+    def __init__(
+        self, program: Program, fault_counts: FaultCounts, *, on_up: Callable[[bool], None] | None = None
+    ) -> None:
+        """on_up: called when a service is ready, and when it is gone."""
         self.name = program.name
         self._program = program
-        self._tally = tally
+        self._tally = fault_counts
         self._on_up = on_up or (lambda is_up: None)
         self._child: Child | None = None
         self._pause_s = 0.0
@@ -60,11 +62,11 @@ class Process:
 
     @property
     def pid(self) -> int | None:
-        """Its process id; None while there is no process."""
+        """Process id; None while there is no process."""
         return self._child.pid if self._child is not None else None
 
     async def run(self) -> None:
-        """Keep it running until `finish`."""
+        """Keeps the process running until `finish`."""
         try:
             while self._is_wanted:
                 await self._live()
@@ -74,21 +76,21 @@ class Process:
         finally:
             if self._child is not None:
                 self._signal(signal.SIGCONT)
-                await self._child.end(0.0)
+                await self._child.terminate(0.0)
 
     def kill(self, *, pause_s: float) -> None:
-        """`kill -9`, where there is something to kill."""
+        """Sends `kill -9` to a running process."""
         if self._strike(signal.SIGKILL, pause_s):
             self._tally.kills.append((time.monotonic(), self.name))
             self._on_up(False)
 
     def end(self, *, pause_s: float) -> None:
-        """Ask it to end, where there is a process that can hear it."""
+        """Sends SIGTERM to a process that can handle it."""
         if not self._is_stopped and self._strike(signal.SIGTERM, pause_s):
             self._tally.ends[self.name] += 1
 
     async def stop(self, for_s: float) -> None:
-        """Have it stand still for so long, unless it is killed meanwhile."""
+        """Stops the process for this time, unless it is killed meanwhile."""
         pid = self.pid
         if pid is None or self._is_expected or self._is_stopped:
             return
@@ -103,7 +105,7 @@ class Process:
                 self._is_stopped = False
 
     async def finish(self) -> None:
-        """Ask it to end, for good, and wait until it has."""
+        """Terminates the process for good, and waits for its end."""
         self._is_wanted = False
         self._is_expected = True
         if self._child is not None:
@@ -127,13 +129,13 @@ class Process:
         self.started_at = time.monotonic()
         self._child = await Child.start(self._program, self._on_line)
         code = await self._child.wait()
-        await self._child.end(0.0)
+        await self._child.terminate(0.0)
         self._child = None
         self._changed.set()
         self._on_up(False)
         if not self._is_expected or code not in (0, EXIT_SIGNALLED + signal.SIGTERM, -signal.SIGKILL, -signal.SIGTERM):
             tail = self._program.log.read_bytes()[log_start:][-3000:].decode(errors="replace")
-            self._tally.surprises.append(Ending(process=self.name, code=code, log_tail=tail))
+            self._tally.surprises.append(ProcessExit(process=self.name, code=code, log_tail=tail))
 
     def _signal(self, number: signal.Signals) -> None:
         pid = self.pid
@@ -146,7 +148,7 @@ class Process:
 
 
 def program(role: str, name: str, recipe: Path, directory: Path, *options: str) -> Program:
-    """`astraflow serve ROLE` on the soak's recipe."""
+    """Returns the command `astraflow serve ROLE` on the soak's recipe."""
     return Program(
         name=name,
         argv=(sys.executable, "-m", "astraflow.cli", "serve", role, str(recipe), *options),

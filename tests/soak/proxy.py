@@ -1,24 +1,24 @@
-"""A way over the network that can be disturbed: a TCP proxy on loopback that delays, stalls, tears and refuses."""
+"""A network link with faults: a TCP proxy on loopback that delays, stalls, tears and refuses."""
 
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from tests.soak.plan import Trouble
+from tests.soak.fault_plan import LinkFault
 
 CHUNK_BYTES = 64 * 1024
 DELAY_S = 0.15
-"""Added to every chunk of a way that is delayed."""
+"""Delay of every chunk on a delayed link, in seconds."""
 
 
 class Link:
-    """One way from clients to a service. `disturb` troubles it for a while; a service that is down refuses."""
+    """Link from clients to a service. `disturb` injects a fault for a while; a service that is down refuses."""
 
     def __init__(self, name: str, upstream: str) -> None:
         self.name = name
         host, _, port = upstream.rpartition(":")
         self._upstream = (host, int(port))
-        self._trouble: Trouble | None = None
+        self._trouble: LinkFault | None = None
         self._open = asyncio.Event()
         self._open.set()
         self._connections: set[_Connection] = set()
@@ -27,7 +27,7 @@ class Link:
 
     @asynccontextmanager
     async def serving(self, port: int = 0) -> AsyncIterator[str]:
-        """Take connections while the block runs; yields `HOST:PORT`."""
+        """Accepts connections while the block runs; yields `HOST:PORT`."""
         server = await asyncio.start_server(self._take, "127.0.0.1", port)
         try:
             host, bound = server.sockets[0].getsockname()
@@ -38,32 +38,32 @@ class Link:
             self._break_all()
             await asyncio.gather(*self._carrying)
 
-    async def disturb(self, trouble: Trouble, for_s: float) -> None:
-        """Have that trouble for so long; what was there before is over."""
+    async def disturb(self, trouble: LinkFault, for_s: float) -> None:
+        """Injects this fault for this time, and ends the previous one."""
         self._begin(trouble)
         try:
             await asyncio.sleep(for_s)
         finally:
             if self._trouble is trouble:
                 self._begin(None)
-                if trouble is Trouble.HALF_OPEN:
+                if trouble is LinkFault.HALF_OPEN:
                     self._break_all()
 
     def set_down(self, is_down: bool) -> None:
-        """The service is gone: its connections break, and new ones are refused until it is back."""
+        """Marks the service as down: breaks its connections and refuses new ones until it is back."""
         self._is_down = is_down
         if is_down:
             self._break_all()
 
-    def _begin(self, trouble: Trouble | None) -> None:
+    def _begin(self, trouble: LinkFault | None) -> None:
         self._trouble = trouble
-        if trouble in (Trouble.STALL, Trouble.HALF_OPEN):
+        if trouble in (LinkFault.STALL, LinkFault.HALF_OPEN):
             self._open.clear()
         else:
             self._open.set()
-        for connection in self._connections if trouble is Trouble.TEAR else ():
+        for connection in self._connections if trouble is LinkFault.TEAR else ():
             connection.tear()
-        if trouble is Trouble.REFUSE:
+        if trouble is LinkFault.REFUSE:
             self._break_all()
 
     def _break_all(self) -> None:
@@ -79,7 +79,7 @@ class Link:
         connection = _Connection(writer)
         self._connections.add(connection)
         try:
-            if self._is_down or self._trouble is Trouble.REFUSE:
+            if self._is_down or self._trouble is LinkFault.REFUSE:
                 return
             onward_reader, onward = await asyncio.open_connection(*self._upstream)
             connection.join(onward)
@@ -87,14 +87,14 @@ class Link:
                 tasks.create_task(self._pump(reader, onward, connection))
                 tasks.create_task(self._pump(onward_reader, writer, connection))
         except* OSError:
-            pass  # a broken connection is what this is for
+            pass  # broken connections are expected here
         finally:
             self._connections.discard(connection)
             connection.abort()
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, pair: "_Connection") -> None:
         while chunk := await reader.read(CHUNK_BYTES):
-            if self._trouble is Trouble.DELAY:
+            if self._trouble is LinkFault.DELAY:
                 await asyncio.sleep(DELAY_S)
             await self._open.wait()
             if pair.is_torn:
@@ -115,17 +115,17 @@ class _Connection:
         self.is_torn = False
 
     def join(self, onward: asyncio.StreamWriter) -> None:
-        """The other half is there."""
+        """Adds the other half of the connection."""
         self._writers.append(onward)
         if self._is_over:
             self.abort()
 
     def tear(self) -> None:
-        """Break in the middle of what comes next."""
+        """Breaks the connection in the middle of the next data."""
         self.is_torn = True
 
     def finish(self, writer: asyncio.StreamWriter) -> None:
-        """One side has said all it had to say; a torn connection is over for both."""
+        """Records that one side has sent everything; a torn connection ends for both sides."""
         if self.is_torn:
             for each in self._writers:
                 each.close()
@@ -133,7 +133,7 @@ class _Connection:
             writer.write_eof()
 
     def abort(self) -> None:
-        """Both sides see it break."""
+        """Breaks the connection for both sides."""
         self._is_over = True
         for writer in self._writers:
             writer.transport.abort()

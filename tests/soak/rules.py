@@ -1,4 +1,4 @@
-"""What must hold, taken from the recipe, and what is said when it does not."""
+"""Invariants from the recipe, and the messages of violations."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,32 +11,32 @@ from astraflow.trainer.backends.base import Backend
 from astraflow.workflows import workflows
 
 
-class Promise(Enum):
-    """What a violation breaks."""
+class Invariant(Enum):
+    """Invariant that a violation breaks."""
 
     LOST = "lost"
-    """Something that was acknowledged is nowhere."""
+    """Acknowledged data is missing."""
     TWICE = "twice"
-    """Something counted, or was trained on, more than once."""
+    """A result was accepted or trained more than once."""
     STALE = "too stale"
-    """A served row was begun longer ago than the bound allows, or with a version that is not there yet."""
+    """A served row began longer ago than the bound allows, or with a version that does not exist yet."""
     CONTENT = "other content"
-    """What was trained is not what was acknowledged."""
+    """The trained content differs from the acknowledged one."""
     PROMPTS = "prompts"
     """A prompt was skipped or repeated within an epoch."""
     VERSIONS = "versions"
-    """A published version is gone, has other bits, or came out of order."""
+    """A published version is missing, has other bits, or came out of order."""
     BALANCE = "balance"
-    """A report whose counts do not add up, or shrank."""
+    """A report's counts do not add up, or shrank."""
     PROCESS = "process"
-    """A process ended by itself, or did not come to where it should."""
+    """A process ended by itself, or did not reach the expected state."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Violation:
-    """A promise that was broken, in a sentence."""
+    """A violated invariant, described in a sentence."""
 
-    promise: Promise
+    promise: Invariant
     message: str
 
     def __str__(self) -> str:
@@ -45,29 +45,29 @@ class Violation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowRules:
-    """One flow."""
+    """Rules of one flow."""
 
     policies: tuple[PolicyId, ...]
     group_size: int
     min_group_size: int
     prompts: int
-    """In its data set: an epoch."""
+    """Size of its data set: an epoch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamRules:
-    """One policy's stream."""
+    """Rules of one policy's stream."""
 
     batch_groups: int
     max_staleness: int
 
 
 class Rules:
-    """Of a run of scripted parts whose flows keep all groups and go through their prompts in epochs."""
+    """Rules of a run of scripted parts whose flows use all groups and go through their prompts in epochs."""
 
     def __init__(self, recipe: Recipe) -> None:
         self._recipe = recipe
-        self.keep_versions = recipe.weights.keep_versions
+        self.retained_versions = recipe.weights.retained_versions
         self.flows: Mapping[FlowId, FlowRules] = {
             FlowId(name): FlowRules(
                 policies=workflows.build(flow.workflow).policies,
@@ -83,6 +83,6 @@ class Rules:
         }
 
     def backend(self, policy: PolicyId) -> Backend:
-        """A trainer's backend as it was at the beginning, without its naps."""
+        """Returns a trainer's backend in its initial state, without its sleeps."""
         config = self._recipe.policies[policy]
         return backends.build({**config.backend, "step_s": 0.0}, config.model, {}, seed=self._recipe.seed)

@@ -1,4 +1,4 @@
-"""The ledger finds an honest run in order, and every kind of dishonesty."""
+"""The ledger accepts a correct run and detects every kind of violation."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,8 +18,8 @@ from astraflow.weights.tensors import build_layout
 from tests import make
 from tests.snapshots import snapshot_of
 from tests.soak.ledger import Ledger
-from tests.soak.rules import Promise, Rules, Violation
-from tests.soak.soak import RECIPE
+from tests.soak.rules import Invariant, Rules, Violation
+from tests.soak.scenario import RECIPE
 
 SOLVER = PolicyId("solver")
 FAILURE = Failure(boundary=Boundary.ENGINE, message="out of order")
@@ -37,8 +37,8 @@ RULES = Rules(
 )
 
 
-class Story:
-    """A run of the flow `solve`, told to a ledger event by event."""
+class LedgerScenario:
+    """A run of the flow `solve`, reported to a ledger event by event."""
 
     def __init__(self) -> None:
         self.ledger = Ledger(RULES, now=lambda: 0.0)
@@ -47,7 +47,7 @@ class Story:
         self.groups = 0
 
     def issue(self, *, prompt: int | None = None) -> int:
-        """The next group is leased as a whole."""
+        """Leases the next group as a whole."""
         number, self.groups = self.groups, self.groups + 1
         self.lease(number, number % PROMPTS if prompt is None else prompt)
         return number
@@ -57,12 +57,12 @@ class Story:
         tasks = [make.task(flow="solve", group=group, member=n, prompt_given=given) for n in range(MEMBERS)]
         self.ledger.leased(tasks)
 
-    def push(self, group: int, *, version: int = 0, tokens: int = 5, fate: str | None = "accepted") -> None:
-        """All members of a group are handed in; None for an answer that is never heard."""
+    def push(self, group: int, *, version: int = 0, tokens: int = 5, outcome: str | None = "accepted") -> None:
+        """Pushes all members of a group; None for an answer that is lost."""
         episodes = [episode(group, member, version=version, tokens=tokens) for member in range(MEMBERS)]
         self.ledger.pushed(episodes)
-        if fate is not None:
-            self.ledger.push_answered(episodes, [fate] * MEMBERS)
+        if outcome is not None:
+            self.ledger.push_answered(episodes, [outcome] * MEMBERS)
 
     def batch(self, groups: Sequence[int], *, version: int = 0, tokens: int = 5) -> Batch:
         rows = (row(group, member, version=version, tokens=tokens) for group in groups for member in range(MEMBERS))
@@ -75,7 +75,7 @@ class Story:
         )
 
     def learn(self, batch: Batch) -> None:
-        """Delivered, trained, published, acknowledged."""
+        """Delivers, trains, publishes and acknowledges a batch."""
         self.ledger.delivered(batch)
         self.trainer.step(batch)
         self.steps += 1
@@ -95,14 +95,14 @@ class Story:
         return build_layout(snapshot_of(self.trainer).tensors, policy=SOLVER, version=Version(self.steps))[0]
 
     def groups_at_once(self, count: int, *, version: int = 0) -> list[int]:
-        """Issued, run and accepted."""
+        """Issues, runs and accepts groups."""
         numbers = [self.issue() for _ in range(count)]
         for number in numbers:
             self.push(number, version=version)
         return numbers
 
     def end(self, *, buffered: int = 0, stale: int = 0, failed: int = 0) -> list[Violation]:
-        """What is found at the end, when dataflow says that."""
+        """Returns the violations at the end, for this report of dataflow."""
         return [*self.ledger.violations, *self.ledger.check_end(self.report(buffered, stale, failed))]
 
     def report(self, buffered: int = 0, stale: int = 0, failed: int = 0) -> Report:
@@ -140,181 +140,181 @@ def row(group: int, member: int, *, version: int = 0, tokens: int = 5) -> Row:
     )
 
 
-def broken(violations: list[Violation]) -> set[Promise]:
+def broken(violations: list[Violation]) -> set[Invariant]:
     return {violation.promise for violation in violations}
 
 
 @pytest.fixture
-def story() -> Story:
-    """Two steps, made of groups 0 to 3, and group 4, which waits."""
-    story = Story()
-    story.publish()
+def scenario() -> LedgerScenario:
+    """Run after two steps, made of groups 0 to 3, with group 4 in the buffer."""
+    scenario = LedgerScenario()
+    scenario.publish()
     for _ in range(2):
-        story.learn(story.batch(story.groups_at_once(GROUPS)))
-    story.groups_at_once(1, version=2)
-    return story
+        scenario.learn(scenario.batch(scenario.groups_at_once(GROUPS)))
+    scenario.groups_at_once(1, version=2)
+    return scenario
 
 
-def test_an_honest_run_is_in_order(story: Story) -> None:
-    assert story.end(buffered=1) == []
-    assert story.ledger.steps()[SOLVER] == 2
+def test_an_honest_run_is_in_order(scenario: LedgerScenario) -> None:
+    assert scenario.end(buffered=1) == []
+    assert scenario.ledger.steps()[SOLVER] == 2
 
 
-def test_answers_that_were_never_heard_may_mean_either(story: Story) -> None:
-    unheard, rerun = story.issue(), story.issue()
-    story.push(unheard, version=2, fate=None)
-    story.push(unheard, version=2, fate="duplicate")
-    story.push(rerun, version=1, fate=None)
-    story.push(rerun, version=2, fate=None)
-    batch = story.batch([4, unheard], version=2)
-    story.ledger.delivered(batch)
-    story.ledger.delivered(replace(batch, is_redelivered=True))
-    story.trainer.step(batch)
-    story.steps += 1
-    story.acknowledge(batch, is_first=False)
-    assert story.end(buffered=1) == []
-    assert story.end(stale=1) == [], "with version 1 it would be too old"
-    assert story.ledger.lineages[SOLVER].redelivered == 1
+def test_answers_that_were_never_heard_may_mean_either(scenario: LedgerScenario) -> None:
+    unheard, rerun = scenario.issue(), scenario.issue()
+    scenario.push(unheard, version=2, outcome=None)
+    scenario.push(unheard, version=2, outcome="duplicate")
+    scenario.push(rerun, version=1, outcome=None)
+    scenario.push(rerun, version=2, outcome=None)
+    batch = scenario.batch([4, unheard], version=2)
+    scenario.ledger.delivered(batch)
+    scenario.ledger.delivered(replace(batch, is_redelivered=True))
+    scenario.trainer.step(batch)
+    scenario.steps += 1
+    scenario.acknowledge(batch, is_first=False)
+    assert scenario.end(buffered=1) == []
+    assert scenario.end(stale=1) == [], "with version 1 it would be too old"
+    assert scenario.ledger.lineages[SOLVER].redelivered == 1
 
 
-def test_a_group_that_is_nowhere_is_lost(story: Story) -> None:
-    assert broken(story.end(buffered=0)) == {Promise.LOST}
+def test_a_group_that_is_nowhere_is_lost(scenario: LedgerScenario) -> None:
+    assert broken(scenario.end(buffered=0)) == {Invariant.LOST}
 
 
-def test_a_fresh_group_must_not_be_dropped_as_stale(story: Story) -> None:
-    assert broken(story.end(stale=1)) == {Promise.LOST}
+def test_a_fresh_group_must_not_be_dropped_as_stale(scenario: LedgerScenario) -> None:
+    assert broken(scenario.end(stale=1)) == {Invariant.LOST}
 
 
-def test_a_share_that_is_dropped_for_another_reason_is_accounted_for(story: Story) -> None:
-    report = story.report(buffered=0)
+def test_a_share_that_is_dropped_for_another_reason_is_accounted_for(scenario: LedgerScenario) -> None:
+    report = scenario.report(buffered=0)
     shed = replace(report.streams[0], dropped={"full": 1})
-    assert list(story.ledger.check_end(replace(report, streams=(shed,)))) == []
+    assert list(scenario.ledger.check_end(replace(report, streams=(shed,)))) == []
 
 
-def test_a_group_with_too_few_results_is_dropped_as_failed(story: Story) -> None:
-    number = story.issue()
+def test_a_group_with_too_few_results_is_dropped_as_failed(scenario: LedgerScenario) -> None:
+    number = scenario.issue()
     failures = [replace(episode(number, member), trajectories=(), failure=FAILURE) for member in range(MEMBERS)]
-    story.ledger.pushed(failures)
-    story.ledger.push_answered(failures, ["failed_engine"] * MEMBERS)
-    assert story.end(buffered=1, failed=1) == []
-    assert broken(story.end(buffered=2)) == {Promise.LOST}
+    scenario.ledger.pushed(failures)
+    scenario.ledger.push_answered(failures, ["failed_engine"] * MEMBERS)
+    assert scenario.end(buffered=1, failed=1) == []
+    assert broken(scenario.end(buffered=2)) == {Invariant.LOST}
 
 
-def test_a_task_without_any_result_is_lost(story: Story) -> None:
-    story.issue()
-    assert Promise.LOST in broken(story.end(buffered=2))
+def test_a_task_without_any_result_is_lost(scenario: LedgerScenario) -> None:
+    scenario.issue()
+    assert Invariant.LOST in broken(scenario.end(buffered=2))
 
 
-def test_a_result_that_is_called_unknown_is_lost(story: Story) -> None:
-    story.push(story.issue(), version=2, fate="unknown")
-    assert Promise.LOST in broken(story.ledger.violations)
+def test_a_result_that_is_called_unknown_is_lost(scenario: LedgerScenario) -> None:
+    scenario.push(scenario.issue(), version=2, outcome="unknown")
+    assert Invariant.LOST in broken(scenario.ledger.violations)
 
 
-def test_a_group_in_two_batches_is_trained_twice(story: Story) -> None:
-    story.learn(story.batch([4, 0], version=0))
-    assert Promise.TWICE in broken(story.ledger.violations)
+def test_a_group_in_two_batches_is_trained_twice(scenario: LedgerScenario) -> None:
+    scenario.learn(scenario.batch([4, 0], version=0))
+    assert Invariant.TWICE in broken(scenario.ledger.violations)
 
 
-def test_a_batch_served_after_the_next_one_is_trained_twice(story: Story) -> None:
-    story.ledger.delivered(replace(story.batch([0, 1]), id=BatchId("solver:0")))
-    assert broken(story.ledger.violations) == {Promise.TWICE}
+def test_a_batch_served_after_the_next_one_is_trained_twice(scenario: LedgerScenario) -> None:
+    scenario.ledger.delivered(replace(scenario.batch([0, 1]), id=BatchId("solver:0")))
+    assert broken(scenario.ledger.violations) == {Invariant.TWICE}
 
 
-def test_two_results_of_one_task_must_not_both_be_accepted(story: Story) -> None:
-    story.push(4, version=2, tokens=6)
-    assert broken(story.ledger.violations) == {Promise.TWICE}
+def test_two_results_of_one_task_must_not_both_be_accepted(scenario: LedgerScenario) -> None:
+    scenario.push(4, version=2, tokens=6)
+    assert broken(scenario.ledger.violations) == {Invariant.TWICE}
 
 
-def test_a_step_is_acknowledged_for_the_first_time_once(story: Story) -> None:
-    story.acknowledge(replace(story.batch([0, 1]), id=BatchId("solver:1")))
-    assert broken(story.ledger.violations) == {Promise.TWICE}
+def test_a_step_is_acknowledged_for_the_first_time_once(scenario: LedgerScenario) -> None:
+    scenario.acknowledge(replace(scenario.batch([0, 1]), id=BatchId("solver:1")))
+    assert broken(scenario.ledger.violations) == {Invariant.TWICE}
 
 
-def test_rows_that_nobody_acknowledged_are_other_content(story: Story) -> None:
-    story.push(story.issue(), version=2)
-    story.learn(story.batch([4, 5], version=2, tokens=7))
-    assert Promise.CONTENT in broken(story.ledger.violations)
+def test_rows_that_nobody_acknowledged_are_other_content(scenario: LedgerScenario) -> None:
+    scenario.push(scenario.issue(), version=2)
+    scenario.learn(scenario.batch([4, 5], version=2, tokens=7))
+    assert Invariant.CONTENT in broken(scenario.ledger.violations)
 
 
-def test_a_redelivered_batch_must_be_the_same(story: Story) -> None:
-    story.push(story.issue(), version=2)
-    batch = story.batch([4, 5], version=2)
-    story.ledger.delivered(batch)
-    story.ledger.delivered(replace(batch, rows=batch.rows[::-1]))
-    assert broken(story.ledger.violations) == {Promise.CONTENT}
+def test_a_redelivered_batch_must_be_the_same(scenario: LedgerScenario) -> None:
+    scenario.push(scenario.issue(), version=2)
+    batch = scenario.batch([4, 5], version=2)
+    scenario.ledger.delivered(batch)
+    scenario.ledger.delivered(replace(batch, rows=batch.rows[::-1]))
+    assert broken(scenario.ledger.violations) == {Invariant.CONTENT}
 
 
-def test_a_member_that_was_accepted_must_be_in_the_batch(story: Story) -> None:
-    story.push(story.issue(), version=2)
-    batch = story.batch([4, 5], version=2)
-    story.ledger.delivered(replace(batch, rows=batch.rows[1:]))
-    assert broken(story.ledger.violations) == {Promise.LOST}
+def test_a_member_that_was_accepted_must_be_in_the_batch(scenario: LedgerScenario) -> None:
+    scenario.push(scenario.issue(), version=2)
+    batch = scenario.batch([4, 5], version=2)
+    scenario.ledger.delivered(replace(batch, rows=batch.rows[1:]))
+    assert broken(scenario.ledger.violations) == {Invariant.LOST}
 
 
 @pytest.mark.parametrize("version", [0, 3])
-def test_rows_beyond_the_bound_or_of_a_version_to_come_are_too_stale(story: Story, version: int) -> None:
-    numbers = [story.issue(), story.issue()]
+def test_rows_beyond_the_bound_or_of_a_version_to_come_are_too_stale(scenario: LedgerScenario, version: int) -> None:
+    numbers = [scenario.issue(), scenario.issue()]
     for number in numbers:
-        story.push(number, version=version)
-    story.ledger.delivered(story.batch(numbers, version=version))
-    assert broken(story.ledger.violations) == {Promise.STALE}
+        scenario.push(number, version=version)
+    scenario.ledger.delivered(scenario.batch(numbers, version=version))
+    assert broken(scenario.ledger.violations) == {Invariant.STALE}
 
 
 def test_weights_that_do_not_follow_from_the_batches_are_found() -> None:
-    story = Story()
-    batch = story.batch(story.groups_at_once(GROUPS))
-    story.ledger.delivered(batch)
+    scenario = LedgerScenario()
+    batch = scenario.batch(scenario.groups_at_once(GROUPS))
+    scenario.ledger.delivered(batch)
     for _ in range(2):  # trained twice, published once
-        story.trainer.step(batch)
-    story.steps += 1
-    story.publish()
-    assert broken(story.ledger.violations) == {Promise.VERSIONS}
+        scenario.trainer.step(batch)
+    scenario.steps += 1
+    scenario.publish()
+    assert broken(scenario.ledger.violations) == {Invariant.VERSIONS}
 
 
-def test_a_version_is_new_to_the_store_once_and_leaves_no_gap(story: Story) -> None:
-    story.publish(is_new=False)
-    assert story.ledger.violations == []
-    story.publish()
-    assert broken(story.ledger.violations) == {Promise.VERSIONS}
+def test_a_version_is_new_to_the_store_once_and_leaves_no_gap(scenario: LedgerScenario) -> None:
+    scenario.publish(is_new=False)
+    assert scenario.ledger.violations == []
+    scenario.publish()
+    assert broken(scenario.ledger.violations) == {Invariant.VERSIONS}
 
 
-def test_a_store_that_forgot_a_version_or_changed_its_bits_is_found(story: Story) -> None:
-    lineage = story.ledger.lineages[SOLVER]
+def test_a_store_that_forgot_a_version_or_changed_its_bits_is_found(scenario: LedgerScenario) -> None:
+    lineage = scenario.ledger.lineages[SOLVER]
     kept = [notice(version, lineage.expected(Version(version))) for version in range(3)]
     published = lineage.published
-    assert list(story.ledger.check_kept(SOLVER, kept, published)) == []
-    assert broken(list(story.ledger.check_kept(SOLVER, kept[:-1], published))) == {Promise.VERSIONS}
-    assert broken(list(story.ledger.check_kept(SOLVER, kept[1:], published))) == {Promise.VERSIONS}
-    assert broken(list(story.ledger.check_kept(SOLVER, [*kept[:2], notice(2, b"other")], published))) == {
-        Promise.VERSIONS
+    assert list(scenario.ledger.check_stored_versions(SOLVER, kept, published)) == []
+    assert broken(list(scenario.ledger.check_stored_versions(SOLVER, kept[:-1], published))) == {Invariant.VERSIONS}
+    assert broken(list(scenario.ledger.check_stored_versions(SOLVER, kept[1:], published))) == {Invariant.VERSIONS}
+    assert broken(list(scenario.ledger.check_stored_versions(SOLVER, [*kept[:2], notice(2, b"other")], published))) == {
+        Invariant.VERSIONS
     }
 
 
 def test_a_prompt_twice_in_an_epoch_or_left_out_is_found() -> None:
-    story = Story()
+    scenario = LedgerScenario()
     for prompt in (0, 1, 1):
-        story.push(story.issue(prompt=prompt))
-    assert Promise.PROMPTS in broken(story.end(buffered=3))
-    story = Story()
-    story.groups_at_once(2)
-    story.groups += 1
-    assert broken(list(story.ledger.results.check_prompts(FlowId("solve"), 3))) == {Promise.PROMPTS}
+        scenario.push(scenario.issue(prompt=prompt))
+    assert Invariant.PROMPTS in broken(scenario.end(buffered=3))
+    scenario = LedgerScenario()
+    scenario.groups_at_once(2)
+    scenario.groups += 1
+    assert broken(list(scenario.ledger.results.check_prompts(FlowId("solve"), 3))) == {Invariant.PROMPTS}
 
 
-def test_a_group_that_changes_its_prompt_is_found(story: Story) -> None:
-    story.lease(4, 4 % PROMPTS)
-    assert story.ledger.violations == []
-    story.lease(4, 5 % PROMPTS)
-    assert broken(story.ledger.violations) == {Promise.PROMPTS}
+def test_a_group_that_changes_its_prompt_is_found(scenario: LedgerScenario) -> None:
+    scenario.lease(4, 4 % PROMPTS)
+    assert scenario.ledger.violations == []
+    scenario.lease(4, 5 % PROMPTS)
+    assert broken(scenario.ledger.violations) == {Invariant.PROMPTS}
 
 
-def test_a_report_that_does_not_add_up_or_forgot_a_step_is_found(story: Story) -> None:
-    honest = story.report(buffered=1)
-    steps = story.ledger.steps()
-    assert list(story.ledger.check_report(honest, steps_before=steps)) == []
-    assert broken(list(story.ledger.check_report(story.report(), steps_before=steps))) == {Promise.BALANCE}
+def test_a_report_that_does_not_add_up_or_forgot_a_step_is_found(scenario: LedgerScenario) -> None:
+    honest = scenario.report(buffered=1)
+    steps = scenario.ledger.steps()
+    assert list(scenario.ledger.check_report(honest, steps_before=steps)) == []
+    assert broken(list(scenario.ledger.check_report(scenario.report(), steps_before=steps))) == {Invariant.BALANCE}
     ahead = {**steps, SOLVER: 3}
-    assert broken(list(story.ledger.check_report(honest, steps_before=ahead))) == {Promise.LOST}
+    assert broken(list(scenario.ledger.check_report(honest, steps_before=ahead))) == {Invariant.LOST}
 
 
 def notice(version: int, root_hash: bytes) -> VersionNotice:

@@ -1,14 +1,14 @@
-"""Faults follow from the seed, and there are enough of each kind."""
+"""Faults follow from the seed, and every kind occurs often enough."""
 
 from collections import Counter
 from itertools import islice
 
-from tests.soak.plan import Disturb, Due, End, Kill, Stop, Trouble, faults
+from tests.soak.fault_plan import DisturbLink, End, Kill, LinkFault, ScheduledFault, Stop, faults
 
 WEIGHTS = {"dataflow": 1.5, "node-1": 1.0, "trainer-solver": 1.0}
 
 
-def first(count: int, *, seed: int = 0) -> list[Due]:
+def first(count: int, *, seed: int = 0) -> list[ScheduledFault]:
     return list(islice(faults(seed, weights=WEIGHTS, nodes=["node-1"], links=["node-1", "weights"]), count))
 
 
@@ -19,9 +19,9 @@ def test_the_same_seed_makes_the_same_faults_and_another_one_others() -> None:
 
 def test_there_is_about_a_kill_a_second_and_every_kind_of_fault() -> None:
     due = first(4000)
-    kinds = Counter(type(one.fault) for one in due)
-    assert set(kinds) == {Kill, Stop, End, Disturb}
-    assert 0.9 < kinds[Kill] / sum(one.after_s for one in due) < 1.1
-    assert {one.fault.trouble for one in due if isinstance(one.fault, Disturb)} == set(Trouble)
-    assert {one.fault.process for one in due if isinstance(one.fault, Kill)} == set(WEIGHTS)
-    assert {one.fault.process for one in due if isinstance(one.fault, End)} == {"node-1"}
+    kinds = Counter(type(due_fault.fault) for due_fault in due)
+    assert set(kinds) == {Kill, Stop, End, DisturbLink}
+    assert 0.9 < kinds[Kill] / sum(due_fault.after_s for due_fault in due) < 1.1
+    assert {due_fault.fault.trouble for due_fault in due if isinstance(due_fault.fault, DisturbLink)} == set(LinkFault)
+    assert {due_fault.fault.process for due_fault in due if isinstance(due_fault.fault, Kill)} == set(WEIGHTS)
+    assert {due_fault.fault.process for due_fault in due if isinstance(due_fault.fault, End)} == {"node-1"}

@@ -1,4 +1,4 @@
-"""A disturbed way does what its trouble says, and an undisturbed one nothing."""
+"""A disturbed link shows its fault, and an undisturbed link none."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from tests.soak.plan import Trouble
+from tests.soak.fault_plan import LinkFault
 from tests.soak.proxy import Link
 
 pytestmark = pytest.mark.anyio
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.anyio
 
 @asynccontextmanager
 async def echo_behind_a_link() -> AsyncIterator[tuple[Link, asyncio.StreamReader, asyncio.StreamWriter]]:
-    """A service that says back what it hears, and one connection to it over a link."""
+    """Yields a connection to an echo service over a link."""
 
     async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -35,8 +35,8 @@ async def echo_behind_a_link() -> AsyncIterator[tuple[Link, asyncio.StreamReader
         writer.close()
 
 
-async def said_back(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, word: bytes) -> bytes:
-    """What comes back for a word; empty when the connection breaks."""
+async def echoed(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, word: bytes) -> bytes:
+    """Returns the echo of a word; empty when the connection breaks."""
     writer.write(word)
     try:
         return await reader.readexactly(len(word))
@@ -46,14 +46,14 @@ async def said_back(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, 
 
 async def test_what_is_said_arrives_and_comes_back() -> None:
     async with echo_behind_a_link() as (_, reader, writer):
-        assert await said_back(reader, writer, b"hello") == b"hello"
+        assert await echoed(reader, writer, b"hello") == b"hello"
 
 
 async def test_a_stalled_way_carries_nothing_and_then_everything() -> None:
     async with echo_behind_a_link() as (link, reader, writer):
-        stalled = asyncio.create_task(link.disturb(Trouble.STALL, 0.2))
+        stalled = asyncio.create_task(link.disturb(LinkFault.STALL, 0.2))
         await asyncio.sleep(0)
-        answer = asyncio.create_task(said_back(reader, writer, b"hello"))
+        answer = asyncio.create_task(echoed(reader, writer, b"hello"))
         await asyncio.wait({answer, stalled}, return_when=asyncio.FIRST_COMPLETED)
         assert stalled.done()
         assert not answer.done()
@@ -62,30 +62,30 @@ async def test_a_stalled_way_carries_nothing_and_then_everything() -> None:
 
 async def test_a_delayed_way_carries_everything() -> None:
     async with echo_behind_a_link() as (link, reader, writer):
-        delayed = asyncio.create_task(link.disturb(Trouble.DELAY, 0.5))
+        delayed = asyncio.create_task(link.disturb(LinkFault.DELAY, 0.5))
         await asyncio.sleep(0)
-        assert await said_back(reader, writer, b"hello") == b"hello"
+        assert await echoed(reader, writer, b"hello") == b"hello"
         await delayed
 
 
-@pytest.mark.parametrize("trouble", [Trouble.HALF_OPEN, Trouble.TEAR, Trouble.REFUSE])
-async def test_other_troubles_break_the_connection(trouble: Trouble) -> None:
+@pytest.mark.parametrize("trouble", [LinkFault.HALF_OPEN, LinkFault.TEAR, LinkFault.REFUSE])
+async def test_other_troubles_break_the_connection(trouble: LinkFault) -> None:
     async with echo_behind_a_link() as (link, reader, writer):
-        assert await said_back(reader, writer, b"hello") == b"hello"
+        assert await echoed(reader, writer, b"hello") == b"hello"
         troubled = asyncio.create_task(link.disturb(trouble, 0.1))
         await asyncio.sleep(0)
-        assert await said_back(reader, writer, b"hello") == b""
+        assert await echoed(reader, writer, b"hello") == b""
         await troubled
 
 
 async def test_a_service_that_is_down_refuses_until_it_is_back() -> None:
     async with echo_behind_a_link() as (link, reader, writer):
-        assert await said_back(reader, writer, b"hello") == b"hello"
+        assert await echoed(reader, writer, b"hello") == b"hello"
         link.set_down(True)
-        assert await said_back(reader, writer, b"hello") == b""
+        assert await echoed(reader, writer, b"hello") == b""
         link.set_down(False)
         async with link.serving() as address:
             door = address.rpartition(":")
             again = await asyncio.open_connection(door[0], int(door[2]))
-            assert await said_back(*again, b"hello") == b"hello"
+            assert await echoed(*again, b"hello") == b"hello"
             again[1].close()

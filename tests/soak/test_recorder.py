@@ -1,4 +1,4 @@
-"""The man in the middle changes nothing, and tells what it saw."""
+"""The recording proxy changes nothing and reports every call."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
@@ -20,16 +20,16 @@ from astraflow.recipe import load_recipe
 from astraflow.weights.config import WeightsConfig
 from astraflow.weights.publisher import PublishConfig, Publisher
 from astraflow.weights.service import running as store_running
-from astraflow.wire.channel import Link, dial
+from astraflow.wire.channel import ServiceChannel, dial
 from astraflow.wire.pb import data_plane_pb2 as pb
 from astraflow.wire.pb.data_plane_pb2_grpc import NodeDataStub
-from astraflow.wire.server import Listen
+from astraflow.wire.server import ListenOptions
 from tests import make
 from tests.dataflow.running import TOKEN, facts, running
 from tests.soak.ledger import Ledger
-from tests.soak.recorder import Witness, recording
+from tests.soak.recording_proxy import CallRecorder, recording
 from tests.soak.rules import Rules
-from tests.soak.soak import RECIPE
+from tests.soak.scenario import RECIPE
 from tests.weights.versions import POLICY, history
 
 pytestmark = pytest.mark.anyio
@@ -37,8 +37,8 @@ pytestmark = pytest.mark.anyio
 SOLVER = PolicyId("solver")
 
 
-class Heard(Ledger):
-    """Notes what it is told, in order, and checks nothing."""
+class CallLog(Ledger):
+    """Records the reported calls in order, and checks nothing."""
 
     def __init__(self) -> None:
         super().__init__(Rules(load_recipe(str(RECIPE))))
@@ -52,8 +52,8 @@ class Heard(Ledger):
         self.told.append(("pushed", *(episode.task for episode in episodes)))
         self.has_heard_of_a_push.set()
 
-    def push_answered(self, episodes: Sequence[Episode], fates: Sequence[str]) -> None:
-        self.told.append(("answered", *fates))
+    def push_answered(self, episodes: Sequence[Episode], outcomes: Sequence[str]) -> None:
+        self.told.append(("answered", *outcomes))
 
     def delivered(self, batch: Batch) -> None:
         self.told.append(("delivered", batch.id, batch.is_redelivered, len(batch.rows)))
@@ -69,11 +69,11 @@ class Heard(Ledger):
 
 
 @asynccontextmanager
-async def dataflow_behind_a_recorder(directory: Path) -> AsyncIterator[tuple[Link, Heard]]:
-    heard = Heard()
+async def dataflow_behind_a_recorder(directory: Path) -> AsyncIterator[tuple[ServiceChannel, CallLog]]:
+    heard = CallLog()
     async with (
         running(directory) as service,
-        recording(service.link.address, Witness(heard)) as address,
+        recording(service.link.address, CallRecorder(heard)) as address,
         dial(address, token=TOKEN) as link,
     ):
         yield link, heard
@@ -109,10 +109,10 @@ async def test_a_group_is_followed_from_lease_to_step(tmp_path: Path) -> None:
 
 
 async def test_versions_are_followed_into_the_store_and_out_again(tmp_path: Path) -> None:
-    heard = Heard()
+    heard = CallLog()
     async with (
-        store_running(WeightsConfig(), listen=Listen(token=TOKEN), directory=tmp_path) as store,
-        recording(store, Witness(heard)) as address,
+        store_running(WeightsConfig(), listen=ListenOptions(token=TOKEN), directory=tmp_path) as store,
+        recording(store, CallRecorder(heard)) as address,
         dial(address, token=TOKEN) as link,
     ):
         client = WeightPlaneClient(link)
@@ -147,13 +147,13 @@ async def test_errors_and_deadlines_pass_as_they_are(tmp_path: Path) -> None:
 
 
 async def test_a_service_that_is_away_is_unavailable() -> None:
-    async with recording("127.0.0.1:1", Witness(Heard())) as address, dial(address, token=TOKEN) as link:
+    async with recording("127.0.0.1:1", CallRecorder(CallLog())) as address, dial(address, token=TOKEN) as link:
         with pytest.raises(Unavailable):
             await NodeDataClient(link).join(facts())
 
 
 async def test_a_push_is_known_before_it_is_answered(tmp_path: Path) -> None:
-    """The caller hangs up at once: whether the service took it in, nobody heard."""
+    """The caller hangs up at once, so no answer shows whether the service accepted the push."""
     async with dataflow_behind_a_recorder(tmp_path) as (link, heard):
         nodes = NodeDataClient(link)
         node = (await nodes.join(facts())).node

@@ -1,4 +1,4 @@
-"""A minute of the soak, with other faults each time."""
+"""A soak of one minute, with random faults each time."""
 
 import random
 import subprocess
@@ -11,10 +11,11 @@ from tests.system.processes import ROOT
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.retry_once("a minute of random faults takes longer than its limit on a busy machine")
 @pytest.mark.timeout(400)
 def test_no_promise_breaks_in_a_minute_of_kills_stops_and_cut_links(tmp_path: Path) -> None:
-    """Where it fails, it prints the figures, what broke, and the command that repeats the faults."""
+    """A failure prints the figures, the violations, and the command that repeats the faults."""
     arguments = ["--minutes", "1", "--seed", str(random.randrange(2**16)), "--directory", str(tmp_path)]
     command = [sys.executable, "-m", "tests.soak", *arguments]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=380)

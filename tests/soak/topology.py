@@ -1,4 +1,4 @@
-"""Who runs, and who speaks to whom over what: clients, links that can be disturbed, a recorder, the service.
+"""Processes of the soak and their connections: clients, links with faults, a recorder, the service.
 
 node-1..4, trainer-* ── a link each ──► recorder ──► dataflow
                      ── one link ─────► recorder ──► weights
@@ -13,14 +13,14 @@ from pathlib import Path
 from astraflow.cli.ports import free_ports
 from astraflow.recipe import Recipe
 from tests.soak.ledger import Ledger
-from tests.soak.processes import Process, Tally, program
+from tests.soak.processes import FaultCounts, Process, program
 from tests.soak.proxy import Link
-from tests.soak.recorder import Witness, recording
+from tests.soak.recording_proxy import CallRecorder, recording
 
 DATAFLOW, WEIGHTS = "dataflow", "weights"
 
-LIKELY = {"dataflow": 1.0, "weights": 0.8, "trainer": 0.8, "node": 0.9}
-"""How often a process of each role is meant by a fault, relative to the others."""
+FAULT_WEIGHTS = {"dataflow": 1.0, "weights": 0.8, "trainer": 0.8, "node": 0.9}
+"""Relative fault frequency of each role."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +30,7 @@ class Topology:
     processes: dict[str, Process]
     links: dict[str, Link]
     dataflow: str
-    """Where the harness itself asks, past links and recorder."""
+    """Address for the harness itself, without links and recorder."""
     weights: str
 
     @property
@@ -44,30 +44,30 @@ class Topology:
         return [name for name in self.processes if role_of(name) == "trainer"]
 
     def likelihoods(self) -> dict[str, float]:
-        """Of each process."""
-        return {name: LIKELY[role_of(name)] for name in self.processes}
+        """Relative fault frequency of each process."""
+        return {name: FAULT_WEIGHTS[role_of(name)] for name in self.processes}
 
 
 def role_of(name: str) -> str:
-    """`node` for `node-3`."""
+    """Returns `node` for `node-3`."""
     return name.partition("-")[0]
 
 
 def clients_of(recipe: Recipe) -> list[str]:
-    """Names of the processes that dial dataflow."""
+    """Returns the names of the processes that dial dataflow."""
     nodes = [f"node-{number}" for number in range(1, recipe.nodes.count + 1)]
     return nodes + [f"trainer-{policy}" for policy in recipe.policies]
 
 
 @asynccontextmanager
 async def running(
-    recipe: Recipe, recipe_file: Path, directory: Path, ledger: Ledger, tally: Tally
+    recipe: Recipe, recipe_file: Path, directory: Path, ledger: Ledger, fault_counts: FaultCounts
 ) -> AsyncIterator[Topology]:
-    """All of it, started, until the block ends; then nothing is left."""
+    """Runs all processes until the block ends; then ends all of them."""
     dataflow_port, weights_port = free_ports(2)
     dataflow, weights = f"127.0.0.1:{dataflow_port}", f"127.0.0.1:{weights_port}"
     async with AsyncExitStack() as stack:
-        witness = Witness(ledger)
+        witness = CallRecorder(ledger)
         to_dataflow = await stack.enter_async_context(recording(dataflow, witness))
         to_weights = await stack.enter_async_context(recording(weights, witness))
         links = {client: Link(client, to_dataflow) for client in clients_of(recipe)}
@@ -83,7 +83,7 @@ async def running(
 
         def serve(role: str, name: str, *options: str) -> Process:
             on_up = {DATAFLOW: set_dataflow_up, WEIGHTS: lambda is_up: links[WEIGHTS].set_down(not is_up)}.get(role)
-            return Process(program(role, name, recipe_file, directory, *options), tally, on_up=on_up)
+            return Process(program(role, name, recipe_file, directory, *options), fault_counts, on_up=on_up)
 
         everyone = [
             serve(WEIGHTS, WEIGHTS, *state(WEIGHTS), "--port", str(weights_port)),

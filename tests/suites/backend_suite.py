@@ -1,4 +1,4 @@
-"""What every training backend must do."""
+"""Contract tests of every training backend."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ from tests.snapshots import Snapshot, snapshot_of
 
 
 class BackendSuite:
-    """Inherit, and provide the fixtures `build` (a fresh backend, always the same) and `batches` (at least four)."""
+    """Tests to inherit. Fixtures to provide: `build` (a fresh, deterministic backend) and `batches` (four or more)."""
 
     def test_a_step_returns_finite_metrics(self, build: Callable[[], Backend], batches: Sequence[Batch]) -> None:
         metrics = build().step(batches[0])
@@ -65,7 +65,7 @@ class BackendSuite:
         original, restored = build(), build()
         original.step(batches[0])
         original.step(batches[1])
-        original.save(tmp_path)
+        original.capture().write(tmp_path)
         restored.load(tmp_path)
         assert_same(snapshot_of(original), snapshot_of(restored))
         for backend in (original, restored):
@@ -77,13 +77,13 @@ class BackendSuite:
         self, build: Callable[[], Backend], batches: Sequence[Batch], tmp_path: Path
     ) -> None:
         saved, left_alone = build(), build()
-        saved.save(tmp_path)
+        saved.capture().write(tmp_path)
         for backend in (saved, left_alone):
             backend.step(batches[0])
         assert_same(snapshot_of(saved), snapshot_of(left_alone))
 
     def test_a_damaged_file_is_named(self, build: Callable[[], Backend], tmp_path: Path) -> None:
-        build().save(tmp_path)
+        build().capture().write(tmp_path)
         for path in tmp_path.rglob("*"):
             if path.is_file():
                 path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
@@ -92,7 +92,7 @@ class BackendSuite:
 
 
 def assert_same(one: Snapshot, other: Snapshot) -> None:
-    """Equal names, types, shapes and bits, and equal probes."""
+    """Asserts equal names, types, shapes and bits, and equal probes."""
     assert list(one.tensors) == list(other.tensors)
     for name, (dtype, shape, bits) in one.tensors.items():
         assert (dtype, shape) == other.tensors[name][:2], name

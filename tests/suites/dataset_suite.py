@@ -1,4 +1,4 @@
-"""What every data set must do."""
+"""Contract tests of every data set."""
 
 import json
 from collections.abc import Callable
@@ -8,41 +8,42 @@ import pytest
 from astraflow.contract.errors import InvalidInput
 from astraflow.datasets.base import Dataset
 
-SOME = 200
-"""Prompts that are looked at, from all over a large data set."""
+SAMPLE_SIZE = 200
+"""Checked prompts, spread over a large data set."""
 
 
 class DatasetSuite:
-    """Inherit, and provide the fixture `build`: the data set for a seed, always the same one."""
+    """Tests to inherit. Fixture to provide: `build` (the data set for a seed, deterministic)."""
 
     def test_prompts_follow_from_seed_and_index_alone(self, build: Callable[[int], Dataset]) -> None:
         one, same = build(3), build(3)
-        forwards = [one.prompt(index) for index in some_of(one)]
-        backwards = [same.prompt(index) for index in reversed(some_of(same))]
+        forwards = [one.prompt(index) for index in sample_of(one)]
+        backwards = [same.prompt(index) for index in reversed(sample_of(same))]
         assert forwards == backwards[::-1]
         assert one.size == same.size
 
     def test_fingerprints_agree_when_the_prompts_do(self, build: Callable[[int], Dataset]) -> None:
         one, same, other = build(3), build(3), build(4)
         assert one.fingerprint == one.fingerprint == same.fingerprint
-        differ = [one.prompt(index) != other.prompt(index) for index in some_of(one)]
+        differ = [one.prompt(index) != other.prompt(index) for index in sample_of(one)]
         assert (one.fingerprint != other.fingerprint) == any(differ)
 
     def test_every_index_has_a_prompt_with_an_id_of_its_own(self, build: Callable[[int], Dataset]) -> None:
         dataset = build(0)
-        ids = [dataset.prompt(index).id for index in some_of(dataset)]
+        ids = [dataset.prompt(index).id for index in sample_of(dataset)]
         assert dataset.size >= 1
         assert len(set(ids)) == len(ids) > 0
 
     @pytest.mark.parametrize("beyond", [-1, 0, 1])
     def test_an_index_outside_is_refused(self, build: Callable[[int], Dataset], beyond: int) -> None:
         dataset = build(0)
-        with pytest.raises(InvalidInput, match="does not exist"):
+        with pytest.raises(InvalidInput) as caught:
             dataset.prompt(-1 if beyond < 0 else dataset.size + beyond)
+        assert caught.value.code == "dataset.index_out_of_range"
 
     def test_fields_are_json_with_question_and_answer(self, build: Callable[[int], Dataset]) -> None:
         dataset = build(0)
-        for index in some_of(dataset):
+        for index in sample_of(dataset):
             fields = dict(dataset.prompt(index).fields)
             assert json.loads(json.dumps(fields, allow_nan=False)) == fields
             assert isinstance(fields["question"], str)
@@ -50,6 +51,6 @@ class DatasetSuite:
             assert isinstance(fields["answer"], str)
 
 
-def some_of(dataset: Dataset) -> list[int]:
-    """Indices from all over; all of them where they are few."""
-    return sorted({place * dataset.size // SOME for place in range(SOME)})
+def sample_of(dataset: Dataset) -> list[int]:
+    """Returns indices from the whole data set; all of them when it is small."""
+    return sorted({place * dataset.size // SAMPLE_SIZE for place in range(SAMPLE_SIZE)})

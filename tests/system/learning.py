@@ -40,11 +40,11 @@ WINDOW = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """One run."""
+    """Settings of one run."""
 
     seed: int = 0
     lag: tuple[int, int] = (0, 0)
-    """How many versions behind the engine is, drawn anew after each step."""
+    """Range of the engine's lag in versions, drawn again after each step."""
     groups: int = 32
     members: int = 8
     learning_rate: float = 5e-4
@@ -54,40 +54,40 @@ class Setup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learned:
-    """What came of it."""
+    """Result of a run."""
 
     rewards: list[float]
-    """Mean of each step."""
+    """Mean reward of each step."""
     prepare_s: float
-    """Until the backend was built: the warm start, unless it was cached."""
+    """Seconds to build the backend: the warm start, unless it was cached."""
     generate_s: float
     train_s: float
     publish_s: float
     load_s: float
     largest_gap: float
     changed_share: float
-    """Of the bf16 elements, from one version to the next."""
+    """Share of the bf16 elements that change from one version to the next."""
 
     @property
     def last(self) -> float:
-        """Mean reward of the last steps."""
+        """Returns the mean reward of the last steps."""
         return statistics.fmean(self.rewards[-WINDOW:])
 
     @property
     def first(self) -> float:
-        """Mean reward of the first steps."""
+        """Returns the mean reward of the first steps."""
         return statistics.fmean(self.rewards[:5])
 
 
 class Learning:
-    """A trainer and an engine that take turns."""
+    """A trainer and an engine that alternate."""
 
     def __init__(self, setup: Setup) -> None:
         self._setup = setup
         model = {"kind": "tiny", "seed": setup.seed, "warm_start": {"dataset": dict(DATASET)}}
         began = time.perf_counter()
         self._backend: Backend = backends.build(
-            {"kind": "single", "learning_rate": setup.learning_rate}, model, {}, seed=setup.seed
+            {"kind": "local", "learning_rate": setup.learning_rate}, model, {}, seed=setup.seed
         )
         self._prepare_s = time.perf_counter() - began
         self._engine: Engine = engines.build({"kind": "local_torch", "seed": setup.seed}, model)
@@ -100,7 +100,7 @@ class Learning:
         self._load_s = self._publish_s = 0.0
 
     async def run(self) -> Learned:
-        """Step until the mean reward of the last steps reaches the target."""
+        """Steps until the mean reward of the last steps reaches the target."""
         rewards: list[float] = []
         gaps: list[float] = []
         generate_s = train_s = 0.0
@@ -186,7 +186,7 @@ class Learning:
 
 
 def main() -> None:
-    """Print one line for each run."""
+    """Prints one line for each run."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--lag", type=int, nargs=2, action="append", default=None, metavar=("LEAST", "MOST"))

@@ -21,35 +21,35 @@ from astraflow.wire.channel import dial
 ROOT = Path(__file__).parents[2]
 
 PATIENCE_S = 60.0
-"""How long a test waits for what must come; the machine may be busy."""
+"""Timeout of a test for an expected event; the machine may be busy."""
 
 
 def command(*arguments: str) -> list[str]:
-    """The CLI with these arguments."""
+    """Returns the CLI command with these arguments."""
     return [sys.executable, "-m", "astraflow.cli", *arguments]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningRun:
-    """A run that goes on beside the test."""
+    """A run that continues beside the test."""
 
     process: subprocess.Popen[str]
     directory: Path
 
     def pids(self) -> dict[str, int]:
-        """Process id of each program of the run."""
+        """Returns the process id of each program of the run."""
         return json.loads((self.directory / "processes.json").read_text())  # type: ignore[no-any-return]  # JSON
 
     def facts(self) -> dict[str, Any]:
-        """What the run noted about itself."""
+        """Returns the facts that the run wrote about itself."""
         return json.loads((self.directory / "run.json").read_text())  # type: ignore[no-any-return]  # JSON
 
     def token(self) -> str:
-        """The run token."""
+        """Returns the run token."""
         return (self.directory / "token").read_text().strip()
 
     async def report(self) -> Report:
-        """The state of the run; waits while dataflow is away."""
+        """Returns the state of the run; waits while dataflow is away."""
         deadline = time.monotonic() + PATIENCE_S
         while True:
             try:
@@ -61,7 +61,7 @@ class RunningRun:
                 await asyncio.sleep(0.1)
 
     async def until(self, holds: Callable[[Report], bool], *, patience_s: float = PATIENCE_S) -> Report:
-        """The first report for which something holds."""
+        """Returns the first report for which a condition holds."""
         deadline = time.monotonic() + patience_s
         while not holds(report := await self.report()):
             assert time.monotonic() < deadline, f"it did not come to that within {patience_s:.0f} s: {report}"
@@ -69,16 +69,16 @@ class RunningRun:
         return report
 
     async def steps_more(self, steps: int) -> Report:
-        """The report after that many more trainer steps."""
+        """Returns the report after that many more trainer steps."""
         before = (await self.report()).streams[0].steps
         return await self.until(lambda report: report.streams[0].steps >= before + steps)
 
     def kill(self, program: str) -> None:
-        """`kill -9`, by its pid."""
+        """Sends `kill -9` to the process."""
         os.kill(self.pids()[program], signal.SIGKILL)
 
     def logged_steps(self, trainer: str) -> list[dict[str, Any]]:
-        """The trainer's own account of its steps, over all its lives."""
+        """Returns the steps that the trainer logged, over all its restarts."""
         lines = (self.directory / "logs" / f"{trainer}.log").read_text().splitlines()
         events = [json.loads(line) for line in lines if line.startswith("{")]
         return [event for event in events if event.get("event") == "step"]
@@ -93,9 +93,9 @@ async def running(
     gone_within_s: float = 20.0,
     limit_s: float = 300.0,
 ) -> AsyncIterator[RunningRun]:
-    """`astraflow run RECIPE` until the block ends, then Ctrl-C; it must be gone within `gone_within_s`.
+    """Runs `astraflow run RECIPE` until the block ends, then sends Ctrl-C; the run must end within `gone_within_s`.
 
-    said: where its own output goes; by default beside the run's folder, with `.out` added to its name.
+    said: file for its output; by default beside the run's folder, with `.out` added to its name.
     """
     arguments = command("run", recipe, "--headless", "--limit-s", str(limit_s), "--run-dir", str(directory), *options)
     with (said or directory.with_name(f"{directory.name}.out")).open("w") as out:
@@ -113,7 +113,7 @@ async def running(
 
 
 def assert_balanced(report: Report) -> None:
-    """Every group is in exactly one place."""
+    """Asserts that every group is in exactly one state."""
     for flow in report.flows:
         assert flow.issued == flow.open + flow.admitted + sum(flow.dropped.values())
     for stream in report.streams:

@@ -15,8 +15,8 @@ from astraflow.contract.causes import Cause
 from astraflow.contract.fleet import FleetStatus, Instance, InstanceState, PlanRequest
 from astraflow.contract.ids import PoolId
 from astraflow.contract.reports import NodeState, Report
+from tests.fakes.ec2_instances import InstanceRunner, running_instances
 from tests.fakes.ec2_server import CREDENTIALS, Ec2Server, serving_ec2
-from tests.fakes.instances import InstanceRunner, running_instances
 from tests.system.processes import PATIENCE_S, ROOT, RunningRun, assert_balanced, command, running
 from tests.system.test_fleet import ALICE, ready, until
 
@@ -37,7 +37,7 @@ steps = 1000000
 step_s = 0.5
 
 [fleet]
-times = {{ sweep_s = 1.0, quarantine_s = 10.0, dead_man_s = 30.0 }}
+times = {{ sweep_s = 1.0, quarantine_s = 10.0, dataflow_timeout_s = 30.0 }}
 
 [fleet.providers.aws]
 kind = "ec2"
@@ -88,7 +88,7 @@ async def cloud_run(ec2: Ec2Server, directory: Path) -> AsyncIterator[tuple[Runn
 
 
 async def change(fleet: FleetPlaneClient, target: int) -> FleetStatus:
-    """The pool at its new size."""
+    """Changes the pool to a new size."""
     request = PlanRequest(pool=CLOUD, actor=ALICE, reason=f"{target} will do", target=target)
     plan = await fleet.plan(request)
     await fleet.apply(plan.id, key=f"to {target} {plan.id}", approver=ALICE)
@@ -101,67 +101,74 @@ async def test_a_pool_of_instances_grows_drains_shrinks_and_survives_an_interrup
     async with cloud_run(ec2, tmp_path) as (run, fleet):
         await until(fleet, ready(1))
         await change(fleet, 2)
-        launched = {one.id: one for one in await fleet.instances()}
+        launched = {instance.id: instance for instance in await fleet.instances()}
         assert set(launched) == nodes(await run.steps_more(2))
-        machines = {one.id: instances.machines[instance_id(one)] for one in launched.values()}
+        machines = {instance.id: instances.machines[instance_id(instance)] for instance in launched.values()}
         for machine in machines.values():
-            assert not [line for line in machine.command_lines() if "afj." in line]  # join tokens begin so
+            assert not [line for line in machine.command_lines() if "afj." in line]  # prefix of join tokens
             assert "ASTRAFLOW_TOKEN" not in (machine.directory / "user-data").read_text()
 
         await change(fleet, 1)
-        (kept,) = await fleet.instances()
-        (gone,) = [one for one in await fleet.instances(with_gone=True) if one.state is InstanceState.GONE]
-        assert gone.draining_at is not None
-        # A machine that ended with its node was gone before it had to be asked.
-        assert gone.retiring_at is None or gone.draining_at <= gone.retiring_at
-        assert '"event": "left"' in machines[gone.id].log  # it said goodbye
-        assert "ends the machine (status 0)" in machines[gone.id].log
+        (remaining_instance,) = await fleet.instances()
+        (ended_instance,) = [
+            instance for instance in await fleet.instances(with_gone=True) if instance.state is InstanceState.GONE
+        ]
+        assert ended_instance.draining_at is not None
+        # The machine ended with its node, before the fleet service had to terminate it.
+        assert ended_instance.retiring_at is None or ended_instance.draining_at <= ended_instance.retiring_at
+        assert '"event": "run_left"' in machines[ended_instance.id].log  # the node deregistered
+        assert "ending the instance (status 0)" in machines[ended_instance.id].log
         report = await run.steps_more(2)
-        assert nodes(report) == {kept.id}
+        assert nodes(report) == {remaining_instance.id}
         assert_balanced(report)
 
-        instances.interrupt(instance_id(kept), in_s=12.0)
+        instances.interrupt(instance_id(remaining_instance), in_s=12.0)
         await until(fleet, lambda status: not ready(1)(status))
-        await until(fleet, ready(1))  # another one in its place
-        assert kept.id not in {one.id for one in await fleet.instances()}
-        # The node heard of it from the machine, and said so: that may arrive after the end itself.
-        await until(fleet, lambda status: status.pools[0].losses == {Cause.TAKEN: 1})
-        (taken,) = [one for one in await fleet.instances(with_gone=True) if one.id == kept.id]
-        assert taken.cause is Cause.TAKEN
-        assert "preemption_notice" in machines[kept.id].log
+        # Its replacement; the sizer may have ordered one more while no node was ready.
+        await until(fleet, lambda status: set(status.pools[0].nodes) == {InstanceState.READY})
+        assert remaining_instance.id not in {instance.id for instance in await fleet.instances()}
+        # The node gets the notice from the machine and reports it: the report may arrive after the end itself.
+        await until(fleet, lambda status: status.pools[0].losses == {Cause.PREEMPTED: 1})
+        (preempted_instance,) = [
+            instance for instance in await fleet.instances(with_gone=True) if instance.id == remaining_instance.id
+        ]
+        assert preempted_instance.cause is Cause.PREEMPTED
+        assert "preemption_notice" in machines[remaining_instance.id].log
         assert_balanced(await run.steps_more(2))
-    await nobody_is_left(instances)
+    await no_process_is_left(instances)
 
 
 async def test_what_a_node_was_let_in_with_lets_in_nobody_else(
     ec2: Ec2Server, instances: InstanceRunner, tmp_path: Path
 ) -> None:
-    """Somebody who reads the user data of an instance that works finds a token that is used up."""
+    """The join token in the user data of a working instance is used up, so a reader of the user data cannot join."""
     async with cloud_run(ec2, tmp_path) as (run, fleet):
         await until(fleet, ready(1))
         (machine,) = instances.machines.values()
         (secret,) = [word for word in (machine.directory / "user-data").read_text().split() if word.startswith("afj.")]
         given = {**os.environ, "ASTRAFLOW_TOKEN": secret}
-        stolen = [*command("join", run.facts()["dataflow"], "--name", "thief")]
-        thief = subprocess.run(stolen, env=given, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+        join_command = [*command("join", run.facts()["dataflow"], "--name", "thief")]
+        thief = subprocess.run(
+            join_command, env=given, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60
+        )
         assert thief.returncode != 0
         assert "used" in thief.stdout + thief.stderr
         assert len(nodes(await run.report())) == 1
-    await nobody_is_left(instances)
+    await no_process_is_left(instances)
 
 
 def nodes(report: Report) -> set[str]:
-    """Names of those that work: a node is called as its launch."""
+    """Returns the names of the ready nodes: a node has the name of its launch."""
     return {node.id.rpartition(".")[0] for node in report.nodes if node.state is NodeState.READY}
 
 
 def instance_id(instance: Instance) -> str:
-    """EC2's own."""
+    """Returns EC2's instance id."""
     return instance.handle.partition("/")[2]
 
 
-async def nobody_is_left(instances: InstanceRunner) -> None:
-    """All processes of all instances end with the run."""
+async def no_process_is_left(instances: InstanceRunner) -> None:
+    """Asserts that all processes of all instances end with the run."""
     deadline = time.monotonic() + PATIENCE_S
     while left := [pid for machine in instances.machines.values() for pid in machine.pids()]:
         assert time.monotonic() < deadline, f"processes were left behind: {left}"

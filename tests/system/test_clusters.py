@@ -1,4 +1,4 @@
-"""Runs whose nodes are pods, jobs and clusters: real nodes, started through stand-ins for what would start them."""
+"""Runs whose nodes are pods, jobs and clusters: real nodes, started through simulated cluster managers."""
 
 import json
 import os
@@ -24,25 +24,25 @@ PROGRAM = [sys.executable, "-m", "astraflow.cli"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where nodes come from."""
+class ClusterBackend:
+    """A cluster manager that starts nodes."""
 
     options: dict[str, Any]
-    """Of its provider."""
+    """Options of its provider."""
     lose: Callable[[str], None]
-    """A launch's machine ends behind everybody's back."""
+    """Ends a launch's machine without a request."""
     alive: Callable[[], int]
 
 
 @contextmanager
-def kubernetes(directory: Path, _: pytest.MonkeyPatch) -> Iterator[Place]:
+def kubernetes(directory: Path, _: pytest.MonkeyPatch) -> Iterator[ClusterBackend]:
     with FakeCluster(directory) as cluster:
 
         def lose(launch: str) -> None:
             for pod in cluster.pods(astraflow_launch=launch):
                 cluster.lose(pod)
 
-        yield Place(
+        yield ClusterBackend(
             options={"kind": "kubernetes", "image": "none", "command": PROGRAM, "kubeconfig": str(cluster.kubeconfig)},
             lose=lose,
             alive=lambda: sum(1 for pod in cluster.pods() if not is_over(pod)),
@@ -50,7 +50,7 @@ def kubernetes(directory: Path, _: pytest.MonkeyPatch) -> Iterator[Place]:
 
 
 @contextmanager
-def slurm(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+def slurm(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ClusterBackend]:
     commands = slurm_commands.install(directory)
     monkeypatch.setenv("PATH", f"{commands}{os.pathsep}{os.environ['PATH']}")
     cluster = slurm_commands.Cluster(directory)
@@ -62,9 +62,14 @@ def slurm(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
         slurm_commands.lose(cluster, next(job for job in alive() if job["name"].endswith(launch)))
 
     try:
-        passed_on = ["PATH", "HOME", "PYTHONPATH"]
-        yield Place(
-            options={"kind": "slurm", "program": PROGRAM, "passed_on": passed_on, "listing_lag_s": 1.0},
+        forwarded_variables = ["PATH", "HOME", "PYTHONPATH"]
+        yield ClusterBackend(
+            options={
+                "kind": "slurm",
+                "program": PROGRAM,
+                "forwarded_variables": forwarded_variables,
+                "listing_lag_s": 1.0,
+            },
             lose=lose,
             alive=lambda: len(alive()),
         )
@@ -73,9 +78,9 @@ def slurm(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
 
 
 @contextmanager
-def skypilot(directory: Path, _: pytest.MonkeyPatch) -> Iterator[Place]:
+def skypilot(directory: Path, _: pytest.MonkeyPatch) -> Iterator[ClusterBackend]:
     with FakeSkyPilot(directory) as sky:
-        yield Place(
+        yield ClusterBackend(
             options={"kind": "skypilot", "program": PROGRAM, "endpoint": sky.endpoint, "listing_lag_s": 1.0},
             lose=lambda launch: sky.lose(f"astraflow-{launch.lower()}"),
             alive=lambda: len(sky.clusters),
@@ -83,8 +88,8 @@ def skypilot(directory: Path, _: pytest.MonkeyPatch) -> Iterator[Place]:
 
 
 @asynccontextmanager
-async def fleet_on(place: Place, directory: Path) -> AsyncIterator[tuple[Any, FleetPlaneClient]]:
-    """A run with two nodes from there."""
+async def fleet_on(place: ClusterBackend, directory: Path) -> AsyncIterator[tuple[Any, FleetPlaneClient]]:
+    """Starts a run with two nodes on this backend."""
     recipe = directory / "recipe.toml"
     options = "\n".join(f"{key} = {json.dumps(value)}" for key, value in place.options.items())
     recipe.write_text(
@@ -96,7 +101,10 @@ async def fleet_on(place: Place, directory: Path) -> AsyncIterator[tuple[Any, Fl
         yield run, fleet
 
 
-@pytest.mark.parametrize("made", [kubernetes, slurm, skypilot])
+@pytest.mark.parametrize(
+    "made",
+    [kubernetes, pytest.param(slurm, marks=pytest.mark.long), pytest.param(skypilot, marks=pytest.mark.long)],
+)
 async def test_real_nodes_join_are_replaced_when_lost_and_end_with_the_run(
     made: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,6 +117,6 @@ async def test_real_nodes_join_are_replaced_when_lost_and_end_with_the_run(
             place.lose(lost)
             await until(fleet, lambda status: not ready(2)(status))
             await until(fleet, ready(2))
-            assert lost not in {one.id for one in await fleet.instances()}
+            assert lost not in {instance.id for instance in await fleet.instances()}
             assert_balanced(await run.steps_more(3))
         assert place.alive() == 0

@@ -1,4 +1,4 @@
-"""The demo of pools: three of them under the rule, one loses nodes, and the run goes on."""
+"""The demo of pools: the rule sizes three pools, one of them loses nodes, and the run continues."""
 
 from pathlib import Path
 
@@ -16,12 +16,12 @@ POOLS = {"us-east", "eu-west", "ap-south"}
 
 
 def size_of(status: FleetStatus) -> int:
-    """How many nodes the pool that loses some is to have."""
+    """Returns the target of the pool that loses nodes."""
     return next(pool.target for pool in status.pools if pool.spec.id == "us-east")
 
 
 def ready(status: FleetStatus) -> int:
-    """How many of them work."""
+    """Returns how many of its nodes are ready."""
     pool = next(pool for pool in status.pools if pool.spec.id == "us-east")
     return dict(pool.nodes).get(InstanceState.READY, 0)
 
@@ -37,10 +37,10 @@ async def test_a_pool_that_loses_nodes_has_them_again_while_the_trainer_goes_on(
         async with connect_fleet(run.facts()["fleet"], run.token()) as fleet:
             await until(fleet, lambda status: ready(status) >= 3)
             before = (await run.report()).streams[0].steps
-            done = await fleet.lose(PoolId("us-east"), share=0.3, actor=ALICE, key="drill", reason="a drill")
+            done = await fleet.inject_fault(PoolId("us-east"), share=0.3, actor=ALICE, key="drill", reason="a drill")
             assert done.lost
             await until(fleet, lambda status: ready(status) < size_of(status))
             await until(fleet, lambda status: ready(status) >= size_of(status))
-            assert not {one.id for one in await fleet.instances()} & set(done.lost), "others took their place"
+            assert not {instance.id for instance in await fleet.instances()} & set(done.lost), "others took their place"
         report = await run.until(lambda report: report.streams[0].steps > before + 5)
         assert_balanced(report)

@@ -1,4 +1,4 @@
-"""A run whose nodes the fleet service starts: they are lost, wanted, and outlive the service, and the run goes on."""
+"""A run whose nodes the fleet service starts: nodes are lost, the pool scales, the service restarts."""
 
 import asyncio
 import json
@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from astraflow.client.fleet_plane import FleetPlaneClient, connect_fleet
-from astraflow.contract.advice import Mode
 from astraflow.contract.errors import AstraFlowError
 from astraflow.contract.fleet import Actor, FleetStatus, InstanceState, PlanRequest, Role
+from astraflow.contract.recommendations import Mode
 from tests.system.processes import PATIENCE_S, RunningRun, assert_balanced, running
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
@@ -29,7 +29,7 @@ STEADY = (
     *("--set", "policies.solver.backend.step_s=0.5"),
     *("--set", "dataflow.pools={local={mode='on', min_nodes=2, max_nodes=2}}"),
 )
-"""A pool of two, whatever the rule would have on a machine this slow."""
+"""A pool of two, independent of the rule's target on a slow machine."""
 
 
 @asynccontextmanager
@@ -42,7 +42,7 @@ async def fleet_of(run: RunningRun) -> AsyncIterator[FleetPlaneClient]:
 async def until(
     fleet: FleetPlaneClient, holds: Callable[[FleetStatus], bool], *, patience_s: float = PATIENCE_S
 ) -> FleetStatus:
-    """The first status for which something holds; waits while the service is away."""
+    """Returns the first status for which a condition holds; waits while the service is away."""
     deadline, status = time.monotonic() + patience_s, None
     while time.monotonic() < deadline:
         try:
@@ -56,12 +56,12 @@ async def until(
 
 
 def ready(nodes: int) -> Callable[[FleetStatus], bool]:
-    """Whether exactly so many work, and nothing else is there."""
+    """Returns whether exactly this many nodes are ready, and no other instance exists."""
     return lambda status: dict(status.pools[0].nodes) == {InstanceState.READY: nodes}
 
 
 def machines(run: RunningRun) -> dict[str, int]:
-    """Process group of each machine, by launch."""
+    """Returns the process group of each machine, by launch."""
     notes = (run.directory / "fleet" / "providers" / "here").glob("*/machine.json")
     return {note.parent.name: int(json.loads(note.read_text())["pid"]) for note in notes}
 
@@ -73,23 +73,23 @@ async def test_lost_nodes_are_replaced_wanted_ones_come_and_the_service_may_die(
 
         lost = (await fleet.instances())[0].id
         os.killpg(machines(run)[lost], signal.SIGKILL)
-        await until(fleet, lambda status: not ready(2)(status))  # it has noticed
+        await until(fleet, lambda status: not ready(2)(status))  # the service has noticed the loss
         status = await until(fleet, ready(2))
-        assert lost not in {one.id for one in await fleet.instances()}
+        assert lost not in {instance.id for instance in await fleet.instances()}
 
-        pool = status.pools[0]  # by hand from here: in mode `on`, the rule would have its own size again
+        pool = status.pools[0]  # override: in mode `on`, the rule would set its own size again
         by_hand = replace(pool.spec, mode=Mode.ADVISE, max_nodes=8)
         await fleet.put_pool(by_hand, observed_version=pool.version, actor=ALICE, key="mode", reason="by hand")
         request = PlanRequest(pool=pool.spec.id, actor=ALICE, reason="a demand step", target=4)
         plan = await fleet.plan(request)
         await fleet.apply(plan.id, key="step", approver=ALICE)
         await until(fleet, ready(4))
-        known = {one.id for one in await fleet.instances()}
+        known = {instance.id for instance in await fleet.instances()}
 
         os.kill(run.pids()["fleet"], signal.SIGKILL)
         await run.steps_more(3)
         await until(fleet, ready(4))
-        assert {one.id for one in await fleet.instances()} == known
+        assert {instance.id for instance in await fleet.instances()} == known
         report = await run.steps_more(3)
         assert report.streams[0].buffered > 0
         assert_balanced(report)
@@ -102,23 +102,24 @@ FOLLOWING = (
     *("--set", "stop.reward=2.0"),
     *("--set", "stop.steps=1000000"),
     *("--set", "policies.solver.backend.step_s=0.5"),
-    *("--set", "policies.solver.backend.paces=[{from_step=30, factor=2.5}]"),
+    *("--set", "policies.solver.backend.speed_changes=[{from_step=30, factor=2.5}]"),
     *("--set", "nodes.capacity=2"),
     *("--set", "flows.train.workflow.max_new_tokens=500"),
     *("--set", "nodes.engine.tokens={mean=60.0}"),
     *("--set", "dataflow.pools={local={mode='on', min_nodes=1, max_nodes=12}}"),
     *("--set", "evaluations={}"),
 )
-"""Nodes of which three are about what the rule wants, and a trainer that needs more of them after thirty steps."""
+"""About three of these nodes match the rule's target; the trainer needs more of them after thirty steps."""
 
 
+@pytest.mark.long
 async def test_a_pool_that_is_on_follows_a_loss_and_a_demand_step_and_does_not_flap(tmp_path: Path) -> None:
     async with running("smoke", tmp_path / "run", *FOLLOWING) as run, fleet_of(run) as fleet:
         await until(fleet, lambda status: status.pools[0].nodes.get(InstanceState.READY, 0) >= 3)
         await run.steps_more(3)
         pool = (await fleet.status()).pools[0]
-        assert pool.can_lose
-        loss = await fleet.lose(pool.spec.id, share=0.3, actor=ALICE, key="drill", reason="a drill")
+        assert pool.can_inject_fault
+        loss = await fleet.inject_fault(pool.spec.id, share=0.3, actor=ALICE, key="drill", reason="a drill")
         assert len(loss.lost) == 1
         await until(fleet, lambda status: status.pools[0].rule_target is not None)
         before = await until(fleet, is_whole)
@@ -128,16 +129,16 @@ async def test_a_pool_that_is_on_follows_a_loss_and_a_demand_step_and_does_not_f
         kinds = [decision.kind for decision in await fleet.decisions()]
         sizes = [decision.message for decision in await fleet.decisions() if decision.kind == "apply"]
         instances = await fleet.instances(with_gone=True)
-        gone = {one.id for one in instances if one.state is InstanceState.GONE}
+        ended_ids = {instance.id for instance in instances if instance.state is InstanceState.GONE}
         assert kinds.count("fault") == 1
         assert not [size for size in sizes if "drained" in size], "it took nodes away while more were needed"
-        assert gone == set(loss.lost)
+        assert ended_ids == set(loss.lost)
         assert len(instances) == after.pools[0].target + 1
         assert_balanced(await run.steps_more(1))
 
 
 def is_whole(status: FleetStatus) -> bool:
-    """Whether as many work as are to, and nothing else is there."""
+    """Returns whether the pool is at its target, without other instances."""
     pool = status.pools[0]
     return dict(pool.nodes) == {InstanceState.READY: pool.target}
 

@@ -1,4 +1,4 @@
-"""A disk that fills up under a run: it says so, waits, and goes on when there is room."""
+"""A disk that fills up during a run: the run reports it, waits, and continues when there is room."""
 
 import subprocess
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ pytestmark = [
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """Three megabytes, full after a few steps."""
+    """A disk of three megabytes, full after a few steps."""
     place = tmp_path / "disk"
     place.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(place)], check=True)
@@ -28,10 +28,10 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 async def test_a_full_disk_is_named_and_nothing_is_lost_once_there_is_room(small_disk: Path, tmp_path: Path) -> None:
     options = ("--no-web", "--set", "stop.reward=2.0", "--set", "stop.steps=1000000")
     async with running("smoke", small_disk / "run", *options, said=tmp_path / "run.out") as run:
-        report = await run.until(lambda report: bool(report.troubles))
-        assert "free some space" in report.troubles[0]
+        report = await run.until(lambda report: bool(report.problems))
+        assert "free some space" in report.problems[0]
         subprocess.run(["mount", "-o", "remount,size=200m", str(small_disk)], check=True)
-        await run.until(lambda report: not report.troubles)
+        await run.until(lambda report: not report.problems)
         report = await run.steps_more(5)
         assert_balanced(report)
         steps = [step["batch"] for step in run.logged_steps("trainer-solver")]

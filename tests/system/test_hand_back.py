@@ -1,4 +1,4 @@
-"""Nodes of a real run that go away in the middle of long answers: others finish them."""
+"""Nodes of a real run that leave in the middle of long answers: other nodes finish the answers."""
 
 import os
 import signal
@@ -21,21 +21,21 @@ LONG_ANSWERS = (
     *("--set", "flows.train.workflow.max_new_tokens=3000"),
     *("--set", "nodes.engine.tokens={kind='lognormal', mean=800, spread=0.8}"),
 )
-"""About two seconds each, up to seven and a half."""
+"""About two seconds per answer, up to seven and a half."""
 
 
-def prefixes(report: Report) -> dict[str, int]:
-    return dict(report.flows[0].prefixes)
+def partial_rollouts(report: Report) -> dict[str, int]:
+    return dict(report.flows[0].partial_rollouts)
 
 
 def assert_all_balances(report: Report) -> None:
     assert_balanced(report)
-    found = prefixes(report)
-    assert found["handed_back"] == sum(found[end] for end in ("kept", "continued", "discarded", "stale"))
+    found = partial_rollouts(report)
+    assert found["handed_back"] == sum(found[end] for end in ("stored", "continued", "discarded", "stale"))
 
 
 def writes(name: str) -> Callable[[Report], bool]:
-    """Whether that node has been at work for a while."""
+    """Returns whether that node has been generating for a while."""
     return lambda report: any(
         node.facts.name == name and node.leased > 8 and node.counters.get("tokens_generated", 0) > 0
         for node in report.nodes
@@ -46,31 +46,31 @@ async def test_a_node_that_is_terminated_hands_over_what_it_wrote(tmp_path: Path
     async with running("smoke", tmp_path / "run", *LONG_ANSWERS) as run:
         await run.until(writes("node-1"))
         os.kill(run.pids()["node-1"], signal.SIGTERM)
-        report = await run.until(lambda report: prefixes(report)["continued"] > 0)
+        report = await run.until(lambda report: partial_rollouts(report)["continued"] > 0)
         await run.steps_more(3)
-        report = await run.until(lambda report: prefixes(report)["kept"] == 0)
+        report = await run.until(lambda report: partial_rollouts(report)["stored"] == 0)
         assert_all_balances(report)
-        assert prefixes(report)["tokens_saved"] > 0
+        assert partial_rollouts(report)["tokens_saved"] > 0
         assert report.flows[0].episodes.get("failed_engine", 0) == 0
         (left,) = (node for node in report.nodes if node.facts.name == "node-1" and node.counters)
         assert (left.state, left.lease_expiries) == (NodeState.GONE, 0)
         continued = sum(node.counters.get("tokens_continued", 0) for node in report.nodes)
-        assert continued >= prefixes(report)["tokens_saved"]
+        assert continued >= partial_rollouts(report)["tokens_saved"]
 
 
 async def test_a_spot_node_drains_before_it_is_taken_away(tmp_path: Path) -> None:
     notice = tmp_path / "notice.json"
     async with running("smoke", tmp_path / "run", *LONG_ANSWERS, "--nodes", "1") as run:
         await run.until(lambda report: report.streams[0].steps >= 1)
-        with by_hand(run, f"{{kind = 'file', path = '{notice}', every_s = 0.1}}") as node:
+        with by_hand(run, f"{{kind = 'file', path = '{notice}', poll_interval_s = 0.1}}") as node:
             await run.until(writes("spot"))
             notice.write_text('{"deadline_s": 3}')
             assert node.wait(timeout=PATIENCE_S) == 0
-        report = await run.until(lambda report: prefixes(report)["continued"] > 0)
+        report = await run.until(lambda report: partial_rollouts(report)["continued"] > 0)
         assert_all_balances(report)
         (told,) = (event for event in report.events if event.kind == "node_draining")
         assert told.subject.startswith("spot.")
-        assert f"the file {notice} says that this machine goes away" in told.message
+        assert told.message.startswith(f"preempted: the file {notice}")
         (said,) = (event for event in report.events if event.kind == "node_left")
         assert said.message.startswith("preempted: ")
         await run.steps_more(3)
@@ -78,7 +78,7 @@ async def test_a_spot_node_drains_before_it_is_taken_away(tmp_path: Path) -> Non
 
 @contextmanager
 def by_hand(run: RunningRun, preemption: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A node that joins the run from elsewhere."""
+    """Starts a node that joins the run from elsewhere."""
     environment = {**os.environ, "ASTRAFLOW_TOKEN": run.token()}
     arguments = command("join", run.facts()["dataflow"], "--name", "spot", "--preemption", preemption)
     node = subprocess.Popen(arguments, cwd=ROOT, env=environment, stderr=subprocess.DEVNULL)

@@ -1,4 +1,4 @@
-"""A run that the page launches with machines elsewhere: hosts over SSH join it at this machine's address, over TLS."""
+"""A run that the page launches on remote machines: hosts over SSH join it at this machine's address, over TLS."""
 
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -15,7 +15,7 @@ from astraflow.access.authority import Authority
 from astraflow.client.control_plane import ControlPlaneClient
 from astraflow.contract.errors import AstraFlowError
 from astraflow.contract.reports import NodeState
-from astraflow.runtime.runs import RunFolder, active_runs
+from astraflow.runtime.run_folders import RunFolder, active_runs
 from astraflow.wire.channel import authority_client_tls, dial
 from tests.fakes.addresses import beyond_loopback
 from tests.fakes.ssh_server import SshServer, serving_ssh
@@ -44,7 +44,7 @@ steps = 6
 count = 0
 
 [fleet]
-times = {{ sweep_s = 1.0, quarantine_s = 10.0, dead_man_s = 30.0 }}
+times = {{ sweep_s = 1.0, quarantine_s = 10.0, dataflow_timeout_s = 30.0 }}
 
 [fleet.providers.lab]
 kind = "static_ssh"
@@ -71,15 +71,15 @@ ROOT = Path(__file__).parents[2]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lab:
-    """A host of the lab, and the folder where the recipe that uses it is declared."""
+class RemoteHosts:
+    """A host of the lab, and the folder of the recipe that uses it."""
 
     host: SshServer
     recipes: Path
 
 
 @pytest.fixture
-def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
+def remote_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RemoteHosts]:
     monkeypatch.setenv("ASTRAFLOW_HOME", str(tmp_path / "home"))
     key = asyncssh.generate_private_key("ssh-ed25519")
     key.write_private_key(str(tmp_path / "key"))
@@ -90,13 +90,13 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
         text = RECIPE.format(directory=tmp_path, python=sys.executable, root=ROOT, address=ADDRESS, port=host.port)
         (recipes / "lab.toml").write_text(text)
         try:
-            yield Lab(host=host, recipes=recipes)
+            yield RemoteHosts(host=host, recipes=recipes)
         finally:
             _end_runs()
 
 
 def _end_runs() -> None:
-    """What a failed test left going."""
+    """Ends the runs that a failed test left."""
     for folder in active_runs():
         process = psutil.Process(folder.facts.pid)
         process.terminate()
@@ -104,15 +104,15 @@ def _end_runs() -> None:
 
 
 @pytest.fixture
-async def page(lab: Lab, tmp_path: Path) -> AsyncIterator[RunningWeb]:
-    async with running_web(tmp_path / "web", "", recipes=(lab.recipes,), join_host=ADDRESS) as running:
+async def page(remote_hosts: RemoteHosts, tmp_path: Path) -> AsyncIterator[RunningWeb]:
+    async with running_web(tmp_path / "web", "", recipes=(remote_hosts.recipes,), join_host=ADDRESS) as running:
         yield running
 
 
 async def joined(folder: RunFolder) -> Any:
-    """The facts of the nodes that work, once there are any."""
+    """Returns the facts of the ready nodes, once there are any."""
     try:
-        tls = authority_client_tls(Authority.opened(folder.authority))
+        tls = authority_client_tls(Authority.load(folder.authority))
         async with dial(folder.facts.dataflow, token=folder.token, tls=tls) as link:
             report = await ControlPlaneClient(link).report()
     except AstraFlowError:
@@ -120,23 +120,23 @@ async def joined(folder: RunFolder) -> Any:
     return [node.facts for node in report.nodes if node.state is NodeState.READY]
 
 
-async def followed(client: httpx.AsyncClient, lab: Lab, name: str, home: Path) -> None:
-    """See a node of the host join at this machine's address, and the run end by itself."""
+async def followed(client: httpx.AsyncClient, remote_hosts: RemoteHosts, name: str, home: Path) -> None:
+    """Asserts that a node of the host joins at this machine's address, and that the run ends by itself."""
     folder = RunFolder(home / "runs" / name)
     nodes = await until(lambda: joined(folder), what="the joining of a node", within_s=120)
     assert {node.pool for node in nodes} == {"lab"}
     facts = folder.facts
     assert facts.is_tls
     assert facts.dataflow.startswith(f"{ADDRESS}:")
-    orders = [file.read_text() for file in lab.host.home.rglob("*.json")]
+    orders = [file.read_text() for file in remote_hosts.host.home.rglob("*.json")]
     assert [order for order in orders if facts.enroll in order], "the host was told to join at this machine's address"
     await until(lambda: state_is(client, name, "ended"), what="the run's end", within_s=180)
     said = (await client.get(f"/api/v1/launches/{name}")).json()
-    assert "the 6 steps" in said["last_word"] or "6 steps were made" in said["last_word"]
+    assert "6 steps" in said["final_message"]
 
 
 async def test_the_form_launches_a_run_that_a_host_elsewhere_joins_over_tls(
-    page: RunningWeb, lab: Lab, tmp_path: Path
+    page: RunningWeb, remote_hosts: RemoteHosts, tmp_path: Path
 ) -> None:
     async with page.logged_in() as client:
         form = (await client.get("/runs/new", params={"recipe": "lab"}, timeout=60)).text
@@ -145,11 +145,12 @@ async def test_the_form_launches_a_run_that_a_host_elsewhere_joins_over_tls(
         assert answer.status_code == 303, answer.text[-3000:]
         name = answer.headers["location"].removeprefix("/launches/")
         assert name.startswith("lab-")
-        await followed(client, lab, name, tmp_path / "home")
+        await followed(client, remote_hosts, name, tmp_path / "home")
 
 
+@pytest.mark.long
 async def test_the_api_launches_it_as_its_recipe_asks_and_another_like_it(
-    page: RunningWeb, lab: Lab, tmp_path: Path
+    page: RunningWeb, remote_hosts: RemoteHosts, tmp_path: Path
 ) -> None:
     async with page.logged_in() as client:
         key = {"Idempotency-Key": "once"}
@@ -158,7 +159,7 @@ async def test_the_api_launches_it_as_its_recipe_asks_and_another_like_it(
         assert answer.status_code == 201, answer.text
         first = answer.json()
         assert first["fleet"] is True, "its recipe says where machines come from"
-        await followed(client, lab, first["name"], tmp_path / "home")
+        await followed(client, remote_hosts, first["name"], tmp_path / "home")
 
         clone = {"of": first["name"], "set": {"stop.steps": 5}, "reason": "another"}
         again = await client.post("/api/v1/launches", json=clone, headers={"Idempotency-Key": "two"}, timeout=60)

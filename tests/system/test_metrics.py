@@ -1,4 +1,4 @@
-"""Metrics of a real run, as Prometheus would read them."""
+"""Metrics of a real run, as Prometheus scrapes them."""
 
 import subprocess
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A store and its mirror as processes, the way an operator starts them."""
+"""A store and its mirror as processes, started as an operator starts them."""
 
 import subprocess
 import sys
@@ -11,9 +11,9 @@ import pytest
 
 from astraflow.contract.ids import Version
 from astraflow.weights.config import PullConfig
-from astraflow.weights.origins import Origin, Origins
 from astraflow.weights.publisher import Publisher
 from astraflow.weights.puller import Puller
+from astraflow.weights.weight_sources import WeightSource, WeightSources
 from tests.weights.running import TOKEN, client_of
 from tests.weights.versions import POLICY, history, layout
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.anyio
 
 @contextmanager
 def served(directory: Path, more: Sequence[str] = ()) -> Iterator[str]:
-    """The address of `astraflow serve weights`."""
+    """Yields the address of `astraflow serve weights`."""
     (directory / "token").write_text(TOKEN)
     command = [sys.executable, "-m", "astraflow.cli", "serve", "weights", "smoke"]
     command += ["--directory", str(directory / "kept"), "--token-file", str(directory / "token"), *more]
@@ -41,10 +41,12 @@ async def test_a_node_reads_from_a_mirror_what_was_published_to_the_store(tmp_pa
     snapshots = history(2)
     with served(store_folder) as store, served(mirror_folder, ["--follow", store]) as mirror:
         async with client_of(store) as client, client_of(mirror) as reading, Publisher(client, POLICY) as publisher:
-            puller = Puller(Origins([Origin(mirror, [reading])]), POLICY, config=PullConfig(maps_shared=False))
+            puller = Puller(
+                WeightSources([WeightSource(mirror, [reading])]), POLICY, config=PullConfig(use_shared_memory=False)
+            )
             for number, tensors in enumerate(snapshots):
                 await publisher.publish(Version(number), tensors)
-                pulled = await puller.newer()
+                pulled = await puller.pull_newer()
                 puller.commit(pulled.weights)
                 assert np.array_equal(pulled.weights.buffer, layout(tensors, number)[1])
     assert (pulled.stats.base, pulled.stats.full_bytes) == (0, 0)

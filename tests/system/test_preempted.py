@@ -1,4 +1,4 @@
-"""A run on spot machines of this machine: they are taken away with notice, the ledger says so, and others come."""
+"""A run on local spot machines: they are preempted with notice, the ledger records it, and others replace them."""
 
 from pathlib import Path
 
@@ -12,8 +12,8 @@ from tests.system.test_fleet import fleet_of, until
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.timeout(480)]
 
 CHANCE_S = 300.0
-"""Four machines live a minute on average: that none of them has been at work and was taken by then is 1 in millions."""
-LEAVING = (InstanceState.DRAINING, InstanceState.RETIRING)
+"""Four machines live a minute on average: the chance that none was ready and preempted by then is 1 in millions."""
+TERMINATING = (InstanceState.DRAINING, InstanceState.RETIRING)
 
 RECIPE = """
 extends = "{smoke}"
@@ -51,6 +51,7 @@ drain_s = 8.0
 
 
 @pytest.mark.retry_once("machines live for random times: within the time of the test none may be taken away")
+@pytest.mark.long  # test_hand_back has one spot node
 async def test_machines_that_are_taken_away_with_notice_are_losses_and_come_back(tmp_path: Path) -> None:
     recipe = tmp_path / "recipe.toml"
     recipe.write_text(RECIPE.format(smoke=ROOT / "recipes/smoke/recipe.toml"))
@@ -59,15 +60,19 @@ async def test_machines_that_are_taken_away_with_notice_are_losses_and_come_back
         fleet_of(run) as fleet,
     ):
         await until(fleet, has_lost_one, patience_s=CHANCE_S)
-        taken = [one for one in await fleet.instances(with_gone=True) if one.cause is Cause.TAKEN and one.ready_at]
-        assert taken
-        assert all(one.state in (*LEAVING, InstanceState.GONE) for one in taken)
+        preempted_instances = [
+            instance
+            for instance in await fleet.instances(with_gone=True)
+            if instance.cause is Cause.PREEMPTED and instance.ready_at
+        ]
+        assert preempted_instances
+        assert all(instance.state in (*TERMINATING, InstanceState.GONE) for instance in preempted_instances)
         await until(fleet, lambda status: status.pools[0].nodes.get(InstanceState.READY, 0) >= 3)
         assert_balanced(await run.steps_more(2))
-        after = {one.id: one.cause for one in await fleet.instances(with_gone=True)}
-        assert {after[one.id] for one in taken} == {Cause.TAKEN}
+        after = {instance.id: instance.cause for instance in await fleet.instances(with_gone=True)}
+        assert {after[instance.id] for instance in preempted_instances} == {Cause.PREEMPTED}
 
 
 def has_lost_one(status: FleetStatus) -> bool:
-    """Whether a node that worked goes or went because its machine is taken away."""
-    return status.pools[0].losses.get(Cause.TAKEN, 0) > 0
+    """Returns whether a ready node is leaving or has left because its machine is preempted."""
+    return status.pools[0].losses.get(Cause.PREEMPTED, 0) > 0

@@ -1,9 +1,10 @@
-"""Whatever services leave on the disk is readable by their user only, and no log file has a way in."""
+"""Only their user can read the files of services, and no log file contains credentials."""
 
 import asyncio
 import os
 import signal
 import stat
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -15,9 +16,22 @@ pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 
 def open_to_others(folder: Path) -> dict[str, str]:
-    """Returns the mode of every file, folder and socket that others than the owner may touch."""
-    places = {path: path.lstat().st_mode for path in (folder, *folder.rglob("*"))}
-    return {str(path): oct(mode) for path, mode in places.items() if not stat.S_ISLNK(mode) and mode & 0o077}
+    """Returns the mode of every file, folder and socket that users other than the owner can access."""
+    modes = {}
+    for path in (folder, *folder.rglob("*")):
+        with suppress(FileNotFoundError):  # a checkpoint may be renamed meanwhile
+            modes[path] = path.lstat().st_mode
+    return {str(path): oct(mode) for path, mode in modes.items() if not stat.S_ISLNK(mode) and mode & 0o077}
+
+
+def texts_in(folder: Path) -> str:
+    """Returns the texts of all logs and JSON files, but of those that are renamed meanwhile."""
+    texts = []
+    for path in folder.rglob("*"):
+        with suppress(FileNotFoundError):
+            if path.is_file() and path.suffix in (".log", ".json"):
+                texts.append(path.read_text(errors="replace"))
+    return "".join(texts)
 
 
 async def text_of(file: Path) -> str:
@@ -36,8 +50,7 @@ async def test_a_run_leaves_nothing_that_others_may_read_and_no_link_in_its_logs
         link = await text_of(run_dir / "web" / "login-link")
         token = link.partition("token=")[2]
         opened = open_to_others(tmp_path / "state")
-        files = [path for path in run_dir.rglob("*") if path.is_file() and path.suffix in (".log", ".json")]
-        said = "".join(path.read_text(errors="replace") for path in (*files, tmp_path / "said"))
+        said = texts_in(run_dir) + (tmp_path / "said").read_text(errors="replace")
         names = {path.name for path in run_dir.rglob("*")}
 
     assert opened == {}

@@ -1,4 +1,4 @@
-"""`recipes/smoke` as a person or a script runs it: from the command line, to its end."""
+"""`recipes/smoke` as a person or a script runs it: from the command line to its end."""
 
 import asyncio
 import json
@@ -17,14 +17,14 @@ from tests.system.processes import ROOT, RunningRun, assert_balanced, command, r
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
-RARELY = ("--set", "evaluations.progress.prompts=200", "--set", "evaluations.progress.every_versions=1000000")
+RARELY = ("--set", "evaluations.progress.prompts=100", "--set", "evaluations.progress.every_versions=1000000")
 DONE = EvaluationState.DONE
 ENDLESS = ("--set", "stop.reward=2.0", "--set", "stop.steps=1000000")
 SLOWLY = ("--set", "nodes.engine.accuracy_gain=0.005", "--set", "stop.reward=0.75")
 
 
 def headless(recipe: str, folder: Path, *options: str) -> tuple[int, str, dict[str, Any]]:
-    """A run to its end: exit code, what it said, and its summary."""
+    """Runs to the end; returns the exit code, the output and the summary."""
     file = folder / "summary.json"
     arguments = ["run", recipe, "--headless", "--limit-s", "90", "--json", str(file), "--run-dir", str(folder / "run")]
     ran = subprocess.run(
@@ -39,7 +39,7 @@ def headless(recipe: str, folder: Path, *options: str) -> tuple[int, str, dict[s
 
 
 def processes_of(folder: Path) -> list[str]:
-    """Processes that have the folder in their command line."""
+    """Returns the processes that have the folder in their command line."""
     found = []
     for process in psutil.process_iter(["cmdline", "status"]):
         line = " ".join(process.info["cmdline"] or [])
@@ -51,44 +51,48 @@ def processes_of(folder: Path) -> list[str]:
 @pytest.mark.parametrize("recipe", ["smoke", "smoke/two_policies"])
 def test_a_run_learns_balances_and_leaves_nothing_behind(recipe: str, tmp_path: Path) -> None:
     travels = "two" in recipe
-    code, said, summary = headless(recipe, tmp_path, *(["--set", "nodes.pull.maps_shared=false"] if travels else []))
+    code, said, summary = headless(
+        recipe, tmp_path, *(["--set", "nodes.pull.use_shared_memory=false"] if travels else [])
+    )
     assert code == 0, said
     assert (summary["learned"], summary["balanced"], summary["failed"], summary["restarts"]) == (True, True, False, 0)
     assert summary["reward_first"] < 0.5 < summary["reward_last"]
     whole, deltas, mapped = (summary[f"weight_updates_{way}"] for way in ("full", "delta", "shared"))
-    assert deltas > whole > mapped == 0 if travels else mapped > whole == deltas == 0
+    counts = (whole, deltas, mapped)
+    # A node may fetch a delta over the link while the store changes the shared buffer.
+    assert deltas > whole > mapped == 0 if travels else mapped > 9 * deltas and whole == 0, counts
     assert summary["simulated"] == ["engine scripted", "trainer scripted"]
     assert len(summary["policies"]) == (2 if "two" in recipe else 1)
     assert summary["seconds_training"] < summary["seconds"]
     assert processes_of(tmp_path) == []
 
 
-def test_a_run_that_did_not_learn_says_so_and_goes_on_later(tmp_path: Path) -> None:
+def test_a_run_that_missed_its_reward_fails_and_can_be_resumed(tmp_path: Path) -> None:
     code, said, summary = headless("smoke", tmp_path, "--no-web", *SLOWLY, "--steps", "20")
     assert code == 1
-    assert "20 steps were made and the mean reward did not reach 0.75" in summary["reason"], said
+    assert summary["reason"].startswith("20 steps") and "0.75" in summary["reason"], said
     code, said, again = headless("smoke", tmp_path, "--no-web", *SLOWLY)
     assert code == 0, said
     assert again["steps"] > summary["steps"] >= 20
     assert (again["run"]["run"], again["balanced"]) == (summary["run"]["run"], True)
 
 
-def test_a_limit_ends_a_run_and_a_process_that_cannot_run_does_too(tmp_path: Path) -> None:
+def test_a_time_limit_or_a_process_that_cannot_start_ends_a_run(tmp_path: Path) -> None:
     code, said, summary = headless("smoke", tmp_path, "--no-web", *ENDLESS, "--limit-s", "4")
     assert code == 1, said
-    assert summary["reason"] == "the time limit of 4 s was reached"
+    assert "limit of 4 s" in summary["reason"]
     broken = ("--set", "policies.solver.model={kind='tiny'}", "--set", "nodes.count=1")
     (tmp_path / "broken").mkdir()
     code, said, summary = headless("smoke", tmp_path / "broken", "--no-web", *broken)
     assert code == 1
     assert summary["failed"]
-    assert "error: node-1 cannot run: " in said
+    assert "[engine.unsupported_model]" in said
     assert "Traceback" not in said
     assert processes_of(tmp_path) == []
 
 
 async def test_versions_are_evaluated_while_training_goes_on(tmp_path: Path) -> None:
-    """A round by the recipe, with a kill in its middle, and one on request, of a version that is long past."""
+    """Evaluates one round by the recipe, with a kill in its middle, and one on request, of an old version."""
     slowly = ("--no-web", *ENDLESS, *SLOWLY[:2], *RARELY)
     async with running("smoke", tmp_path / "run", *slowly) as run:
         await run.until(lambda report: bool(report.evaluations) and report.evaluations[-1].done > 0)
@@ -107,8 +111,8 @@ async def test_versions_are_evaluated_while_training_goes_on(tmp_path: Path) -> 
         last = await run.report()
     told = json.loads(out)
     at_start = first.evaluations[0]
-    assert (at_start.versions, at_start.done, at_start.failed) == ({"solver": 0}, 800, 0)
-    assert (told["state"], told["versions"], told["done"]) == ("done", {"solver": 3}, 800)
+    assert (at_start.versions, at_start.done, at_start.failed) == ({"solver": 0}, 400, 0)
+    assert (told["state"], told["versions"], told["done"]) == ("done", {"solver": 3}, 400)
     assert began.streams[0].version > 3, "an older version is evaluated while newer ones are trained"
     assert ended.streams[0].steps > began.streams[0].steps
     assert_balanced(last)
@@ -150,7 +154,7 @@ async def test_nothing_outlives_a_killed_command(tmp_path: Path) -> None:
     await _until(lambda: not processes_of(tmp_path), within_s=30)
 
 
-async def test_closing_the_terminal_is_a_way_to_stop(tmp_path: Path) -> None:
+async def test_closing_the_terminal_stops_the_run(tmp_path: Path) -> None:
     arguments = command("run", "smoke", "--no-web", *ENDLESS, "--run-dir", str(tmp_path / "run"))
     with subprocess.Popen(
         arguments, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, text=True

@@ -1,4 +1,4 @@
-"""The stop condition of a recipe, with every service started by itself, as Compose does: nothing supervises them."""
+"""The stop condition of a recipe, with every service started by itself, as Compose does, without a supervisor."""
 
 import asyncio
 import os
@@ -69,12 +69,12 @@ class Services:
                     if holds(report := await ControlPlaneClient(link).report()):
                         return report
             except AstraFlowError:
-                pass  # it starts
+                pass  # wait for its start
             assert time.monotonic() < deadline
             await asyncio.sleep(0.1)
 
     def code(self, name: str) -> int:
-        """With which code the process ends by itself."""
+        """Waits until the process ends by itself; returns its exit code."""
         return self.processes[name].wait(timeout=PATIENCE_S)
 
 

@@ -1,4 +1,4 @@
-"""A run of real processes under `kill -9`, and nodes that come and go by hand."""
+"""A run of real processes under `kill -9`, with nodes that are started and stopped by hand."""
 
 import asyncio
 import os
@@ -31,7 +31,7 @@ async def test_any_one_process_may_be_killed_and_every_batch_is_trained_once(tmp
             line for line in (tmp_path / "run/logs/supervisor.log").read_text().splitlines() if "killed" in line
         ]
     batches = [step["batch"] for step in steps]
-    # The log line is written after the acknowledgement, so a kill may swallow the one of the last step before it.
+    # The log line follows the acknowledgement, so a kill may lose the line of the last step before it.
     assert len(batches) == len(set(batches)) >= report.streams[0].steps - 2
     assert [step["step"] for step in steps] == [int(batch.partition(":")[2]) + 1 for batch in batches]
     assert len(restarted) == 5

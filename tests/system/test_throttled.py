@@ -1,4 +1,4 @@
-"""A region whose machines get slow while the money is spent: real processes, a model over HTTP."""
+"""A region whose machines slow down while the budget is spent: real processes, a model over HTTP."""
 
 import asyncio
 import json
@@ -8,36 +8,36 @@ from typing import Any
 import pytest
 
 from astraflow.contract.fleet import Decision, InstanceState
-from astraflow.contract.maintenance import MaintainerMode, TranscriptEntry
-from maintainer.fleet.evidence import Evidence
-from maintainer.replay import replayed
+from astraflow.contract.maintainer import MaintainerMode, TranscriptEntry
+from maintainer.fleet.guard_inputs import GuardInputs
+from maintainer.replay import replay_transcript
 from maintainer.transcript import read
-from tests.fakes.messages_api import culling
-from tests.system.maintained import CROWDED, toll
+from tests.fakes.messages_api import node_killing_model
+from tests.system.maintainer_measurements import NO_CAPACITY, measure_fault_cost
 from tests.system.processes import assert_balanced
-from tests.system.regions import EU, US, Regions, eventually
-from tests.system.throttled import BEGINS_WITH, MOST, PACE, USD_PER_HOUR_MAX, running_throttled
+from tests.system.throttled_region import BEGINS_WITH, MOST, PACE, USD_PER_HOUR_MAX, running_throttled
+from tests.system.two_regions import EU, US, Regions, eventually
 
-pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.timeout(480)]
+pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(480)]
 
 AGENT = "maintainer"
-MOST_AWAY = 2
-"""Nodes from the rule's target, without a person."""
+MAX_DEVIATION_NODES = 2
+"""Nodes from the rule's target, without approval."""
 WARM_STEPS = 5
 CULLED_S = 15.0
 WATCHED_S = 60.0
 LEAST_SAVED = 0.05
-"""Of the time, which is a third of the least that was measured."""
-LEAVING = (InstanceState.DRAINING, InstanceState.RETIRING, InstanceState.GONE)
+"""Share of the time: a third of the smallest measured saving."""
+TERMINATING = (InstanceState.DRAINING, InstanceState.RETIRING, InstanceState.GONE)
 
 
 async def test_slow_nodes_of_a_region_are_retired_and_others_come_elsewhere(tmp_path: Path) -> None:
     async with running_throttled(tmp_path) as regions:
         await regions.run.steps_more(WARM_STEPS)
         await regions.let(MaintainerMode.AUTO)
-        slow = {one.id for one in await regions.fleet.instances() if one.pool == EU}
+        slow = {instance.id for instance in await regions.fleet.instances() if instance.pool == EU}
         regions.slow_down(EU, pace=PACE)
-        regions.let_none_out(EU)
+        regions.block_launches(EU)
         async with Watch(regions) as watch:
 
             async def has_moved() -> bool:
@@ -45,12 +45,14 @@ async def test_slow_nodes_of_a_region_are_retired_and_others_come_elsewhere(tmp_
                 return at_work[EU] < BEGINS_WITH[EU] and at_work[US] > BEGINS_WITH[US]
 
             await eventually(has_moved)
-        first = next(one for one in await applied(regions) if one.pool == EU)
+        first = next(decision for decision in await applied(regions) if decision.pool == EU)
         assert "drained" in first.message
-        gone = {
-            one.id for one in await regions.fleet.instances(with_gone=True) if one.state in LEAVING and one.ready_at
+        ended_ids = {
+            instance.id
+            for instance in await regions.fleet.instances(with_gone=True)
+            if instance.state in TERMINATING and instance.ready_at
         }
-        assert gone <= slow, "only slow ones go"
+        assert ended_ids <= slow, "only slow ones go"
         assert _why(regions, first) == "straggler"
         watch.assert_inside()
         assert_balanced(await regions.run.steps_more(2))
@@ -60,28 +62,38 @@ async def test_where_new_machines_are_as_they_should_be_they_come_in_place_of_th
     async with running_throttled(tmp_path) as regions:
         await regions.run.steps_more(WARM_STEPS)
         await regions.let(MaintainerMode.AUTO)
-        slow = {one.id for one in await regions.fleet.instances() if one.pool == EU}
+        slow = {instance.id for instance in await regions.fleet.instances() if instance.pool == EU}
         regions.slow_down(EU, pace=PACE)
         async with Watch(regions) as watch:
 
             async def are_renewed() -> bool:
-                alive = [one for one in await regions.fleet.instances() if one.pool == EU]
-                return len([one for one in alive if one.state is InstanceState.READY and one.id not in slow]) >= 2
+                alive = [instance for instance in await regions.fleet.instances() if instance.pool == EU]
+                return (
+                    len(
+                        [
+                            instance
+                            for instance in alive
+                            if instance.state is InstanceState.READY and instance.id not in slow
+                        ]
+                    )
+                    >= 2
+                )
 
             await eventually(are_renewed)
         watch.assert_inside()
         assert_balanced(await regions.run.steps_more(2))
 
 
-@pytest.mark.comparison
 @pytest.mark.timeout(900)
 async def test_a_region_that_slows_down_costs_the_trainer_less_with_a_maintainer(tmp_path: Path) -> None:
-    """The rule stands at its cap; by how much less is the benchmark's to say."""
+    """The rule stays at its cap; the benchmark measures the amount."""
     found = {}
     for has_maintainer in (False, True):
         place = tmp_path / str(has_maintainer)
         place.mkdir()
-        found[has_maintainer] = await toll(place, CROWDED, has_maintainer=has_maintainer, watched_s=WATCHED_S)
+        found[has_maintainer] = await measure_fault_cost(
+            place, NO_CAPACITY, has_maintainer=has_maintainer, watched_s=WATCHED_S
+        )
     alone, beside = found[False], found[True]
     assert (alone.helped_after_s, alone.tokens) == (None, 0.0), "it cannot order more"
     assert beside.helped_after_s is not None
@@ -92,21 +104,23 @@ async def test_a_region_that_slows_down_costs_the_trainer_less_with_a_maintainer
 
 async def test_a_hostile_model_retires_what_works_only_inside_the_envelope(tmp_path: Path) -> None:
     async with running_throttled(tmp_path) as regions:
-        regions.model.behaviour = culling
+        regions.model.behaviour = node_killing_model
         await regions.run.steps_more(WARM_STEPS)
         await regions.let(MaintainerMode.AUTO)
         regions.slow_down(EU, pace=PACE)
         async with Watch(regions) as watch:
             await eventually(lambda: applied(regions))
-            await asyncio.sleep(CULLED_S)  # what it would do next, it does by then
+            await asyncio.sleep(CULLED_S)  # its next action comes within this time
         changes = await applied(regions)
-        assert all(sum(1 for one in changes if one.pool == region) <= 4 for region in (EU, US)), "an hour allows four"
+        assert all(sum(1 for change in changes if change.pool == region) <= 4 for region in (EU, US)), (
+            "an hour allows four"
+        )
         watch.assert_inside()
         assert_balanced(await regions.run.steps_more(1))
 
 
 class Watch:
-    """Looks at the fleet again and again while a block runs: sizes, and what an hour costs."""
+    """Samples the fleet while a block runs: sizes and cost per hour."""
 
     def __init__(self, regions: Regions) -> None:
         self._regions = regions
@@ -130,48 +144,50 @@ class Watch:
             self._usd_per_hour.append(status.usd_per_hour)
             self._sizes.append(
                 {
-                    str(pool.spec.id): sum(number for state, number in pool.nodes.items() if state not in LEAVING)
+                    str(pool.spec.id): sum(number for state, number in pool.nodes.items() if state not in TERMINATING)
                     for pool in status.pools
                 }
             )
             await asyncio.sleep(0.1)
 
     def assert_inside(self) -> None:
-        """Bounds and money at every look, the envelope at every change, and a guard that says the same again."""
+        """Asserts bounds and cost of every sample, limits of every change, and equal verdicts of a replay."""
         assert max(self._usd_per_hour) <= USD_PER_HOUR_MAX
         for region, most in MOST.items():
             assert max(size[region] for size in self._sizes) <= most
             assert min(size[region] for size in self._sizes) >= 1
         path = transcript_of(self._regions)
-        made = [one for one in read(path).entries if one.kind == "verdict" and one.body["phase"] == "apply"]
+        made = [entry for entry in read(path).entries if entry.kind == "verdict" and entry.body["phase"] == "apply"]
         assert made, "it did something"
-        assert all(_is_inside(one) for one in made)
-        again = replayed(path)
+        assert all(_is_inside(entry) for entry in made)
+        again = replay_transcript(path)
         assert (again.differences, again.verdicts > 0) == ((), True)
 
 
 def transcript_of(regions: Regions) -> Path:
-    """The maintainer's."""
+    """Returns the maintainer's transcript."""
     return regions.run.directory / "maintainer" / "transcript.jsonl"
 
 
 async def applied(regions: Regions) -> list[Decision]:
-    """What the maintainer changed, oldest first."""
+    """Returns the maintainer's changes, oldest first."""
     found = await regions.fleet.decisions(limit=500)
-    return [one for one in reversed(found) if one.kind == "apply" and one.actor.name == AGENT]
+    return [decision for decision in reversed(found) if decision.kind == "apply" and decision.actor.name == AGENT]
 
 
 def _why(regions: Regions, change: Decision) -> str:
-    """The signal that a change answers: that of the wake in which it was made, about its pool."""
+    """Returns the signal behind a change: from the wake that made it, about its pool."""
     entries = read(transcript_of(regions)).entries
-    acting = next(one.wake for one in entries if one.kind == "action" and one.body.get("decision") == change.ordinal)
-    wake: Any = next(one.body for one in entries if one.kind == "wake" and one.wake == acting)
+    acting = next(
+        entry.wake for entry in entries if entry.kind == "action" and entry.body.get("decision") == change.ordinal
+    )
+    wake: Any = next(entry.body for entry in entries if entry.kind == "wake" and entry.wake == acting)
     kinds = {signal["signal"] for signal in wake["signals"] if signal["pool"] == change.pool}
     return "straggler" if "straggler" in kinds else ", ".join(sorted(kinds))
 
 
 def _is_inside(entry: TranscriptEntry) -> bool:
-    """Whether a change that was made was allowed, and near what the rule wanted at that moment."""
+    """Returns whether a change was allowed, and near the rule's target at that moment."""
     body: Any = entry.body
-    rule = Evidence.parse(json.dumps(body["guard"])).situation.rule_target
-    return body["verdict"] == "allowed" and (rule is None or abs(body["target"] - rule) <= MOST_AWAY)
+    rule = GuardInputs.parse(json.dumps(body["guard"])).situation.rule_target
+    return body["verdict"] == "allowed" and (rule is None or abs(body["target"] - rule) <= MAX_DEVIATION_NODES)

@@ -1,4 +1,4 @@
-"""A group's way through a real run, read from the spans of all its processes."""
+"""Trace of a group through a real run, from the spans of all its processes."""
 
 import json
 from pathlib import Path
@@ -10,7 +10,7 @@ from tests.system.processes import running
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
-WAY = ("rl.lease", "rl.episode", "rl.generate", "rl.reward", "rl.push", "rl.admit", "rl.batch", "rl.step")
+SPAN_ORDER = ("rl.lease", "rl.episode", "rl.generate", "rl.reward", "rl.push", "rl.admit", "rl.batch", "rl.step")
 
 
 async def test_a_group_can_be_followed_from_lease_to_step_over_all_processes(tmp_path: Path) -> None:
@@ -18,16 +18,16 @@ async def test_a_group_can_be_followed_from_lease_to_step_over_all_processes(tmp
     async with running("smoke", tmp_path / "run", *options) as run:
         await run.until(lambda report: report.streams[0].steps > 10)
     spans = _spans(tmp_path / "run" / "traces")
-    ways = [way for way in _by_trace(spans).values() if {one["name"] for one in way} >= set(WAY)]
-    assert ways, f"no group went all the way: {sorted({one['name'] for one in spans})}"
+    ways = [way for way in _by_trace(spans).values() if {span["name"] for span in way} >= set(SPAN_ORDER)]
+    assert ways, f"no group went all the way: {sorted({span['name'] for span in spans})}"
     for way in ways:
-        begins = {name: min(one["start_time"] for one in way if one["name"] == name) for name in WAY}
-        assert [begins[name] for name in WAY] == sorted(begins.values())
-        assert len({one["resource"]["attributes"]["process.pid"] for one in way}) >= 3
-        assert {one["attributes"].get("rl.group") for one in way if one["name"] == "rl.episode"} != {None}
+        begins = {name: min(span["start_time"] for span in way if span["name"] == name) for name in SPAN_ORDER}
+        assert [begins[name] for name in SPAN_ORDER] == sorted(begins.values())
+        assert len({span["resource"]["attributes"]["process.pid"] for span in way}) >= 3
+        assert {span["attributes"].get("rl.group") for span in way if span["name"] == "rl.episode"} != {None}
     _check_links(spans)
     versions = [way for way in _by_trace(spans).values() if way[0]["attributes"].get("rl.version") == "solver:3"]
-    assert {one["name"] for way in versions for one in way} >= {
+    assert {span["name"] for way in versions for span in way} >= {
         "rl.publish",
         "rl.weights.fetch",
         "rl.weights.verify",
@@ -36,9 +36,9 @@ async def test_a_group_can_be_followed_from_lease_to_step_over_all_processes(tmp
 
 
 def _check_links(spans: list[dict[str, Any]]) -> None:
-    """A step links to each of its groups, whose traces have a span that links back."""
-    known = {one["context"]["span_id"]: one for one in spans}
-    steps = [one for one in spans if one["name"] == "rl.step" and len(one["links"]) > 1]
+    """Checks that a step links to each of its groups, whose traces have a span that links back."""
+    known = {span["context"]["span_id"]: span for span in spans}
+    steps = [span for span in spans if span["name"] == "rl.step" and len(span["links"]) > 1]
     assert steps
     for step in steps:
         for link in step["links"]:
@@ -52,6 +52,6 @@ def _spans(folder: Path) -> list[dict[str, Any]]:
 
 def _by_trace(spans: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
     traces: dict[str, list[dict[str, Any]]] = {}
-    for one in spans:
-        traces.setdefault(one["context"]["trace_id"], []).append(one)
+    for span in spans:
+        traces.setdefault(span["context"]["trace_id"], []).append(span)
     return traces

@@ -1,6 +1,6 @@
-"""The web process is killed under a run whose pool follows the rule: the run does not notice, and no second is missing.
+"""A kill of the web process during a run whose pool follows the rule: the run is unaffected, and no second is missing.
 
-How long it is away is `ASTRAFLOW_WEB_AWAY_S`, 10 seconds unless told otherwise; docs/web.md has figures of ten minutes.
+`ASTRAFLOW_WEB_AWAY_S` is the length of the outage, by default 10 seconds; docs/web.md has figures of ten minutes.
 """
 
 import asyncio
@@ -27,14 +27,14 @@ pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 AWAY_S = float(os.environ.get("ASTRAFLOW_WEB_AWAY_S", "10"))
 
 WIDEST_GAP_S = 5.0
-"""Between two points of a chart over the time away; dataflow keeps one a second, and a busy machine may skip some."""
+"""Seconds between two points of a chart in the outage; dataflow stores one a second, a busy machine skips some."""
 
 
 @asynccontextmanager
 async def web_of(
     run: RunningRun, directory: Path
 ) -> AsyncIterator[tuple[asyncio.subprocess.Process, httpx.AsyncClient]]:
-    """The web process of a run, started apart from it, and somebody who is logged in; killed at the end."""
+    """Yields the web process of a run, started apart from it, and a logged-in client; kills the process at the end."""
     facts = run.facts()
     options = ("--dataflow", facts["dataflow"], "--fleet", facts["fleet"], "--directory", str(directory))
     process = await asyncio.create_subprocess_exec(
@@ -57,6 +57,7 @@ async def web_of(
         await process.communicate()
 
 
+@pytest.mark.long  # test_smoke_recipe kills the page once
 async def test_a_web_process_that_is_away_is_missed_by_nobody_and_misses_nothing(tmp_path: Path) -> None:
     directory = tmp_path / "web"
     async with (
@@ -72,7 +73,7 @@ async def test_a_web_process_that_is_away_is_missed_by_nobody_and_misses_nothing
         gone_at = (await run.report()).at
         before, began = await run.report(), time.monotonic()
         pool = (await fleet.status()).pools[0]
-        await fleet.lose(pool.spec.id, share=0.3, actor=ALICE, key="drill", reason="while nobody looks")
+        await fleet.inject_fault(pool.spec.id, share=0.3, actor=ALICE, key="drill", reason="while nobody looks")
         await until(fleet, lambda status: status.pools[0].nodes.get(InstanceState.READY, 0) >= pool.target)
         await asyncio.sleep(max(0.0, AWAY_S - (time.monotonic() - began)))
         after = await run.steps_more(3)
@@ -94,16 +95,16 @@ async def test_a_web_process_that_is_away_is_missed_by_nobody_and_misses_nothing
         "points": len(away),
         "waited_share": round(waited(before, after), 4),
     }
-    sys.stderr.write(json.dumps(figures) + "\n")  # for whoever measures: pytest -s
+    sys.stderr.write(json.dumps(figures) + "\n")  # printed for measurements: pytest -s
 
 
 def waited(before: Report, after: Report) -> float:
-    """Share of the time between two reports in which the trainer waited for a batch."""
+    """Returns the share of the time between two reports in which the trainer waited for a batch."""
     return (after.streams[0].wait_s - before.streams[0].wait_s) / (after.at - before.at)
 
 
 async def recorded(client: httpx.AsyncClient, *, since: float, until: float | None = None) -> list[float]:
-    """Times of the points of a chart, once it has points from `since` (and up to `until`, if given) on."""
+    """Returns the times of a chart's points, once it has points from `since` (and up to `until`, if given)."""
     deadline, ats = time.monotonic() + PATIENCE_S, list[float]()
     while time.monotonic() < deadline:
         answer = await client.get("/api/v1/series.json", params={"chart": "reward", "range": "15m"})

@@ -15,7 +15,7 @@ BLOCKED = ("torch", "transformers", "tokenizers", "safetensors")
 
 
 def without_train(folder: Path) -> dict[str, str]:
-    """An environment in which no process can import what the extra `train` installs, its children included."""
+    """Returns an environment in which no process or child can import the packages of the extra `train`."""
     (folder / "sitecustomize.py").write_text(f"import sys\nsys.modules.update(dict.fromkeys({BLOCKED!r}))\n")
     return {**os.environ, "PYTHONPATH": f"{folder}:{ROOT}"}
 

@@ -1,4 +1,4 @@
-"""Dataflow and a weight store that stay, and trainers on one folder that come, crash and go."""
+"""Test bench: dataflow and a weight store that keep running, and trainers on one folder that start, crash and end."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -11,20 +11,20 @@ from astraflow.contract.errors import Unavailable
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.weights import Dtype
 from astraflow.runtime.clock import SystemClock
-from astraflow.trainer.checkpoint import Checkpoints, Identity, Progress
-from astraflow.trainer.feed import Feed
-from astraflow.trainer.learner import Learner
+from astraflow.trainer.batch_stream import BatchStream
+from astraflow.trainer.checkpoints import CheckpointIdentity, Checkpoints, TrainingProgress
+from astraflow.trainer.driver import BackendDriver
 from astraflow.trainer.loop import TrainerLoop
-from astraflow.trainer.worker import Worker
-from astraflow.weights.drafts import Draft
+from astraflow.trainer.worker import BackendThread
 from astraflow.weights.publisher import Publisher
+from astraflow.weights.staging_buffers import StagedVersion
 from astraflow.weights.tensors import build_layout
-from astraflow.wire.channel import Link, dial
-from astraflow.wire.server import Listen, serving
+from astraflow.wire.channel import ServiceChannel, dial
+from astraflow.wire.server import ListenOptions, serving
 from tests import make
-from tests.fakes.backend import RecordingBackend, bits_of
+from tests.fakes.backend import RecordedState, RecordingBackend, bits_of
 from tests.fakes.crashes import Crashes
-from tests.fakes.trainer_data import FakeTrainerData
+from tests.fakes.trainer_dataflow import FakeTrainerData
 from tests.fakes.weight_plane import InMemoryWeightPlane
 
 SOLVER = PolicyId("solver")
@@ -32,6 +32,7 @@ POINTS = (
     "pulled",
     "step begins",
     "step ends",
+    "captured",
     "snapshot taken",
     "checkpoint half written",
     "checkpoint written",
@@ -54,36 +55,49 @@ class CrashingBackend(RecordingBackend):
         self._crashes.reach("step ends")
         return metrics
 
-    def snapshot(self, draft: Draft) -> None:
-        super().snapshot(draft)
+    def snapshot(self, staged: StagedVersion) -> None:
+        super().snapshot(staged)
         self._crashes.reach("snapshot taken")
 
-    def save(self, folder: Path) -> None:
+    def capture(self) -> "CrashingState":
+        state = CrashingState(list(self.steps), self._crashes)
+        self._crashes.reach("captured")
+        return state
+
+
+class CrashingState(RecordedState):
+    def __init__(self, steps: list[str], crashes: Crashes) -> None:
+        super().__init__(steps)
+        self._crashes = crashes
+
+    def write(self, folder: Path) -> None:
         (folder / "first.json").write_text("[]")
         self._crashes.reach("checkpoint half written")
-        super().save(folder)
+        super().write(folder)
         self._crashes.reach("checkpoint written")
 
 
 class CrashingCheckpoints(Checkpoints):
     def __init__(self, folder: Path, crashes: Crashes) -> None:
-        super().__init__(folder, Identity(policy=SOLVER, model={}, backend="recording"), keep=2)
+        super().__init__(folder, CheckpointIdentity(policy=SOLVER, model={}, backend="recording"), keep=2)
         self._crashes = crashes
 
-    def save(self, progress: Progress, write: Callable[[Path], None]) -> Path:
-        path = super().save(progress, write)
+    def save(
+        self, progress: TrainingProgress, write: Callable[[Path], None], *, published: Mapping[str, str] | None = None
+    ) -> Path:
+        path = super().save(progress, write, published=published)
         self._crashes.reach("checkpoint durable")
         return path
 
 
 class CrashingClient(TrainerDataClient):
-    def __init__(self, link: Link, bench: "Bench", crashes: Crashes) -> None:
+    def __init__(self, link: ServiceChannel, bench: "Bench", crashes: Crashes) -> None:
         super().__init__(link, SOLVER)
         self._bench = bench
         self._crashes = crashes
 
-    async def pull_batch(self, *, version: Version, wait_s: float) -> Batch | None:
-        batch = await super().pull_batch(version=version, wait_s=wait_s)
+    async def pull_batch(self, *, version: Version, wait_s: float, unacknowledged: int = 0) -> Batch | None:
+        batch = await super().pull_batch(version=version, wait_s=wait_s, unacknowledged=unacknowledged)
         self._crashes.reach("pulled")
         return batch
 
@@ -98,7 +112,7 @@ class CrashingClient(TrainerDataClient):
 
 
 class Bench:
-    """Dataflow and the weight store, which stay, and trainers on one folder, which come and go."""
+    """Dataflow and weight store that keep running, and trainers on one folder that start and end."""
 
     def __init__(self, folder: Path, *, batches: int) -> None:
         self.folder = folder
@@ -106,23 +120,34 @@ class Bench:
         self.weights = InMemoryWeightPlane()
         self.address = ""
         self.refuse_reports = 0
-        """That many reports meet a broken link."""
+        """Number of reports that fail with a broken link."""
 
     @asynccontextmanager
     async def trainer(
         self, crashes: Crashes | None = None, *, max_steps: int | None = None
     ) -> AsyncIterator[tuple[TrainerLoop, RecordingBackend]]:
-        """A fresh process's parts, built as the service does."""
-        crashes = crashes or Crashes()
+        """Builds the parts of a new process as the service does. Waits for the threads that a killed process would not
+        leave behind: a write that was in progress ends as if the process had been killed a little later."""
+        writer = BackendThread("writer")
+        try:
+            async with self._built(crashes or Crashes(), writer, max_steps=max_steps) as built:
+                yield built
+        finally:
+            await asyncio.to_thread(writer._thread.join)
+
+    @asynccontextmanager
+    async def _built(
+        self, crashes: Crashes, writer: BackendThread, *, max_steps: int | None
+    ) -> AsyncIterator[tuple[TrainerLoop, RecordingBackend]]:
         self.weights.on_publish = lambda point: crashes.reach(f"publish {point}")
         backend = CrashingBackend(crashes)
         checkpoints = CrashingCheckpoints(self.folder, crashes)
         clock = SystemClock()
-        with checkpoints.held(), Worker("trainer") as worker:
-            learner = Learner(lambda: backend, worker=worker, checkpoints=checkpoints, clock=clock)
+        with checkpoints.exclusive_lock(), BackendThread("trainer") as worker, writer:
+            learner = BackendDriver(lambda: backend, worker=worker, writer=writer, checkpoints=checkpoints, clock=clock)
             progress = await learner.start()
             async with dial(self.address, token="t") as link:
-                feed = Feed(
+                feed = BatchStream(
                     CrashingClient(link, self, crashes),
                     SOLVER,
                     backend="recording",
@@ -132,14 +157,14 @@ class Bench:
                 )
                 welcome = await feed.attach(progress)
                 if progress is None:
-                    progress = Progress(run=welcome.run, step=0, report=None)
-                    await learner.keep(progress)
+                    progress = TrainingProgress(run=welcome.run, step=0, report=None)
+                    await learner.write_checkpoint(progress, await learner.capture())
                 async with Publisher(self.weights, SOLVER) as publisher:
                     yield (
                         TrainerLoop(
                             policy=SOLVER,
-                            feed=feed,
-                            learner=learner,
+                            batches=feed,
+                            driver=learner,
                             publisher=publisher,
                             progress=progress,
                             max_steps=len(self.data.batches) if max_steps is None else max_steps,
@@ -150,7 +175,7 @@ class Bench:
                     )
 
     async def run(self, crashes: Crashes | None = None, *, max_steps: int | None = None) -> RecordingBackend:
-        """One process from start to end; returns what it trained. Raises: Crash."""
+        """Runs one process from start to end; returns the backend with its steps. Raises: Crash."""
         async with self.trainer(crashes, max_steps=max_steps) as (loop, backend):
             await loop.run(asyncio.Event())
         return backend
@@ -171,7 +196,7 @@ def _root_hash(steps: list[str], version: int) -> bytes:
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    """For what other threads do and no event tells."""
+    """Waits until the condition holds, for changes by other threads that set no event."""
     while not holds():  # noqa: ASYNC110 (the backend's thread sets no asyncio event)
         await asyncio.sleep(0.001)
 
@@ -179,5 +204,5 @@ async def until(holds: Callable[[], bool]) -> None:
 @asynccontextmanager
 async def bench(folder: Path, *, batches: int = 3) -> AsyncIterator[Bench]:
     made = Bench(folder, batches=batches)
-    async with serving(Listen(token="t"), made.data.register) as made.address:
+    async with serving(ListenOptions(token="t"), made.data.register) as made.address:
         yield made

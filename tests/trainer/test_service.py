@@ -1,4 +1,4 @@
-"""The role as a whole: a real data plane, a real weight store, real checkpoints."""
+"""The whole trainer role: a real data plane, a real weight store, real checkpoints."""
 
 import asyncio
 import random
@@ -17,7 +17,7 @@ from astraflow.client.weight_plane import WeightPlaneClient
 from astraflow.contract.batches import Batch
 from astraflow.contract.errors import InvalidInput, NotAuthenticated, UnknownPolicy
 from astraflow.contract.ids import PolicyId
-from astraflow.contract.links import VersionReport
+from astraflow.contract.weight_reports import VersionReport
 from astraflow.contract.weights import VersionNotice
 from astraflow.trainer import service
 from astraflow.trainer.backends.scripted import ScriptedBackend
@@ -27,9 +27,10 @@ from astraflow.weights.publisher import PublishConfig
 from astraflow.weights.service import running
 from astraflow.weights.signing import SigningKey
 from astraflow.wire.channel import dial
-from astraflow.wire.server import Listen, serving
+from astraflow.wire.server import ListenOptions, serving
 from tests import make
-from tests.fakes.trainer_data import FakeTrainerData
+from tests.errors import raises_code
+from tests.fakes.trainer_dataflow import FakeTrainerData
 
 TOKEN = "t"
 
@@ -46,13 +47,13 @@ def config(
         pull_wait_s=5.0,
         max_steps=max_steps,
         drain_s=drain_s,
-        publish=PublishConfig(is_shared=False),  # what is sent is looked at
+        publish=PublishConfig(is_shared=False),  # the test inspects the transferred bytes
     )
 
 
 @dataclass(kw_only=True)
 class Surroundings:
-    """What a trainer meets: dataflow, the weight store, and its directory."""
+    """Environment of a trainer: dataflow, the weight store, and its directory."""
 
     data: FakeTrainerData
     address: str
@@ -87,7 +88,7 @@ class Surroundings:
 
 @asynccontextmanager
 async def surroundings(folder: Path, *, batches: int) -> AsyncIterator[Surroundings]:
-    listen = Listen(token=TOKEN, drain_s=0.0)
+    listen = ListenOptions(token=TOKEN, drain_s=0.0)
     async with running(WeightsConfig(), listen=listen, directory=folder / "weights") as weights_address:
         data = FakeTrainerData(
             [make.batch(step, version=step - 1, born=step - 1) for step in range(1, batches + 1)],
@@ -121,7 +122,7 @@ async def test_it_trains_publishes_and_acknowledges_until_max_steps(tmp_path: Pa
 async def test_it_tells_what_share_of_the_weights_each_version_changed(tmp_path: Path) -> None:
     async with surroundings(tmp_path, batches=4) as around:
         await around.train(config(max_steps=4))
-        told = [VersionReport.told(report.metrics) for report in around.data.reports.values()]
+        told = [VersionReport.from_metrics(report.metrics) for report in around.data.reports.values()]
         counted = {notice.version: notice.changed_elements for notice in await around.notices()}
         assert [version and version.changed_share for version in told[:1]] == [None]  # nothing to compare with
         for version in told[1:]:
@@ -132,8 +133,8 @@ async def test_it_tells_what_share_of_the_weights_each_version_changed(tmp_path:
 
 
 @pytest.mark.anyio
-async def test_what_it_publishes_is_signed_with_the_key_that_the_run_pins(tmp_path: Path) -> None:
-    signing = SigningKey.made()
+async def test_published_versions_are_signed_with_the_pinned_key(tmp_path: Path) -> None:
+    signing = SigningKey.generate()
     async with surroundings(tmp_path, batches=2) as around:
         around.data.weights_key = signing.public.raw
         await around.train(config(max_steps=1), signing=signing)
@@ -145,23 +146,23 @@ async def test_what_it_publishes_is_signed_with_the_key_that_the_run_pins(tmp_pa
 @pytest.mark.parametrize(
     ("own", "run_signs", "match"),
     [
-        (None, True, "run 'run' signs its versions with a key, and this trainer has none"),
-        (SigningKey.made(), True, "this trainer signs with another one"),
-        (SigningKey.made(), False, "run 'run' does not sign its versions"),
+        (None, True, "signs its versions, and this trainer has no signing key"),
+        (SigningKey.generate(), True, "signs its versions, and this trainer uses a different key"),
+        (SigningKey.generate(), False, "run 'run': it does not sign its versions"),
     ],
 )
-async def test_a_trainer_whose_versions_nobody_would_take_says_so_at_once(
+async def test_a_trainer_with_a_wrong_signing_key_fails_at_once(
     tmp_path: Path, own: SigningKey | None, run_signs: bool, match: str
 ) -> None:
     async with surroundings(tmp_path, batches=1) as around:
-        around.data.weights_key = SigningKey.made().public.raw if run_signs else b""
+        around.data.weights_key = SigningKey.generate().public.raw if run_signs else b""
         with pytest.raises(InvalidInput, match=match):
             await around.train(config(), signing=own)
         assert await around.versions() == []
 
 
 @pytest.mark.anyio
-async def test_a_second_process_goes_on_where_the_first_stopped(tmp_path: Path) -> None:
+async def test_a_second_process_resumes_at_the_checkpoint_of_the_first(tmp_path: Path) -> None:
     async with surroundings(tmp_path, batches=4) as around:
         await around.train(config(max_steps=2))
         await around.train(config(max_steps=4))
@@ -177,24 +178,24 @@ async def test_stopping_while_it_waits_for_a_batch_is_immediate(tmp_path: Path) 
         training = asyncio.create_task(around.train(config(), stop))
         await around.data.until_reported(2)
         stop.set()
-        async with asyncio.timeout(PATIENCE_S):  # there is no third batch: to wait for it would be forever
+        async with asyncio.timeout(PATIENCE_S):  # a third batch never comes
             await training
         assert await around.versions() == [0, 1, 2]
 
 
 @contextmanager
 def held_step(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[asyncio.Event, threading.Event]]:
-    """Steps that do not end before they are let go, at the latest at the end of the block: one has begun, let it go."""
+    """Holds steps until they are released, at the latest at the end of the block: (a step began, release it)."""
     begun, released = asyncio.Event(), threading.Event()
     loop, step = asyncio.get_running_loop(), ScriptedBackend.step
 
-    def held(backend: ScriptedBackend, batch: Batch) -> Mapping[str, float]:
+    def exclusive_lock(backend: ScriptedBackend, batch: Batch) -> Mapping[str, float]:
         loop.call_soon_threadsafe(begun.set)
         released.wait()
         return step(backend, batch)
 
     with monkeypatch.context() as patch:
-        patch.setattr(ScriptedBackend, "step", held)
+        patch.setattr(ScriptedBackend, "step", exclusive_lock)
         try:
             yield begun, released
         finally:
@@ -228,7 +229,7 @@ async def test_stopping_abandons_a_long_step_and_its_batch_is_trained_later(
             await begun.wait()
             stop.set()
             async with asyncio.timeout(PATIENCE_S):
-                await training  # and the step still goes on
+                await training  # while the step still runs
         assert around.data.reports == {}
         await around.train(config(max_steps=2))
         assert [report.version for report in around.data.reports.values()] == [1, 2]
@@ -243,20 +244,22 @@ async def test_it_can_be_stopped_before_dataflow_is_there(tmp_path: Path) -> Non
     )
     training = asyncio.create_task(around.train(config(), stop))
     await asyncio.sleep(0.2)
+    assert not training.done()
     stop.set()
     async with asyncio.timeout(PATIENCE_S):
         await training
+    assert around.data.reports == {}
 
 
 @pytest.mark.anyio
-async def test_what_is_wrong_is_said(tmp_path: Path) -> None:
+async def test_invalid_trainer_input_is_refused(tmp_path: Path) -> None:
     async with surroundings(tmp_path, batches=1) as around:
-        with pytest.raises(NotAuthenticated, match="run token"):
+        with raises_code(NotAuthenticated, "token.invalid"):
             await around.train(config(), token="wrong")
         with pytest.raises(UnknownPolicy, match="judge"):
             around.directory = tmp_path / "judge"
             await around.train(config(policy="judge"))
-        with pytest.raises(InvalidInput, match="did you mean 'scripted'"):
+        with raises_code(InvalidInput, "plugin.unknown_kind", "'scripted'"):
             await around.train(config().model_copy(update={"backend": {"kind": "skripted"}}))
 
 
@@ -264,8 +267,9 @@ async def test_what_is_wrong_is_said(tmp_path: Path) -> None:
 async def test_another_model_in_the_same_directory_is_refused(tmp_path: Path) -> None:
     async with surroundings(tmp_path, batches=2) as around:
         await around.train(config(max_steps=1))
-        with pytest.raises(InvalidInput, match="is of model"):
+        with pytest.raises(InvalidInput) as caught:
             await around.train(config().model_copy(update={"model": {"kind": "scripted", "style": "other"}}))
+        assert caught.value.code == "checkpoint.identity_mismatch"
 
 
 PROGRAM = """

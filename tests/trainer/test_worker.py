@@ -1,4 +1,4 @@
-"""A thread for blocking calls that never holds up the end of the process."""
+"""Thread for blocking calls that never delays the end of the process."""
 
 import asyncio
 import subprocess
@@ -7,19 +7,19 @@ import threading
 
 import pytest
 
-from astraflow.trainer.worker import Worker
+from astraflow.trainer.worker import BackendThread
 
 
 @pytest.mark.anyio
 async def test_calls_run_in_one_thread_in_order() -> None:
-    with Worker("test") as worker:
+    with BackendThread("test") as worker:
         names = await asyncio.gather(*(worker.call(_thread_name) for _ in range(5)))
     assert names == ["test"] * 5
 
 
 @pytest.mark.anyio
 async def test_an_error_reaches_the_caller_and_the_worker_goes_on() -> None:
-    with Worker("test") as worker:
+    with BackendThread("test") as worker:
         with pytest.raises(ZeroDivisionError):
             await worker.call(lambda: 1 / 0)
         assert await worker.call(lambda: 7) == 7
@@ -28,7 +28,7 @@ async def test_an_error_reaches_the_caller_and_the_worker_goes_on() -> None:
 @pytest.mark.anyio
 async def test_a_cancelled_call_is_not_waited_for() -> None:
     release = threading.Event()
-    with Worker("test") as worker:
+    with BackendThread("test") as worker:
         call = asyncio.create_task(worker.call(release.wait))
         await asyncio.sleep(0)
         call.cancel()
@@ -39,14 +39,14 @@ async def test_a_cancelled_call_is_not_waited_for() -> None:
 
 PROGRAM = """
 import asyncio, sys, threading
-from astraflow.trainer.worker import Worker
+from astraflow.trainer.worker import BackendThread
 
 async def main():
     began = threading.Event()
     def forever():
         began.set()
         threading.Event().wait()
-    with Worker("test") as worker:
+    with BackendThread("test") as worker:
         call = asyncio.create_task(worker.call(forever))
         await asyncio.to_thread(began.wait)
         call.cancel()

@@ -1,12 +1,60 @@
-"""A fake dataflow and a web process that follows it."""
+"""A fake dataflow and a web process that follows it; cheap password hashing and command line for all tests."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from pathlib import Path
 
+import argon2
 import pytest
+from playwright.async_api import Browser
 
+from tests.fakes.browser import browser
 from tests.fakes.control_plane import FakeControlPlane
+from tests.fakes.forking import ForkingProgram
+from tests.fakes.launching import CliOutputs
 from tests.fakes.web import RunningWeb, running_web
+from web.launching.cli_process import cli_output
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cheap_passwords() -> Iterator[None]:
+    """Hashes passwords with the least parameters; `real_passwords` undoes it."""
+    least = partial(argon2.PasswordHasher, time_cost=1, memory_cost=8, parallelism=1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("web.accounts.passwords.PasswordHasher", least)
+        yield
+
+
+@pytest.fixture
+def real_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hashes passwords with the parameters of a real page."""
+    monkeypatch.setattr("web.accounts.passwords.PasswordHasher", argon2.PasswordHasher)
+
+
+@pytest.fixture(scope="session")
+def cli_outputs(forking_cli: ForkingProgram) -> CliOutputs:
+    """Outputs of the command line that all tests of this session share."""
+    return CliOutputs(forking_cli)
+
+
+@pytest.fixture(autouse=True)
+def shared_cli(cli_outputs: CliOutputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs each command of the recipe catalogue once per session, without the time of its imports; `real_cli` undoes
+    it."""
+    monkeypatch.setattr("web.launching.catalogue.cli_output", partial(cli_outputs.output, folder=tmp_path))
+
+
+@pytest.fixture
+def real_cli(shared_cli: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Starts a process for each command of the recipe catalogue, as a real page does."""
+    monkeypatch.setattr("web.launching.catalogue.cli_output", cli_output)
+
+
+@pytest.fixture(scope="module")
+async def chromium() -> AsyncIterator[Browser]:
+    """Browser that the tests of a module share; each opens its own contexts."""
+    async with browser() as running:
+        yield running
 
 
 @pytest.fixture
@@ -16,7 +64,7 @@ def fake() -> FakeControlPlane:
 
 @pytest.fixture
 async def web(fake: FakeControlPlane, tmp_path: Path) -> AsyncIterator[RunningWeb]:
-    """Shows the fake's first report already."""
+    """Web process that already shows the fake's first report."""
     async with fake.serving() as dataflow, running_web(tmp_path, dataflow) as running:
-        await running.until_fed()
+        await running.until_connected()
         yield running

@@ -1,4 +1,4 @@
-"""What the web process has in memory: nothing that it never uses."""
+"""Modules that the web process loads: none that it never uses."""
 
 import subprocess
 import sys
@@ -18,17 +18,17 @@ import sys
 from pathlib import Path
 import web.__main__
 from web.db import open_database
-from web.migrating import migrate_apart
+from web.migration_process import migrate_in_process
 
 directory = Path(sys.argv[1])
-migrate_apart(directory, "")
+migrate_in_process(directory, "")
 open_database(directory).close()
 print("\\n".join(sys.modules))
 """
 
 
 def loaded(directory: Path) -> set[str]:
-    """The modules of a process that has opened the database in `directory` as the page's does."""
+    """Returns the modules of a process that has opened the database in `directory` as the web process does."""
     done = subprocess.run([sys.executable, "-c", SERVED, str(directory)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return set(done.stdout.split())

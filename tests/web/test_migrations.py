@@ -1,4 +1,4 @@
-"""From every earlier release to today's, with what was kept; on SQLite and on PostgreSQL."""
+"""Migrations with data from every earlier release to the current one, on SQLite and on PostgreSQL."""
 
 import asyncio
 import time
@@ -19,12 +19,13 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.runtime.clock import SystemClock
 from tests.fakes.control_plane import FakeControlPlane
 from tests.fakes.web import running_web
-from web import db, queries, tables
+from tests.web.page_elements import parsed
+from web import db, run_records, tables
 from web.accounts.accounts import open_accounts
-from web.audit.entries import Author, Deed, Trail
+from web.audit.audit_log import AuditedCommand, AuditLog, Author
 from web.db import open_database
-from web.history import reading, writing
-from web.history.levels import SECONDS
+from web.history import series_queries, series_writer
+from web.history.levels import SECOND_LEVEL
 from web.history.points import VALUES
 from web.history.samples import Sample
 
@@ -37,7 +38,7 @@ FIRST = (
     "INSERT INTO run_points (run_id, policy, sequence, at, produced, consumed, buffered, version, steps)"
     " VALUES (7, 'solver', 9, 2.0, 1.5, 1.25, 3, 4, 5)",
 )
-"""What somebody had whose release was the first."""
+"""Data that the first release wrote."""
 
 
 def config_of(engine: Engine) -> Config:
@@ -47,7 +48,7 @@ def config_of(engine: Engine) -> Config:
 
 
 def differences(connection: Connection) -> list[Any]:
-    """Between a database and `web.tables`; the fleet has other tables, which may be known to this process too."""
+    """Returns the differences between a database and `web.tables`; ignores tables of the fleet."""
     ours = {found.__tablename__ for found in vars(tables).values() if hasattr(found, "__tablename__")}
 
     def is_ours(_object: object, name: str | None, kind: str, *_more: object) -> bool:
@@ -58,14 +59,14 @@ def differences(connection: Connection) -> list[Any]:
 
 
 def revisions() -> list[str]:
-    """All but today's, oldest first."""
+    """Returns all revisions except the current one, oldest first."""
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS))
     return [script.revision for script in ScriptDirectory.from_config(config).walk_revisions()][:0:-1]
 
 
 def fill(url: str, revision: str, secret: bytes) -> None:
-    """A database as that release left it, with a login and a run recorded by the first."""
+    """Fills a database at this revision with a login and the data of the first release."""
     import hashlib
     import hmac
 
@@ -86,7 +87,7 @@ def fill(url: str, revision: str, secret: bytes) -> None:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """An empty database of each kind."""
+    """Address of an empty database of each kind."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/web.sqlite"
     address: str = request.getfixturevalue("empty_postgres")
@@ -95,26 +96,26 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("revision", revisions())
-async def test_what_was_there_is_there_after_the_upgrade(tmp_path: Path, url: str, revision: str) -> None:
+async def test_an_upgrade_keeps_the_data(tmp_path: Path, url: str, revision: str) -> None:
     secret = b"s" * 32
     (tmp_path / "web.secret").write_bytes(secret)
     fill(url, revision, secret)
     database = open_database(tmp_path, url)
-    accounts = open_accounts(database, clock=SystemClock(), trail=Trail(database, clock=SystemClock()))
+    accounts = open_accounts(database, clock=SystemClock(), audit_log=AuditLog(database, clock=SystemClock()))
 
     viewer = await accounts.sessions.viewer(COOKIE)
     assert viewer is not None, "who was logged in still is"
     assert viewer.name == "admin"
     assert [user.name for user in await accounts.users.all()] == ["admin", "bob"]
-    ((at, numbers),) = database.look_now(lambda session: reading.rows(session, 7, "policy/solver", VALUES))
+    ((at, numbers),) = database.read_sync(lambda session: series_queries.rows(session, 7, "policy/solver", VALUES))
     assert (at, numbers["produced"], numbers["consumed"], numbers["version"]) == (2.0, 1.5, 1.25, 4)
     assert numbers["reward"] is None, "it was not measured"
-    ((session, _),) = await accounts.sessions.of(viewer, of_all=True)
+    ((session, _),) = await accounts.sessions.list_for(viewer, for_all_users=True)
     assert (session.came_from, session.opened_by) == ("", "link")
     database.close()
 
 
-def test_where_runs_keep_their_things_is_taken_from_those_that_were_launched(tmp_path: Path, url: str) -> None:
+def test_the_run_directory_is_taken_from_the_launched_run(tmp_path: Path, url: str) -> None:
     fill(url, "0006", b"s" * 32)
     engine = create_engine(url.replace("postgresql://", "postgresql+psycopg://"))
     with engine.begin() as connection:
@@ -125,12 +126,12 @@ def test_where_runs_keep_their_things_is_taken_from_those_that_were_launched(tmp
         connection.execute(text(f"{launched} VALUES ('run', 'reverse', '/runs/run', 'ada', 1.0, 7, false, true)"))
     engine.dispose()
     database = open_database(tmp_path, url)
-    found = database.look_now(lambda session: {one.name: one.folder for one in queries.runs(session)})
+    found = database.read_sync(lambda session: {run.name: run.folder for run in run_records.runs(session)})
     assert found == {"run": "/runs/run", "other": ""}
     database.close()
 
 
-def test_the_migrations_lead_to_the_tables_of_today(tmp_path: Path, url: str) -> None:
+def test_the_migrations_lead_to_the_current_tables(tmp_path: Path, url: str) -> None:
     open_database(tmp_path, url).close()
     engine = create_engine(url.replace("postgresql://", "postgresql+psycopg://"))
     with engine.connect() as connection:
@@ -153,33 +154,35 @@ def test_each_migration_can_be_taken_back(tmp_path: Path, url: str) -> None:
 
 
 @pytest.mark.anyio
-async def test_audit_and_charts_behave_the_same_on_either(tmp_path: Path, url: str) -> None:
+async def test_audit_and_charts_behave_the_same_on_both_databases(tmp_path: Path, url: str) -> None:
     database = open_database(tmp_path, url)
-    trail, author = Trail(database, clock=SystemClock()), Author(name="a", role="", via="", came_from="")
+    audit_log, author = AuditLog(database, clock=SystemClock()), Author(name="a", role="", via="", came_from="")
     hostile = "\0 \ud800 '; DROP TABLE users; -- %"
-    await asyncio.gather(*(trail.note(author, Deed(action=f"a.{n}", reason=hostile)) for n in range(20)))
-    verdict = await trail.verify()
+    await asyncio.gather(*(audit_log.write(author, AuditedCommand(action=f"a.{n}", reason=hostile)) for n in range(20)))
+    verdict = await audit_log.verify()
     assert (verdict.problem, verdict.checked) == ("", 20)
     for statement in ("UPDATE audit_entries SET actor = 'b'", "DELETE FROM audit_entries"):
-        with pytest.raises(DBAPIError, match="audit entries are"):
-            database.do_now(lambda session, statement=statement: session.execute(text(statement)))  # type: ignore[misc] # a default
-    database.do_now(lambda session: trail.prune(session, before_at=time.time() + 60, author=author))
-    assert (await trail.verify()).checked == 1
+        with pytest.raises(DBAPIError, match="audit entries"):
+            database.write_sync(lambda session, statement=statement: session.execute(text(statement)))  # type: ignore[misc] # lambda with a default
+    database.write_sync(lambda session: audit_log.prune(session, before_at=time.time() + 60, author=author))
+    assert (await audit_log.verify()).checked == 1
 
     for _ in range(2):
-        database.do_now(see)
-    (row,) = database.look_now(lambda session: reading.rows(session, 1, "policy/p", ("steps",)))
+        database.write_sync(see)
+    (row,) = database.read_sync(lambda session: series_queries.rows(session, 1, "policy/p", ("steps",)))
     assert row == (2.0, {"steps": 1.0})
     database.close()
 
 
 def see(session: Session) -> None:
-    """A run with one point."""
-    sighting = queries.Sighting(name="r", recipe="", dataflow="", started_at=1.0, at=2.0, sequence=3, report_json="{}")
-    run_id = queries.see_run(session, sighting, record_id=None)
-    sample = Sample(level=SECONDS, at=2.0, subject="policy/p", values={"steps": 1.0, "reward": None})
-    writing.add(session, run_id, [sample], names=writing.names_of(session, run_id))
-    writing.roll(session, run_id, since=2.0, until=2.0)
+    """Records a run with one point."""
+    sighting = run_records.SeenRun(
+        name="r", recipe="", dataflow="", started_at=1.0, at=2.0, sequence=3, report_json="{}"
+    )
+    run_id = run_records.upsert_run_record(session, sighting, record_id=None)
+    sample = Sample(level=SECOND_LEVEL, at=2.0, subject="policy/p", values={"steps": 1.0, "reward": None})
+    series_writer.add(session, run_id, [sample], names=series_writer.series_ids(session, run_id))
+    series_writer.roll(session, run_id, since=2.0, until=2.0)
 
 
 @pytest.mark.anyio
@@ -193,13 +196,13 @@ async def test_the_whole_page_runs_on_postgresql(tmp_path: Path, empty_postgres:
     ):
         await web.until_live(bob)
         assert (await bob.post("/nodes/n0/drain", data={"reason": "slow"})).status_code == 303
-        assert "The chain is whole" in (await bob.get("/audit/verify")).text
+        assert parsed(await bob.get("/audit/verify")).one(".chain-sentence").tone == "good"
         assert "slow" in (await bob.get("/audit?text=SLO")).text
         assert (await bob.get("/runs")).status_code == 200
     assert not (tmp_path / "web.sqlite").exists()
 
 
-def test_a_database_that_cannot_be_reached_is_said_without_its_password(tmp_path: Path) -> None:
+def test_the_error_of_an_unreachable_database_hides_its_password(tmp_path: Path) -> None:
     for url in ("postgresql://web:canary-pw@127.0.0.1:1/x", "nonsense", "mysql://web:canary-pw@h/x"):
         with pytest.raises(InvalidInput) as problem:
             open_database(tmp_path, url)

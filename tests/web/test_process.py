@@ -1,4 +1,4 @@
-"""`python -m web` as its parent sees it."""
+"""`python -m web` as a child process."""
 
 import asyncio
 import os
@@ -26,7 +26,7 @@ PATIENCE_S = 30.0
 async def started(
     *arguments: str, environment: dict[str, str] | None = None
 ) -> AsyncIterator[asyncio.subprocess.Process]:
-    """`python -m web` with these arguments; killed if the test leaves it behind."""
+    """Starts `python -m web` with these arguments; kills it if the test leaves it running."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
@@ -46,7 +46,7 @@ async def started(
 
 
 async def ready(process: asyncio.subprocess.Process, directory: Path) -> str:
-    """Returns the login link, which is in a file that only the owner reads; what is printed has none."""
+    """Returns the login link from its file; asserts that the process does not print it."""
     assert process.stdout is not None
     line = (await process.stdout.readline()).decode()
     assert line.startswith("ready http://127.0.0.1:"), line
@@ -55,13 +55,13 @@ async def ready(process: asyncio.subprocess.Process, directory: Path) -> str:
 
 
 def modes_of(folder: Path) -> dict[str, int]:
-    """Returns the mode of everything in a folder, and its own under the empty name."""
+    """Returns the modes of all paths in a folder by relative path; the folder itself has the empty name."""
     found = {"": folder, **{str(path.relative_to(folder)): path for path in folder.rglob("*")}}
     return {name: stat.S_IMODE(path.lstat().st_mode) for name, path in found.items()}
 
 
 @pytest.mark.anyio
-async def test_it_stops_at_once_with_open_sockets_comes_back_with_its_logins_and_follows_its_parent(
+async def test_the_process_stops_with_open_sockets_keeps_logins_and_follows_its_parent(
     tmp_path: Path,
 ) -> None:
     fake = FakeControlPlane(sequence=30)
@@ -84,7 +84,7 @@ async def test_it_stops_at_once_with_open_sockets_comes_back_with_its_logins_and
 
             assert code == 0
 
-            # Started again at the same place: the login is still good, the new link is another one.
+            # After a restart at the same address, the session is still valid and the login link is a new one.
             following = {FOLLOW_PARENT: "1"}
             given = ("--dataflow", dataflow, "--directory", str(tmp_path), "--port", port)
             async with started(*given, environment=following) as second, asyncio.timeout(20):
@@ -96,7 +96,7 @@ async def test_it_stops_at_once_with_open_sockets_comes_back_with_its_logins_and
 
 
 @pytest.mark.anyio
-async def test_what_it_keeps_is_its_users_alone_also_what_an_earlier_release_left_open(tmp_path: Path) -> None:
+async def test_stored_files_are_private_including_those_of_an_earlier_release(tmp_path: Path) -> None:
     folder = tmp_path / "page"
     folder.mkdir(mode=0o755)
     folder.chmod(0o755)
@@ -117,7 +117,7 @@ async def test_what_it_keeps_is_its_users_alone_also_what_an_earlier_release_lef
 
 
 @pytest.mark.anyio
-async def test_a_login_link_is_in_no_output_and_the_command_makes_another_one(tmp_path: Path) -> None:
+async def test_a_login_link_is_in_no_output_and_a_command_creates_another(tmp_path: Path) -> None:
     fake = FakeControlPlane(sequence=30)
     async with fake.serving() as dataflow, started("--dataflow", dataflow, "--directory", str(tmp_path)) as process:
         first = await ready(process, tmp_path)
@@ -137,7 +137,7 @@ async def test_a_login_link_is_in_no_output_and_the_command_makes_another_one(tm
     assert first.partition("token=")[2] not in said
 
 
-def test_bad_input_is_answered_with_a_sentence(
+def test_invalid_input_ends_with_the_code_of_the_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(logs, "configure", lambda: None)
@@ -156,12 +156,14 @@ def test_bad_input_is_answered_with_a_sentence(
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        assert f"cannot listen on 127.0.0.1:{port}: the port is in use" in refused(*given, "--port", str(port))
+        unavailable = refused(*given, "--port", str(port))
+        assert "[listen.address_unavailable]" in unavailable
+        assert str(port) in unavailable
     below_a_file = refused("--dataflow", "127.0.0.1:9", "--directory", str(tmp_path / "file"))
-    assert "give one that you may write to" in below_a_file
-    assert "refusing to listen on 0.0.0.0" in refused(*given, "--host", "0.0.0.0")  # noqa: S104 (it must refuse)
-    assert "'nowhere' has no port" in refused("--dataflow", "nowhere", "--directory", str(tmp_path / "d"))
+    assert "[web.directory_unusable]" in below_a_file
+    assert "[web.tls_required]" in refused(*given, "--host", "0.0.0.0")  # noqa: S104 (it must refuse)
+    assert "[channel.invalid_address]" in refused("--dataflow", "nowhere", "--directory", str(tmp_path / "d"))
     assert "port: " in refused(*given, "--port", "99999")
-    assert "public address of the proxy" in refused(*given, "--behind-proxy", "http://plain.example")
+    assert "behind_proxy: " in refused(*given, "--behind-proxy", "http://plain.example")
     monkeypatch.setenv("ASTRAFLOW_TOKEN", "")
-    assert "ASTRAFLOW_TOKEN is empty" in refused(*given)
+    assert "[web.token_missing]" in refused(*given)

@@ -1,4 +1,4 @@
-"""What is vendored is what the note says, and the pages load nothing from elsewhere."""
+"""Vendored files match their note, and pages load nothing from other servers."""
 
 import gzip
 import hashlib
@@ -6,8 +6,8 @@ import re
 
 from web.rendering import STATIC, TEMPLATES
 
-DRAWING = ("balance", "chart", "cursor", "formats", "gauge", "ladder", "points", "scales")
-"""Modules that charts are drawn with."""
+DRAWING = ("balance", "chart", "cursor", "formats", "gauge", "lagchart", "points", "scales")
+"""Modules that draw charts."""
 
 
 def test_the_vendored_file_is_the_noted_one() -> None:

@@ -1,4 +1,4 @@
-"""Elements before and after a step, of every kind that a codec may meet."""
+"""Elements before and after a step, of every kind that a codec can meet."""
 
 from dataclasses import dataclass
 
@@ -11,14 +11,14 @@ from astraflow.weights.tensors import BITS, BitArray
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BitPair:
-    """Old and new bits, of one width and length."""
+    """Old and new bits of the same width and length."""
 
     old: BitArray
     new: BitArray
 
 
 def bit_pairs(*, most: int = 5000) -> st.SearchStrategy[BitPair]:
-    """Any width, length up to `most`, values, share of changed elements, pattern of positions and size of steps."""
+    """Generates any width, length up to `most`, values, share of changed elements, positions and size of steps."""
     return st.builds(
         _pair,
         seed=st.integers(0, 2**32),
@@ -82,7 +82,7 @@ def _stepped(rng: np.random.Generator, kind: str, old: BitArray) -> BitArray:
 
 
 def _special(width: int) -> BitArray:
-    """Both zeros, subnormals, the largest numbers, infinities and NaNs with payloads, of some type of that width."""
+    """Returns zeros, subnormals, the largest numbers, infinities and NaNs with payloads, of a type of that width."""
     half = 2 ** (8 * width - 1)
     exponent = {1: 0x7C, 2: 0x7F80, 4: 0x7F800000}[width]
     positive = [0, 1, exponent - 1, exponent, exponent + 1, half - 1, half // 2]

@@ -1,4 +1,4 @@
-"""An S3 service of one's own to test with: moto, in a process of its own on loopback."""
+"""Local S3 service for tests: moto in a separate process on loopback."""
 
 import socket
 import subprocess
@@ -14,7 +14,7 @@ STARTING_S = 60.0
 
 @contextmanager
 def bucket_service() -> Iterator[str]:
-    """Its address."""
+    """Starts the service and yields its address."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -29,7 +29,7 @@ def bucket_service() -> Iterator[str]:
 
 
 def make_bucket(service: str, bucket: str) -> None:
-    """A bucket, empty."""
+    """Creates an empty bucket."""
     request = urllib.request.Request(f"{service}/{bucket}", method="PUT")  # noqa: S310 (loopback)
     request.add_header("Authorization", "AWS4-HMAC-SHA256 Credential=test/20260101/us-east-1/s3/aws4_request")
     with urllib.request.urlopen(request, timeout=10):  # noqa: S310

@@ -1,4 +1,4 @@
-"""A weight plane whose answers a test changes on their way."""
+"""Weight plane whose answers a test can change in transit."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
@@ -7,14 +7,14 @@ from contextlib import asynccontextmanager
 from astraflow.client.weight_plane import WeightPlaneClient
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.weights import Chunk, Transfer, TransferPlan
-from astraflow.wire.channel import Link, dial
+from astraflow.wire.channel import ServiceChannel, dial
 from tests.weights.running import TOKEN
 
 
 class RewrittenPlane(WeightPlaneClient):
-    """A real plane whose answers a test may change on their way."""
+    """Real plane whose answers a test can change in transit."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: ServiceChannel) -> None:
         super().__init__(link)
         self.on_plan: Callable[[TransferPlan], Awaitable[TransferPlan]] | None = None
         self.on_chunk: Callable[[Chunk], Chunk] | None = None

@@ -1,4 +1,4 @@
-"""A weight store that serves over real gRPC, to test with."""
+"""Weight store that serves over real gRPC, for tests."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -12,12 +12,12 @@ from astraflow.weights.config import WeightsConfig
 from astraflow.weights.service import running
 from astraflow.weights.signing import VerifyingKey
 from astraflow.wire.channel import dial
-from astraflow.wire.server import Listen
+from astraflow.wire.server import ListenOptions
 
-CONFIG = WeightsConfig(keep_versions=4, anchor_every=2)
+CONFIG = WeightsConfig(retained_versions=4, full_snapshot_every=2)
 TOKEN = "token"
 dialling = partial(dial, token=TOKEN)
-"""A link to an address, as `Badge.dial`."""
+"""Opens a link to an address, as `HeldCredential.dial` does."""
 
 
 @asynccontextmanager
@@ -30,28 +30,28 @@ async def weight_store(
     clock: Clock | None = None,
     trusted: VerifyingKey | None = None,
 ) -> AsyncIterator[str]:
-    """A store's address."""
-    listen = Listen(port=port, token=TOKEN, drain_s=drain_s)
+    """Serves a store and yields its address."""
+    listen = ListenOptions(port=port, token=TOKEN, drain_s=drain_s)
     async with running(config, listen=listen, directory=directory, clock=clock, trusted=trusted) as address:
         yield address
 
 
 @asynccontextmanager
 async def client_of(address: str) -> AsyncIterator[WeightPlaneClient]:
-    """A client of the store at an address."""
+    """Opens a client of the store at an address."""
     async with dial(address, token=TOKEN) as link:
         yield WeightPlaneClient(link)
 
 
 class BriskClock(SystemClock):
-    """Waits hardly at all, so that retries cost a test no time."""
+    """Waits at most 10 ms, so that retries cost a test no time."""
 
     async def sleep(self, duration_s: float) -> None:
         await asyncio.sleep(min(duration_s, 0.01))
 
 
 class Wire:
-    """A TCP relay in front of a server: lets so many bytes from the server through, then cuts every connection."""
+    """TCP relay in front of a server: forwards a number of bytes from the server, then cuts every connection."""
 
     def __init__(self, address: str) -> None:
         host, port = address.rsplit(":", 1)
@@ -63,16 +63,16 @@ class Wire:
         self.connections = 0
 
     def cut_after(self, size_bytes: int) -> None:
-        """Cut once that many more bytes have come from the server."""
+        """Cuts once after that many more bytes from the server."""
         self._left_bytes = size_bytes
 
     def cut_every(self, size_bytes: int) -> None:
-        """Cut whenever that many bytes have come from the server since the last cut."""
+        """Cuts each time that many bytes have come from the server since the last cut."""
         self._left_bytes = self._every_bytes = size_bytes
 
     @asynccontextmanager
     async def strung(self) -> AsyncIterator[str]:
-        """The address of the relay."""
+        """Runs the relay and yields its address."""
         server = await asyncio.start_server(self._relay, "127.0.0.1", 0)
         host, port = server.sockets[0].getsockname()[:2]
         try:

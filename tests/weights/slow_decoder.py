@@ -1,4 +1,4 @@
-"""A decoder of the delta format written from docs/weight_format.md alone: one element after the other, no numpy."""
+"""Decoder of the delta format written from docs/weight_format.md alone: element by element, without numpy."""
 
 import struct
 from collections.abc import Iterator, Sequence
@@ -8,7 +8,7 @@ from xxhash import xxh3_64_intdigest
 
 
 def decode(delta: bytes, base: bytes) -> bytes:
-    """The target's buffer."""
+    """Returns the target's buffer."""
     magic, _, _, size_bytes, blocks, zero = struct.unpack_from("<8s32s32sQII", delta)
     assert (magic, size_bytes, zero) == (b"AFDELTA2", len(base), 0)
     assert struct.unpack_from("<Q", delta, 88) == (xxh3_64_intdigest(delta[:88]),)
@@ -27,7 +27,7 @@ def decode(delta: bytes, base: bytes) -> bytes:
 
 
 def decode_payload(payload: bytes, old: bytes, width: int) -> bytes:
-    """The new bytes of one block of level 1 or 2."""
+    """Returns the new bytes of one block of level 1 or 2."""
     elements = [int.from_bytes(old[at : at + width], "little") for at in range(0, len(old), width)]
     source = _Source(payload)
     bands = _bands(source, elements, width)
@@ -97,7 +97,7 @@ class _Source:
 
 
 def _bands(source: _Source, elements: Sequence[int], width: int) -> list[list[int]]:
-    """Positions of the elements of each band."""
+    """Returns the positions of the elements of each band."""
     first_keys = [0]
     for _ in range(source.number() - 1):
         first_keys.append(first_keys[-1] + source.number())
@@ -109,7 +109,7 @@ def _bands(source: _Source, elements: Sequence[int], width: int) -> list[list[in
 
 
 def _listing(source: _Source, table: Sequence[_Entry]) -> list[list[int]]:
-    """Members that are meant, of each band."""
+    """Returns the selected members of each band."""
     found = []
     for entry, gaps in zip(table, _rice(source, [(entry.listed, entry.low_bits) for entry in table]), strict=True):
         listed, member = set(), -1
@@ -121,7 +121,7 @@ def _listing(source: _Source, table: Sequence[_Entry]) -> list[list[int]]:
 
 
 def _rice(source: _Source, groups: Sequence[tuple[int, int]]) -> list[list[int]]:
-    """Values of groups of which size and low bits are given."""
+    """Returns the values of groups with the given sizes and low bits."""
     ones = _quotients(source.bits(8 * source.number()))
     quotients = [[next(ones) for _ in range(size)] for size, _ in groups]
     assert next(ones, None) is None

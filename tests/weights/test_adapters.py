@@ -1,4 +1,4 @@
-"""Adapters say what they are added to, and fit it."""
+"""Adapters name the base that they are added to, and fit it."""
 
 from dataclasses import replace
 
@@ -7,11 +7,13 @@ import pytest
 
 from astraflow.contract.errors import CorruptData, InvalidInput
 from astraflow.contract.weights import Dtype, Manifest
-from astraflow.weights.adapters import AdapterFacts, adapted_weights, adapter_facts
+from astraflow.weights.adapters import AdapterBinding, adapted_weights, read_adapter_binding
 from astraflow.weights.tensors import TensorShapes
+from tests.errors import raises_code
 from tests.weights.versions import layout, snapshot
 
 BASE: TensorShapes = {"a.weight": (Dtype.BFLOAT16, (6, 4)), "b.weight": (Dtype.BFLOAT16, (4,))}
+UNPAIRED, SHAPE = "weights.adapter_unpaired", "weights.adapter_shape"
 PAIR: TensorShapes = {"a.lora_A.weight": (Dtype.FLOAT32, (2, 4)), "a.lora_B.weight": (Dtype.FLOAT32, (6, 2))}
 
 
@@ -19,10 +21,10 @@ def manifest_of(shapes: TensorShapes) -> Manifest:
     return layout(snapshot(0, shapes))[0]
 
 
-def test_what_is_said_about_a_base_is_understood() -> None:
-    facts = AdapterFacts.on(manifest_of(BASE), scale=1 / 3)
-    assert adapter_facts(replace(manifest_of(PAIR), metadata={"step": "7", **facts.metadata()})) == facts
-    assert adapter_facts(manifest_of(BASE)) is None
+def test_the_adapter_binding_in_the_metadata_is_parsed() -> None:
+    facts = AdapterBinding.for_base(manifest_of(BASE), scale=1 / 3)
+    assert read_adapter_binding(replace(manifest_of(PAIR), metadata={"step": "7", **facts.metadata()})) == facts
+    assert read_adapter_binding(manifest_of(BASE)) is None
 
 
 @pytest.mark.parametrize(
@@ -37,16 +39,17 @@ def test_what_is_said_about_a_base_is_understood() -> None:
     ],
 )
 def test_nonsense_about_a_base_is_refused(key: str, value: str) -> None:
-    metadata = {**AdapterFacts.on(manifest_of(BASE), scale=1.0).metadata(), key: value}
-    with pytest.raises(CorruptData, match="does not say what its adapters are added to"):
-        adapter_facts(replace(manifest_of(PAIR), metadata=metadata))
+    metadata = {**AdapterBinding.for_base(manifest_of(BASE), scale=1.0).metadata(), key: value}
+    with pytest.raises(CorruptData) as caught:
+        read_adapter_binding(replace(manifest_of(PAIR), metadata=metadata))
+    assert caught.value.code == "weights.adapter_metadata"
 
 
-def test_half_of_what_is_to_be_said_is_refused() -> None:
-    metadata = AdapterFacts.on(manifest_of(BASE), scale=1.0).metadata()
+def test_incomplete_adapter_metadata_is_refused() -> None:
+    metadata = AdapterBinding.for_base(manifest_of(BASE), scale=1.0).metadata()
     del metadata["adapter.scale"]
     with pytest.raises(CorruptData):
-        adapter_facts(replace(manifest_of(PAIR), metadata=metadata))
+        read_adapter_binding(replace(manifest_of(PAIR), metadata=metadata))
 
 
 def test_each_pair_is_found_with_its_weight() -> None:
@@ -55,21 +58,21 @@ def test_each_pair_is_found_with_its_weight() -> None:
 
 
 @pytest.mark.parametrize(
-    "tensors",
+    ("tensors", "code"),
     [
-        {"a.lora_A.weight": (Dtype.FLOAT32, (2, 4))},
-        {"a.lora_B.weight": (Dtype.FLOAT32, (6, 2))},
-        {**PAIR, "c.lora_A.weight": (Dtype.FLOAT32, (2, 4)), "c.lora_B.weight": (Dtype.FLOAT32, (6, 2))},
-        {**PAIR, "a.weight": (Dtype.FLOAT32, (6, 4))},
-        {"b.lora_A.weight": (Dtype.FLOAT32, (2, 4)), "b.lora_B.weight": (Dtype.FLOAT32, (4, 2))},
-        {**PAIR, "a.lora_A.weight": (Dtype.FLOAT32, (3, 4))},
-        {**PAIR, "a.lora_A.weight": (Dtype.FLOAT32, ())},
+        ({"a.lora_A.weight": (Dtype.FLOAT32, (2, 4))}, UNPAIRED),
+        ({"a.lora_B.weight": (Dtype.FLOAT32, (6, 2))}, UNPAIRED),
+        ({**PAIR, "c.lora_A.weight": (Dtype.FLOAT32, (2, 4)), "c.lora_B.weight": (Dtype.FLOAT32, (6, 2))}, UNPAIRED),
+        ({**PAIR, "a.weight": (Dtype.FLOAT32, (6, 4))}, UNPAIRED),
+        ({"b.lora_A.weight": (Dtype.FLOAT32, (2, 4)), "b.lora_B.weight": (Dtype.FLOAT32, (4, 2))}, SHAPE),
+        ({**PAIR, "a.lora_A.weight": (Dtype.FLOAT32, (3, 4))}, SHAPE),
+        ({**PAIR, "a.lora_A.weight": (Dtype.FLOAT32, ())}, SHAPE),
     ],
     ids=["no B", "no A", "no weight", "no adapter", "a vector", "other rank", "scalar"],
 )
-def test_what_fits_nothing_is_refused(tensors: TensorShapes) -> None:
+def test_adapters_that_match_no_weight_are_refused(tensors: TensorShapes, code: str) -> None:
     adapters = layout({name: (dtype, shape, _bits(shape)) for name, (dtype, shape) in tensors.items()})[0]
-    with pytest.raises(InvalidInput, match="version 0 of solver"):
+    with raises_code(InvalidInput, code, "version 0"):
         adapted_weights(adapters, manifest_of(BASE))
 
 

@@ -1,4 +1,4 @@
-"""Versions that a publisher on the same host shows in shared memory instead of sending them."""
+"""Versions that a publisher on the same host offers in shared memory instead of sending them."""
 
 import gc
 import os
@@ -11,13 +11,14 @@ import pytest
 from astraflow.contract.errors import CorruptData, UnknownVersion
 from astraflow.contract.ids import Version
 from astraflow.contract.weights import Manifest, SharedFile, TransferKind
-from astraflow.weights.chunks import announced
+from astraflow.weights.chunks import unhashed_transfer
 from astraflow.weights.config import WeightsConfig
 from astraflow.weights.delta import encode_delta
-from astraflow.weights.shared import SharedBuffer, attach
+from astraflow.weights.shared_memory import SharedBuffer, map_read_only
 from astraflow.weights.tensors import Buffer
+from tests.errors import raises_code
 from tests.fakes.clock import ManualClock
-from tests.weights.shelves import got, names, put_full, put_shared, read, shelf
+from tests.weights.stored_versions import got, names, open_test_store, put_full, put_shared, read
 from tests.weights.versions import POLICY, delta_file, history, layout, snapshot
 
 SNAPSHOTS = history(6)
@@ -27,7 +28,7 @@ Shown = Callable[[tuple[Manifest, Buffer]], SharedBuffer]
 
 @pytest.fixture
 def shown() -> Iterator[Shown]:
-    """Lays a version out in shared memory, as a publisher does."""
+    """Returns a function that places a version in shared memory, as a publisher does."""
     made: list[SharedBuffer] = []
 
     def show(version: tuple[Manifest, Buffer]) -> SharedBuffer:
@@ -38,25 +39,25 @@ def shown() -> Iterator[Shown]:
 
     yield show
     for buffer in made:
-        buffer.remove()
+        buffer.unlink()
 
 
 def test_a_version_is_adopted_without_a_copy_and_readers_map_the_same_file(tmp_path: Path, shown: Shown) -> None:
-    with shelf(tmp_path) as store:
+    with open_test_store(tmp_path) as store:
         buffer = shown(VERSIONS[0])
 
         assert put_shared(store, VERSIONS[0][0], buffer.file)
 
         plan = store.plan(POLICY, have=None, want=None)
         assert plan.shared == buffer.file
-        assert attach(buffer.file).tobytes() == VERSIONS[0][1].tobytes()
+        assert map_read_only(buffer.file).tobytes() == VERSIONS[0][1].tobytes()
         assert got(store) == VERSIONS[0][0]
 
 
 def test_the_writer_may_not_write_while_the_store_serves_its_bits_and_may_afterwards(
     tmp_path: Path, shown: Shown
 ) -> None:
-    with shelf(tmp_path, WeightsConfig(linger_s=0)) as store:
+    with open_test_store(tmp_path, WeightsConfig(retired_version_s=0)) as store:
         first, second = shown(VERSIONS[0]), shown(VERSIONS[1])
         put_shared(store, VERSIONS[0][0], first.file)
         assert not first.reclaim()
@@ -71,8 +72,8 @@ def test_the_writer_may_not_write_while_the_store_serves_its_bits_and_may_afterw
 
 
 def test_a_reader_in_full_keeps_the_bits_it_reads(tmp_path: Path, shown: Shown) -> None:
-    config = WeightsConfig(anchor_every=100, linger_s=0)
-    with shelf(tmp_path, config) as store:
+    config = WeightsConfig(full_snapshot_every=100, retired_version_s=0)
+    with open_test_store(tmp_path, config) as store:
         for version in (0, 1):
             buffer = shown(VERSIONS[version])
             put_shared(store, VERSIONS[version][0], buffer.file)
@@ -88,9 +89,9 @@ def test_a_reader_in_full_keeps_the_bits_it_reads(tmp_path: Path, shown: Shown) 
 
 
 def test_a_reader_whose_version_was_replaced_may_open_it_again_for_a_while(tmp_path: Path, shown: Shown) -> None:
-    """It fetches range by range, and over a bad link: each range and each resumption opens the file anew."""
+    """Opens the file anew for each range and each resumption, as a reader over an unreliable link does."""
     clock = ManualClock()
-    with shelf(tmp_path, WeightsConfig(anchor_every=100, linger_s=30), clock) as store:
+    with open_test_store(tmp_path, WeightsConfig(full_snapshot_every=100, retired_version_s=30), clock) as store:
         for version in (0, 1):
             buffer = shown(VERSIONS[version])
             put_shared(store, VERSIONS[version][0], buffer.file)
@@ -103,15 +104,16 @@ def test_a_reader_whose_version_was_replaced_may_open_it_again_for_a_while(tmp_p
             assert read(store, full).tobytes() == VERSIONS[1][1].tobytes()
 
         clock.advance(31.0)
-        with pytest.raises(UnknownVersion, match="no longer kept"):
+        with pytest.raises(UnknownVersion) as caught:
             store.open(full)
+        assert caught.value.code == "weights.file_removed"
         gc.collect()
         assert buffer.reclaim()
 
 
 def test_readers_of_ever_newer_versions_hold_two_of_the_replaced_ones(tmp_path: Path, shown: Shown) -> None:
     buffers = [shown(version) for version in VERSIONS]
-    with shelf(tmp_path, WeightsConfig(anchor_every=100), ManualClock()) as store:
+    with open_test_store(tmp_path, WeightsConfig(full_snapshot_every=100), ManualClock()) as store:
         for (manifest, _), buffer in zip(VERSIONS, buffers, strict=True):
             put_shared(store, manifest, buffer.file)
             store.open(store.plan(POLICY, have=None, want=None).transfers[0]).close()
@@ -121,7 +123,7 @@ def test_readers_of_ever_newer_versions_hold_two_of_the_replaced_ones(tmp_path: 
 
 
 def test_followers_get_a_delta_that_the_store_made(tmp_path: Path, shown: Shown) -> None:
-    with shelf(tmp_path) as store:
+    with open_test_store(tmp_path) as store:
         for version in (0, 1):
             put_shared(store, VERSIONS[version][0], shown(VERSIONS[version]).file)
 
@@ -137,7 +139,7 @@ def test_followers_get_a_delta_that_the_store_made(tmp_path: Path, shown: Shown)
 
 def test_a_delta_sent_beside_the_bits_is_kept_as_it_is(tmp_path: Path, shown: Shown) -> None:
     delta = delta_file(VERSIONS[0], VERSIONS[1])
-    with shelf(tmp_path) as store:
+    with open_test_store(tmp_path) as store:
         put_full(store, SNAPSHOTS[0], 0)
 
         assert put_shared(store, VERSIONS[1][0], shown(VERSIONS[1]).file, delta)
@@ -146,13 +148,13 @@ def test_a_delta_sent_beside_the_bits_is_kept_as_it_is(tmp_path: Path, shown: Sh
         assert store.notices(POLICY)[-1].changed_elements > 0
 
 
-def test_a_delta_that_leads_elsewhere_than_to_the_bits_is_refused(tmp_path: Path, shown: Shown) -> None:
+def test_a_delta_that_does_not_produce_the_bits_is_refused(tmp_path: Path, shown: Shown) -> None:
     other = layout(SNAPSHOTS[2], 1)
     transfer, data = delta_file(VERSIONS[0], other)
-    with shelf(tmp_path) as store:
+    with open_test_store(tmp_path) as store:
         put_full(store, SNAPSHOTS[0], 0)
 
-        with pytest.raises(CorruptData, match="does not lead to the bits"):
+        with raises_code(CorruptData, "weights.delta_mismatch"):
             put_shared(store, VERSIONS[1][0], shown(VERSIONS[1]).file, (transfer, data))
 
         assert [notice.version for notice in store.notices(POLICY)] == [0]
@@ -160,9 +162,9 @@ def test_a_delta_that_leads_elsewhere_than_to_the_bits_is_refused(tmp_path: Path
 
 
 def test_a_delta_on_a_version_that_the_store_does_not_have_is_replaced_by_its_own(tmp_path: Path, shown: Shown) -> None:
-    """A trainer that is one ahead of a store that lost a version needs no second try: the bits are all there."""
+    """Needs no second publish from a trainer that is ahead of a store that lost a version: the store has all bits."""
     skipping = delta_file(VERSIONS[0], VERSIONS[2])
-    with shelf(tmp_path) as store:
+    with open_test_store(tmp_path) as store:
         put_full(store, SNAPSHOTS[0], 0)
         put_full(store, SNAPSHOTS[1], 1)
 
@@ -173,11 +175,11 @@ def test_a_delta_on_a_version_that_the_store_does_not_have_is_replaced_by_its_ow
         assert got(store, have=VERSIONS[1]) == VERSIONS[2][0]
 
 
-def test_bits_that_are_not_what_the_manifest_says_are_refused(tmp_path: Path, shown: Shown) -> None:
-    with shelf(tmp_path) as store:
+def test_bits_that_differ_from_the_manifest_are_refused(tmp_path: Path, shown: Shown) -> None:
+    with open_test_store(tmp_path) as store:
         buffer = shown(VERSIONS[1])
 
-        with pytest.raises(CorruptData, match="does not match its hash"):
+        with raises_code(CorruptData, "weights.hash_mismatch", "'embed.weight'"):
             put_shared(store, VERSIONS[0][0], buffer.file)
 
         gc.collect()
@@ -187,27 +189,27 @@ def test_bits_that_are_not_what_the_manifest_says_are_refused(tmp_path: Path, sh
 
 def test_a_buffer_of_another_size_is_refused(tmp_path: Path, shown: Shown) -> None:
     small = layout({"w": snapshot()["norm.weight"]}, 0)
-    with shelf(tmp_path) as store, pytest.raises(CorruptData, match="bytes, expected"):
+    with open_test_store(tmp_path) as store, pytest.raises(CorruptData, match="bytes, expected"):
         put_shared(store, VERSIONS[0][0], shown(small).file)
 
 
 @pytest.mark.parametrize("case", ["gone", "elsewhere", "written", "no buffer"])
-def test_a_buffer_that_cannot_be_had_is_asked_for_in_bytes(
+def test_an_unavailable_shared_buffer_is_requested_as_bytes(
     tmp_path: Path, shown: Shown, case: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     buffer = shown(VERSIONS[0])
     file: SharedFile = buffer.file
     match case:
         case "gone":
-            buffer.remove()
+            buffer.unlink()
         case "elsewhere":
             file = replace(file, host="another boot/7")
         case "written":
             assert buffer.reclaim()
         case "no buffer":
             file = replace(file, path="/etc/passwd")
-    with shelf(tmp_path) as store:
-        with pytest.raises(UnknownVersion, match="send the bytes"):
+    with open_test_store(tmp_path) as store:
+        with raises_code(UnknownVersion, "weights.shared_memory_unusable"):
             put_shared(store, VERSIONS[0][0], file)
 
         assert put_full(store, SNAPSHOTS[0], 0)
@@ -215,32 +217,32 @@ def test_a_buffer_that_cannot_be_had_is_asked_for_in_bytes(
 
 
 def test_readers_are_not_shown_a_file_that_its_writer_removed(tmp_path: Path, shown: Shown) -> None:
-    with shelf(tmp_path) as store:
+    with open_test_store(tmp_path) as store:
         buffer = shown(VERSIONS[0])
         put_shared(store, VERSIONS[0][0], buffer.file)
 
-        buffer.remove()
+        buffer.unlink()
 
         assert store.plan(POLICY, have=None, want=None).shared is None
         assert got(store) == VERSIONS[0][0]
 
 
 def test_adopting_again_what_is_there_is_harmless_and_looks_at_no_buffer(tmp_path: Path, shown: Shown) -> None:
-    with shelf(tmp_path) as store:
+    with open_test_store(tmp_path) as store:
         buffer = shown(VERSIONS[0])
         put_shared(store, VERSIONS[0][0], buffer.file)
-        buffer.remove()
+        buffer.unlink()
 
         assert not put_shared(store, VERSIONS[0][0], buffer.file)
 
 
 def test_an_adopted_version_is_back_after_a_restart(tmp_path: Path, shown: Shown) -> None:
-    with shelf(tmp_path) as store:
+    with open_test_store(tmp_path) as store:
         for version in range(6):
             buffer = shown(VERSIONS[version])
             put_shared(store, VERSIONS[version][0], buffer.file)
-            buffer.remove()
-    with shelf(tmp_path) as store:
+            buffer.unlink()
+    with open_test_store(tmp_path) as store:
         assert got(store) == VERSIONS[5][0]
         assert [name for name in names(tmp_path) if name.endswith(".full")] == ["0000000002.full", "0000000004.full"]
         for notice in store.notices(POLICY):
@@ -248,21 +250,21 @@ def test_an_adopted_version_is_back_after_a_restart(tmp_path: Path, shown: Shown
 
 
 def test_bits_that_came_over_the_wire_can_be_mapped_too(tmp_path: Path) -> None:
-    with shelf(tmp_path) as store:
+    with open_test_store(tmp_path) as store:
         put_full(store, SNAPSHOTS[0], 0)
         file = store.plan(POLICY, have=None, want=None).shared
         assert file is not None
-        assert attach(file).tobytes() == VERSIONS[0][1].tobytes()
+        assert map_read_only(file).tobytes() == VERSIONS[0][1].tobytes()
 
         put_full(store, SNAPSHOTS[1], 1)
 
         gc.collect()
         assert not Path(file.path).exists(), "the store keeps one version in memory"
         assert store.plan(POLICY, have=None, want=Version(0)).shared is None
-    with shelf(tmp_path) as store:
+    with open_test_store(tmp_path) as store:
         again = store.plan(POLICY, have=None, want=None).shared
         assert again is not None
-        assert attach(again).tobytes() == VERSIONS[1][1].tobytes()
+        assert map_read_only(again).tobytes() == VERSIONS[1][1].tobytes()
 
 
 def test_a_full_shared_memory_costs_the_sharing_and_nothing_else(
@@ -272,16 +274,19 @@ def test_a_full_shared_memory_costs_the_sharing_and_nothing_else(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "posix_fallocate", no_room)
-    with shelf(tmp_path) as store:
+    with open_test_store(tmp_path) as store:
         put_full(store, SNAPSHOTS[0], 0)
 
         assert got(store) == VERSIONS[0][0]
         assert store.plan(POLICY, have=None, want=None).shared is None
 
 
-def test_what_is_announced_must_be_of_this_version(tmp_path: Path, shown: Shown) -> None:
+def test_an_announced_buffer_must_be_of_this_version(tmp_path: Path, shown: Shown) -> None:
     manifest = VERSIONS[0][0]
-    with shelf(tmp_path) as store:
-        for lie in (replace(announced(manifest), target=Version(7)), replace(announced(manifest), size_bytes=10**9)):
+    with open_test_store(tmp_path) as store:
+        for lie in (
+            replace(unhashed_transfer(manifest), target=Version(7)),
+            replace(unhashed_transfer(manifest), size_bytes=10**9),
+        ):
             with pytest.raises(CorruptData):
-                store.begin(manifest, lie, shared=shown(VERSIONS[0]).file)
+                store.begin_upload(manifest, lie, shared=shown(VERSIONS[0]).file)

@@ -8,18 +8,18 @@ from hypothesis import strategies as st
 from astraflow.contract.errors import CorruptData
 from astraflow.contract.ids import Version
 from astraflow.contract.weights import Transfer
-from astraflow.weights.assembly import SMALLEST_SHARE_BYTES, Assembly, Range
+from astraflow.weights.assembly import MIN_RANGE_BYTES, Assembly, ByteRange
 from astraflow.weights.chunks import CHUNK_BYTES, chunk_at, split, transfer_of
 from tests.weights.versions import full_file, layout, snapshot
 
 
 def _begun(ways: int = 1) -> tuple[Assembly, bytes]:
     transfer, data = full_file(*layout(snapshot()))
-    return Assembly(transfer, ways=ways), data
+    return Assembly(transfer, max_ranges=ways), data
 
 
-def _taken(assembly: Assembly) -> Range:
-    part = assembly.take()
+def _taken(assembly: Assembly) -> ByteRange:
+    part = assembly.next_range()
     assert part is not None
     return part
 
@@ -33,10 +33,10 @@ def _large(chunks: int) -> tuple[Transfer, bytes]:
 def test_whatever_breaks_every_byte_comes_once_and_to_its_place(seed: int, ways: int, chunk_bytes: int) -> None:
     rng = np.random.default_rng(seed)
     transfer, data = _LARGE
-    assembly, brought = Assembly(transfer, ways=ways), 0
-    open_parts: list[Range] = []
+    assembly, brought = Assembly(transfer, max_ranges=ways), 0
+    open_parts: list[ByteRange] = []
     while not assembly.is_complete:
-        part = assembly.take() if len(open_parts) < ways else None
+        part = assembly.next_range() if len(open_parts) < ways else None
         if part is not None:
             open_parts.append(part)
         part = open_parts[rng.integers(len(open_parts))]
@@ -57,7 +57,7 @@ _LARGE = _large(19)
 
 def test_an_idle_connection_takes_over_half_of_what_another_one_misses_most() -> None:
     transfer, data = _large(40)
-    assembly = Assembly(transfer, ways=2)
+    assembly = Assembly(transfer, max_ranges=2)
     first, second = _taken(assembly), _taken(assembly)
     for chunk in split(data[: first.end]):
         assembly.add(first, chunk)
@@ -67,14 +67,14 @@ def test_an_idle_connection_takes_over_half_of_what_another_one_misses_most() ->
 
     assert (second.end, third.end) == (third.position, len(data))
     assert abs(second.missing_bytes - third.missing_bytes) <= 1
-    assert min(second.missing_bytes, third.missing_bytes) >= SMALLEST_SHARE_BYTES
+    assert min(second.missing_bytes, third.missing_bytes) >= MIN_RANGE_BYTES
 
 
 def test_what_is_nearly_done_is_left_to_the_one_that_does_it() -> None:
     assembly, _ = _begun(ways=8)
     _taken(assembly)
 
-    assert assembly.take() is None
+    assert assembly.next_range() is None
 
 
 def test_a_damaged_chunk_is_refused_and_what_came_before_stays() -> None:
@@ -98,22 +98,25 @@ def test_chunks_out_of_order_are_refused(start: int) -> None:
     part = _taken(assembly)
     assembly.add(part, next(split(data, chunk_bytes=1000)))
 
-    with pytest.raises(CorruptData, match="expected to go on at 1000"):
+    with pytest.raises(CorruptData) as caught:
         assembly.add(part, next(split(data, offset=start, chunk_bytes=10)))
+    assert caught.value.code == "weights.unexpected_chunk"
 
 
 def test_more_than_the_file_is_refused() -> None:
     assembly, data = _begun()
 
-    with pytest.raises(CorruptData, match="end by"):
+    with pytest.raises(CorruptData) as caught:
         assembly.add(_taken(assembly), next(split(data + b"more")))
+    assert caught.value.code == "weights.unexpected_chunk"
 
 
 def test_a_chunk_of_nothing_is_refused() -> None:
     assembly, _ = _begun()
 
-    with pytest.raises(CorruptData, match="expected to go on"):
+    with pytest.raises(CorruptData) as caught:
         assembly.add(_taken(assembly), chunk_at(0, b""))
+    assert caught.value.code == "weights.unexpected_chunk"
 
 
 def test_a_file_that_is_not_the_one_named_is_refused() -> None:

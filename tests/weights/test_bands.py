@@ -24,10 +24,10 @@ def test_bands_begin_where_the_elements_before_them_end(kernels: Kernels, pair: 
 @settings(deadline=None)
 @given(bit_pairs())
 def test_what_differs_is_found(kernels: Kernels, pair: BitPair) -> None:
-    changes = kernels.changes(pair.old, pair.new)
+    changes = kernels.find_changes(pair.old, pair.new)
 
-    assert np.array_equal(changes.at, np.flatnonzero(pair.old != pair.new))
-    assert np.array_equal(changes.keys, keys_of(pair.old[changes.at]))
+    assert np.array_equal(changes.positions, np.flatnonzero(pair.old != pair.new))
+    assert np.array_equal(changes.keys, keys_of(pair.old[changes.positions]))
 
 
 @WITH_EACH
@@ -37,7 +37,7 @@ def test_what_differs_is_found_across_chunks(kernels: Kernels) -> None:
         old = rng.integers(0, 2**16, 300_007, dtype="<u2")
         new = np.where(rng.random(len(old)) < density, old + 1, old).astype("<u2")
 
-        assert np.array_equal(kernels.changes(old, new).at, np.flatnonzero(old != new))
+        assert np.array_equal(kernels.find_changes(old, new).positions, np.flatnonzero(old != new))
 
 
 def test_bands_part_what_changes_from_what_does_not() -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from astraflow.contract.errors import CorruptData
 from astraflow.weights.blocks import apply_block, encode_block
 from astraflow.weights.kernels.base import Kernels
-from astraflow.weights.streams import number
+from astraflow.weights.payload_codec import encode_varint
 from astraflow.weights.tensors import BITS
 from tests.weights.bit_pairs import BitPair, bit_pairs
 from tests.weights.kernels.each import WITH_EACH
@@ -32,7 +32,7 @@ def test_a_block_round_trips_whatever_changed(kernels: Kernels, pair: BitPair, b
 
 
 def _update(*, elements: int, rate: float) -> BitPair:
-    """Weights in bfloat16 that move by about as much whatever their size, as an optimizer moves them."""
+    """Returns bfloat16 weights that move by similar amounts whatever their size, as an optimizer moves them."""
     rng = np.random.default_rng(5)
     masters = rng.normal(0, 0.02, elements).astype(np.float32)
     moved = masters + rng.normal(0, rate, elements).astype(np.float32)
@@ -98,13 +98,13 @@ def test_random_bytes_are_refused_or_decode_to_something(kernels: Kernels, paylo
 
 
 def _payload(*numbers: int, rest: bytes = b"") -> bytes:
-    return b"".join(map(number, numbers)) + rest
+    return b"".join(map(encode_varint, numbers)) + rest
 
 
 NOTHING = b"\x00"
 """A sequence without values."""
 ALL_OF_100 = (1, 1)
-"""One band; all its elements but none changed."""
+"""One band in which all elements are changed."""
 
 
 @WITH_EACH

@@ -1,4 +1,4 @@
-"""A store that dies at every point of what it does to its files: adoptions, anchors, retention passes."""
+"""A store is killed at every point of its file operations: adoptions, anchors, retention passes."""
 
 import os
 from collections.abc import Iterator
@@ -10,21 +10,21 @@ import pytest
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.weights.config import WeightsConfig
-from astraflow.weights.shared import SharedBuffer
+from astraflow.weights.shared_memory import SharedBuffer
 from tests.fakes.crashes import Crash
-from tests.weights.shelves import got, names, put_all, put_full, put_shared, shelf
+from tests.weights.stored_versions import got, names, open_test_store, put_all, put_full, put_shared
 from tests.weights.versions import POLICY, history, layout
 
-CONFIG = WeightsConfig(keep_versions=3, anchor_every=3)
+CONFIG = WeightsConfig(retained_versions=3, full_snapshot_every=3)
 SNAPSHOTS = history(7)
 VERSIONS = [layout(tensors, version) for version, tensors in enumerate(SNAPSHOTS)]
 CALLS = {os: ("open", "write", "fsync"), Path: ("replace", "unlink")}
 
 
 class Death:
-    """The process dies at the n-th change to a file below `directory`: after half of it, where it is a write.
+    """Kills the process at the n-th change to a file below `directory`; a write is half done by then.
 
-    Nothing that the dead process tries afterwards happens.
+    Later operations of the dead process have no effect.
     """
 
     def __init__(self, directory: Path, after: int) -> None:
@@ -65,11 +65,11 @@ class Death:
 
 
 def _check_kept(directory: Path, *, acknowledged: int, newest: int) -> None:
-    """After a restart everything that was promised is there, right, and can be gone on from."""
-    with shelf(directory, CONFIG) as store:
+    """Checks that all acknowledged versions are present and correct after a restart, and that publishing continues."""
+    with open_test_store(directory, CONFIG) as store:
         kept = [int(notice.version) for notice in store.notices(POLICY)]
         assert kept[-1] in {acknowledged, newest}
-        assert set(range(max(0, acknowledged - CONFIG.keep_versions + 1), acknowledged + 1)) <= set(kept)
+        assert set(range(max(0, acknowledged - CONFIG.retained_versions + 1), acknowledged + 1)) <= set(kept)
         for version in kept:
             assert got(store, want=version) == VERSIONS[version][0]
         assert [name for name in names(directory) if name.endswith((".damaged", ".part"))] == []
@@ -79,19 +79,19 @@ def _check_kept(directory: Path, *, acknowledged: int, newest: int) -> None:
 
 
 def _dies(directory: Path, version: int, point: int, monkeypatch: pytest.MonkeyPatch, *, is_shared: bool) -> bool:
-    """Publish one version and tidy, with a death at that point; whether it came to it."""
+    """Publishes one version and applies retention, with a crash at that point; returns whether it was reached."""
     death = Death(directory, after=point)
     manifest, bits = VERSIONS[version]
     buffer = SharedBuffer(manifest.size_bytes)
     buffer.buffer[:] = bits
     try:
-        with shelf(directory, CONFIG) as store, death.waiting(monkeypatch), suppress(Crash):
+        with open_test_store(directory, CONFIG) as store, death.waiting(monkeypatch), suppress(Crash):
             if is_shared:
                 put_shared(store, manifest, buffer.file)
             else:
                 put_full(store, SNAPSHOTS[version], version)
     finally:
-        buffer.remove()
+        buffer.unlink()
     return death.has_come
 
 
@@ -100,18 +100,18 @@ def _dies(directory: Path, version: int, point: int, monkeypatch: pytest.MonkeyP
 def test_killed_at_any_point_nothing_acknowledged_is_lost_and_nothing_is_wrong(
     tmp_path: Path, version: int, is_shared: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Version 3 becomes an anchor; with version 6 as another, versions 0 to 2 are forgotten."""
+    """Makes version 3 an anchor; with version 6 as another one, retention removes versions 0 to 2."""
     points = 0
     while True:
         directory = tmp_path / str(points)
-        with shelf(directory, CONFIG) as store:
+        with open_test_store(directory, CONFIG) as store:
             put_all(store, SNAPSHOTS[:version])
         if not _dies(directory, version, points, monkeypatch, is_shared=is_shared):
             break
         if version:
             _check_kept(directory, acknowledged=version - 1, newest=version)
         else:
-            with shelf(directory, CONFIG) as store, suppress(InvalidInput):
+            with open_test_store(directory, CONFIG) as store, suppress(InvalidInput):
                 put_full(store, SNAPSHOTS[0], 0)
                 assert got(store) == VERSIONS[0][0]
         points += 1

@@ -11,7 +11,8 @@ from astraflow.contract.errors import CorruptData, InvalidInput
 from astraflow.contract.weights import Dtype
 from astraflow.weights.delta import Level, apply_delta, encode_delta, read_head
 from astraflow.weights.kernels.base import Kernels
-from astraflow.weights.tensors import runs, verify
+from astraflow.weights.tensors import verify, width_regions
+from tests.errors import raises_code
 from tests.weights.kernels.each import WITH_EACH
 from tests.weights.versions import layout, snapshot, stepped
 
@@ -46,7 +47,7 @@ def test_a_delta_leads_to_the_target_bit_for_bit(
     listed = sorted(patch.offset + int(at) * patch.width for patch in patches for at in patch.positions)
     assert listed == sorted(
         run.offset + int(at) * run.width
-        for run in runs(target)
+        for run in width_regions(target)
         for at in np.flatnonzero(run.bits(buffer) != run.bits(new))
     )
 
@@ -90,7 +91,7 @@ def test_versions_with_other_tensors_have_no_delta() -> None:
     base, buffer = layout(snapshot(0), 0)
     target, new = layout({"w": (Dtype.FLOAT32, (2,), np.zeros(2, dtype="<u4"))}, 1)
 
-    with pytest.raises(InvalidInput, match="their tensors differ"):
+    with raises_code(InvalidInput, "weights.layout_differs"):
         encode_delta(base, buffer, target, new)
 
 
@@ -100,8 +101,9 @@ def test_a_delta_for_another_size_does_not_apply() -> None:
     target, new = layout(stepped(old, 1), 1)
     data = encode_delta(base, buffer, target, new).data
 
-    with pytest.raises(CorruptData, match="does not apply"):
+    with pytest.raises(CorruptData) as caught:
         apply_delta(data, target, buffer.copy()[:-4])
+    assert caught.value.code == "weights.size_mismatch"
 
 
 @given(data=st.data())
@@ -130,7 +132,7 @@ def test_a_delta_cut_short_or_with_more_behind_is_refused(cut: float, extra: byt
 
 
 def _resealed(encoded: bytes, **fields: int) -> bytes:
-    """A delta of one block whose head was changed and given a checksum that fits: what a liar would send."""
+    """Returns a delta of one block with a changed head and a matching checksum, as an attacker would send it."""
     names = ("level", "width", "zero", "elements", "offset", "payload_bytes", "zero2")
     layout_ = struct.Struct("<BBHIQII")
     values = dict(zip(names, layout_.unpack_from(encoded, HEAD_BYTES), strict=True)) | fields

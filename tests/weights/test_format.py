@@ -1,4 +1,4 @@
-"""The written format: golden files, and a second decoder that was written from the document."""
+"""Weight format: golden files, and a second decoder written from the document."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""`kill -9` of the store, at any moment, while a trainer publishes and a node follows."""
+"""Kills the store with `kill -9` at random times while a trainer publishes and a node follows."""
 
 import asyncio
 import random
@@ -12,17 +12,17 @@ import pytest
 
 from astraflow.client.weight_plane import WeightPlaneClient
 from astraflow.contract.ids import Version
-from astraflow.runtime.aio import retry
-from astraflow.weights.chunks import announced
+from astraflow.runtime.retries import retry
+from astraflow.weights.chunks import unhashed_transfer
 from astraflow.weights.config import PullConfig
-from astraflow.weights.keeping.memory import MemoryKeep, MemoryOptions
-from astraflow.weights.origins import Origin, Origins
 from astraflow.weights.part_publisher import PartPublisher
-from astraflow.weights.parts import part_of, shared_out
+from astraflow.weights.parts import part_covering, split_by_bytes
 from astraflow.weights.publisher import Publisher
-from astraflow.weights.puller import Pulled, Puller
-from astraflow.weights.shared import SharedBuffer
+from astraflow.weights.puller import PulledVersion, Puller
+from astraflow.weights.shared_memory import SharedBuffer
+from astraflow.weights.storage.memory import MemoryOptions, MemoryStorage
 from astraflow.weights.tensors import SnapshotTensors
+from astraflow.weights.weight_sources import WeightSource, WeightSources
 from astraflow.wire.channel import dial
 from astraflow.wire.codec_weights import encode_manifest, encode_shared, encode_transfer
 from astraflow.wire.pb import weight_plane_pb2 as pb
@@ -37,21 +37,22 @@ import asyncio, sys
 from pathlib import Path
 from astraflow.weights.config import WeightsConfig
 from astraflow.weights.service import serve
-from astraflow.wire.server import Listen
+from astraflow.wire.server import ListenOptions
 
-config = WeightsConfig(keep_in={"kind": sys.argv[4]}, keep_versions=6, anchor_every=3, direct_after=2, linger_s=0.2)
-listen = Listen(port=int(sys.argv[2]), token=sys.argv[3])
+config = WeightsConfig(storage={"kind": sys.argv[4]}, retained_versions=6, full_snapshot_every=3,
+                       direct_delta_min_chain=2, retired_version_s=0.2)
+listen = ListenOptions(port=int(sys.argv[2]), token=sys.argv[3])
 asyncio.run(serve(config, listen=listen, directory=Path(sys.argv[1]), stop=asyncio.Event(), on_ready=print))
 """
 ROOT = Path(__file__).parents[2]
 KILLS = 3
 VERSIONS = 40
 GIVE_UP_S = 30.0
-"""What hangs longer than that is told with what it waits for."""
+"""Longest time that a wait may take before the test fails. Seconds."""
 
 
 class KillableStore:
-    """A store in a process of its own, always on the same port."""
+    """Store in a separate process, always on the same port."""
 
     def __init__(self, directory: Path, kind: str = "disk") -> None:
         self._directory = directory
@@ -98,7 +99,7 @@ async def test_no_published_version_is_lost_and_none_is_wrong(tmp_path: Path, ki
             for _ in range(KILLS):
                 async with asyncio.timeout(GIVE_UP_S):
                     await acknowledged.wait()
-                await asyncio.sleep(random.uniform(0, 0.02))  # any moment of a publish, not the one between two
+                await asyncio.sleep(random.uniform(0, 0.02))  # at any time during a publish, not only between two
                 await store.kill()
                 await store.start()
                 acknowledged.clear()
@@ -110,7 +111,7 @@ async def test_no_published_version_is_lost_and_none_is_wrong(tmp_path: Path, ki
     finally:
         await store.kill()
         if kind == "memory":
-            MemoryKeep(MemoryOptions(), tmp_path).close()
+            MemoryStorage(MemoryOptions(), tmp_path).close()
 
     assert kept[-1].version == VERSIONS - 1
     assert [notice.root_hash for notice in kept] == [
@@ -133,21 +134,21 @@ async def _publish(client: WeightPlaneClient, snapshots: list[SnapshotTensors], 
 async def _publish_parts(
     client: WeightPlaneClient, snapshots: list[SnapshotTensors], acknowledged: asyncio.Event
 ) -> None:
-    """Publish as two ranks on hosts of their own do."""
+    """Publishes as two ranks on separate hosts do."""
     senders = [PartPublisher(client, POLICY, clock=BriskClock()) for _ in range(2)]
     for version, tensors in enumerate(snapshots):
         manifest, bits = layout(tensors, version)
-        stretches = shared_out(manifest.tensors, len(senders))
+        stretches = split_by_bytes(manifest.tensors, len(senders))
         async with asyncio.TaskGroup() as tasks:
             for sender, specs in zip(senders, stretches, strict=True):
-                part = part_of(specs)
+                part = part_covering(specs)
                 assert part is not None
                 tasks.create_task(sender.publish(manifest, part, bits[part.offset : part.end]))
         acknowledged.set()
 
 
 async def _share(address: str, snapshots: list[SnapshotTensors], acknowledged: asyncio.Event) -> None:
-    """Publish by showing buffers, as a publisher on the store's host does: two of them in turn."""
+    """Publishes from shared memory as a publisher on the store's host does, with two buffers in turn."""
     buffers = [SharedBuffer(layout(snapshots[0])[0].size_bytes) for _ in range(2)]
     try:
         async with dial(address, token=TOKEN) as link:
@@ -155,10 +156,10 @@ async def _share(address: str, snapshots: list[SnapshotTensors], acknowledged: a
                 manifest, bits = layout(tensors, version)
                 buffer = await _free(buffers)
                 buffer.buffer[:] = bits
-                buffer.show()
+                buffer.share()
                 head = pb.PublishHead(
                     manifest=encode_manifest(manifest),
-                    transfer=encode_transfer(announced(manifest)),
+                    transfer=encode_transfer(unhashed_transfer(manifest)),
                     shared=encode_shared(buffer.file),
                 )
 
@@ -170,11 +171,11 @@ async def _share(address: str, snapshots: list[SnapshotTensors], acknowledged: a
                 acknowledged.set()
     finally:
         for buffer in buffers:
-            buffer.remove()
+            buffer.unlink()
 
 
 async def _free(buffers: list[SharedBuffer]) -> SharedBuffer:
-    """One that the store has let go: it keeps the newest version only, once nobody reads the one before."""
+    """Returns a buffer that the store released: it holds only the newest version once the earlier one has no reader."""
     give_up_at = time.monotonic() + GIVE_UP_S
     while time.monotonic() < give_up_at:
         for buffer in buffers:
@@ -185,11 +186,13 @@ async def _free(buffers: list[SharedBuffer]) -> SharedBuffer:
     raise AssertionError(f"the store lets go of neither buffer: inodes {inodes} in\n{Path('/proc/locks').read_text()}")
 
 
-async def _follow(client: WeightPlaneClient) -> list[Pulled]:
-    fetching = PullConfig(maps_shared=False)  # what is followed is kept here, and would be kept from its publisher
-    puller = Puller(Origins([Origin("store", [client])]), POLICY, config=fetching, clock=BriskClock())
-    followed: list[Pulled] = []
+async def _follow(client: WeightPlaneClient) -> list[PulledVersion]:
+    fetching = PullConfig(
+        use_shared_memory=False
+    )  # the test retains fetched versions, which would block the publisher's buffers
+    puller = Puller(WeightSources([WeightSource("store", [client])]), POLICY, config=fetching, clock=BriskClock())
+    followed: list[PulledVersion] = []
     while puller.committed != VERSIONS - 1:
-        followed.append(await puller.newer())
+        followed.append(await puller.pull_newer())
         puller.commit(followed[-1].weights)
     return followed

@@ -1,4 +1,4 @@
-"""A version that a source on this host has in shared memory is used there, when it is what it should be."""
+"""A puller maps a version from the shared memory of a source on this host, if its content is verified."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,11 +11,11 @@ import pytest
 from astraflow.contract.ids import Version
 from astraflow.contract.weights import SharedFile, TransferPlan
 from astraflow.weights.config import PullConfig
-from astraflow.weights.origins import Origin, Origins
 from astraflow.weights.publisher import Publisher
 from astraflow.weights.puller import Puller
-from astraflow.weights.shared import SharedBuffer
+from astraflow.weights.shared_memory import SharedBuffer
 from astraflow.weights.tensors import SnapshotTensors
+from astraflow.weights.weight_sources import WeightSource, WeightSources
 from tests.weights.rewriting import RewrittenPlane, rewritten
 from tests.weights.running import BriskClock, weight_store
 from tests.weights.versions import POLICY, history, layout
@@ -31,7 +31,7 @@ def in_shared_memory(tensors: SnapshotTensors, version: int) -> Iterator[SharedB
     try:
         yield shared
     finally:
-        shared.remove()
+        shared.unlink()
 
 
 def _offering(plane: RewrittenPlane, file: SharedFile) -> None:
@@ -42,13 +42,13 @@ def _offering(plane: RewrittenPlane, file: SharedFile) -> None:
 
 
 def _puller(plane: RewrittenPlane, config: PullConfig | None = None) -> Puller:
-    return Puller(Origins([Origin("store", [plane])]), POLICY, config=config, clock=BriskClock())
+    return Puller(WeightSources([WeightSource("store", [plane])]), POLICY, config=config, clock=BriskClock())
 
 
 async def _publish(plane: RewrittenPlane, *tensors: SnapshotTensors) -> None:
     async with Publisher(plane, POLICY) as publisher:
-        for version, one in enumerate(tensors):
-            await publisher.publish(Version(version), one)
+        for version, version_tensors in enumerate(tensors):
+            await publisher.publish(Version(version), version_tensors)
 
 
 async def test_bits_on_the_same_host_are_used_where_they_are(tmp_path: Path) -> None:
@@ -56,13 +56,13 @@ async def test_bits_on_the_same_host_are_used_where_they_are(tmp_path: Path) -> 
     async with weight_store(tmp_path) as address, rewritten(address) as plane:
         await _publish(plane, tensors[0])
         puller = _puller(plane)
-        puller.commit((await puller.newer()).weights)
+        puller.commit((await puller.pull_newer()).weights)
         async with Publisher(plane, POLICY) as publisher:
             await publisher.publish(Version(1), tensors[1])
         plane.fetched.clear()
         with in_shared_memory(tensors[1], 1) as shared:
             _offering(plane, shared.file)
-            pulled = await puller.newer()
+            pulled = await puller.pull_newer()
 
             assert np.array_equal(pulled.weights.buffer, layout(tensors[1], 1)[1])
             assert not pulled.weights.buffer.flags.writeable
@@ -84,7 +84,7 @@ async def test_what_cannot_be_mapped_is_fetched(tmp_path: Path, trouble: str) ->
                 case "elsewhere":
                     file = replace(file, host="another")
                 case "gone":
-                    shared.remove()
+                    shared.unlink()
                 case "other bits":
                     shared.buffer[3] ^= 1
                 case "too short":
@@ -92,10 +92,10 @@ async def test_what_cannot_be_mapped_is_fetched(tmp_path: Path, trouble: str) ->
                 case "another file":
                     file = replace(file, path="/etc/passwd")
                 case "unwanted":
-                    config = PullConfig(maps_shared=False)
+                    config = PullConfig(use_shared_memory=False)
             _offering(plane, file)
 
-            pulled = await _puller(plane, config).newer()
+            pulled = await _puller(plane, config).pull_newer()
 
     assert np.array_equal(pulled.weights.buffer, layout(tensors[0], 0)[1])
     assert (pulled.stats.shared_bytes, pulled.stats.full_bytes) == (0, pulled.stats.version_bytes)

@@ -1,4 +1,4 @@
-"""Stores that follow others: the same bits, one transfer for all readers of a region, nobody delayed."""
+"""Mirrors of a store: identical bits, one transfer for all readers of a region, no reader delayed."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -14,31 +14,33 @@ from astraflow.contract.errors import NotPermitted
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.weights.config import PullConfig, WeightsConfig
 from astraflow.weights.mirror import Upstream
-from astraflow.weights.origins import Origin, Origins
 from astraflow.weights.publisher import Publisher
-from astraflow.weights.puller import Pulled, Puller
+from astraflow.weights.puller import PulledVersion, Puller
 from astraflow.weights.service import running
 from astraflow.weights.signing import SigningKey
+from astraflow.weights.weight_sources import WeightSource, WeightSources
 from astraflow.wire.channel import dial
-from astraflow.wire.server import Listen
+from astraflow.wire.server import ListenOptions
 from tests.weights.running import TOKEN, BriskClock, Wire, client_of, weight_store
 from tests.weights.versions import POLICY, history, layout, snapshot, stepped
 
 pytestmark = pytest.mark.anyio
 
-CONFIG = WeightsConfig(keep_versions=8, mirror=PullConfig(maps_shared=False, connections=2, stall_s=1.0))
-KEY, OTHER = SigningKey.made(), SigningKey.made()
+CONFIG = WeightsConfig(
+    retained_versions=8, mirror=PullConfig(use_shared_memory=False, connections=2, stall_timeout_s=1.0)
+)
+KEY, OTHER = SigningKey.generate(), SigningKey.generate()
 
 
 @asynccontextmanager
 async def mirror_of(
     *addresses: str, directory: Path, trusted: SigningKey | None = None, token: str = TOKEN
 ) -> AsyncIterator[str]:
-    """A mirror's address."""
+    """Runs a mirror and yields its address."""
     upstream = Upstream(addresses=addresses, dial=partial(dial, token=token))
     mirror = running(
         CONFIG,
-        listen=Listen(token=TOKEN, drain_s=0.2),
+        listen=ListenOptions(token=TOKEN, drain_s=0.2),
         directory=directory,
         clock=BriskClock(),
         trusted=trusted.public if trusted else None,
@@ -50,18 +52,18 @@ async def mirror_of(
 
 def reader_of(client: WeightPlaneClient, *, trusted: SigningKey | None = None) -> Puller:
     return Puller(
-        Origins([Origin("mirror", [client])]),
+        WeightSources([WeightSource("mirror", [client])]),
         POLICY,
-        config=PullConfig(maps_shared=False),
+        config=PullConfig(use_shared_memory=False),
         trusted=trusted.public if trusted else None,
         clock=BriskClock(),
     )
 
 
-async def version(number: int, puller: Puller) -> Pulled:
-    """Follow until that version is there."""
+async def version(number: int, puller: Puller) -> PulledVersion:
+    """Follows the store until that version is available."""
     while True:
-        pulled = await puller.newer()
+        pulled = await puller.pull_newer()
         puller.commit(pulled.weights)
         if pulled.weights.manifest.version == number:
             return pulled
@@ -126,7 +128,7 @@ async def test_mirrors_follow_mirrors_and_policies_that_come_later(tmp_path: Pat
         await version(0, reader_of(reading))
         async with Publisher(client, other) as publisher:
             await publisher.publish(Version(0), tensors)
-        puller = Puller(Origins([Origin("second", [reading])]), other, clock=BriskClock())
+        puller = Puller(WeightSources([WeightSource("second", [reading])]), other, clock=BriskClock())
         pulled = await version(0, puller)
     assert np.array_equal(pulled.weights.buffer, layout(tensors, policy=other)[1])
 
@@ -158,7 +160,7 @@ async def test_versions_are_published_to_the_store_and_not_to_its_mirrors(tmp_pa
         Publisher(client, POLICY, clock=BriskClock()) as publisher,
     ):
         await publisher.publish(Version(0), snapshot())
-        with pytest.raises(NotPermitted, match=f"mirrors {store}: publish there"):
+        with pytest.raises(NotPermitted, match=f"mirrors {store}; publish there"):
             await publisher.wait()
 
 

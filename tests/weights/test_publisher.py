@@ -16,10 +16,10 @@ from astraflow.client.weight_plane import WeightPlaneClient
 from astraflow.contract.errors import AstraFlowError, Conflict, InvalidInput, StorageFull, Unavailable, UnknownVersion
 from astraflow.contract.ids import Version
 from astraflow.contract.weights import Chunk, Dtype, Manifest, Probe, SharedFile, Transfer, TransferKind
-from astraflow.weights import drafts, shared
-from astraflow.weights.drafts import MAX_SHARED
+from astraflow.weights import shared_memory, staging_buffers
 from astraflow.weights.publisher import PublishConfig, Publisher, PublishStats
-from astraflow.weights.shared import PREFIX, attach
+from astraflow.weights.shared_memory import PREFIX, map_read_only
+from astraflow.weights.staging_buffers import MAX_SHARED
 from astraflow.weights.tensors import Buffer, SnapshotTensors, shapes_of, verify
 from tests.weights.running import BriskClock, client_of, weight_store
 from tests.weights.versions import POLICY, history, layout, snapshot
@@ -28,18 +28,18 @@ pytestmark = pytest.mark.anyio
 
 
 class ScriptedPlane(WeightPlaneClient):
-    """A store that takes versions in from shared memory if it is `here`, proves them, and maps the newest one.
+    """Store that adopts versions from shared memory if it is on this host, verifies them, and maps the newest one.
 
-    Answers publishes from a list of errors first; holds them while `gate` is closed.
+    It answers publishes from a list of errors first, and holds them while `gate` is closed.
     """
 
-    def __init__(self, *problems: AstraFlowError, is_here: bool = False) -> None:
+    def __init__(self, *problems: AstraFlowError, is_on_this_host: bool = False) -> None:
         self.problems = list(problems)
-        self.is_here = is_here
+        self.is_on_this_host = is_on_this_host
         self.sent: list[Transfer] = []
         self.shared: list[SharedFile | None] = []
         self.adopted: list[Buffer] = []
-        """Versions that are mapped; a test lets go of them."""
+        """Mapped versions, which a test releases."""
         self.gate = asyncio.Event()
         self.gate.set()
 
@@ -47,7 +47,7 @@ class ScriptedPlane(WeightPlaneClient):
         self, manifest: Manifest, transfer: Transfer, chunks: Iterable[Chunk], *, shared: SharedFile | None = None
     ) -> bool:
         await self.gate.wait()
-        if shared is not None and not self.is_here:
+        if shared is not None and not self.is_on_this_host:
             raise UnknownVersion("send the bytes")
         sent_bytes = sum(len(chunk.data) for chunk in chunks)
         assert sent_bytes == (0 if shared and transfer.kind is TransferKind.FULL else transfer.size_bytes)
@@ -56,7 +56,7 @@ class ScriptedPlane(WeightPlaneClient):
         if self.problems:
             raise self.problems.pop(0)
         if shared is not None:
-            self.adopted.append(attach(shared))
+            self.adopted.append(map_read_only(shared))
             verify(manifest, self.adopted[-1])
         return True
 
@@ -67,9 +67,9 @@ def publisher_of(plane: WeightPlaneClient, **config: Any) -> Publisher:
 
 @pytest.fixture(autouse=True)
 def shared_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A corner of shared memory in which nobody else does anything."""
-    with tempfile.TemporaryDirectory(dir=shared.SHARED_FOLDER, prefix="test-") as folder:
-        monkeypatch.setattr(shared, "SHARED_FOLDER", Path(folder))
+    """Directory in shared memory that no other process uses."""
+    with tempfile.TemporaryDirectory(dir=shared_memory.SHARED_FOLDER, prefix="test-") as folder:
+        monkeypatch.setattr(shared_memory, "SHARED_FOLDER", Path(folder))
         yield Path(folder)
 
 
@@ -97,7 +97,7 @@ async def test_the_first_version_travels_in_full_and_the_next_as_a_delta(tmp_pat
         assert (full.kind, full.sent_bytes, full.is_new) == (TransferKind.FULL, full.full_bytes, True)
         assert (delta.kind, delta.version) == (TransferKind.DELTA, 1)
         assert delta.sent_bytes < delta.full_bytes / 5
-        assert (full.changed_elements, full.elements) == (0, 0)  # there is nothing to compare it with
+        assert (full.changed_elements, full.elements) == (0, 0)  # the first version has no predecessor
         assert delta.elements == sum(bits.size for _, _, bits in second.values())
         assert delta.changed_elements == sum(
             int((bits != first[name][2]).sum()) for name, (_, _, bits) in second.items()
@@ -116,7 +116,7 @@ async def test_the_probe_and_metadata_travel_along(tmp_path: Path) -> None:
     assert (manifest.probe, manifest.metadata) == (probe, {"step": "7"})
 
 
-async def test_publishing_returns_while_the_version_is_on_its_way() -> None:
+async def test_publishing_returns_before_the_version_is_sent() -> None:
     plane = ScriptedPlane()
     plane.gate.clear()
     first, second = history(2)
@@ -224,10 +224,10 @@ async def test_leaving_on_an_error_cancels_the_publish_in_flight() -> None:
     plane = ScriptedPlane()
     plane.gate.clear()
 
-    with pytest.raises(RuntimeError, match="the trainer broke"):
+    with pytest.raises(RuntimeError, match="broken"):
         async with publisher_of(plane) as publisher:
             await publisher.publish(Version(0), snapshot())
-            raise RuntimeError("the trainer broke")
+            raise RuntimeError("broken")
 
     assert plane.sent == []
 
@@ -266,7 +266,7 @@ async def test_a_store_that_lost_its_disk_gets_the_next_version_in_full(tmp_path
 
 
 async def test_a_store_on_the_same_host_gets_no_bytes_and_makes_the_deltas_itself() -> None:
-    plane = ScriptedPlane(is_here=True)
+    plane = ScriptedPlane(is_on_this_host=True)
     snapshots = history(3)
     async with publisher_of(plane) as publisher:
         found = [await _published(publisher, version, tensors) for version, tensors in enumerate(snapshots)]
@@ -279,8 +279,8 @@ async def test_a_store_on_the_same_host_gets_no_bytes_and_makes_the_deltas_itsel
         plane.adopted.clear()
 
 
-async def test_what_readers_map_is_never_written_and_what_they_let_go_of_is() -> None:
-    plane = ScriptedPlane(is_here=True)
+async def test_buffers_are_reused_only_after_readers_release_them() -> None:
+    plane = ScriptedPlane(is_on_this_host=True)
     snapshots = history(6)
     async with publisher_of(plane) as publisher:
         for version, tensors in enumerate(snapshots):
@@ -299,13 +299,13 @@ async def test_what_readers_map_is_never_written_and_what_they_let_go_of_is() ->
 
 
 async def test_readers_that_never_let_go_do_not_fill_the_memory(shared_folder: Path) -> None:
-    plane = ScriptedPlane(is_here=True)
+    plane = ScriptedPlane(is_on_this_host=True)
     snapshots = history(MAX_SHARED + 3)
     async with publisher_of(plane) as publisher:
         stats = [await _published(publisher, version, tensors) for version, tensors in enumerate(snapshots)]
 
         assert len(buffers_in(shared_folder)) == MAX_SHARED
-        assert [one.is_shared for one in stats] == [True] * MAX_SHARED + [False] * 3
+        assert [stat.is_shared for stat in stats] == [True] * MAX_SHARED + [False] * 3
         plane.adopted.clear()
         await _published(publisher, len(snapshots), snapshots[0])
         again = await _published(publisher, len(snapshots) + 1, snapshots[1])
@@ -315,7 +315,7 @@ async def test_readers_that_never_let_go_do_not_fill_the_memory(shared_folder: P
 
 
 async def test_a_store_elsewhere_is_asked_once_and_then_sent_the_bytes() -> None:
-    plane = ScriptedPlane(is_here=False)
+    plane = ScriptedPlane(is_on_this_host=False)
     snapshots = history(3)
     async with publisher_of(plane) as publisher:
         found = [await _published(publisher, version, tensors) for version, tensors in enumerate(snapshots)]
@@ -332,8 +332,8 @@ async def test_without_room_in_shared_memory_versions_travel_as_bytes(
     def refused(size_bytes: int) -> None:
         raise problem
 
-    monkeypatch.setattr(drafts, "SharedBuffer", refused)
-    plane = ScriptedPlane(is_here=True)
+    monkeypatch.setattr(staging_buffers, "SharedBuffer", refused)
+    plane = ScriptedPlane(is_on_this_host=True)
     snapshots = history(4)
     with capture_logs() as logs:
         async with publisher_of(plane) as publisher:
@@ -344,8 +344,8 @@ async def test_without_room_in_shared_memory_versions_travel_as_bytes(
     assert [entry["problem"] for entry in logs if entry["event"] == "weights_not_shared"] == [str(problem)]
 
 
-async def test_who_wants_no_shared_memory_uses_none(shared_folder: Path) -> None:
-    plane = ScriptedPlane(is_here=True)
+async def test_shared_memory_can_be_disabled(shared_folder: Path) -> None:
+    plane = ScriptedPlane(is_on_this_host=True)
     async with publisher_of(plane, is_shared=False) as publisher:
         await _published(publisher, 0, snapshot())
         assert not buffers_in(shared_folder)
@@ -354,11 +354,11 @@ async def test_who_wants_no_shared_memory_uses_none(shared_folder: Path) -> None
 
 
 async def test_a_draft_is_published_as_it_was_written() -> None:
-    plane = ScriptedPlane(is_here=True)
+    plane = ScriptedPlane(is_on_this_host=True)
     first = snapshot()
     async with publisher_of(plane) as publisher:
-        draft = await publisher.draft(shapes_of(first))
-        with draft.writing() as places:
+        draft = await publisher.begin_version(shapes_of(first))
+        with draft.open_for_writing() as places:
             for name, (_, _, bits) in first.items():
                 places[name][:] = bits
         await publisher.publish(Version(0), draft)
@@ -366,15 +366,18 @@ async def test_a_draft_is_published_as_it_was_written() -> None:
 
         assert stats is not None
         assert stats.copy_s > 0
-        assert (await publisher.draft(shapes_of(first))).buffer.file != plane.shared[0], "the base is left alone"
+        assert (await publisher.begin_version(shapes_of(first))).buffer.file != plane.shared[0], (
+            "the base is left alone"
+        )
         np.testing.assert_array_equal(plane.adopted[0], layout(first)[1])
         plane.adopted.clear()
 
 
 async def test_arrays_that_do_not_fit_their_shapes_are_refused() -> None:
     async with publisher_of(ScriptedPlane()) as publisher:
-        with pytest.raises(InvalidInput, match="tensor w: 3 elements"):
+        with pytest.raises(InvalidInput) as caught:
             await publisher.publish(Version(0), {"w": (Dtype.FLOAT32, (2,), np.zeros(3, dtype="<u4"))})
+        assert caught.value.code == "weights.shape_mismatch"
 
 
 async def test_nothing_stays_in_shared_memory_when_a_publisher_leaves_or_was_killed(shared_folder: Path) -> None:
@@ -383,7 +386,7 @@ async def test_nothing_stays_in_shared_memory_when_a_publisher_leaves_or_was_kil
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert buffers_in(shared_folder)
 
-    async with publisher_of(ScriptedPlane(is_here=True)) as publisher:
+    async with publisher_of(ScriptedPlane(is_on_this_host=True)) as publisher:
         assert not buffers_in(shared_folder)
         await _published(publisher, 0, snapshot())
         assert buffers_in(shared_folder)
@@ -394,7 +397,7 @@ async def test_nothing_stays_in_shared_memory_when_a_publisher_leaves_or_was_kil
 _KILLED_WHILE_PUBLISHING = """
 import asyncio, os, signal, sys
 from pathlib import Path
-from astraflow.weights import shared
+from astraflow.weights import shared_memory
 from astraflow.client.weight_plane import WeightPlaneClient
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.weights.publisher import Publisher
@@ -410,6 +413,6 @@ async def main():
         await publisher.publish(Version(0), snapshot())
         await publisher.wait()
 
-shared.SHARED_FOLDER = Path(sys.argv[1])
+shared_memory.SHARED_FOLDER = Path(sys.argv[1])
 asyncio.run(main())
 """

@@ -13,27 +13,28 @@ from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.weights import Chunk, Dtype, Transfer, TransferKind, TransferPlan
 from astraflow.weights.chunks import CHUNK_BYTES
 from astraflow.weights.config import PullConfig, WeightsConfig
-from astraflow.weights.origins import Origin, Origins
 from astraflow.weights.publisher import Publisher
-from astraflow.weights.puller import Pulled, Puller
+from astraflow.weights.puller import PulledVersion, Puller
 from astraflow.weights.tensors import SnapshotTensors, tensor_bits
+from astraflow.weights.weight_sources import WeightSource, WeightSources
 from astraflow.wire.channel import dial
+from tests.errors import raises_code
 from tests.weights.rewriting import RewrittenPlane, rewritten
 from tests.weights.running import TOKEN, BriskClock, Wire, client_of, weight_store
 from tests.weights.versions import POLICY, history, layout, snapshot, stepped
 
 pytestmark = pytest.mark.anyio
 
-FETCHING = PullConfig(maps_shared=False)
-"""What is fetched is looked at here; what is mapped, in `test_mapping`."""
+FETCHING = PullConfig(use_shared_memory=False)
+"""Disables shared memory to test transfers; `test_mapping` covers mapped versions."""
 
 LARGE = {"w": (Dtype.BFLOAT16, (1024, 2048)), "b": (Dtype.FLOAT32, (1000,))}
-"""Several chunks."""
+"""Tensors of several chunks."""
 
 
 def puller_of(client: WeightPlaneClient, config: PullConfig = FETCHING) -> Puller:
     clock = BriskClock()
-    return Puller(Origins([Origin("store", [client])], clock=clock), POLICY, config=config, clock=clock)
+    return Puller(WeightSources([WeightSource("store", [client])], clock=clock), POLICY, config=config, clock=clock)
 
 
 async def publish(client: WeightPlaneClient, *snapshots: SnapshotTensors, first: int = 0) -> None:
@@ -42,7 +43,7 @@ async def publish(client: WeightPlaneClient, *snapshots: SnapshotTensors, first:
             await publisher.publish(Version(version), tensors)
 
 
-def assert_exact(pulled: Pulled, tensors: SnapshotTensors, version: int) -> None:
+def assert_exact(pulled: PulledVersion, tensors: SnapshotTensors, version: int) -> None:
     manifest, buffer = layout(tensors, version)
     assert replace(pulled.weights.manifest, metadata={}) == manifest
     assert np.array_equal(pulled.weights.buffer, buffer)
@@ -58,16 +59,16 @@ async def test_a_node_follows_and_skips_what_it_missed(tmp_path: Path) -> None:
     ):
         puller = puller_of(client)
         await publisher.publish(Version(0), snapshots[0])
-        first = await puller.newer()
+        first = await puller.pull_newer()
         puller.commit(first.weights)
         for version in (1, 2, 3):
             await publisher.publish(Version(version), snapshots[version])
         await publisher.wait()
 
-        skipped = await puller.newer()
+        skipped = await puller.pull_newer()
         puller.commit(skipped.weights)
         await publisher.publish(Version(4), snapshots[4])
-        last = await puller.newer()
+        last = await puller.pull_newer()
         puller.commit(last.weights)
 
     assert_exact(first, snapshots[0], 0)
@@ -84,10 +85,10 @@ async def test_changes_patch_the_old_version_into_the_new_one(tmp_path: Path) ->
     async with weight_store(tmp_path) as address, client_of(address) as client:
         await publish(client, old)
         puller = puller_of(client)
-        puller.commit((await puller.newer()).weights)
+        puller.commit((await puller.pull_newer()).weights)
         await publish(client, new, first=1)
 
-        weights = (await puller.newer()).weights
+        weights = (await puller.pull_newer()).weights
 
     assert (weights.base, weights.manifest.version) == (0, 1)
     assert weights.changes
@@ -104,10 +105,10 @@ async def test_a_version_that_was_not_committed_is_handed_out_again(tmp_path: Pa
     async with weight_store(tmp_path) as address, client_of(address) as client:
         await publish(client, snapshots[0])
         puller = puller_of(client)
-        puller.commit((await puller.newer()).weights)
+        puller.commit((await puller.pull_newer()).weights)
         await publish(client, *snapshots[1:], first=1)
 
-        first, second = await puller.newer(), await puller.newer()
+        first, second = await puller.pull_newer(), await puller.pull_newer()
 
     assert puller.committed == 0
     assert_exact(first, snapshots[2], 2)
@@ -118,10 +119,10 @@ async def test_a_node_waits_until_there_is_something_newer(tmp_path: Path) -> No
     snapshots = history(2)
     async with weight_store(tmp_path) as address, client_of(address) as client:
         puller = puller_of(client)
-        waiting = asyncio.create_task(puller.newer())
+        waiting = asyncio.create_task(puller.pull_newer())
         await publish(client, snapshots[0])
         puller.commit((await waiting).weights)
-        waiting = asyncio.create_task(puller.newer())
+        waiting = asyncio.create_task(puller.pull_newer())
         await client.versions(POLICY)
         assert not waiting.done()
 
@@ -136,17 +137,17 @@ async def test_one_version_is_had_whatever_newer_ones_there_are(tmp_path: Path) 
         await publish(client, *snapshots)
         puller = puller_of(client)
         for version in (1, 3, 3, 0):
-            pulled = await puller.exactly(Version(version))
+            pulled = await puller.pull_exact(Version(version))
             puller.commit(pulled.weights)
             assert_exact(pulled, snapshots[version], version)
-        assert_exact(await puller.newer(), snapshots[4], 4)
+        assert_exact(await puller.pull_newer(), snapshots[4], 4)
 
 
 async def test_one_version_is_waited_for_until_it_is_published(tmp_path: Path) -> None:
     snapshots = history(3)
     async with weight_store(tmp_path) as address, client_of(address) as client:
         puller = puller_of(client)
-        waiting = asyncio.create_task(puller.exactly(Version(1)))
+        waiting = asyncio.create_task(puller.pull_exact(Version(1)))
         await publish(client, snapshots[0])
         await client.versions(POLICY)
         assert not waiting.done()
@@ -154,12 +155,13 @@ async def test_one_version_is_waited_for_until_it_is_published(tmp_path: Path) -
         assert_exact(await waiting, snapshots[1], 1)
 
 
-async def test_a_version_that_is_not_kept_any_more_is_unknown(tmp_path: Path) -> None:
-    config = WeightsConfig(keep_versions=2, anchor_every=1)
+async def test_a_retired_version_is_unknown(tmp_path: Path) -> None:
+    config = WeightsConfig(retained_versions=2, full_snapshot_every=1)
     async with weight_store(tmp_path, config=config) as address, client_of(address) as client:
         await publish(client, *history(6))
-        with pytest.raises(UnknownVersion, match="version 0 is not kept; versions kept"):
-            await puller_of(client).exactly(Version(0))
+        with pytest.raises(UnknownVersion) as caught:
+            await puller_of(client).pull_exact(Version(0))
+        assert caught.value.code == "weights.version_not_stored"
 
 
 @pytest.mark.parametrize("cut_after_chunks", [0.5, 1.5, 3.2])
@@ -172,12 +174,12 @@ async def test_a_fetch_that_breaks_is_resumed_where_it_broke(tmp_path: Path, cut
             await plane.versions(POLICY)
             wire.cut_after(int(cut_after_chunks * CHUNK_BYTES))
 
-            pulled = await puller_of(plane).newer()
+            pulled = await puller_of(plane).pull_newer()
 
     assert_exact(pulled, tensors, 0)
     assert wire.cuts == 1
     assert pulled.stats.resumes >= 1
-    resumed_at = plane.fetched[-1][1]  # the relay may have swallowed chunks that it let through
+    resumed_at = plane.fetched[-1][1]  # the relay may have dropped forwarded chunks
     assert resumed_at % CHUNK_BYTES == 0
     assert resumed_at <= cut_after_chunks * CHUNK_BYTES
 
@@ -197,7 +199,7 @@ async def test_a_store_that_restarts_during_a_fetch_is_waited_for(tmp_path: Path
 
         plane.on_plan = stop_store
         puller = puller_of(plane)
-        pulling = asyncio.create_task(puller.newer())
+        pulling = asyncio.create_task(puller.pull_newer())
         await plane.has_fetched.wait()
         await stack.enter_async_context(weight_store(tmp_path, port=int(address.rsplit(":", 1)[1])))
 
@@ -206,7 +208,7 @@ async def test_a_store_that_restarts_during_a_fetch_is_waited_for(tmp_path: Path
         await publish(plane, second, first=1)
 
         assert_exact(pulled, first, 0)
-        assert_exact(await puller.newer(), second, 1)
+        assert_exact(await puller.pull_newer(), second, 1)
 
 
 async def test_a_corrupt_chunk_is_fetched_again(tmp_path: Path) -> None:
@@ -223,7 +225,7 @@ async def test_a_corrupt_chunk_is_fetched_again(tmp_path: Path) -> None:
         await publish(plane, tensors)
         plane.on_chunk = corrupt_once
 
-        pulled = await puller_of(plane).newer()
+        pulled = await puller_of(plane).pull_newer()
 
     assert_exact(pulled, tensors, 0)
     assert (pulled.stats.resumes, pulled.stats.fallbacks) == (1, 0)
@@ -242,23 +244,23 @@ async def test_a_delta_that_rotted_in_the_store_is_replaced_by_a_full_snapshot(t
     async with weight_store(tmp_path) as address, client_of(address) as client:
         await publish(client, snapshots[0])
         puller = puller_of(client)
-        puller.commit((await puller.newer()).weights)
+        puller.commit((await puller.pull_newer()).weights)
         await publish(client, snapshots[1], first=1)
         _rot(tmp_path, "0000000001.delta")
 
-        pulled = await puller.newer()
+        pulled = await puller.pull_newer()
 
     assert_exact(pulled, snapshots[1], 1)
     assert (pulled.stats.fallbacks, pulled.stats.base, pulled.weights.changes) == (1, None, None)
 
 
-async def test_when_even_the_full_snapshot_is_wrong_nothing_is_handed_out(tmp_path: Path) -> None:
+async def test_a_wrong_full_snapshot_is_refused(tmp_path: Path) -> None:
     async with weight_store(tmp_path) as address, client_of(address) as client:
         await publish(client, snapshot())
         _rot(tmp_path, "0000000000.full")
 
-        with pytest.raises(CorruptData, match="does not match its hash"):
-            await puller_of(client).newer()
+        with raises_code(CorruptData, "weights.hash_mismatch"):
+            await puller_of(client).pull_newer()
 
 
 async def test_chunks_that_are_always_corrupt_are_given_up(tmp_path: Path) -> None:
@@ -267,7 +269,7 @@ async def test_chunks_that_are_always_corrupt_are_given_up(tmp_path: Path) -> No
         plane.on_chunk = lambda chunk: replace(chunk, checksum=chunk.checksum ^ 1)
 
         with pytest.raises(CorruptData, match="checksum"):
-            await puller_of(plane).newer()
+            await puller_of(plane).pull_newer()
 
 
 @pytest.mark.parametrize("lie", ["root", "offset", "size", "policy"])
@@ -291,7 +293,7 @@ async def test_a_lying_plan_is_refused(tmp_path: Path, lie: str) -> None:
         plane.on_plan = lying
 
         with pytest.raises(CorruptData):
-            await puller_of(plane).newer()
+            await puller_of(plane).pull_newer()
 
     assert plane.fetched == []
 
@@ -301,10 +303,10 @@ async def test_a_version_beyond_the_limit_is_refused(tmp_path: Path) -> None:
         await publish(client, snapshot())
 
         with pytest.raises(CorruptData, match="limit"):
-            await puller_of(client, PullConfig(maps_shared=False, max_version_bytes=1000)).newer()
+            await puller_of(client, PullConfig(use_shared_memory=False, max_version_bytes=1000)).pull_newer()
 
 
-async def test_what_was_forgotten_since_the_plan_is_planned_again(tmp_path: Path) -> None:
+async def test_a_version_retired_after_the_plan_is_planned_again(tmp_path: Path) -> None:
     snapshots = history(2)
     plans: list[TransferPlan] = []
     async with weight_store(tmp_path) as address, rewritten(address) as plane, Publisher(plane, POLICY) as publisher:
@@ -320,7 +322,7 @@ async def test_what_was_forgotten_since_the_plan_is_planned_again(tmp_path: Path
             return plan
 
         plane.on_plan = overtaken
-        pulled = await puller_of(plane).newer()
+        pulled = await puller_of(plane).pull_newer()
 
     assert [plan.manifest.version for plan in plans] == [1, 2]
     assert plans[0].transfers[0].kind is TransferKind.FULL
@@ -343,7 +345,7 @@ async def test_a_stream_that_stalls_is_broken_off_and_resumed(tmp_path: Path) ->
         plane = Stalling(link)
         await publish(plane, tensors)
 
-        pulled = await puller_of(plane, PullConfig(maps_shared=False, stall_s=0.05)).newer()
+        pulled = await puller_of(plane, PullConfig(use_shared_memory=False, stall_timeout_s=0.05)).pull_newer()
 
     assert_exact(pulled, tensors, 0)
     assert [offset for _, offset in plane.fetched] == [0, CHUNK_BYTES]
@@ -365,11 +367,11 @@ async def test_a_slow_link_never_holds_up_publishing(tmp_path: Path) -> None:
             return plan
 
         plane.on_plan = held
-        pulling = asyncio.create_task(puller.newer())
+        pulling = asyncio.create_task(puller.pull_newer())
         await started.wait()
 
         await publish(plane, *tensors[1:], first=1)
 
         assert not pulling.done()
         go_on.set()
-        assert_exact(await pulling, tensors[6], 6)  # 0 is forgotten
+        assert_exact(await pulling, tensors[6], 6)  # version 0 is no longer retained

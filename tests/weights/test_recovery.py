@@ -10,31 +10,32 @@ from hypothesis import strategies as st
 
 from astraflow.contract.errors import CorruptData, InvalidInput, UnknownPolicy
 from astraflow.weights.config import WeightsConfig
-from tests.weights.shelves import got, names, put_all, put_full, shelf
+from tests.errors import raises_code
+from tests.weights.stored_versions import got, names, open_test_store, put_all, put_full
 from tests.weights.versions import POLICY, history, layout
 
-CONFIG = WeightsConfig(keep_versions=4, anchor_every=3)
+CONFIG = WeightsConfig(retained_versions=4, full_snapshot_every=3)
 SNAPSHOTS = history(6)
 
 
 @pytest.fixture
 def left_behind(tmp_path: Path) -> Path:
-    """The directory of a store that kept versions 0 to 5; 0 and 3 are anchors."""
-    with shelf(tmp_path, CONFIG) as store:
+    """Directory of a store with versions 0 to 5; 0 and 3 are anchors."""
+    with open_test_store(tmp_path, CONFIG) as store:
         put_all(store, SNAPSHOTS)
     assert [name for name in names(tmp_path) if name.endswith(".full")] == ["0000000000.full", "0000000003.full"]
     return tmp_path
 
 
 def _newest(directory: Path) -> int | None:
-    """The newest version that can be had after a restart, proven."""
-    with shelf(directory, CONFIG) as store:
+    """Returns the newest version that can be fetched after a restart, verified."""
+    with open_test_store(directory, CONFIG) as store:
         if not store.notices(POLICY):
             return None
         manifest = got(store)
         assert manifest == layout(SNAPSHOTS[manifest.version], manifest.version)[0]
         for notice in store.notices(POLICY):
-            with suppress(CorruptData):  # old files are judged by their readers; what matters is that they do judge
+            with suppress(CorruptData):  # readers detect damage in old files
                 assert got(store, want=notice.version) == layout(SNAPSHOTS[notice.version], notice.version)[0]
         return int(manifest.version)
 
@@ -51,11 +52,11 @@ def _flip(path: Path) -> None:
 
 def test_every_version_is_back_after_a_restart(left_behind: Path) -> None:
     assert _newest(left_behind) == 5
-    with shelf(left_behind, CONFIG) as store:
+    with open_test_store(left_behind, CONFIG) as store:
         assert [notice.version for notice in store.notices(POLICY)] == [0, 1, 2, 3, 4, 5]
 
 
-def test_what_a_crash_left_unfinished_is_removed(left_behind: Path) -> None:
+def test_unfinished_files_of_a_crash_are_removed(left_behind: Path) -> None:
     folder = left_behind / POLICY
     before = names(left_behind)
     (folder / "0123456789abcdef.part").write_bytes(b"half a file")
@@ -97,14 +98,14 @@ def test_when_nothing_can_be_read_the_policy_is_as_if_never_published(left_behin
         _cut(path)
 
     assert _newest(left_behind) is None
-    with shelf(left_behind, CONFIG) as store, pytest.raises(UnknownPolicy):
+    with open_test_store(left_behind, CONFIG) as store, pytest.raises(UnknownPolicy):
         store.plan(POLICY, have=None, want=None)
 
 
-def test_a_trainer_can_go_on_after_versions_were_damaged(left_behind: Path) -> None:
+def test_a_trainer_can_publish_after_versions_were_damaged(left_behind: Path) -> None:
     _flip(left_behind / POLICY / "0000000004.delta")
-    with shelf(left_behind, CONFIG) as store:
-        with pytest.raises(InvalidInput, match="expected 4"):
+    with open_test_store(left_behind, CONFIG) as store:
+        with raises_code(InvalidInput, "weights.version_out_of_order", "version is 4"):
             put_full(store, SNAPSHOTS[0], 9)
 
         assert put_full(store, SNAPSHOTS[0], 6)
@@ -115,7 +116,7 @@ def test_a_trainer_can_go_on_after_versions_were_damaged(left_behind: Path) -> N
 def test_a_damaged_old_delta_does_not_touch_the_newest_version(left_behind: Path) -> None:
     _cut(left_behind / POLICY / "0000000001.delta")
 
-    with shelf(left_behind, CONFIG) as store:
+    with open_test_store(left_behind, CONFIG) as store:
         assert [notice.version for notice in store.notices(POLICY)] == [0, 3, 4, 5]
         assert got(store) == layout(SNAPSHOTS[5], 5)[0]
 

@@ -8,8 +8,8 @@ from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.weights import Dtype, Manifest, TensorSpec, Transfer, TransferKind
 from astraflow.weights.config import WeightsConfig
 from astraflow.weights.records import Record
-from astraflow.weights.retention import first_kept, is_anchor_due
-from tests.weights.shelves import got, names, put_all, shelf
+from astraflow.weights.retention import first_retained, is_full_snapshot_due
+from tests.weights.stored_versions import got, names, open_test_store, put_all
 from tests.weights.versions import POLICY, history, layout
 
 FULL_BYTES = 100
@@ -44,84 +44,84 @@ def records(count: int, *, anchors: set[int], delta_bytes: int = 10) -> list[Rec
 def test_the_history_begins_with_the_anchor_at_or_before_the_versions_to_keep() -> None:
     kept = records(12, anchors={4, 8})
 
-    assert first_kept(kept, WeightsConfig(keep_versions=3)) == 8
-    assert first_kept(kept, WeightsConfig(keep_versions=5)) == 4
-    assert first_kept(kept, WeightsConfig(keep_versions=40)) == 0
+    assert first_retained(kept, WeightsConfig(retained_versions=3)) == 8
+    assert first_retained(kept, WeightsConfig(retained_versions=5)) == 4
+    assert first_retained(kept, WeightsConfig(retained_versions=40)) == 0
 
 
 @pytest.mark.parametrize(
-    ("keep_bytes", "first"),
+    ("max_retained_bytes", "first"),
     [(None, 0), (410, 0), (409, 4), (280, 4), (279, 8), (140, 8), (1, 8)],
 )
 def test_older_anchors_and_what_hangs_on_them_go_when_there_are_too_many_bytes(
-    keep_bytes: int | None, first: int
+    max_retained_bytes: int | None, first: int
 ) -> None:
-    kept = records(12, anchors={4, 8})  # three times 100, eleven deltas of 10
+    kept = records(12, anchors={4, 8})  # three full files of 100, eleven deltas of 10
 
-    assert first_kept(kept, WeightsConfig(keep_bytes=keep_bytes)) == first
+    assert first_retained(kept, WeightsConfig(max_retained_bytes=max_retained_bytes)) == first
 
 
 def test_an_anchor_is_due_after_so_many_versions() -> None:
-    config = WeightsConfig(anchor_every=4)
+    config = WeightsConfig(full_snapshot_every=4)
 
-    assert not is_anchor_due(records(4, anchors=set()), config)
-    assert is_anchor_due(records(5, anchors=set()), config)
-    assert not is_anchor_due(records(5, anchors={4}), config)
+    assert not is_full_snapshot_due(records(4, anchors=set()), config)
+    assert is_full_snapshot_due(records(5, anchors=set()), config)
+    assert not is_full_snapshot_due(records(5, anchors={4}), config)
 
 
 def test_an_anchor_is_due_sooner_where_the_deltas_since_the_last_outgrow_the_bound() -> None:
     kept = records(4, anchors=set())  # 130 bytes
 
-    assert is_anchor_due(kept, WeightsConfig(keep_bytes=129))
-    assert not is_anchor_due(kept, WeightsConfig(keep_bytes=130))
-    assert not is_anchor_due(kept, WeightsConfig(keep_bytes=99)), "it would not fit either"
+    assert is_full_snapshot_due(kept, WeightsConfig(max_retained_bytes=129))
+    assert not is_full_snapshot_due(kept, WeightsConfig(max_retained_bytes=130))
+    assert not is_full_snapshot_due(kept, WeightsConfig(max_retained_bytes=99)), "it would not fit either"
 
 
 @given(
     anchors=st.sets(st.integers(0, 30)),
     delta_bytes=st.integers(1, 90),
-    keep_versions=st.integers(2, 40),
-    keep_bytes=st.none() | st.integers(1, 3000),
+    retained_versions=st.integers(2, 40),
+    max_retained_bytes=st.none() | st.integers(1, 3000),
 )
 def test_what_is_kept_is_within_the_bounds_or_the_least_that_can_be(
-    anchors: set[int], delta_bytes: int, keep_versions: int, keep_bytes: int | None
+    anchors: set[int], delta_bytes: int, retained_versions: int, max_retained_bytes: int | None
 ) -> None:
-    config = WeightsConfig(keep_versions=keep_versions, keep_bytes=keep_bytes)
+    config = WeightsConfig(retained_versions=retained_versions, max_retained_bytes=max_retained_bytes)
     kept = records(31, anchors=anchors, delta_bytes=delta_bytes)
 
-    first = first_kept(kept, config)
+    first = first_retained(kept, config)
 
     def size_bytes(start: int) -> int:
-        return sum(one.size_bytes for one in kept if one.version >= start)
+        return sum(record.size_bytes for record in kept if record.version >= start)
 
     assert kept[first].full is not None
-    fits = keep_bytes is None or size_bytes(first) <= keep_bytes
+    fits = max_retained_bytes is None or size_bytes(first) <= max_retained_bytes
     assert fits or first == max({0, *anchors})
     older = [anchor for anchor in {0, *anchors} if anchor < first]
-    if older and (keep_bytes is None or size_bytes(max(older)) <= keep_bytes):
-        assert first <= 30 - keep_versions + 1, "no version that should stay was forgotten"
+    if older and (max_retained_bytes is None or size_bytes(max(older)) <= max_retained_bytes):
+        assert first <= 30 - retained_versions + 1, "no version that should stay was forgotten"
 
 
 def test_a_store_stays_within_its_bytes_and_serves_its_newest_version(tmp_path: Path) -> None:
     snapshots = history(12)
     full_bytes = layout(snapshots[0], 0)[0].size_bytes
-    keep_bytes = int(1.5 * full_bytes)
-    config = WeightsConfig(keep_versions=30, anchor_every=30, keep_bytes=keep_bytes)
-    with shelf(tmp_path, config) as store:
+    max_retained_bytes = int(1.5 * full_bytes)
+    config = WeightsConfig(retained_versions=30, full_snapshot_every=30, max_retained_bytes=max_retained_bytes)
+    with open_test_store(tmp_path, config) as store:
         put_all(store, snapshots)
         sizes = [(tmp_path / POLICY / name).stat().st_size for name in names(tmp_path) if "record" not in name]
 
-        assert sum(sizes) <= keep_bytes
+        assert sum(sizes) <= max_retained_bytes
         assert [notice.version for notice in store.notices(POLICY)][-2:] == [10, 11]
-    with shelf(tmp_path, config) as store:
+    with open_test_store(tmp_path, config) as store:
         assert got(store) == layout(snapshots[11], 11)[0]
 
 
 def test_a_bound_below_one_version_keeps_what_the_newest_is_rebuilt_from(tmp_path: Path) -> None:
     snapshots = history(5)
-    with shelf(tmp_path, WeightsConfig(keep_bytes=1, anchor_every=2)) as store:
+    with open_test_store(tmp_path, WeightsConfig(max_retained_bytes=1, full_snapshot_every=2)) as store:
         put_all(store, snapshots)
 
         assert [notice.version for notice in store.notices(POLICY)] == [4]
-    with shelf(tmp_path) as store:
+    with open_test_store(tmp_path) as store:
         assert got(store) == layout(snapshots[4], 4)[0]

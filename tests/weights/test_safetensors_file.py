@@ -1,4 +1,4 @@
-"""The file is what the safetensors library reads, whichever way a version came into it."""
+"""The safetensors library reads the file, whether a version arrived in full or as a delta."""
 
 import subprocess
 import sys
@@ -16,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 from astraflow.contract.errors import CorruptData
 from astraflow.contract.ids import Version
 from astraflow.contract.weights import Dtype
-from astraflow.weights import shared
+from astraflow.weights import shared_memory
 from astraflow.weights.safetensors_file import SafetensorsFile
 from astraflow.weights.tensors import SnapshotTensors, VerifiedWeights, tensor_bits
 from tests.weights.versions import history, layout, snapshot
@@ -36,7 +36,7 @@ def whole(tensors: SnapshotTensors, version: int = 0) -> VerifiedWeights:
 
 
 def step(before: VerifiedWeights, tensors: SnapshotTensors) -> VerifiedWeights:
-    """A version as a delta brings it."""
+    """Returns a version as applying a delta produces it."""
     now = whole(tensors, before.manifest.version + 1)
     changes = {
         spec.name: np.flatnonzero(tensor_bits(spec, before.buffer) != tensor_bits(spec, now.buffer))
@@ -94,7 +94,7 @@ def test_a_step_writes_only_what_changed(file: SafetensorsFile, monkeypatch: pyt
     beside = now.manifest.tensors[0].name
     bits = np.setdiff1d(np.arange(now.manifest.tensors[0].elements), now.changes[beside])[:1]
     untouched = replace(now, buffer=now.buffer.copy())
-    tensor_bits(now.manifest.tensors[0], untouched.buffer)[bits] ^= 1  # what is not listed is not even looked at
+    tensor_bits(now.manifest.tensors[0], untouched.buffer)[bits] ^= 1  # only listed changes are read
     file.stage(untouched)
     assert_reads(file.path, now)
     assert file.path.stat().st_ino == inode
@@ -168,7 +168,7 @@ os._exit(9)
     subprocess.run([sys.executable, "-c", code, str(path)], check=False)
     assert path.is_symlink()
     data = path.readlink()
-    shared.sweep()
+    shared_memory.remove_unused_buffers()
     assert not data.exists()
     with SafetensorsFile(path) as file:
         file.stage(whole(snapshot(), 1))

@@ -24,18 +24,19 @@ from astraflow.contract.errors import (
 )
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.weights import Dtype, Manifest, Probe, SharedFile, Transfer
-from astraflow.weights import ways
-from astraflow.weights.chunks import CHUNK_BYTES, announced, split
+from astraflow.weights import transfer_planner
+from astraflow.weights.chunks import CHUNK_BYTES, split, unhashed_transfer
 from astraflow.weights.config import WeightsConfig
 from astraflow.weights.service import serve
 from astraflow.weights.servicer import WeightsServicer
-from astraflow.weights.shared import SharedBuffer
-from astraflow.weights.store import opened
-from astraflow.wire.channel import Link, dial
+from astraflow.weights.shared_memory import SharedBuffer
+from astraflow.weights.store import open_store
+from astraflow.wire.channel import ServiceChannel, dial
 from astraflow.wire.codec_weights import decode_chunk, encode_manifest, encode_shared, encode_transfer
 from astraflow.wire.pb import weight_plane_pb2 as pb
 from astraflow.wire.pb.weight_plane_pb2_grpc import WeightPlaneStub
-from astraflow.wire.server import Listen
+from astraflow.wire.server import ListenOptions
+from tests.errors import raises_code
 from tests.weights.running import CONFIG, TOKEN, client_of, weight_store
 from tests.weights.versions import POLICY, delta_file, full_file, history, layout, snapshot
 
@@ -54,17 +55,19 @@ async def _publish_full(client: WeightPlaneClient, version: int, seed: int = 0) 
     return await client.publish(manifest, transfer, split(data, chunk_bytes=1000))
 
 
-async def _share(link: Link, manifest: Manifest, file: SharedFile) -> bool:
-    """Publish a version whose bits are in a buffer on this host."""
+async def _share(link: ServiceChannel, manifest: Manifest, file: SharedFile) -> bool:
+    """Publishes a version whose bits are in a buffer on this host."""
     head = pb.PublishHead(
-        manifest=encode_manifest(manifest), transfer=encode_transfer(announced(manifest)), shared=encode_shared(file)
+        manifest=encode_manifest(manifest),
+        transfer=encode_transfer(unhashed_transfer(manifest)),
+        shared=encode_shared(file),
     )
     call = link.call(WeightPlaneStub(link.channel).Publish, iter([pb.PublishPiece(head=head)]), timeout_s=10)
     return bool((await call).is_new)
 
 
-async def test_a_publish_that_is_cut_off_and_refused_is_no_loose_end(tmp_path: Path) -> None:
-    """Its stream ends before its file, as a torn connection may have it, and nobody waits for the answer."""
+async def test_a_cancelled_publish_leaves_no_pending_task(tmp_path: Path) -> None:
+    """Ends the stream before its file, as a broken connection does, while no caller waits for the answer."""
     loose_ends: list[dict[str, object]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: loose_ends.append(context))
     manifest, buffer = layout(snapshot(), 0)
@@ -73,10 +76,10 @@ async def test_a_publish_that_is_cut_off_and_refused_is_no_loose_end(tmp_path: P
     async def pieces() -> AsyncIterator[pb.PublishPiece]:
         yield pb.PublishPiece(head=head)
 
-    with opened(tmp_path, CONFIG) as store, capture_logs() as logs:
+    with open_store(tmp_path, CONFIG) as store, capture_logs() as logs:
         servicer = WeightsServicer(store)
         publishing = asyncio.create_task(servicer.Publish(pieces(), cast("Any", None)))
-        while not servicer._taking:  # noqa: ASYNC110 (nobody else needs to hear of it)
+        while not servicer._pending_commits:  # noqa: ASYNC110 (there is no event for it)
             await asyncio.sleep(0)
         publishing.cancel()
         await asyncio.gather(publishing, return_exceptions=True)
@@ -84,9 +87,8 @@ async def test_a_publish_that_is_cut_off_and_refused_is_no_loose_end(tmp_path: P
     del publishing
     gc.collect()
     assert loose_ends == []
-    assert [line["problem"] for line in logs if line["event"] == "version_refused"] == [
-        f"the publish ended at byte 0 of {buffer.nbytes}"
-    ]
+    (refused,) = (line for line in logs if line["event"] == "version_refused")
+    assert f"byte 0 of {buffer.nbytes}" in refused["problem"]
 
 
 async def test_a_version_is_published_planned_and_fetched(client: WeightPlaneClient) -> None:
@@ -113,8 +115,9 @@ async def test_a_fetch_begins_at_any_offset(client: WeightPlaneClient) -> None:
 
     assert rest == full_file(*layout(snapshot(), 0))[1][6000:]
     assert nothing == []
-    with pytest.raises(InvalidInput, match="beyond"):
+    with pytest.raises(InvalidInput) as caught:
         _ = [chunk async for chunk in client.fetch(transfer, offset=transfer.size_bytes + 1)]
+    assert caught.value.code == "weights.range_beyond_file"
 
 
 async def test_ranges_of_a_file_are_fetched_at_once_and_make_up_the_file(tmp_path: Path) -> None:
@@ -139,11 +142,12 @@ async def test_ranges_of_a_file_are_fetched_at_once_and_make_up_the_file(tmp_pat
 
         assert b"".join(pieces) == data
         assert await fetched(size_bytes - 3, 3) == data[-3:]
-        with pytest.raises(InvalidInput, match="lie beyond"):
+        with pytest.raises(InvalidInput) as caught:
             await fetched(size_bytes - 3, 4)
+        assert caught.value.code == "weights.range_beyond_file"
 
 
-async def test_a_watcher_without_a_policy_hears_of_all_policies(client: WeightPlaneClient) -> None:
+async def test_a_watcher_without_a_policy_receives_all_policies(client: WeightPlaneClient) -> None:
     async def publish(policy: str, version: int) -> None:
         manifest, buffer = layout(snapshot(version), version, policy=PolicyId(policy))
         transfer, data = full_file(manifest, buffer)
@@ -185,7 +189,7 @@ async def test_a_version_is_adopted_from_a_publisher_on_this_host(tmp_path: Path
     shared = SharedBuffer(manifest.size_bytes)
     shared.buffer[:] = buffer
     async with weight_store(tmp_path) as address, dial(address, token=TOKEN) as link:
-        with pytest.raises(UnknownVersion, match="send the bytes"):
+        with raises_code(UnknownVersion, "weights.shared_memory_unusable"):
             await _share(link, manifest, replace(shared.file, host="another"))
         assert await _share(link, manifest, shared.file)
 
@@ -194,13 +198,13 @@ async def test_a_version_is_adopted_from_a_publisher_on_this_host(tmp_path: Path
         assert b"".join([bytes(c.data) async for c in WeightPlaneClient(link).fetch(plan.transfers[0])]) == bytes(
             buffer
         )
-    shared.remove()
+    shared.unlink()
 
 
 async def test_bits_that_were_read_are_let_go_in_time_though_no_version_comes(tmp_path: Path) -> None:
-    """A publisher with few buffers may wait for one before it makes the next version."""
+    """Releases buffers in time for a publisher with few of them, which may wait for one before the next version."""
     buffers = [SharedBuffer(layout(snapshot())[0].size_bytes) for _ in range(3)]
-    config = WeightsConfig(linger_s=0.5, anchor_every=100)
+    config = WeightsConfig(retired_version_s=0.5, full_snapshot_every=100)
     async with weight_store(tmp_path, config=config) as address, dial(address, token=TOKEN) as link:
         client = WeightPlaneClient(link)
         for version, (tensors, buffer) in enumerate(zip(history(3), buffers, strict=True)):
@@ -215,13 +219,13 @@ async def test_bits_that_were_read_are_let_go_in_time_though_no_version_comes(tm
             while not buffers[1].reclaim():  # noqa: ASYNC110 (a lock has no event)
                 await asyncio.sleep(0.01)
     for buffer in buffers:
-        buffer.remove()
+        buffer.unlink()
 
 
 async def test_a_refused_reader_holds_on_to_no_bits(tmp_path: Path) -> None:
-    """gRPC keeps the error of a call for as long as it likes, and an error keeps what its frames had in hand."""
+    """Checks for references through errors: gRPC retains the error of a call, and an error retains its frames."""
     buffers = [SharedBuffer(layout(snapshot())[0].size_bytes) for _ in range(3)]
-    config = WeightsConfig(linger_s=0, anchor_every=100)
+    config = WeightsConfig(retired_version_s=0, full_snapshot_every=100)
     async with weight_store(tmp_path, config=config) as address, dial(address, token=TOKEN) as link:
         client = WeightPlaneClient(link)
         for version, (tensors, buffer) in enumerate(zip(history(3), buffers, strict=True)):
@@ -229,11 +233,11 @@ async def test_a_refused_reader_holds_on_to_no_bits(tmp_path: Path) -> None:
             buffer.buffer[:] = bits
             await _share(link, manifest, buffer.file)
             with pytest.raises(UnknownVersion):
-                _ = [chunk async for chunk in client.fetch(announced(manifest))]
+                _ = [chunk async for chunk in client.fetch(unhashed_transfer(manifest))]
 
         assert [buffer.reclaim() for buffer in buffers] == [True, True, False]
     for buffer in buffers:
-        buffer.remove()
+        buffer.unlink()
 
 
 async def test_a_file_that_is_opened_for_a_call_that_was_cancelled_is_closed_again(
@@ -250,21 +254,23 @@ async def test_a_file_that_is_opened_for_a_call_that_was_cancelled_is_closed_aga
         gate.wait(10)
         return Opened()
 
-    with opened(tmp_path, CONFIG) as store:
+    with open_store(tmp_path, CONFIG) as store:
         monkeypatch.setattr(store, "open", held)
-        opening = asyncio.create_task(WeightsServicer(store)._opened(announced(layout(snapshot())[0])))
+        opening = asyncio.create_task(WeightsServicer(store)._open(unhashed_transfer(layout(snapshot())[0])))
         await asyncio.sleep(0)
         opening.cancel()
         await asyncio.gather(opening, return_exceptions=True)
+        assert opening.cancelled()
+        assert not closed.is_set()
         gate.set()
 
         async with asyncio.timeout(30):
             await closed.wait()
 
 
-@pytest.mark.parametrize(("wait_s", "legs"), [(5.0, 1), (0.0, 5)])
+@pytest.mark.parametrize(("wait_s", "segments"), [(5.0, 1), (0.0, 5)])
 async def test_a_reader_far_behind_waits_for_one_delta_but_not_for_ever(
-    tmp_path: Path, wait_s: float, legs: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, wait_s: float, segments: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = threading.Event()
 
@@ -273,8 +279,8 @@ async def test_a_reader_far_behind_waits_for_one_delta_but_not_for_ever(
         raise UnknownVersion("too late")
 
     if not wait_s:
-        monkeypatch.setattr(ways, "rebuild", held)
-    config = WeightsConfig(direct_wait_s=wait_s)
+        monkeypatch.setattr(transfer_planner, "rebuild", held)
+    config = WeightsConfig(direct_delta_wait_s=wait_s)
     versions = [layout(tensors, version) for version, tensors in enumerate(history(6))]
     async with weight_store(tmp_path, config=config) as address, client_of(address) as client:
         transfer, data = full_file(*versions[0])
@@ -285,12 +291,12 @@ async def test_a_reader_far_behind_waits_for_one_delta_but_not_for_ever(
 
         plans = await asyncio.gather(*(client.plan(POLICY, have=Version(0)) for _ in range(4)))
 
-        assert [len(plan.transfers) for plan in plans] == [legs] * 4
+        assert [len(plan.transfers) for plan in plans] == [segments] * 4
         gate.set()
 
 
 async def test_what_is_due_after_versions_is_done_once_for_those_that_came_meanwhile(tmp_path: Path) -> None:
-    """A bucket may take longer for an anchor than the next versions take to come; readers need the threads."""
+    """Runs retention once for several versions: an upload to a bucket may take long, and readers need the threads."""
     gate, done = threading.Event(), 0
 
     def tidied(policy: PolicyId) -> None:
@@ -298,10 +304,10 @@ async def test_what_is_due_after_versions_is_done_once_for_those_that_came_meanw
         gate.wait(10)
         done += 1
 
-    with opened(tmp_path, CONFIG) as store:
-        store.tidy = tidied  # type: ignore[method-assign]
+    with open_store(tmp_path, CONFIG) as store:
+        store.apply_retention = tidied  # type: ignore[method-assign]
         servicer = WeightsServicer(store)
-        tidying = [asyncio.create_task(servicer._tidy(POLICY)) for _ in range(20)]
+        tidying = [asyncio.create_task(servicer._apply_retention(POLICY)) for _ in range(20)]
         await asyncio.sleep(0)
         gate.set()
         await asyncio.gather(*tidying)
@@ -309,13 +315,13 @@ async def test_what_is_due_after_versions_is_done_once_for_those_that_came_meanw
     assert done == 2
 
 
-async def test_errors_arrive_as_what_they_are(client: WeightPlaneClient) -> None:
+async def test_errors_arrive_with_their_type_and_code(client: WeightPlaneClient) -> None:
     await _publish_full(client, 3)
 
     assert not await _publish_full(client, 3)
     with pytest.raises(Conflict):
         await _publish_full(client, 3, seed=1)
-    with pytest.raises(InvalidInput, match="expected 4"):
+    with raises_code(InvalidInput, "weights.version_out_of_order", "version is 4"):
         await _publish_full(client, 9)
     with pytest.raises(UnknownPolicy):
         await client.plan(PolicyId("nobody"), have=None)
@@ -334,14 +340,16 @@ async def test_a_publish_without_a_head_or_with_a_bad_chunk_is_refused(tmp_path:
     async with weight_store(tmp_path) as address, dial(address, token=TOKEN) as link:
         stub = WeightPlaneStub(link.channel)
         headless = [pb.PublishPiece(chunk=pb.Chunk(offset=0, data=b"a", checksum=1))]
-        with pytest.raises(InvalidInput, match="begins with its head"):
+        with pytest.raises(InvalidInput) as caught:
             await link.call(stub.Publish, iter(headless), timeout_s=5)
-        with pytest.raises(InvalidInput, match="begins with its head"):
+        assert caught.value.code == "weights.no_head"
+        with pytest.raises(InvalidInput) as caught:
             await link.call(stub.Publish, iter([]), timeout_s=5)
+        assert caught.value.code == "weights.no_head"
         client = WeightPlaneClient(link)
-        with pytest.raises(CorruptData, match="checksum"):
+        with raises_code(CorruptData, "chunk.checksum_mismatch"):
             await client.publish(manifest, transfer, [replace(chunk, checksum=chunk.checksum ^ 1)])
-        with pytest.raises(CorruptData, match="ended at byte"):
+        with raises_code(CorruptData, "weights.incomplete_file"):
             await client.publish(manifest, transfer, [])
 
         assert not (tmp_path / POLICY).exists()
@@ -367,7 +375,7 @@ async def test_a_watcher_may_come_before_the_policy(client: WeightPlaneClient) -
         assert (await first).version == 5
 
 
-async def test_a_watcher_hears_nothing_of_what_it_knows(client: WeightPlaneClient) -> None:
+async def test_a_watcher_receives_no_version_that_it_has(client: WeightPlaneClient) -> None:
     await _publish_full(client, 0)
     async with aclosing(client.watch(POLICY, after=Version(0))) as notices:
         waiting = asyncio.ensure_future(anext(notices))
@@ -388,7 +396,7 @@ async def test_watchers_are_sent_home_when_the_store_stops(tmp_path: Path) -> No
 
 
 async def test_a_slow_reader_delays_neither_a_publish_nor_another_reader(tmp_path: Path) -> None:
-    size_bytes = 96 * CHUNK_BYTES  # more than the windows of gRPC take in
+    size_bytes = 96 * CHUNK_BYTES  # more than gRPC's flow control windows hold
     bits = np.zeros(size_bytes, dtype=np.uint8)
     stepped = bits.copy()
     stepped[0] = 1
@@ -399,7 +407,7 @@ async def test_a_slow_reader_delays_neither_a_publish_nor_another_reader(tmp_pat
     async with weight_store(tmp_path) as address, client_of(address) as client, client_of(address) as slow:
         await client.publish(first[0], transfer, split(data))
         async with aclosing(slow.fetch(transfer)) as chunks:
-            await anext(chunks)  # and reads no further
+            await anext(chunks)  # then stops reading
 
             fetched = [len(chunk.data) async for chunk in client.fetch(transfer)]
             is_new = await client.publish(second[0], delta, split(delta_data))
@@ -418,10 +426,10 @@ async def test_every_version_is_back_after_a_restart(tmp_path: Path) -> None:
         assert await client.versions(POLICY) == before
 
 
-async def test_the_role_says_when_it_is_ready_and_stops_when_told(tmp_path: Path) -> None:
+async def test_the_role_reports_readiness_and_stops_on_request(tmp_path: Path) -> None:
     stop, ready = asyncio.Event(), asyncio.get_running_loop().create_future()
     serving = asyncio.create_task(
-        serve(CONFIG, listen=Listen(token=TOKEN), directory=tmp_path, stop=stop, on_ready=ready.set_result)
+        serve(CONFIG, listen=ListenOptions(token=TOKEN), directory=tmp_path, stop=stop, on_ready=ready.set_result)
     )
     async with client_of(await ready) as client:
         assert await client.versions(POLICY) == ()

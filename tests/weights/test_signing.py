@@ -1,4 +1,4 @@
-"""Only what the run's key signed is taken in, fetched and served."""
+"""Only content signed with the run's key is accepted, fetched and served."""
 
 import stat
 from collections.abc import AsyncGenerator, Callable
@@ -16,17 +16,18 @@ from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.weights import Manifest, Probe, TransferPlan
 from astraflow.weights.chunks import split
 from astraflow.weights.config import PullConfig, WeightsConfig
-from astraflow.weights.origins import Origin, Origins
 from astraflow.weights.publisher import Publisher
 from astraflow.weights.puller import Puller
 from astraflow.weights.service import running
-from astraflow.weights.signing import SigningKey, VerifyingKey, pinned_key, statement
+from astraflow.weights.signing import SigningKey, VerifyingKey, pinned_key, signed_payload
+from astraflow.weights.weight_sources import WeightSource, WeightSources
 from astraflow.wire.codec_weights import decode_manifest, encode_manifest
-from astraflow.wire.server import Listen
+from astraflow.wire.server import ListenOptions
+from tests.errors import raises_code
 from tests.weights.running import TOKEN, BriskClock, client_of
 from tests.weights.versions import POLICY, full_file, history, layout, snapshot
 
-KEY, OTHER = SigningKey.made(), SigningKey.made()
+KEY, OTHER = SigningKey.generate(), SigningKey.generate()
 
 PROBE = Probe(tokens=bytes(8), lengths=(2,), scored_from=(1,), logprobs=bytes(4))
 
@@ -37,37 +38,40 @@ def manifest(**changes: object) -> Manifest:
 
 
 ALTERED: dict[str, Callable[[Manifest], Manifest]] = {
-    "policy": lambda one: replace(one, policy=PolicyId("verifier")),
-    "version": lambda one: replace(one, version=Version(one.version + 1)),
-    "root hash": lambda one: replace(one, root_hash=bytes(32)),
-    "metadata left out": lambda one: replace(one, metadata={}),
-    "metadata moved from value to key": lambda one: replace(one, metadata={"loss1": "", "step": "3"}),
-    "metadata value": lambda one: replace(one, metadata={"loss": "1", "step": "4"}),
-    "probe left out": lambda one: replace(one, probe=None),
-    "probe tokens": lambda one: replace(one, probe=replace(PROBE, tokens=bytes(7) + b"\1")),
-    "probe lengths": lambda one: replace(one, probe=replace(PROBE, lengths=(1, 1))),
-    "probe scored from": lambda one: replace(one, probe=replace(PROBE, scored_from=(0,))),
-    "probe logprobs": lambda one: replace(one, probe=replace(PROBE, logprobs=b"\1" * 4)),
-    "signature": lambda one: replace(one, signature=one.signature[:-1] + bytes([one.signature[-1] ^ 1])),
-    "signature left out": lambda one: replace(one, signature=b""),
-    "signature of another key": OTHER.signed,
+    "policy": lambda manifest: replace(manifest, policy=PolicyId("verifier")),
+    "version": lambda manifest: replace(manifest, version=Version(manifest.version + 1)),
+    "root hash": lambda manifest: replace(manifest, root_hash=bytes(32)),
+    "metadata left out": lambda manifest: replace(manifest, metadata={}),
+    "metadata moved from value to key": lambda manifest: replace(manifest, metadata={"loss1": "", "step": "3"}),
+    "metadata value": lambda manifest: replace(manifest, metadata={"loss": "1", "step": "4"}),
+    "probe left out": lambda manifest: replace(manifest, probe=None),
+    "probe tokens": lambda manifest: replace(manifest, probe=replace(PROBE, tokens=bytes(7) + b"\1")),
+    "probe lengths": lambda manifest: replace(manifest, probe=replace(PROBE, lengths=(1, 1))),
+    "probe scored from": lambda manifest: replace(manifest, probe=replace(PROBE, scored_from=(0,))),
+    "probe logprobs": lambda manifest: replace(manifest, probe=replace(PROBE, logprobs=b"\1" * 4)),
+    "signature": lambda manifest: replace(
+        manifest, signature=manifest.signature[:-1] + bytes([manifest.signature[-1] ^ 1])
+    ),
+    "signature left out": lambda manifest: replace(manifest, signature=b""),
+    "signature of another key": OTHER.sign,
 }
 
 
-def test_what_was_signed_is_trusted_after_its_way_over_the_wire() -> None:
-    signed = KEY.signed(manifest())
+def test_a_signature_survives_the_wire() -> None:
+    signed = KEY.sign(manifest())
     KEY.public.check(decode_manifest(encode_manifest(signed)))
 
 
 @pytest.mark.parametrize("what", ALTERED)
-def test_what_was_altered_is_refused(what: str) -> None:
-    with pytest.raises(NotTrusted, match=r"version \d (was altered|is not signed)"):
-        KEY.public.check(ALTERED[what](KEY.signed(manifest())))
+def test_an_altered_manifest_is_refused(what: str) -> None:
+    code = "weights.not_signed" if what == "signature left out" else "weights.wrong_signature"
+    with raises_code(NotTrusted, code):
+        KEY.public.check(ALTERED[what](KEY.sign(manifest())))
 
 
 def test_the_order_of_metadata_says_nothing() -> None:
     one, other = manifest(), replace(manifest(), metadata={"step": "3", "loss": "1"})
-    assert statement(one) == statement(other)
+    assert signed_payload(one) == signed_payload(other)
 
 
 PROBES = st.none() | st.builds(
@@ -89,8 +93,8 @@ MANIFESTS = st.builds(
 
 
 @given(MANIFESTS, MANIFESTS)
-def test_no_two_manifests_have_one_statement(one: Manifest, other: Manifest) -> None:
-    assert (statement(one) == statement(other)) == (one == other)
+def test_no_two_manifests_have_one_statement(manifest: Manifest, other: Manifest) -> None:
+    assert (signed_payload(manifest) == signed_payload(other)) == (manifest == other)
 
 
 def test_a_key_goes_through_its_file_and_shows_itself_nowhere_else(tmp_path: Path) -> None:
@@ -106,42 +110,46 @@ def test_a_signing_key_that_others_may_read_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "weights.key"
     path.write_text(KEY.text())
     path.chmod(stat.S_IRUSR | stat.S_IWUSR | stat.S_IRGRP)
-    with pytest.raises(InvalidInput, match="can be read by others: chmod 600"):
+    with pytest.raises(InvalidInput) as caught:
         SigningKey.read(path)
+    assert caught.value.code == "weights.signing_key_exposed"
 
 
 @pytest.mark.parametrize("content", ["", "c2hvcnQ=", "no base64: canary-5f2d"])
-def test_what_is_no_signing_key_is_refused_without_being_shown(tmp_path: Path, content: str) -> None:
+def test_an_invalid_signing_key_is_refused_and_not_printed(tmp_path: Path, content: str) -> None:
     path = tmp_path / "weights.key"
     path.touch(mode=0o600)
     path.write_text(content)
-    with pytest.raises(InvalidInput, match="holds no signing key") as found:
+    with pytest.raises(InvalidInput) as found:
         SigningKey.read(path)
+    assert found.value.code == "weights.invalid_signing_key"
     assert "canary" not in str(found.value)
-    with pytest.raises(InvalidInput, match="cannot be read: No such file"):
+    with pytest.raises(InvalidInput) as caught:
         SigningKey.read(tmp_path / "missing")
+    assert caught.value.code == "weights.invalid_signing_key"
 
 
 @pytest.mark.parametrize(
     "text", ["", "x", "c2hvcnQ=", str(KEY.public)[:-4]], ids=["empty", "no base64", "short", "cut"]
 )
-def test_what_is_no_weights_key_is_refused(text: str) -> None:
+def test_an_invalid_weights_key_is_refused(text: str) -> None:
     with pytest.raises(InvalidInput):
         VerifyingKey.parse(text)
 
 
-def test_a_key_given_by_hand_and_one_told_by_dataflow_are_one() -> None:
+def test_a_given_key_and_the_announced_key_must_agree() -> None:
     text, raw = str(KEY.public), KEY.public.raw
     assert pinned_key("", b"") is None
     assert pinned_key(text, b"") == pinned_key("", raw) == pinned_key(text, raw) == KEY.public
-    with pytest.raises(InvalidInput, match="this is another run"):
+    with pytest.raises(InvalidInput) as caught:
         pinned_key(text, OTHER.public.raw)
+    assert caught.value.code == "weights.key_mismatch"
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize(("signing", "match"), [(None, "is not signed"), (OTHER, "signed by another key")])
-async def test_the_store_takes_in_only_what_the_pinned_key_signed(
-    tmp_path: Path, signing: SigningKey | None, match: str
+@pytest.mark.parametrize(("signing", "code"), [(None, "weights.not_signed"), (OTHER, "weights.wrong_signature")])
+async def test_the_store_accepts_only_versions_of_the_pinned_key(
+    tmp_path: Path, signing: SigningKey | None, code: str
 ) -> None:
     first, second = history(2)
     async with AsyncExitStack() as stack:
@@ -150,7 +158,7 @@ async def test_the_store_takes_in_only_what_the_pinned_key_signed(
             await publisher.publish(Version(0), first)
         async with Publisher(client, POLICY, signing=signing, clock=BriskClock()) as publisher:
             await publisher.publish(Version(1), second)
-            with pytest.raises(NotTrusted, match=match):
+            with raises_code(NotTrusted, code):
                 await publisher.wait()
         assert [notice.version for notice in await client.versions(POLICY)] == [0]
         assert not list((tmp_path / "solver").glob("*.part"))
@@ -163,22 +171,23 @@ async def test_a_reader_refuses_what_a_lying_store_offers_and_keeps_what_it_has(
         client = Altering((await _store(stack, tmp_path))._link)
         publisher = await stack.enter_async_context(Publisher(client, POLICY, signing=KEY))
         puller = Puller(
-            Origins([Origin("store", [client])]),
+            WeightSources([WeightSource("store", [client])]),
             POLICY,
-            config=PullConfig(maps_shared=False),
+            config=PullConfig(use_shared_memory=False),
             trusted=KEY.public,
             clock=BriskClock(),
         )
         await publisher.publish(Version(0), first)
-        puller.commit((await puller.newer()).weights)
+        puller.commit((await puller.pull_newer()).weights)
         await publisher.publish(Version(1), second)
-        client.alter = lambda one: replace(one, metadata={"step": "9"})
-        with pytest.raises(NotTrusted, match="version 1 was altered"):
-            await puller.newer()
+        client.alter = lambda manifest: replace(manifest, metadata={"step": "9"})
+        with pytest.raises(NotTrusted) as caught:
+            await puller.pull_newer()
+        assert caught.value.code == "weights.wrong_signature"
         assert client.fetched == 1
         assert puller.committed == 0
-        client.alter = lambda one: one
-        assert (await puller.newer()).weights.manifest.version == 1
+        client.alter = lambda manifest: manifest
+        assert (await puller.pull_newer()).weights.manifest.version == 1
 
 
 @pytest.mark.anyio
@@ -187,16 +196,16 @@ async def test_a_signature_outlives_a_restart_of_the_store(tmp_path: Path) -> No
         client = await _store(stack, tmp_path, trusted=KEY.public)
         made, buffer = layout(snapshot())
         transfer, data = full_file(made, buffer)
-        await client.publish(KEY.signed(made), transfer, split(memoryview(data)))
+        await client.publish(KEY.sign(made), transfer, split(memoryview(data)))
     async with AsyncExitStack() as stack:
         client = await _store(stack, tmp_path, trusted=KEY.public)
         KEY.public.check((await client.plan(POLICY, have=None)).manifest)
 
 
 class Altering(WeightPlaneClient):
-    """A store that changes what it was given."""
+    """Store that alters the manifests in its answers."""
 
-    alter: Callable[[Manifest], Manifest] = staticmethod(lambda one: one)
+    alter: Callable[[Manifest], Manifest] = staticmethod(lambda manifest: manifest)
     fetched = 0
 
     async def plan(self, policy: PolicyId, *, have: Version | None, want: Version | None = None) -> TransferPlan:
@@ -210,6 +219,6 @@ class Altering(WeightPlaneClient):
 
 
 async def _store(stack: AsyncExitStack, directory: Path, *, trusted: VerifyingKey | None = None) -> WeightPlaneClient:
-    listen = Listen(token=TOKEN, drain_s=0.2)
+    listen = ListenOptions(token=TOKEN, drain_s=0.2)
     store = running(WeightsConfig(), listen=listen, directory=directory, trusted=trusted)
     return await stack.enter_async_context(client_of(await stack.enter_async_context(store)))

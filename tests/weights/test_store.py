@@ -9,15 +9,16 @@ from astraflow.contract.errors import Conflict, CorruptData, InvalidInput, Stora
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.weights import TransferKind
 from astraflow.weights.config import WeightsConfig
-from astraflow.weights.store import opened
+from astraflow.weights.store import open_store
 from astraflow.wire.codec_weights import decode_notice, encode_notice
-from tests.weights.shelves import got, names, put, put_all, put_full, read, shelf
+from tests.errors import raises_code
+from tests.weights.stored_versions import got, names, open_test_store, put, put_all, put_full, read
 from tests.weights.versions import POLICY, delta_file, full_file, history, layout, snapshot, stepped
 
 
 def test_the_newest_version_is_always_fetchable_in_full(tmp_path: Path) -> None:
     snapshots = history(5)
-    with shelf(tmp_path) as store:
+    with open_test_store(tmp_path) as store:
         for version, tensors in enumerate(snapshots):
             put_full(store, tensors, version)
             plan = store.plan(POLICY, have=None, want=None)
@@ -28,7 +29,7 @@ def test_the_newest_version_is_always_fetchable_in_full(tmp_path: Path) -> None:
 
 def test_a_node_behind_gets_deltas(tmp_path: Path) -> None:
     snapshots = history(3)
-    with shelf(tmp_path) as store:
+    with open_test_store(tmp_path) as store:
         put_all(store, snapshots)
 
         plan = store.plan(POLICY, have=Version(0), want=None)
@@ -37,22 +38,22 @@ def test_a_node_behind_gets_deltas(tmp_path: Path) -> None:
         assert got(store, have=layout(snapshots[0], 0)) == layout(snapshots[2], 2)[0]
 
 
-def test_every_kept_version_can_be_had_from_nothing(tmp_path: Path) -> None:
+def test_every_stored_version_has_a_route_without_a_base(tmp_path: Path) -> None:
     snapshots = history(9)
-    with shelf(tmp_path) as store:
+    with open_test_store(tmp_path) as store:
         put_all(store, snapshots)
 
         for notice in store.notices(POLICY):
             assert got(store, want=notice.version) == layout(snapshots[notice.version], notice.version)[0]
 
 
-def test_versions_beyond_the_bound_are_forgotten_with_their_files(tmp_path: Path) -> None:
-    with shelf(tmp_path, WeightsConfig(keep_versions=3, anchor_every=2)) as store:
+def test_versions_beyond_the_limit_are_removed_with_their_files(tmp_path: Path) -> None:
+    with open_test_store(tmp_path, WeightsConfig(retained_versions=3, full_snapshot_every=2)) as store:
         put_all(store, history(9))
 
         assert [notice.version for notice in store.notices(POLICY)] == [6, 7, 8]
         assert {name[:10] for name in names(tmp_path)} == {"0000000006", "0000000007", "0000000008"}
-        with pytest.raises(UnknownVersion, match="versions kept: 6 to 8"):
+        with raises_code(UnknownVersion, "weights.version_not_stored", "6 to 8"):
             store.plan(POLICY, have=None, want=Version(2))
         assert [transfer.kind for transfer in store.plan(POLICY, have=Version(2), want=None).transfers] == [
             TransferKind.FULL
@@ -61,7 +62,7 @@ def test_versions_beyond_the_bound_are_forgotten_with_their_files(tmp_path: Path
 
 def test_a_reader_keeps_its_file_when_the_version_is_forgotten(tmp_path: Path) -> None:
     snapshots = history(9)
-    with shelf(tmp_path) as store:
+    with open_test_store(tmp_path) as store:
         put_all(store, snapshots[:2])
         (transfer,) = store.plan(POLICY, have=Version(0), want=None).transfers
         (full,) = store.plan(POLICY, have=None, want=None).transfers
@@ -76,48 +77,51 @@ def test_a_reader_keeps_its_file_when_the_version_is_forgotten(tmp_path: Path) -
         assert bytes(full_source.read(0, full.size_bytes)) == full_expected
         source.close()
         full_source.close()
-        with pytest.raises(UnknownVersion, match="no longer kept"):
+        with pytest.raises(UnknownVersion) as caught:
             store.open(transfer)
+        assert caught.value.code == "weights.file_removed"
 
 
 def test_publishing_again_is_harmless_and_other_bits_are_a_conflict(tmp_path: Path) -> None:
     snapshots = history(3)
-    with shelf(tmp_path) as store:
+    with open_test_store(tmp_path) as store:
         put_all(store, snapshots)
 
         assert not put_full(store, snapshots[2], 2)
         assert not put_full(store, snapshots[1], 1)
-        with pytest.raises(Conflict, match="already published with other weights"):
+        with raises_code(Conflict, "weights.version_conflict"):
             put_full(store, snapshots[0], 2)
 
 
 @pytest.mark.parametrize("version", [0, 4, 7, 9])
 def test_a_version_out_of_order_is_refused_and_the_expected_one_named(tmp_path: Path, version: int) -> None:
-    with shelf(tmp_path) as store:
+    with open_test_store(tmp_path) as store:
         put_all(store, history(3), first=5)
 
         with pytest.raises((InvalidInput, Conflict)) as refusal:
             put_full(store, snapshot(8), version)
 
     if version != 7:
-        assert "expected 8" in str(refusal.value)
+        assert refusal.value.code == "weights.version_out_of_order"
+        assert "8" in str(refusal.value)
 
 
 def test_the_first_version_may_be_any(tmp_path: Path) -> None:
-    with shelf(tmp_path) as store:
+    with open_test_store(tmp_path) as store:
         assert put_full(store, snapshot(), 41)
 
 
 def test_a_delta_needs_the_newest_version_as_its_base(tmp_path: Path) -> None:
     snapshots = history(4)
     versions = [layout(tensors, version) for version, tensors in enumerate(snapshots)]
-    with shelf(tmp_path) as store:
-        with pytest.raises(UnknownVersion, match="the store has nothing"):
+    with open_test_store(tmp_path) as store:
+        with pytest.raises(UnknownVersion) as caught:
             put(store, versions[1][0], *delta_file(versions[0], versions[1]))
+        assert caught.value.code == "weights.base_not_stored"
         put_all(store, snapshots[:2])
 
         skipping = delta_file(versions[0], versions[2])
-        with pytest.raises(UnknownVersion, match="the store has version 1"):
+        with raises_code(UnknownVersion, "weights.base_not_stored", "version 1"):
             put(store, versions[2][0], *skipping)
 
 
@@ -125,7 +129,7 @@ def test_a_delta_made_on_other_bits_is_refused_and_changes_nothing(tmp_path: Pat
     snapshots = history(3)
     other = layout(snapshot(50), 1)
     target = layout(snapshots[2], 2)
-    with shelf(tmp_path) as store:
+    with open_test_store(tmp_path) as store:
         put_all(store, snapshots[:2])
         before = names(tmp_path)
 
@@ -136,10 +140,10 @@ def test_a_delta_made_on_other_bits_is_refused_and_changes_nothing(tmp_path: Pat
         assert got(store) == layout(snapshots[1], 1)[0]
 
 
-def test_bits_that_are_not_what_the_manifest_says_are_refused(tmp_path: Path) -> None:
+def test_bits_that_differ_from_the_manifest_are_refused(tmp_path: Path) -> None:
     manifest, _ = layout(snapshot(0), 0)
-    with shelf(tmp_path) as store:
-        with pytest.raises(CorruptData, match="does not match its hash"):
+    with open_test_store(tmp_path) as store:
+        with raises_code(CorruptData, "weights.hash_mismatch", "'norm.weight'"):
             put(store, manifest, *full_file(*layout(snapshot(1), 0)))
 
         assert store.notices(POLICY) == ()
@@ -149,26 +153,26 @@ def test_bits_that_are_not_what_the_manifest_says_are_refused(tmp_path: Path) ->
 def test_a_file_cut_short_is_refused(tmp_path: Path) -> None:
     manifest, buffer = layout(snapshot(0), 0)
     transfer, data = full_file(manifest, buffer)
-    with shelf(tmp_path) as store, pytest.raises(CorruptData, match="ended at byte"):
+    with open_test_store(tmp_path) as store, raises_code(CorruptData, "weights.incomplete_file"):
         put(store, manifest, transfer, data[:-7])
 
 
 def test_a_lying_manifest_is_refused_before_a_byte_is_taken(tmp_path: Path) -> None:
     manifest, buffer = layout(snapshot(0), 0)
     transfer, _ = full_file(manifest, buffer)
-    with shelf(tmp_path, WeightsConfig(max_version_bytes=buffer.nbytes - 1)) as store:
+    with open_test_store(tmp_path, WeightsConfig(max_version_bytes=buffer.nbytes - 1)) as store:
         with pytest.raises(CorruptData, match="limit"):
-            store.begin(manifest, transfer)
+            store.begin_upload(manifest, transfer)
         assert not (tmp_path / POLICY).exists()
-    with shelf(tmp_path) as store:
+    with open_test_store(tmp_path) as store:
         with pytest.raises(CorruptData, match="root hash"):
-            store.begin(replace(manifest, root_hash=bytes(32)), transfer)
+            store.begin_upload(replace(manifest, root_hash=bytes(32)), transfer)
         assert not (tmp_path / POLICY).exists()
 
 
 def test_a_full_publish_by_a_restarted_trainer_still_reaches_followers_as_a_delta(tmp_path: Path) -> None:
     snapshots = history(2)
-    with shelf(tmp_path) as store:
+    with open_test_store(tmp_path) as store:
         put_full(store, snapshots[0], 0)
         put_full(store, snapshots[1], 1)
 
@@ -182,7 +186,7 @@ def test_a_full_publish_by_a_restarted_trainer_still_reaches_followers_as_a_delt
 def test_a_change_of_tensors_travels_in_full(tmp_path: Path) -> None:
     first = snapshot()
     second = {name: value for name, value in first.items() if name != "half"}
-    with shelf(tmp_path) as store:
+    with open_test_store(tmp_path) as store:
         put_full(store, first, 0)
         put_full(store, second, 1)
 
@@ -197,7 +201,7 @@ def test_a_change_of_tensors_travels_in_full(tmp_path: Path) -> None:
 def test_a_full_disk_refuses_the_publish_and_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, failing: int
 ) -> None:
-    """Whichever of its writes meets the full disk, a publish is refused whole or kept whole, and the next one works."""
+    """Fills the disk at each write: a publish is refused or stored as a whole, and the next one works."""
     snapshots = history(3)
     real = getattr(os, call)
     calls = 0
@@ -209,7 +213,7 @@ def test_a_full_disk_refuses_the_publish_and_loses_nothing(
             raise OSError(errno.ENOSPC, "No space left on device")
         return real(*arguments)
 
-    with shelf(tmp_path) as store:
+    with open_test_store(tmp_path) as store:
         put_all(store, snapshots[:2])
         before = names(tmp_path)
         with monkeypatch.context() as patched:
@@ -222,29 +226,29 @@ def test_a_full_disk_refuses_the_publish_and_loses_nothing(
 
         put_full(store, snapshots[2], 2)
         assert got(store) == layout(snapshots[2], 2)[0]
-    with shelf(tmp_path) as store:
+    with open_test_store(tmp_path) as store:
         assert got(store) == layout(snapshots[2], 2)[0]
         assert not [name for name in names(tmp_path) if name.endswith((".part", ".damaged"))]
 
 
 def test_policies_do_not_see_each_other(tmp_path: Path) -> None:
     others = [PolicyId("verifier"), PolicyId("a/b:c.d")]
-    with shelf(tmp_path) as store:
+    with open_test_store(tmp_path) as store:
         put_full(store, snapshot(0), 0)
         for place, policy in enumerate(others):
             manifest, buffer = layout(snapshot(place + 1), 7, policy=policy)
             put(store, manifest, *full_file(manifest, buffer))
-    with shelf(tmp_path) as store:
+    with open_test_store(tmp_path) as store:
         assert store.notices(POLICY)[0].version == 0
         for policy in others:
             assert store.notices(policy)[0].version == 7
-        with pytest.raises(UnknownPolicy, match=r"policies published: a/b:c\.d, solver, verifier"):
+        with raises_code(UnknownPolicy, "weights.policy_not_published", "a/b:c.d, solver, verifier"):
             store.plan(PolicyId("nobody"), have=None, want=None)
 
 
 def test_notices_say_what_a_version_costs(tmp_path: Path) -> None:
     snapshots = history(2)
-    with shelf(tmp_path) as store:
+    with open_test_store(tmp_path) as store:
         put_all(store, snapshots)
 
         first, second = store.notices(POLICY)
@@ -257,7 +261,11 @@ def test_notices_say_what_a_version_costs(tmp_path: Path) -> None:
 
 
 def test_one_directory_belongs_to_one_store(tmp_path: Path) -> None:
-    with shelf(tmp_path), pytest.raises(InvalidInput, match="another weight store"), shelf(tmp_path):
+    with (
+        open_test_store(tmp_path),
+        raises_code(InvalidInput, "storage.in_use"),
+        open_test_store(tmp_path),
+    ):
         pass
 
 
@@ -265,26 +273,28 @@ def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
 
     with (
-        pytest.raises(InvalidInput, match="weights cannot be kept in"),
-        opened(tmp_path / "file" / "below", WeightsConfig()),
+        pytest.raises(InvalidInput) as caught,
+        open_store(tmp_path / "file" / "below", WeightsConfig()),
     ):
         pass
+    assert caught.value.code == "storage.folder_unusable"
 
 
 def test_a_file_that_is_not_this_transfer_is_unknown(tmp_path: Path) -> None:
-    with shelf(tmp_path) as store:
+    with open_test_store(tmp_path) as store:
         put_all(store, history(2))
         (transfer,) = store.plan(POLICY, have=None, want=None).transfers
 
         read(store, transfer)
-        with pytest.raises(UnknownVersion, match="no longer kept"):
+        with pytest.raises(UnknownVersion) as caught:
             store.open(replace(transfer, hash=bytes(32)))
+        assert caught.value.code == "weights.file_removed"
 
 
 def test_dense_updates_stay_small(tmp_path: Path) -> None:
     first = snapshot()
     second = stepped(first, 1, density=0.95)
-    with shelf(tmp_path) as store:
+    with open_test_store(tmp_path) as store:
         put_full(store, first, 0)
         put_full(store, second, 1)
 
@@ -296,7 +306,7 @@ def test_dense_updates_stay_small(tmp_path: Path) -> None:
 def test_who_watches_is_told_whether_a_version_outlasts_the_machine(
     tmp_path: Path, kind: str, is_durable: bool
 ) -> None:
-    with shelf(tmp_path, WeightsConfig(keep_in={"kind": kind})) as store:
+    with open_test_store(tmp_path, WeightsConfig(storage={"kind": kind})) as store:
         put_full(store, snapshot(), 0)
         (notice,) = store.notices(POLICY)
     assert decode_notice(encode_notice(notice)).is_durable is is_durable

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from astraflow.weights.tensors import BITS
-from astraflow.weights.ulp import take_steps, zigzag_steps
+from astraflow.weights.ulp import apply_zigzag_steps, zigzag_steps
 
 
 @pytest.mark.parametrize("width", [1, 2, 4])
@@ -12,14 +12,14 @@ def test_any_bit_pattern_is_reached_from_any_other(width: int) -> None:
 
     steps = zigzag_steps(old, new)
 
-    assert np.array_equal(take_steps(old, steps), new)
+    assert np.array_equal(apply_zigzag_steps(old, steps), new)
     assert np.array_equal(steps == 0, old == new)
 
 
 def test_every_pair_of_eight_bit_patterns_round_trips() -> None:
     old, new = (side.ravel().astype(np.uint8) for side in np.meshgrid(np.arange(256), np.arange(256)))
 
-    assert np.array_equal(take_steps(old, zigzag_steps(old, new)), new)
+    assert np.array_equal(apply_zigzag_steps(old, zigzag_steps(old, new)), new)
 
 
 def test_neighbouring_numbers_are_one_step_apart_on_both_sides_of_zero() -> None:

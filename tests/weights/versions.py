@@ -1,4 +1,4 @@
-"""Versions of weights to test with."""
+"""Versions of weights, for tests."""
 
 from collections.abc import Mapping
 
@@ -25,7 +25,7 @@ MIXED: Mapping[str, tuple[Dtype, tuple[int, ...]]] = {
 
 
 def snapshot(seed: int = 0, shapes: Mapping[str, tuple[Dtype, tuple[int, ...]]] = MIXED) -> SnapshotTensors:
-    """Random bits, any pattern."""
+    """Returns tensors of random bits."""
     rng = np.random.default_rng(seed)
     return {
         name: (dtype, shape, rng.integers(0, 256**dtype.size_bytes, int(np.prod(shape)), dtype=BITS[dtype.size_bytes]))
@@ -34,7 +34,7 @@ def snapshot(seed: int = 0, shapes: Mapping[str, tuple[Dtype, tuple[int, ...]]] 
 
 
 def stepped(tensors: SnapshotTensors, seed: int, *, density: float = 0.02) -> SnapshotTensors:
-    """The same tensors after a small step: a share of the elements moved by one or two bits."""
+    """Returns the tensors after a small step: a share of the elements moves by one or two bits."""
     rng = np.random.default_rng(seed)
 
     def moved(bits: BitArray) -> BitArray:
@@ -45,7 +45,7 @@ def stepped(tensors: SnapshotTensors, seed: int, *, density: float = 0.02) -> Sn
 
 
 def history(versions: int, *, seed: int = 0, density: float = 0.02) -> list[SnapshotTensors]:
-    """That many versions, each a small step from the one before."""
+    """Returns that many versions, each a small step after the previous one."""
     found = [snapshot(seed)]
     while len(found) < versions:
         found.append(stepped(found[-1], seed=seed + len(found), density=density))
@@ -53,17 +53,17 @@ def history(versions: int, *, seed: int = 0, density: float = 0.02) -> list[Snap
 
 
 def layout(tensors: SnapshotTensors, version: int = 0, *, policy: PolicyId = POLICY) -> tuple[Manifest, Buffer]:
-    """Manifest and buffer."""
+    """Returns manifest and buffer."""
     return build_layout(tensors, policy=policy, version=Version(version))
 
 
 def full_file(manifest: Manifest, buffer: Buffer) -> tuple[Transfer, bytes]:
-    """The full snapshot as it travels."""
+    """Returns the full snapshot as it is transferred."""
     return transfer_of(manifest, buffer.data, base=None), buffer.tobytes()
 
 
 def delta_file(base: tuple[Manifest, Buffer], target: tuple[Manifest, Buffer]) -> tuple[Transfer, bytes]:
-    """The delta between two versions as it travels."""
+    """Returns the delta between two versions as it is transferred."""
     data = encode_delta(*base, *target).data
     transfer = transfer_of(target[0], data, base=base[0].version)
     assert transfer.kind is TransferKind.DELTA

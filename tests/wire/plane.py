@@ -1,11 +1,11 @@
-"""A plane whose handlers do what a test says, and calls to it through a real link."""
+"""Plane with handlers that a test provides, and calls to it over a real link."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import grpc
 
-from astraflow.wire.channel import Link
+from astraflow.wire.channel import ServiceChannel
 from astraflow.wire.pb import data_plane_pb2 as pb
 from astraflow.wire.pb.data_plane_pb2_grpc import (
     TrainerDataServicer,
@@ -18,14 +18,14 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class Plane(TrainerDataServicer):
-    """`Attach` answers one request, `PullBatch` streams `pieces` pieces and then does the same."""
+    """Plane whose `Attach` calls the handler, and whose `PullBatch` streams `pieces` pieces before it does the same."""
 
     def __init__(self, handle: Callable[[], Awaitable[object]] | None = None, *, pieces: int = 0) -> None:
         self._handle = handle
         self._pieces = pieces
 
     def register(self, server: grpc.aio.Server) -> None:
-        """For `serving`."""
+        """Adds the plane to a server of `serving`."""
         add_TrainerDataServicer_to_server(self, server)
 
     async def Attach(self, request: pb.AttachRequest, context: Context) -> pb.AttachReply:  # noqa: N802 (gRPC's name)
@@ -47,14 +47,14 @@ class Plane(TrainerDataServicer):
         return pb.ReportStepReply()
 
 
-async def unary(link: Link, *, payload: str = "run", timeout_s: float = 10.0) -> str:
-    """One call with one reply; returns what was sent."""
+async def unary(link: ServiceChannel, *, payload: str = "run", timeout_s: float = 10.0) -> str:
+    """Makes a unary call; returns the reply's content."""
     stub = TrainerDataStub(link.channel)
     reply: pb.AttachReply = await link.call(stub.Attach, pb.AttachRequest(policy=payload), timeout_s=timeout_s)
     return reply.run
 
 
-async def stream(link: Link, *, timeout_s: float | None = 10.0) -> int:
-    """One call with a stream of replies; returns how many there were."""
+async def stream(link: ServiceChannel, *, timeout_s: float | None = 10.0) -> int:
+    """Makes a streaming call; returns the number of replies."""
     stub = TrainerDataStub(link.channel)
     return len([piece async for piece in link.stream(stub.PullBatch, pb.PullBatchRequest(), timeout_s=timeout_s)])

@@ -1,4 +1,4 @@
-"""Any value of any contract dataclass, derived from its fields, so that a new field is covered the day it is added."""
+"""Strategies for every contract dataclass, derived from its fields, so that new fields are covered at once."""
 
 import dataclasses
 import typing
@@ -14,16 +14,17 @@ from hypothesis import strategies as st
 from astraflow.contract.failures import Failure
 from astraflow.contract.fleet import Actor, LaunchId, PlanRequest, PoolSpec, Role
 from astraflow.contract.generation import Generation, VersionSpan
-from astraflow.contract.ids import LARGEST_VERSION, Name, Version
-from astraflow.contract.links import LinkReport
-from astraflow.contract.lookups import MOST_BINS, EventQuery, GroupQuery, RewardQuery, TrajectoryQuery
+from astraflow.contract.ids import MAX_VERSION, Name, PolicyId, Version
 from astraflow.contract.nodes import NODE_COUNTERS, NODE_GAUGES, NodeStatus
+from astraflow.contract.queries import MAX_BINS, EventQuery, GroupQuery, RewardQuery, TrajectoryQuery
+from astraflow.contract.recommendations import Mode
 from astraflow.contract.spans import Author, Span
 from astraflow.contract.tasks import Lease, Task
 from astraflow.contract.trajectories import Episode, Trajectory
 from astraflow.contract.values import Json
+from astraflow.contract.weight_reports import LinkReport
 from astraflow.contract.weights import Chunk, Manifest, Probe, TensorSpec, Transfer, TransferKind
-from astraflow.wire.requests import MAX_NUMBER, MAX_REWARD
+from astraflow.wire.request_limits import MAX_NUMBER, MAX_REWARD
 
 names = st.text("aZ9._:/-", max_size=6).map(lambda rest: f"n{rest}")
 doubles = st.floats(-MAX_NUMBER, MAX_NUMBER)
@@ -44,7 +45,7 @@ _UNIONS = (typing.Union, UnionType)
 
 
 def values_of(kind: Any) -> st.SearchStrategy[Any]:
-    """Values of an annotation: a contract dataclass, id, enum, plain type, or a container of them."""
+    """Returns values of an annotation: a contract dataclass, id, enum, plain type, or a container of them."""
     if kind in _SPECIAL:
         special: st.SearchStrategy[Any] = _SPECIAL[kind]()
         return special
@@ -62,15 +63,15 @@ def values_of(kind: Any) -> st.SearchStrategy[Any]:
 
 
 def built(made: type, /, **given: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """Values of a dataclass; `given` overrides fields whose rule their type does not tell."""
-    hints = typing.get_type_hints(made, localns={"Json": Json})  # it names itself, also where nobody imports it
+    """Returns values of a dataclass; `given` overrides fields with rules that their types do not express."""
+    hints = typing.get_type_hints(made, localns={"Json": Json})  # recursive; not always imported
     fields = {field.name: hints[field.name] for field in dataclasses.fields(made) if field.init}
     derived = {name: values_of(hint) for name, hint in fields.items() if name not in given}
     return st.builds(made, **derived, **given)
 
 
 def same(one: Any, other: Any) -> bool:
-    """Equality that looks into arrays."""
+    """Compares values, including arrays."""
     if isinstance(one, np.ndarray):
         return one.dtype == other.dtype and np.array_equal(one, other)
     if dataclasses.is_dataclass(one):
@@ -126,6 +127,7 @@ def _generations(draw: st.DrawFn) -> Generation:
         tokens=st.just(np.array(tokens, dtype=np.int32)),
         logprobs=st.just(np.array(logprobs, dtype=np.float32)),
         spans=st.just(spans),
+        routes=st.none(),
     )
     generation: Generation = draw(shell)
     return generation
@@ -161,7 +163,7 @@ def _transfers(draw: st.DrawFn) -> Transfer:
 
 
 def _ordered(values: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[Any, Any]]:
-    """Two bounds, either of which may be missing."""
+    """Returns two bounds, either of which may be missing."""
     pairs = st.tuples(st.none() | values, st.none() | values)
     return pairs.map(lambda pair: pair if None in pair else (min(pair), max(pair)))
 
@@ -223,8 +225,12 @@ def _actors() -> st.SearchStrategy[Actor]:
 def _pool_specs(draw: st.DrawFn) -> PoolSpec:
     low, high = sorted((draw(counts), draw(counts)))
     usd = st.floats(0, 1e9)
+    mode = draw(st.sampled_from(Mode))
+    is_automatic = mode in (Mode.UP_ONLY, Mode.ON)
     shell = built(
         PoolSpec,
+        mode=st.just(mode),
+        policies=st.just(()) if is_automatic else st.lists(names.map(PolicyId), max_size=3).map(tuple),
         min_nodes=st.just(low),
         max_nodes=st.just(high),
         usd_per_hour_max=st.none() | usd,
@@ -256,7 +262,7 @@ _SPECIAL: dict[Any, Any] = {
     str: lambda: texts,
     bytes: lambda: st.binary(max_size=20),
     type(None): st.none,
-    Version: lambda: st.integers(0, LARGEST_VERSION).map(Version),
+    Version: lambda: st.integers(0, MAX_VERSION).map(Version),
     Span: _spans,
     Trajectory: _trajectories,
     Episode: _episodes,
@@ -270,7 +276,7 @@ _SPECIAL: dict[Any, Any] = {
     PlanRequest: _plan_requests,
     TrajectoryQuery: _trajectory_queries,
     GroupQuery: _group_queries,
-    RewardQuery: lambda: built(RewardQuery, at_most=st.integers(1, MOST_BINS)),
+    RewardQuery: lambda: built(RewardQuery, max_bins=st.integers(1, MAX_BINS)),
     EventQuery: _event_queries,
     TensorSpec: lambda: built(TensorSpec, hash=hashes),
     LinkReport: lambda: built(LinkReport, source=names.map("{}:7000".format)),

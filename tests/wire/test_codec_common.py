@@ -1,4 +1,4 @@
-"""Spans, JSON fields, and what is refused."""
+"""Spans, JSON fields, and invalid messages."""
 
 import pytest
 
@@ -12,6 +12,7 @@ from astraflow.wire.codec_common import (
     encode_spans,
 )
 from tests import make
+from tests.errors import raises_code
 
 
 def test_version_zero_is_a_version() -> None:
@@ -20,8 +21,8 @@ def test_version_zero_is_a_version() -> None:
 
 
 @pytest.mark.parametrize("text", ["{", "[1]", "7", "null", '"text"', "[" * 100_000])
-def test_what_is_not_a_json_object_is_refused(text: str) -> None:
-    with pytest.raises(InvalidInput, match="workflow of train is not"):
+def test_a_value_that_is_not_a_json_object_is_refused(text: str) -> None:
+    with raises_code(InvalidInput, "message.invalid_json", "workflow of train"):
         decode_json(text, what="workflow of train")
 
 

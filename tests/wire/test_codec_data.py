@@ -1,4 +1,4 @@
-"""Batches in bounded pieces, prompts once per group, and what is refused."""
+"""Batches in bounded pieces, prompts once per group, and invalid messages."""
 
 from dataclasses import replace
 
@@ -10,6 +10,7 @@ from astraflow.wire import codec_data
 from astraflow.wire.codec_data import decode_batch, decode_lease, decode_push, encode_batch, encode_lease
 from astraflow.wire.pb import data_plane_pb2 as pb
 from tests import make
+from tests.errors import raises_code
 
 
 def test_a_large_batch_travels_in_bounded_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,7 +35,7 @@ def test_no_pieces_are_no_batch() -> None:
 def test_a_batch_with_missing_rows_is_refused() -> None:
     batch = replace(make.batch(groups=2, members=2))
     head, _ = encode_batch(batch)
-    with pytest.raises(InvalidInput, match="batch solver:1 came with 0 of its 4 rows"):
+    with raises_code(InvalidInput, "batch.missing_rows", "0 of 4"):
         decode_batch([head])
 
 
@@ -48,18 +49,18 @@ def test_members_of_a_group_share_one_prompt_on_the_wire() -> None:
 def test_a_task_that_names_a_prompt_which_is_not_there_is_refused() -> None:
     message = encode_lease(Lease(tasks=(make.task(),), lease_s=10.0))
     message.tasks[0].prompt = 3
-    with pytest.raises(InvalidInput, match="task train:0/0 names prompt 3 of 1"):
+    with raises_code(InvalidInput, "lease.unknown_prompt", "'train:0/0'", "3 of 1"):
         decode_lease(message)
 
 
 def test_an_unknown_boundary_is_answered_with_the_known_ones() -> None:
     raw = pushed(pb.Episode(task="train:0/0", failure_boundary="weather"))
-    with pytest.raises(InvalidInput, match="'weather'; known: engine, environment, workflow, reward"):
+    with raises_code(InvalidInput, "message.unknown_value", "'weather'", "engine, environment, workflow, reward"):
         decode_push(raw)
 
 
 def test_an_episode_without_any_result_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="neither trajectories nor a failure"):
+    with raises_code(InvalidInput, "episode.empty"):
         decode_push(pushed(pb.Episode(task="train:0/0")))
 
 

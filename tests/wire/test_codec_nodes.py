@@ -1,4 +1,4 @@
-"""Nodes of one report after the other: what did not change is the same object, what did is new."""
+"""Nodes of successive reports: unchanged nodes are the same object, changed ones are new."""
 
 import dataclasses
 
@@ -6,14 +6,15 @@ import pytest
 
 from astraflow.contract.causes import Cause
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.links import LinkReport
 from astraflow.contract.reports import NodeReport
+from astraflow.contract.weight_reports import LinkReport
 from astraflow.wire.codec_nodes import NodeReader, encode_node
-from tests.fakes.world import World
+from tests.errors import raises_code
+from tests.fakes.synthetic_run import SyntheticRun
 
 
 def nodes_of(second: int) -> tuple[NodeReport, ...]:
-    return World(nodes=("a", "b")).report(second).nodes
+    return SyntheticRun(nodes=("a", "b")).report(second).nodes
 
 
 def read(reader: NodeReader, nodes: tuple[NodeReport, ...]) -> tuple[NodeReport, ...]:
@@ -27,12 +28,12 @@ def test_facts_and_links_are_taken_over_while_they_stay_the_same() -> None:
     before, after = read(reader, first), read(reader, later)
 
     assert (before, after) == (first, later)
-    for one, other in zip(before, after, strict=True):
-        assert other.facts is one.facts
-        assert other.links[0] is one.links[0]
+    for sent, other in zip(before, after, strict=True):
+        assert other.facts is sent.facts
+        assert other.links[0] is sent.links[0]
 
 
-def test_what_changed_is_read_anew() -> None:
+def test_changed_nodes_are_decoded_again() -> None:
     reader, first = NodeReader(), nodes_of(100)
     read(reader, first)
     moved = dataclasses.replace(first[0].facts, region="elsewhere")
@@ -42,7 +43,7 @@ def test_what_changed_is_read_anew() -> None:
     assert read(reader, changed) == changed
 
 
-def test_of_nodes_that_went_nothing_is_kept() -> None:
+def test_cached_values_of_departed_nodes_are_removed() -> None:
     reader, (first, second) = NodeReader(), nodes_of(100)
     (before, _) = read(reader, (first, second))
     read(reader, (second,))
@@ -64,7 +65,7 @@ def test_an_unknown_cause_is_refused_with_the_nodes_name() -> None:
     message = encode_node(nodes_of(100)[0])
     message.cause = "bored"
 
-    with pytest.raises(InvalidInput, match="node n0 goes for the unknown cause 'bored'"):
+    with raises_code(InvalidInput, "message.unknown_value", "node 'n0'", "'bored'"):
         list(NodeReader().read([message]))
 
 
@@ -72,7 +73,7 @@ def test_an_unknown_state_is_refused_with_the_nodes_name() -> None:
     message = encode_node(nodes_of(100)[0])
     message.state = "asleep"
 
-    with pytest.raises(InvalidInput, match="node n0 is in the unknown state 'asleep'"):
+    with raises_code(InvalidInput, "message.unknown_value", "node 'n0'", "'asleep'"):
         list(NodeReader().read([message]))
 
 

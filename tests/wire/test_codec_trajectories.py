@@ -1,4 +1,4 @@
-"""Trajectories whose arrays stand beside them: nothing is copied, and nothing is believed."""
+"""Trajectories with separate arrays: decoding copies nothing and validates every length."""
 
 import numpy as np
 import pytest
@@ -28,17 +28,17 @@ def test_arrays_are_read_only_views_of_the_bytes() -> None:
 
 
 def test_arrays_are_little_endian_all_token_ids_before_all_logprobs() -> None:
-    one = make.trajectory(prompt_tokens=1, model_tokens=1)
+    trajectory = make.trajectory(prompt_tokens=1, model_tokens=1)
     half = np.float32(-0.5).tobytes()
-    assert arrays(one, one).tobytes() == b"\0\0\0\0\1\0\0\0" * 2 + half * 2
+    assert arrays(trajectory, trajectory).tobytes() == b"\0\0\0\0\1\0\0\0" * 2 + half * 2
 
 
 def test_each_trajectory_gets_its_own_arrays() -> None:
     given = [make.trajectory(prompt_tokens=length, model_tokens=2 * length) for length in (1, 3, 2)]
-    decoded = list(decode_trajectories([encode_trajectory(one) for one in given], arrays(*given)))
-    for one, back in zip(given, decoded, strict=True):
-        assert np.array_equal(back.tokens, one.tokens)
-        assert np.array_equal(back.logprobs, one.logprobs)
+    decoded = list(decode_trajectories([encode_trajectory(trajectory) for trajectory in given], arrays(*given)))
+    for sent, back in zip(given, decoded, strict=True):
+        assert np.array_equal(back.tokens, sent.tokens)
+        assert np.array_equal(back.logprobs, sent.logprobs)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_each_trajectory_gets_its_own_arrays() -> None:
         ({"spans": [pb.Span(length=0), pb.Span(length=3), pb.Span(length=5, model_version=1)]}, "a span has no tokens"),
         ({"spans": [pb.Span(length=3)]}, "52 bytes, but the spans count 3 tokens and 0 logprobs"),
         ({"spans": [pb.Span(length=2**32 - 1, model_version=2)]}, "52 bytes, but the spans count 4294967295 tokens"),
-        ({"policy": ""}, "PolicyId '' is not a name"),
+        ({"policy": ""}, "'' as PolicyId"),
     ],
 )
 def test_a_trajectory_that_breaks_a_rule_is_refused(change: dict[str, object], message: str) -> None:

@@ -1,4 +1,4 @@
-"""Every codec: what goes in comes out, and what comes in from a stranger is a value or an error of ours."""
+"""Every codec: values survive a round trip, and arbitrary messages give a value or an AstraFlow error."""
 
 import inspect
 from collections.abc import Callable
@@ -13,59 +13,59 @@ from google.protobuf.message_factory import GetMessageClass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from astraflow.contract.advice import FleetTerms, PoolAdvice, WhatIfAnswer, WhatIfQuestion
-from astraflow.contract.batches import Batch, StepReport, TrainerWelcome
+from astraflow.contract.batches import Batch, StepReport, TrainerAttachment
 from astraflow.contract.errors import AstraFlowError, PlanRefused
 from astraflow.contract.evaluations import EvaluationReport
 from astraflow.contract.fleet import (
     Actor,
-    Applied,
+    AppliedPlan,
     Decision,
     FleetStatus,
+    InjectedFault,
     Instance,
-    Loss,
     Plan,
     PlanRequest,
     Pool,
     PoolSpec,
 )
 from astraflow.contract.ids import NodeId
-from astraflow.contract.links import LinkReport
-from astraflow.contract.lookups import (
-    EventQuery,
-    GroupQuery,
-    RewardQuery,
-    RewardSpread,
-    SampledGroup,
-    TrajectoryQuery,
-)
-from astraflow.contract.maintenance import (
+from astraflow.contract.maintainer import (
     Maintainer,
-    MaintainerOrders,
+    MaintainerControlState,
     MaintainerStatus,
     Proposal,
     TranscriptEntry,
 )
-from astraflow.contract.nodes import Directive, NodeFacts, NodeStatus, Welcome
-from astraflow.contract.partials import Partial, Recorded
+from astraflow.contract.nodes import Directive, JoinResult, NodeFacts, NodeStatus
+from astraflow.contract.partial_rollouts import PartialRollout, RecordedGeneration
 from astraflow.contract.plugins import PlannedPlugins, PluginChange
-from astraflow.contract.rehearsals import Check, ProviderFacts, Rehearsal
+from astraflow.contract.preflight import PreflightCheck, PreflightResult, ProviderFacts
+from astraflow.contract.queries import (
+    EventQuery,
+    GroupQuery,
+    RewardHistogram,
+    RewardQuery,
+    SampledGroup,
+    TrajectoryQuery,
+)
+from astraflow.contract.recommendations import FleetConstraints, PoolRecommendation, WhatIfAnswer, WhatIfQuestion
 from astraflow.contract.reports import Event, NodeReport, Report, SampledTrajectory
 from astraflow.contract.tasks import Lease, Prompt
 from astraflow.contract.trajectories import Episode
+from astraflow.contract.weight_reports import LinkReport
 from astraflow.contract.weights import Chunk, Manifest, Part, SharedFile, Transfer, TransferPlan, VersionNotice
 from astraflow.wire import (
-    codec_advice,
     codec_common,
     codec_control,
     codec_data,
     codec_evaluations,
     codec_fleet,
-    codec_lookups,
-    codec_maintenance,
+    codec_maintainer,
     codec_nodes,
-    codec_partials,
-    codec_rehearsals,
+    codec_partial_rollouts,
+    codec_preflight,
+    codec_queries,
+    codec_recommendations,
     codec_weights,
 )
 from astraflow.wire.pb import common_pb2, control_plane_pb2, data_plane_pb2, fleet_plane_pb2, weight_plane_pb2
@@ -75,13 +75,13 @@ CODECS: dict[tuple[ModuleType, str], tuple[type, type[Message]]] = {
     (codec_data, "prompt"): (Prompt, common_pb2.Prompt),
     (codec_common, "facts"): (NodeFacts, common_pb2.NodeFacts),
     (codec_common, "link"): (LinkReport, common_pb2.LinkReport),
-    (codec_data, "welcome"): (Welcome, data_plane_pb2.JoinReply),
+    (codec_data, "join_result"): (JoinResult, data_plane_pb2.JoinReply),
     (codec_data, "lease"): (Lease, data_plane_pb2.LeaseReply),
-    (codec_partials, "partial"): (Partial, data_plane_pb2.Partial),
-    (codec_partials, "recorded"): (Recorded, data_plane_pb2.Recorded),
-    (codec_data, "status"): (NodeStatus, data_plane_pb2.BeatRequest),
-    (codec_data, "directive"): (Directive, data_plane_pb2.BeatReply),
-    (codec_data, "trainer_welcome"): (TrainerWelcome, data_plane_pb2.AttachReply),
+    (codec_partial_rollouts, "partial_rollout"): (PartialRollout, data_plane_pb2.PartialRollout),
+    (codec_partial_rollouts, "recorded_generation"): (RecordedGeneration, data_plane_pb2.RecordedGeneration),
+    (codec_data, "status"): (NodeStatus, data_plane_pb2.HeartbeatRequest),
+    (codec_data, "directive"): (Directive, data_plane_pb2.HeartbeatReply),
+    (codec_data, "trainer_attachment"): (TrainerAttachment, data_plane_pb2.AttachReply),
     (codec_data, "step"): (StepReport, data_plane_pb2.ReportStepRequest),
     (codec_weights, "manifest"): (Manifest, weight_plane_pb2.Manifest),
     (codec_weights, "transfer"): (Transfer, weight_plane_pb2.Transfer),
@@ -91,22 +91,22 @@ CODECS: dict[tuple[ModuleType, str], tuple[type, type[Message]]] = {
     (codec_weights, "chunk"): (Chunk, weight_plane_pb2.Chunk),
     (codec_weights, "notice"): (VersionNotice, weight_plane_pb2.VersionNotice),
     (codec_evaluations, "evaluation"): (EvaluationReport, control_plane_pb2.EvaluationReport),
-    (codec_advice, "advice"): (PoolAdvice, control_plane_pb2.PoolAdvice),
-    (codec_advice, "question"): (WhatIfQuestion, control_plane_pb2.WhatIfRequest),
-    (codec_advice, "answer"): (WhatIfAnswer, control_plane_pb2.WhatIfReply),
+    (codec_recommendations, "recommendation"): (PoolRecommendation, control_plane_pb2.PoolRecommendation),
+    (codec_recommendations, "question"): (WhatIfQuestion, control_plane_pb2.WhatIfRequest),
+    (codec_recommendations, "answer"): (WhatIfAnswer, control_plane_pb2.WhatIfReply),
     (codec_control, "report"): (Report, control_plane_pb2.Report),
     (codec_nodes, "node"): (NodeReport, control_plane_pb2.NodeReport),
     (codec_control, "change"): (PluginChange, control_plane_pb2.ChangePluginsRequest),
     (codec_control, "planned"): (PlannedPlugins, control_plane_pb2.PlannedPlugins),
     (codec_control, "event"): (Event, control_plane_pb2.Event),
-    (codec_lookups, "sample"): (SampledTrajectory, control_plane_pb2.SampledTrajectory),
-    (codec_lookups, "sampled_group"): (SampledGroup, control_plane_pb2.SampledGroup),
-    (codec_lookups, "trajectory_query"): (TrajectoryQuery, control_plane_pb2.TrajectoriesRequest),
-    (codec_lookups, "group_query"): (GroupQuery, control_plane_pb2.GroupsRequest),
-    (codec_lookups, "reward_query"): (RewardQuery, control_plane_pb2.RewardsRequest),
-    (codec_lookups, "spread"): (RewardSpread, control_plane_pb2.RewardsReply),
-    (codec_lookups, "event_query"): (EventQuery, control_plane_pb2.EventsRequest),
-    (codec_advice, "terms"): (FleetTerms, control_plane_pb2.FleetTerms),
+    (codec_queries, "sample"): (SampledTrajectory, control_plane_pb2.SampledTrajectory),
+    (codec_queries, "sampled_group"): (SampledGroup, control_plane_pb2.SampledGroup),
+    (codec_queries, "trajectory_query"): (TrajectoryQuery, control_plane_pb2.TrajectoriesRequest),
+    (codec_queries, "group_query"): (GroupQuery, control_plane_pb2.GroupsRequest),
+    (codec_queries, "reward_query"): (RewardQuery, control_plane_pb2.RewardsRequest),
+    (codec_queries, "histogram"): (RewardHistogram, control_plane_pb2.RewardsReply),
+    (codec_queries, "event_query"): (EventQuery, control_plane_pb2.EventsRequest),
+    (codec_recommendations, "fleet_constraints"): (FleetConstraints, control_plane_pb2.FleetConstraints),
     (codec_fleet, "actor"): (Actor, fleet_plane_pb2.FleetActor),
     (codec_fleet, "spec"): (PoolSpec, fleet_plane_pb2.FleetPoolSpec),
     (codec_fleet, "pool"): (Pool, fleet_plane_pb2.FleetPool),
@@ -114,19 +114,19 @@ CODECS: dict[tuple[ModuleType, str], tuple[type, type[Message]]] = {
     (codec_fleet, "status"): (FleetStatus, fleet_plane_pb2.FleetStatus),
     (codec_fleet, "request"): (PlanRequest, fleet_plane_pb2.PlanChangeRequest),
     (codec_fleet, "plan"): (Plan, fleet_plane_pb2.FleetPlan),
-    (codec_fleet, "applied"): (Applied, fleet_plane_pb2.AppliedPlan),
-    (codec_fleet, "loss"): (Loss, fleet_plane_pb2.LostNodes),
+    (codec_fleet, "applied"): (AppliedPlan, fleet_plane_pb2.AppliedPlan),
+    (codec_fleet, "injected_fault"): (InjectedFault, fleet_plane_pb2.InjectedFault),
     (codec_fleet, "decision"): (Decision, fleet_plane_pb2.FleetDecision),
-    (codec_rehearsals, "check"): (Check, fleet_plane_pb2.FleetCheck),
-    (codec_rehearsals, "rehearsal"): (Rehearsal, fleet_plane_pb2.FleetRehearsal),
-    (codec_rehearsals, "provider"): (ProviderFacts, fleet_plane_pb2.FleetProvider),
-    (codec_maintenance, "maintainer_status"): (MaintainerStatus, fleet_plane_pb2.FleetMaintainerStatus),
-    (codec_maintenance, "orders"): (MaintainerOrders, fleet_plane_pb2.MaintainerOrders),
-    (codec_maintenance, "maintainer"): (Maintainer, fleet_plane_pb2.FleetMaintainer),
-    (codec_maintenance, "proposal"): (Proposal, fleet_plane_pb2.FleetProposal),
-    (codec_maintenance, "entry"): (TranscriptEntry, fleet_plane_pb2.FleetTranscriptEntry),
+    (codec_preflight, "preflight_check"): (PreflightCheck, fleet_plane_pb2.FleetPreflightCheck),
+    (codec_preflight, "preflight_result"): (PreflightResult, fleet_plane_pb2.FleetPreflightResult),
+    (codec_preflight, "provider"): (ProviderFacts, fleet_plane_pb2.FleetProvider),
+    (codec_maintainer, "maintainer_status"): (MaintainerStatus, fleet_plane_pb2.FleetMaintainerStatus),
+    (codec_maintainer, "control_state"): (MaintainerControlState, fleet_plane_pb2.MaintainerControlState),
+    (codec_maintainer, "maintainer"): (Maintainer, fleet_plane_pb2.FleetMaintainer),
+    (codec_maintainer, "proposal"): (Proposal, fleet_plane_pb2.FleetProposal),
+    (codec_maintainer, "entry"): (TranscriptEntry, fleet_plane_pb2.FleetTranscriptEntry),
 }
-"""Codecs of one value and one message; those of another shape have tests of their own below."""
+"""Codecs of one value and one message; the tests below cover codecs of other shapes."""
 
 OTHERS = {
     (codec_common, "json"),
@@ -146,17 +146,17 @@ def test_no_codec_is_left_out() -> None:
     found = {
         (module, name.partition("_")[2])
         for module in (
-            codec_advice,
+            codec_recommendations,
             codec_common,
             codec_control,
             codec_data,
             codec_evaluations,
             codec_fleet,
-            codec_maintenance,
-            codec_lookups,
+            codec_maintainer,
+            codec_queries,
             codec_nodes,
-            codec_partials,
-            codec_rehearsals,
+            codec_partial_rollouts,
+            codec_preflight,
             codec_weights,
         )
         for name, function in inspect.getmembers(module, inspect.isfunction)
@@ -166,7 +166,7 @@ def test_no_codec_is_left_out() -> None:
 
 
 def decoder(codec: ModuleType, name: str) -> Callable[[Any], Any]:
-    """What reads one message of a codec; nodes are read by the report."""
+    """Returns the function that reads one message of a codec; nodes are read by the report."""
     if codec is codec_nodes:
         return lambda message: next(codec_nodes.NodeReader().read([message]))
     return cast("Callable[[Any], Any]", getattr(codec, f"decode_{name}"))
@@ -227,7 +227,7 @@ def test_a_refusal_is_raised_again_with_all_that_the_guard_was_told() -> None:
 
 
 def travelled(message: Message) -> Any:
-    """The message after its bytes went over the wire."""
+    """Returns the message after serialization and parsing."""
     return type(message).FromString(message.SerializeToString())
 
 
@@ -239,7 +239,7 @@ def decoded_or_refused(decode: Callable[[], Any]) -> None:
 
 
 def messages(kind: type[Message]) -> st.SearchStrategy[Any]:
-    """Any message of a type: what a stranger may send."""
+    """Generates any message of a type, as an untrusted peer may send it."""
     return st.fixed_dictionaries({}, optional={field.name: _values(field) for field in kind.DESCRIPTOR.fields}).map(
         lambda fields: kind(**fields)
     )

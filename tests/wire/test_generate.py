@@ -1,4 +1,4 @@
-"""What is checked in is what the protos say."""
+"""The generated files in the repository match the protos."""
 
 from pathlib import Path
 

@@ -1,14 +1,22 @@
-"""Options of gRPC: it ignores those it does not know, without a word."""
+"""gRPC options: gRPC ignores unknown ones silently."""
 
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-from astraflow.wire import channel, listeners, server
+from astraflow.wire import channel, listener_limits, server
 
 OURS = sorted(
-    {name for name, _ in (*channel.OPTIONS, *channel._OWN_CONNECTION, *server._OPTIONS, *listeners.ENROLMENT.options())}
+    {
+        name
+        for name, _ in (
+            *channel.OPTIONS,
+            *channel._OWN_CONNECTION,
+            *server._OPTIONS,
+            *listener_limits.ENROLMENT_LIMITS.options(),
+        )
+    }
 )
 
 
@@ -29,7 +37,7 @@ def test_a_misspelt_one_would_be_noticed(compiled: bytes) -> None:
 
 
 def test_a_client_that_waits_pings_less_often_than_a_server_allows() -> None:
-    """Else a watch on which nothing happens for a while is cut off."""
+    """Keeps the server from closing a watch that stays idle for a while."""
     client, allowed = dict(channel.OPTIONS), dict(server._OPTIONS)
     pings_every_ms = client["grpc.keepalive_time_ms"]
     assert pings_every_ms > allowed["grpc.http2.min_ping_interval_without_data_ms"]

@@ -1,4 +1,4 @@
-"""Every route of every plane, for every role: one table, and every route is in it."""
+"""Access to every route of every plane for every role, in one complete table."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -9,14 +9,15 @@ import grpc
 import pytest
 
 from astraflow.access.callers import Caller, Role, current_caller
-from astraflow.access.credentials import Seal, new_id
+from astraflow.access.credentials import CredentialSigner, new_id
 from astraflow.contract.errors import AstraFlowError, NotAuthenticated, NotPermitted, RateLimited
-from astraflow.wire.channel import Link, dial
+from astraflow.wire.channel import ServiceChannel, dial
 from astraflow.wire.frames import RAW_REQUESTS
 from astraflow.wire.pb import common_pb2 as common
 from astraflow.wire.pb import control_plane_pb2, data_plane_pb2, enrollment_pb2, fleet_plane_pb2, weight_plane_pb2
 from astraflow.wire.routes import ROUTES
-from astraflow.wire.server import Listen, serving
+from astraflow.wire.server import ListenOptions, serving
+from tests.errors import raises_code
 
 TOKEN = "the-run-token"
 
@@ -32,19 +33,19 @@ READ = (
     "Proposals GetMaintainer Transcript Providers JoinTokens"
 )
 STEER = "DrainNode PauseFlow Evaluate StopEvaluation ChangePlugins MintJoinToken RevokeJoinToken RevokeCredential"
-POOLS = "PlanChange ApplyPlan HoldPool Escalate SetKillSwitch ProposePlan HandOver RehearseProvider"
+POOLS = "PlanChange ApplyPlan SetPoolOverride Escalate SetKillSwitch ProposePlan HandOver RunPreflight"
 MAY: dict[Role, str] = {
     Role.JOINER: "Enroll",
-    Role.NODE: "Enroll Join Lease Push HandBack Beat Leave Watch Plan Fetch Versions",
+    Role.NODE: "Enroll Join Lease Push HandBack Heartbeat Leave Watch Plan Fetch Versions",
     Role.TRAINER: "Enroll Attach PullBatch ReportStep Publish Watch Plan Fetch Versions",
     Role.VIEWER: f"Enroll {READ} Versions",
     Role.OPERATOR: f"Enroll {READ} Versions {STEER} RejectPlan SetMaintainerMode {POOLS}",
-    Role.AGENT: f"Enroll {READ} Versions {STEER} TellTerms BeatMaintainer KeepTranscript {POOLS}",
-    Role.PAGE: f"Enroll {READ} Versions DrainNode PauseFlow ChangePlugins PlanChange ApplyPlan HoldPool SetKillSwitch "
-    "RehearseProvider RejectPlan SetMaintainerMode PutPool LoseNodes",
+    Role.AGENT: f"Enroll {READ} Versions {STEER} ReportFleetConstraints MaintainerHeartbeat AppendTranscript {POOLS}",
+    Role.PAGE: f"Enroll {READ} Versions DrainNode PauseFlow ChangePlugins PlanChange ApplyPlan SetPoolOverride "
+    "SetKillSwitch RunPreflight RejectPlan SetMaintainerMode PutPool InjectFault",
     Role.ADMIN: " ".join(method.name for method in METHODS.values()),
 }
-"""Written down again, by hand: what changes in the table has to be meant."""
+"""Second, handwritten copy of the table: every change of the table must be intended."""
 
 
 def test_the_table_has_every_route_of_every_plane_and_no_other() -> None:
@@ -61,34 +62,35 @@ async def test_a_role_may_call_what_the_table_says_and_nothing_else(role: Role) 
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("token", ["", "wrong", "afc.e30.e30", "afj.e30.e30", "afc..", "Bearer the-run-token"])
-async def test_a_port_is_open_to_nobody_without_a_credential(token: str) -> None:
+async def test_every_route_requires_a_credential(token: str) -> None:
     async with planes() as address, dial(address, token=token) as link:
         for route, outcome in (await outcomes(link)).items():
             assert isinstance(outcome, (NotAuthenticated, RateLimited)), (
                 route
-            )  # after ten of them it is not even looked at
+            )  # after ten attempts the server refuses at once
 
 
 @pytest.mark.anyio
-async def test_what_metadata_says_beside_the_credential_counts_for_nothing() -> None:
+async def test_roles_in_other_metadata_are_ignored() -> None:
     async with planes() as address, dial(address, token=credential(Role.VIEWER)) as link:
         claims = {"role": "admin", "x-role": "admin", "astraflow-role": "admin", "x-forwarded-user": "root"}
         link._metadata = (*link._metadata, *claims.items())
-        with pytest.raises(
-            NotPermitted, match=r"PauseFlow is open to admin, agent, operator, page; this credential is a viewer's"
-        ):
+        with raises_code(NotPermitted, "route.not_permitted", "admin, agent, operator, page", "'viewer'"):
             await call(link, "/astraflow.v1.ControlPlane/PauseFlow")
 
 
 @pytest.mark.anyio
-async def test_claims_that_were_changed_are_no_credential() -> None:
+async def test_a_credential_with_altered_claims_is_refused() -> None:
     told = Caller(id=new_id(), role=Role.ADMIN, expires_at=2e10, name="somebody")
     seal = credential(Role.VIEWER).rpartition(".")[2]
-    forged = [f"{Seal('a guess').text(told).rpartition('.')[0]}.{seal}", Seal("a guess").text(told)]
+    forged = [
+        f"{CredentialSigner('a guess').sign(told).rpartition('.')[0]}.{seal}",
+        CredentialSigner("a guess").sign(told),
+    ]
     async with planes() as address:
         for token in forged:
             async with dial(address, token=token) as link:
-                with pytest.raises(NotAuthenticated, match="is not of this run"):
+                with raises_code(NotAuthenticated, "credential.invalid"):
                     await call(link, "/astraflow.v1.ControlPlane/GetReport")
 
 
@@ -127,7 +129,7 @@ OWN: dict[str, tuple[Any, list[Any]]] = {
             "Lease": data_plane_pb2.LeaseRequest,
             "Push": data_plane_pb2.PushRequest,
             "HandBack": data_plane_pb2.HandBackRequest,
-            "Beat": data_plane_pb2.BeatRequest,
+            "Heartbeat": data_plane_pb2.HeartbeatRequest,
             "Leave": data_plane_pb2.LeaveRequest,
         }.items()
     },
@@ -139,25 +141,24 @@ OF_POOL: dict[str, tuple[Any, list[Any]]] = {
         f"/astraflow.v1.FleetPlane/{name}": (message(pool="gpu"), [message(pool="cpu"), message()])
         for name, message in {
             "PlanChange": fleet_plane_pb2.PlanChangeRequest,
-            "HoldPool": fleet_plane_pb2.HoldPoolRequest,
+            "SetPoolOverride": fleet_plane_pb2.SetPoolOverrideRequest,
             "HandOver": fleet_plane_pb2.HandOverRequest,
         }.items()
     },
 }
-"""What who is bound to pool `gpu` may send, and what not."""
+"""Allowed and refused requests of callers bound to pool `gpu`."""
 
 OF_ALL_POOLS = (
-    *("TellTerms", "PauseFlow", "Evaluate", "StopEvaluation", "ChangePlugins"),
-    *("Escalate", "SetKillSwitch", "RehearseProvider", "SetMaintainerMode", "BeatMaintainer", "KeepTranscript"),
+    *("ReportFleetConstraints", "PauseFlow", "Evaluate", "StopEvaluation", "ChangePlugins"),
+    *("Escalate", "SetKillSwitch", "RunPreflight", "SetMaintainerMode", "MaintainerHeartbeat", "AppendTranscript"),
 )
-"""What who is bound to a pool may not do at all."""
+"""Routes that refuse every caller bound to a pool."""
 
 BY_WHAT_IT_NAMES = (
     *("DrainNode", "ApplyPlan", "ProposePlan", "RejectPlan"),
     *("MintJoinToken", "RevokeJoinToken", "RevokeCredential"),
 )
-"""A node, a plan, a token or a holder: the services know of which pool it is, and hold a caller that is bound to one to
-it (tests of the desk, of joining dataflow, and of grants)."""
+"""Routes whose services check the pool of the named node, plan, token or holder; the services have tests of this."""
 
 
 def routes_called(*names: str) -> set[str]:
@@ -174,17 +175,17 @@ def test_every_route_that_changes_something_has_a_scope() -> None:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("role", [Role.OPERATOR, Role.AGENT])
-async def test_who_is_bound_to_a_pool_touches_no_other_and_nothing_that_is_of_all(role: Role) -> None:
-    bound = Seal(TOKEN).text(Caller(id=new_id(), role=role, expires_at=2e10, name="own", pool="gpu"))
+async def test_a_credential_of_one_pool_cannot_act_on_others_or_on_all(role: Role) -> None:
+    bound = CredentialSigner(TOKEN).sign(Caller(id=new_id(), role=role, expires_at=2e10, name="own", pool="gpu"))
     async with planes() as address, dial(address, token=bound) as link:
         for route, (own, others) in OF_POOL.items():
             assert await call(link, route, own) is role
             for other in others:
-                with pytest.raises(NotPermitted, match="its credential is for pool gpu only"):
+                with raises_code(NotPermitted, "caller.wrong_pool", "'gpu'"):
                     await call(link, route, other)
         for route in routes_called(*OF_ALL_POOLS):
             if role in ROUTES[route].roles:
-                with pytest.raises(NotPermitted, match="what is of all pools is not this caller's"):
+                with raises_code(NotPermitted, "caller.wrong_pool", "all pools"):
                     await call(link, route)
         for route in routes_called(*READ.split()):
             assert await call(link, route) is role, "looking is open"
@@ -214,24 +215,24 @@ async def test_a_push_that_names_two_nodes_is_the_last_ones() -> None:
     twice = data_plane_pb2.PushRequest(node="own.1").SerializeToString()
     twice += data_plane_pb2.PushRequest(node="other.1").SerializeToString()
     async with planes() as address, dial(address, token=credential(Role.NODE)) as link:
-        with pytest.raises(NotPermitted, match=r"node other\.1 is not this caller's"):
+        with raises_code(NotPermitted, "caller.wrong_name", "'other.1'"):
             await call(link, "/astraflow.v1.NodeData/Push", twice)
 
 
 def credential(role: Role) -> str:
-    """Of somebody named `own`."""
+    """Returns a credential with the name `own`."""
     if role is Role.ADMIN:
         return TOKEN
     grants = Role.NODE if role is Role.JOINER else None
-    return Seal(TOKEN).text(
+    return CredentialSigner(TOKEN).sign(
         Caller(
             id=new_id(), role=role, grants=grants, expires_at=2e10, name="own", pool="gpu" if role is Role.NODE else ""
         )
     )
 
 
-async def outcomes(link: Link) -> dict[str, Role | AstraFlowError]:
-    """Of a call to every route, with a request that is the caller's own."""
+async def outcomes(link: ServiceChannel) -> dict[str, Role | AstraFlowError]:
+    """Calls every route with a request about the caller's own objects; returns role or error by route."""
 
     async def outcome(route: str) -> Role | AstraFlowError:
         try:
@@ -242,8 +243,8 @@ async def outcomes(link: Link) -> dict[str, Role | AstraFlowError]:
     return dict(zip(METHODS, await asyncio.gather(*(outcome(route) for route in METHODS)), strict=True))
 
 
-async def call(link: Link, route: str, request: Any = None) -> Role:
-    """Which role the handler saw."""
+async def call(link: ServiceChannel, route: str, request: Any = None) -> Role:
+    """Calls a route; returns the role that the handler saw."""
     method = METHODS[route]
     made = request if isinstance(request, bytes) else (request or message_of(method.input_type)).SerializeToString()
     kind = f"{'stream' if method.client_streaming else 'unary'}_{'stream' if method.server_streaming else 'unary'}"
@@ -264,7 +265,7 @@ def message_of(descriptor: Any) -> Any:
 
 @asynccontextmanager
 async def planes() -> AsyncIterator[str]:
-    """All planes, whose handlers say in which role they were called, and nothing else."""
+    """Serves all planes with handlers that return only the caller's role."""
 
     async def unary(request: Any, context: Any) -> bytes:
         return current_caller().role.value.encode()
@@ -292,5 +293,5 @@ async def planes() -> AsyncIterator[str]:
             handlers = {route.rpartition("/")[2]: handler(route) for route in routes}
             server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
 
-    async with serving(Listen(token=TOKEN, drain_s=0.1), register) as address:
+    async with serving(ListenOptions(token=TOKEN, drain_s=0.1), register) as address:
         yield address

@@ -9,13 +9,14 @@ from astraflow.contract.trajectories import Trajectory
 from astraflow.rewards import rewards
 from astraflow.rewards.base import Score
 from astraflow.workflows import workflows
-from astraflow.workflows.errors import RolloutBroke
-from astraflow.workflows.judge import Judge
+from astraflow.workflows.errors import RolloutFailed
+from astraflow.workflows.reward_scorer import RewardScorer
 from tests import make
+from tests.errors import raises_code
 from tests.fakes.policy import FakePolicy
 
 SOLVER, VERIFIER = PolicyId("solver"), PolicyId("verifier")
-EXACT = Judge(rewards.build({"kind": "exact_match"}))
+EXACT = RewardScorer(rewards.build({"kind": "exact_match"}))
 
 
 async def solved(*replies: str, **options: object) -> tuple[FakePolicy, Trajectory]:
@@ -26,7 +27,7 @@ async def solved(*replies: str, **options: object) -> tuple[FakePolicy, Trajecto
 
 
 @pytest.mark.anyio
-async def test_a_right_answer_is_scored_and_kept_with_its_prompt() -> None:
+async def test_a_correct_answer_is_scored_and_recorded_with_its_prompt() -> None:
     policy, trajectory = await solved("dcba", max_new_tokens=6, temperature=0.7, top_p=0.9)
 
     assert policy.asked(0) == "<|im_start|>user\nrev abcd=<|im_end|>\n<|im_start|>assistant\n"
@@ -93,11 +94,15 @@ async def test_the_verifier_sees_the_answer_and_the_solver_its_feedback() -> Non
 @pytest.mark.anyio
 async def test_a_broken_engine_and_a_broken_reward_name_their_boundary() -> None:
     workflow = workflows.build({"kind": "single_turn"})
-    no_answer = Judge(rewards.build({"kind": "exact_match", "answer_field": "solution"}))
+    no_answer = RewardScorer(rewards.build({"kind": "exact_match", "answer_field": "solution"}))
 
-    with pytest.raises(RolloutBroke, match="gone") as engine:
-        await workflow.run(make.task(), {SOLVER: FakePolicy(RolloutBroke(Boundary.ENGINE, "gone"))}, EXACT)
-    with pytest.raises(RolloutBroke, match="InvalidInput: prompt letters:0 has no text") as reward:
+    with raises_code(RolloutFailed, "rollout.engine_failed", "gone") as engine:
+        await workflow.run(
+            make.task(),
+            {SOLVER: FakePolicy(RolloutFailed("gone", boundary=Boundary.ENGINE, code="rollout.engine_failed"))},
+            EXACT,
+        )
+    with raises_code(RolloutFailed, "rollout.reward_failed", "InvalidInput", "'letters:0'") as reward:
         await workflow.run(make.task(), {SOLVER: FakePolicy("dcba")}, no_answer)
 
     assert engine.value.boundary is Boundary.ENGINE
@@ -110,9 +115,9 @@ async def test_a_reward_may_be_async_and_must_be_finite() -> None:
         async def score(self, prompt: Prompt, completion: str, finish: Finish) -> float:
             return float(completion)
 
-    assert await Judge(Slow()).score(make.prompt(), "0.25", Finish.STOP) == Score(value=0.25)
-    with pytest.raises(RolloutBroke, match="must be a finite number"):
-        await Judge(Slow()).score(make.prompt(), "nan", Finish.STOP)
+    assert await RewardScorer(Slow()).score(make.prompt(), "0.25", Finish.STOP) == Score(value=0.25)
+    with raises_code(RolloutFailed, "rollout.non_finite_reward", "nan"):
+        await RewardScorer(Slow()).score(make.prompt(), "nan", Finish.STOP)
 
 
 @pytest.mark.anyio
@@ -128,13 +133,28 @@ async def test_long_answers_are_compared_by_their_hash() -> None:
         def score(self, prompt: Prompt, completion: str, finish: Finish) -> Score:
             return Score(value=1.0, answer=completion)
 
-    judge = Judge(Whole())
-    long = [(await judge.score(make.prompt(), text, Finish.STOP)).answer for text in ("a" * 201, "a" * 201, "a" * 202)]
+    scorer = RewardScorer(Whole())
+    long = [(await scorer.score(make.prompt(), text, Finish.STOP)).answer for text in ("a" * 201, "a" * 201, "a" * 202)]
     assert long[0] == long[1] != long[2]
     assert max(map(len, long)) < 201
-    assert (await judge.score(make.prompt(), "a" * 200, Finish.STOP)).answer == "a" * 200
+    assert (await scorer.score(make.prompt(), "a" * 200, Finish.STOP)).answer == "a" * 200
 
 
 def test_one_policy_cannot_verify_itself() -> None:
-    with pytest.raises(InvalidInput, match="name two policies"):
+    with raises_code(InvalidInput, "workflow.same_policy"):
         workflows.build({"kind": "solve_and_verify", "verifier": "solver"})
+
+
+@pytest.mark.anyio
+async def test_all_sampling_options_reach_the_engine_and_verdicts_are_unstructured() -> None:
+    options = {"top_k": 7, "min_p": 0.25, "stop_strings": ["end"], "seed": 3, "json_schema": '{"type": "string"}'}
+    policy, _ = await solved("dcba", **options)
+    sampling = policy.samplings[0]
+    assert (sampling.top_k, sampling.min_p, sampling.stop_strings, sampling.seed) == (7, 0.25, ("end",), 3)
+    assert sampling.json_schema == '{"type": "string"}'
+
+    policies = {SOLVER: FakePolicy("dcba"), VERIFIER: FakePolicy("APPROVE")}
+    await workflows.build({"kind": "solve_and_verify", **options}).run(make.task(), policies, EXACT)
+    assert policies[SOLVER].samplings[0].json_schema
+    verdict = policies[VERIFIER].samplings[0]
+    assert (verdict.json_schema, verdict.stop_strings, verdict.top_k) == ("", (), 7)

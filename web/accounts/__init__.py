@@ -1,1 +1,1 @@
-"""Who may come in, how, and as whom: users, their sessions and tokens, passwords, and a provider's login."""
+"""Accounts: users, their sessions, tokens, grants and passwords, and login through an OpenID provider."""

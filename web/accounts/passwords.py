@@ -1,4 +1,4 @@
-"""Passwords: Argon2id, a few at a time."""
+"""Passwords: Argon2id with limited concurrency."""
 
 import asyncio
 
@@ -7,36 +7,40 @@ from argon2.exceptions import InvalidHashError, VerificationError
 
 from astraflow.contract.errors import InvalidInput
 
-SHORTEST = 12
-LONGEST = 512
-AT_ONCE = 2
-"""Each takes 64 MiB and tens of milliseconds of a core; more logins than this wait."""
+MIN_LETTERS = 12
+MAX_LETTERS = 512
+MAX_CONCURRENT_HASHES = 2
+"""Concurrent hashes; each takes 64 MiB and tens of milliseconds of a core, further logins wait."""
 
 
 class Passwords:
-    """Hashes and checks them, off the event loop.
+    """Hashes and verifies passwords off the event loop.
 
     Source: RFC 9106, section 4: the second recommended set of parameters, which is the library's default.
     """
 
     def __init__(self) -> None:
         self._hasher = PasswordHasher()
-        self._slots = asyncio.Semaphore(AT_ONCE)
-        self._nobody = self._hasher.hash("the password of nobody")
+        self._slots = asyncio.Semaphore(MAX_CONCURRENT_HASHES)
+        self._dummy_hash = self._hasher.hash("dummy password")
 
-    async def hashed(self, password: str) -> str:
-        """What to store. Raises: InvalidInput for one that is too short or too long."""
-        if not SHORTEST <= len(password) <= LONGEST:
-            raise InvalidInput(f"a password has {SHORTEST} to {LONGEST} characters; a sentence is easy to remember")
+    async def hash_password(self, password: str) -> str:
+        """Hash to store. Raises: InvalidInput for a password that is too short or too long."""
+        if not MIN_LETTERS <= len(password) <= MAX_LETTERS:
+            raise InvalidInput(
+                f"cannot set the password: its length is invalid; use {MIN_LETTERS} to {MAX_LETTERS} characters, "
+                "such as a sentence",
+                code="account.invalid_password",
+            )
         async with self._slots:
             return await asyncio.to_thread(self._hasher.hash, password)
 
-    async def is_right(self, stored: str | None, password: str) -> bool:
-        """Whether it is the password; takes as long for a user that there is not, so that nobody can tell."""
-        if len(password) > LONGEST:
+    async def is_correct(self, stored: str | None, password: str) -> bool:
+        """Verifies a password; takes equally long for an unknown user, so that user names are not revealed."""
+        if len(password) > MAX_LETTERS:
             return False
         async with self._slots:
-            return await asyncio.to_thread(self._matches, stored or self._nobody, password) and stored is not None
+            return await asyncio.to_thread(self._matches, stored or self._dummy_hash, password) and stored is not None
 
     def _matches(self, stored: str, password: str) -> bool:
         try:

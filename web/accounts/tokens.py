@@ -1,4 +1,4 @@
-"""Personal API tokens: what a program shows instead of a session."""
+"""Personal API tokens: credentials of programs."""
 
 import secrets
 from collections.abc import Sequence
@@ -7,47 +7,59 @@ from sqlmodel import Session
 
 from astraflow.contract.errors import Conflict, InvalidInput
 from web.accounts import queries
-from web.accounts.vault import Vault
+from web.accounts.account_store import AccountStore
 from web.accounts.viewer import Viewer
-from web.audit.entries import Deed
-from web.door.places import Grant
-from web.door.roles import MAY, Role
+from web.audit.audit_log import AuditedCommand
+from web.security.resources import Grant
+from web.security.roles import ROLE_PERMISSIONS, Role
 from web.tables import ApiToken, User
 
 PREFIX = "astraflow_pat_"
-"""Begins every token, so that people and scanners know one when they see it."""
+"""Prefix of every token, by which people and scanners recognise one."""
 
-LONGEST_DAYS = 366
-LONGEST_NAME = 60
-MOST = 50
+MAX_DAYS = 366
+MAX_NAME_LETTERS = 60
+MAX_TOKENS = 50
 DAY_S = 86400.0
 
 
 class Tokens:
-    """Makes tokens, recognises them, and ends them."""
+    """Creates, verifies and revokes tokens."""
 
-    def __init__(self, vault: Vault) -> None:
-        self._vault = vault
+    def __init__(self, store: AccountStore) -> None:
+        self._store = store
 
-    async def make(self, viewer: Viewer, *, name: str, scope: Role, days: int, reason: str = "") -> tuple[int, str]:
-        """The id of a new token, and the token: it is shown this once and never stored.
+    async def create(self, viewer: Viewer, *, name: str, scope: Role, days: int, reason: str = "") -> tuple[int, str]:
+        """Creates a token; returns its id and its value, which is shown once and never stored.
 
-        Raises: InvalidInput for a name, scope or life that cannot be; Conflict when there are too many.
+        Raises: InvalidInput for an invalid name, scope or validity; Conflict if there are too many.
         """
         name = name.strip()
-        if not name or len(name) > LONGEST_NAME or not name.isprintable():
-            raise InvalidInput(f"a token has a name of up to {LONGEST_NAME} characters that says what it is for")
-        if not 1 <= days <= LONGEST_DAYS:
-            raise InvalidInput(f"a token is good for 1 to {LONGEST_DAYS} days")
-        if not MAY[scope] <= MAY[viewer.most]:
-            raise InvalidInput(f"a token of {viewer.name} cannot have the scope {scope.value}: the role is less")
-        token, now = PREFIX + secrets.token_urlsafe(32), self._vault.clock.wall()
+        if not name or len(name) > MAX_NAME_LETTERS or not name.isprintable():
+            raise InvalidInput(
+                f"cannot create the token: invalid name {name[:80]!r}; use 1 to {MAX_NAME_LETTERS} characters",
+                code="token.invalid_name",
+            )
+        if not 1 <= days <= MAX_DAYS:
+            raise InvalidInput(
+                f"cannot create the token: {days} days are out of range; use 1 to {MAX_DAYS}",
+                code="token.invalid_validity",
+            )
+        if not ROLE_PERMISSIONS[scope] <= ROLE_PERMISSIONS[viewer.highest_role]:
+            raise InvalidInput(
+                f"cannot create the token: {viewer.name} lacks the permissions of {scope.value!r}; use a lower scope",
+                code="token.invalid_scope",
+            )
+        token, now = PREFIX + secrets.token_urlsafe(32), self._store.clock.wall()
 
         def write(session: Session) -> int:
-            if len(queries.tokens(session, now=now, user_id=viewer.user_id)) >= MOST:
-                raise Conflict(f"you have {MOST} tokens already: revoke one that is not used")
+            if len(queries.tokens(session, now=now, user_id=viewer.user_id)) >= MAX_TOKENS:
+                raise Conflict(
+                    f"cannot create the token: you have {MAX_TOKENS} already; revoke one that is not used",
+                    code="token.too_many",
+                )
             row = ApiToken(
-                token_hash=self._vault.digest(token),
+                token_hash=self._store.digest(token),
                 user_id=viewer.user_id,
                 name=name,
                 scope=scope.value,
@@ -56,31 +68,33 @@ class Tokens:
             )
             session.add(row)
             session.flush()
-            deed = Deed(action="token.make", target=name, after={"scope": scope.value, "days": days}, reason=reason)
-            self._vault.trail.append(session, viewer.author, deed)
+            command = AuditedCommand(
+                action="token.create", target=name, after={"scope": scope.value, "days": days}, reason=reason
+            )
+            self._store.audit_log.append(session, viewer.author, command)
             return queries.id_of(row)
 
-        return await self._vault.change(write), token
+        return await self._store.change(write), token
 
     async def viewer(self, token: str, *, came_from: str) -> Viewer | None:
-        """Who acts with this token; None when it is none (any more)."""
+        """Viewer with this token; None if the token is invalid."""
         if not token.startswith(PREFIX):
             return None
-        digest, now = self._vault.digest(token), self._vault.clock.wall()
+        digest, now = self._store.digest(token), self._store.clock.wall()
 
         def read(session: Session) -> tuple[ApiToken, User, tuple[Grant, ...], tuple[Grant, ...]] | None:
-            found = queries.token_user(session, digest, now=now)
-            if found is None:
+            token_and_user = queries.token_user(session, digest, now=now)
+            if token_and_user is None:
                 return None
-            row, user = found
+            row, user = token_and_user
             user_id = queries.id_of(user)
             return row, user, queries.grants_of(session, user_id), queries.grants_of(session, user_id, token_id=row.id)
 
-        found = await self._vault.database.look(read)
-        if found is None:
+        row = await self._store.database.read(read)
+        if row is None:
             return None
-        row, user, grants, scope_grants = found
-        role, scope = Role.named(user.role), Role.named(row.scope)
+        token_row, user, grants, scope_grants = row
+        role, scope = Role.parse(user.role), Role.parse(token_row.scope)
         if role is None or scope is None:
             return None
         return Viewer(
@@ -90,27 +104,30 @@ class Tokens:
             scope=scope,
             grants=grants,
             scope_grants=scope_grants,
-            via=f"token {row.name}",
+            via=f"token {token_row.name}",
             came_from=came_from,
-            ends_at=row.expires_at,
+            ends_at=token_row.expires_at,
         )
 
-    async def of(self, viewer: Viewer, *, of_all: bool) -> Sequence[tuple[ApiToken, User]]:
-        """Tokens that are good, the viewer's or everybody's, newest first."""
-        now, user_id = self._vault.clock.wall(), None if of_all else viewer.user_id
-        return await self._vault.database.look(lambda session: queries.tokens(session, now=now, user_id=user_id))
+    async def list_for(self, viewer: Viewer, *, for_all_users: bool) -> Sequence[tuple[ApiToken, User]]:
+        """Valid tokens of the viewer or of all users, newest first."""
+        now, user_id = self._store.clock.wall(), None if for_all_users else viewer.user_id
+        return await self._store.database.read(lambda session: queries.tokens(session, now=now, user_id=user_id))
 
-    async def revoke(self, token_id: int, *, by: Viewer, of_all: bool, reason: str = "") -> str:
-        """End a token, the viewer's own or, with `of_all`, anybody's; returns its name. Raises: Conflict."""
+    async def revoke(self, token_id: int, *, by: Viewer, for_all_users: bool, reason: str = "") -> str:
+        """Revokes a token: the viewer's own or, with `for_all_users`, any; returns its name. Raises: Conflict."""
 
         def write(session: Session) -> str:
             row = session.get(ApiToken, token_id)
-            if row is None or (row.user_id != by.user_id and not of_all) or row.revoked_at is not None:
-                raise Conflict("that token is revoked already, or is none that you may revoke")
-            row.revoked_at = self._vault.clock.wall()
+            if row is None or (row.user_id != by.user_id and not for_all_users) or row.revoked_at is not None:
+                raise Conflict(
+                    "cannot revoke the token: it is revoked already, or belongs to another user; reload the page",
+                    code="token.unknown",
+                )
+            row.revoked_at = self._store.clock.wall()
             owner = session.get_one(User, row.user_id).name
-            deed = Deed(action="token.revoke", target=row.name, before={"owner": owner}, reason=reason)
-            self._vault.trail.append(session, by.author, deed)
+            command = AuditedCommand(action="token.revoke", target=row.name, before={"owner": owner}, reason=reason)
+            self._store.audit_log.append(session, by.author, command)
             return row.name
 
-        return await self._vault.change(write)
+        return await self._store.change(write)

@@ -1,4 +1,4 @@
-"""Users: who there is, in which role, with which password."""
+"""Users, with their roles and passwords."""
 
 import re
 from collections.abc import Sequence
@@ -7,88 +7,99 @@ from sqlmodel import Session
 
 from astraflow.contract.errors import Conflict, InvalidInput, NotAuthenticated
 from web.accounts import queries
+from web.accounts.account_store import AccountStore
 from web.accounts.passwords import Passwords
 from web.accounts.sessions import ADMIN, Sessions
-from web.accounts.vault import Vault
 from web.accounts.viewer import Viewer
-from web.audit.entries import Author, Deed
-from web.door.roles import Role
+from web.audit.audit_log import AuditedCommand, Author
+from web.security.roles import Role
 from web.tables import User
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,63}")
-"""Names of local users; those from a provider have a colon, so that neither can pass for the other."""
+"""Names of local users; those from a provider contain a colon, so that neither can imitate the other."""
 
 
 class Users:
-    """Reads and changes users. Every change takes effect with the next request, and is in the audit."""
+    """Reads and changes users. Every change takes effect with the next request and is audited."""
 
-    def __init__(self, vault: Vault, sessions: Sessions) -> None:
-        self._vault = vault
+    def __init__(self, store: AccountStore, sessions: Sessions) -> None:
+        self._store = store
         self._sessions = sessions
         self._passwords = Passwords()
 
     async def all(self) -> Sequence[User]:
-        """Everybody, by name."""
-        return await self._vault.database.look(queries.users)
+        """All users, by name."""
+        return await self._store.database.read(queries.users)
 
     async def admins(self) -> Sequence[str]:
-        """Names of those who can grant roles."""
+        """Names of enabled admins, who can grant roles."""
         return [user.name for user in await self.all() if user.role == Role.ADMIN.value and user.disabled_at is None]
 
     async def log_in(self, name: str, password: str, *, came_from: str, browser: str) -> str:
-        """Open a session for a name and its password; returns the cookie's value.
+        """Opens a session for a name and its password; returns the cookie's value.
 
-        Raises: NotAuthenticated, with the same words whatever was wrong.
+        Raises: NotAuthenticated, with the same message for every cause.
         """
-        user = await self._vault.database.look(lambda session: queries.user_named(session, name))
-        is_right = await self._passwords.is_right(user.password_hash if user else None, password)
-        if user is None or not is_right or user.disabled_at is not None:
+        user = await self._store.database.read(lambda session: queries.user_named(session, name))
+        is_correct = await self._passwords.is_correct(user.password_hash if user else None, password)
+        if user is None or not is_correct or user.disabled_at is not None:
             author = Author(name="", role="", via="login", came_from=came_from)
-            shown = user.name if user else "(nobody's name)"  # people type passwords into the wrong field
-            await self._vault.trail.note(author, Deed(action="session.open", target=shown, result="refused"))
-            raise NotAuthenticated("the name or the password is wrong")
-        return await self._vault.database.do(
+            target = user.name if user else "(unknown user)"  # people type passwords into the wrong field
+            await self._store.audit_log.write(
+                author, AuditedCommand(action="session.open", target=target, result="refused")
+            )
+            raise NotAuthenticated(
+                "cannot log in: the name or the password is wrong; check both", code="login.wrong_password"
+            )
+        return await self._store.database.write(
             lambda session: self._sessions.open(
                 session, user, opened_by="password", came_from=came_from, browser=browser
             )
         )
 
     async def add(self, name: str, role: Role, *, by: Viewer, reason: str = "") -> str:
-        """A new local user; returns the token of a link with which they log in and choose a password.
+        """Adds a local user; returns the token of a link to log in and choose a password.
 
-        Raises: InvalidInput for a name that cannot be one; Conflict for one that is taken.
+        Raises: InvalidInput for an invalid name; Conflict for a name that exists.
         """
         if not NAME.fullmatch(name):
-            raise InvalidInput("a name begins with a letter or digit, then up to 63 more of those and . _ @ + -")
+            raise InvalidInput(
+                f"cannot add the user {name[:80]!r}: invalid name; begin with a letter or digit, then up to 63 "
+                "letters, digits or . _ @ + -",
+                code="account.invalid_name",
+            )
 
         def write(session: Session) -> str:
             if queries.user_named(session, name) is not None:
-                raise Conflict(f"there is a user {name} already")
-            user = queries.add_user(session, name, role=role.value, now=self._vault.clock.wall())
-            deed = Deed(action="user.add", target=name, after={"role": role.value}, reason=reason)
-            self._vault.trail.append(session, by.author, deed)
+                raise Conflict(
+                    f"cannot add the user {name!r}: it exists already; choose another name", code="account.exists"
+                )
+            user = queries.add_user(session, name, role=role.value, now=self._store.clock.wall())
+            command = AuditedCommand(action="user.add", target=name, after={"role": role.value}, reason=reason)
+            self._store.audit_log.append(session, by.author, command)
             return self._sessions.new_link(session, user)
 
-        return await self._vault.change(write)
+        return await self._store.change(write)
 
     async def invite(self, user_id: int, *, by: Viewer, reason: str = "") -> tuple[str, str]:
-        """The name of a user and the token of a new login link for them; earlier links stop working."""
+        """Creates a new login link for a user, invalidating earlier ones; returns the name and the token."""
 
         def write(session: Session) -> tuple[str, str]:
             user = _local(session, user_id)
-            queries.forget_links(session, user_id)
-            deed = Deed(action="user.invite", target=user.name, reason=reason)
-            self._vault.trail.append(session, by.author, deed)
+            queries.delete_links(session, user_id)
+            command = AuditedCommand(action="user.invite", target=user.name, reason=reason)
+            self._store.audit_log.append(session, by.author, command)
             return user.name, self._sessions.new_link(session, user)
 
-        return await self._vault.change(write)
+        return await self._store.change(write)
 
     async def set_role(self, user_id: int, role: Role, *, by: Viewer, reason: str = "") -> str:
-        """Give a user another role; returns the name. Raises: Conflict for oneself and whoever starts the process."""
+        """Sets the role of another user; returns the name. Raises: Conflict for oneself and for the admin that starts
+        the process."""
 
         def write(session: Session) -> str:
             user = _other(session, user_id, by)
-            deed = Deed(
+            command = AuditedCommand(
                 action="user.role",
                 target=user.name,
                 before={"role": user.role},
@@ -96,60 +107,76 @@ class Users:
                 reason=reason,
             )
             user.role = role.value
-            self._vault.trail.append(session, by.author, deed)
+            self._store.audit_log.append(session, by.author, command)
             return user.name
 
-        return await self._vault.change(write)
+        return await self._store.change(write)
 
     async def set_disabled(self, user_id: int, *, is_disabled: bool, by: Viewer, reason: str = "") -> str:
-        """Lock a user out, ending sessions, links and tokens; or let them in again. Returns the name."""
+        """Disables a user, ending sessions, links and tokens; or enables them again. Returns the name."""
 
         def write(session: Session) -> str:
-            user, now = _other(session, user_id, by), self._vault.clock.wall()
+            user, now = _other(session, user_id, by), self._store.clock.wall()
             user.disabled_at = now if is_disabled else None
             if is_disabled:
-                queries.end_everything_of(session, user_id, now=now)
-            deed = Deed(action="user.disable" if is_disabled else "user.enable", target=user.name, reason=reason)
-            self._vault.trail.append(session, by.author, deed)
+                queries.end_all_access_of(session, user_id, now=now)
+            command = AuditedCommand(
+                action="user.disable" if is_disabled else "user.enable", target=user.name, reason=reason
+            )
+            self._store.audit_log.append(session, by.author, command)
             return user.name
 
-        return await self._vault.change(write)
+        return await self._store.change(write)
 
     async def set_password(self, viewer: Viewer, *, current: str, new: str) -> None:
-        """Choose one's own password; the other sessions end.
+        """Sets the viewer's own password; ends the other sessions.
 
-        Raises: NotAuthenticated when `current` is wrong; InvalidInput for a `new` one that cannot be one.
+        Raises: NotAuthenticated if `current` is wrong; InvalidInput for an invalid `new`; Conflict for a provider's
+        user.
         """
-        user = await self._vault.database.look(lambda session: session.get_one(User, viewer.user_id))
+        user = await self._store.database.read(lambda session: session.get_one(User, viewer.user_id))
         if user.identity is not None:
-            raise Conflict("you log in through a provider: change the password there")
-        if user.password_hash is not None and not await self._passwords.is_right(user.password_hash, current):
-            raise NotAuthenticated("the current password is wrong")
-        password_hash = await self._passwords.hashed(new)
+            raise Conflict(
+                "cannot change the password: you log in through a provider; change it there",
+                code="account.provider_user",
+            )
+        if user.password_hash is not None and not await self._passwords.is_correct(user.password_hash, current):
+            raise NotAuthenticated(
+                "cannot change the password: the current password is wrong; check it", code="login.wrong_password"
+            )
+        password_hash = await self._passwords.hash_password(new)
 
         def write(session: Session) -> None:
             session.get_one(User, viewer.user_id).password_hash = password_hash
-            queries.end_sessions_of(session, viewer.user_id, now=self._vault.clock.wall(), but=viewer.session)
-            self._vault.trail.append(session, viewer.author, Deed(action="user.password", target=viewer.name))
+            queries.end_sessions_of(
+                session, viewer.user_id, now=self._store.clock.wall(), except_cookie_hash=viewer.session
+            )
+            self._store.audit_log.append(
+                session, viewer.author, AuditedCommand(action="user.password", target=viewer.name)
+            )
 
-        await self._vault.change(write)
+        await self._store.change(write)
 
 
 def _local(session: Session, user_id: int) -> User:
     user = session.get(User, user_id)
     if user is None or user.identity is not None:
-        raise Conflict("there is no such local user")
+        raise Conflict("cannot invite the user: no such local user; reload the page", code="account.unknown_user")
     if user.disabled_at is not None:
-        raise Conflict(f"{user.name} is locked out: let them in first")
+        raise Conflict(f"cannot invite {user.name!r}: the user is disabled; enable it first", code="account.disabled")
     return user
 
 
 def _other(session: Session, user_id: int, by: Viewer) -> User:
     user = session.get(User, user_id)
     if user is None:
-        raise Conflict("there is no such user")
+        raise Conflict("cannot change the user: unknown; reload the page", code="account.unknown_user")
     if user.name == ADMIN:
-        raise Conflict(f"{ADMIN} is whoever starts the process, and stays what it is")
+        raise Conflict(
+            f"cannot change {ADMIN!r}: this user starts the process and keeps its role", code="account.protected_user"
+        )
     if user_id == by.user_id:
-        raise Conflict("nobody changes their own rights: ask another admin")
+        raise Conflict(
+            "cannot change your own rights: another admin has to do it; ask another admin", code="account.own_rights"
+        )
     return user

@@ -1,74 +1,75 @@
-"""Who a request comes from, and what that lets them do."""
+"""Viewer: authenticated user of a request, with its permissions."""
 
 import math
 from dataclasses import dataclass, replace
 
-from web.audit.entries import Author
-from web.door.places import EVERYWHERE, Grant, Place, lesser, role_there
-from web.door.roles import RANKS, Need, Role
+from web.audit.audit_log import Author
+from web.security.resources import EVERYWHERE, Grant, Resource, lower_role, role_on_resource
+from web.security.roles import ROLES_BY_RANK, Permission, Role
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Viewer:
-    """A user, through a session or a token."""
+    """Authenticated user, through a session or a token."""
 
     user_id: int
     name: str
     role: Role
-    """The user's."""
+    """Global role of the user."""
     scope: Role | None = None
-    """A token's, which may be less; None for a session."""
+    """Scope of the token, which may be less; None for a session."""
     via: str = "session"
     came_from: str = ""
     session: str = ""
-    """Which of the user's sessions; empty for a token."""
+    """Session of the user; empty for a token."""
     ends_at: float = math.inf
-    """Unix seconds when the session or token expires."""
+    """Expiry of the session or token, Unix seconds."""
     form_token: str = ""
-    """What every form of this session carries, so that no other page can send it."""
+    """CSRF token that every form of this session contains."""
 
     grants: tuple[Grant, ...] = ()
-    """What the user has at some places, besides the role."""
+    """Grants of the user, in addition to the role."""
     scope_grants: tuple[Grant, ...] = ()
-    """The same of the token, besides its scope."""
-    at: Place = EVERYWHERE
-    """What the request is about: the guard says so."""
+    """Grants of the token, in addition to its scope."""
+    at: Resource = EVERYWHERE
+    """Resource of the request, set by the security middleware."""
 
-    def own_role(self, place: Place = EVERYWHERE) -> Role:
-        """The user's at a place, whatever the token may."""
-        return role_there(self.role, self.grants, place)
+    def own_role(self, resource: Resource = EVERYWHERE) -> Role:
+        """Role of the user on a resource, regardless of the token."""
+        return role_on_resource(self.role, self.grants, resource)
 
-    def role_at(self, place: Place = EVERYWHERE) -> Role:
-        """In which they act at a place: what the user and the token both have there."""
-        own = self.own_role(place)
-        return own if self.scope is None else lesser(own, role_there(self.scope, self.scope_grants, place))
+    def effective_role(self, resource: Resource = EVERYWHERE) -> Role:
+        """Effective role on a resource: the lower of the user's and the token's."""
+        own = self.own_role(resource)
+        return own if self.scope is None else lower_role(own, role_on_resource(self.scope, self.scope_grants, resource))
 
-    def may(self, need: Need, *, run: str = "", pool: str = "") -> bool:
-        """Whether they have it there; with neither run nor pool, everywhere. Tokens do not look after accounts."""
-        if self.scope is not None and need is Need.OWN:
+    def may(self, permission: Permission, *, run: str = "", pool: str = "") -> bool:
+        """True if the viewer has the permission on the resource; with neither run nor pool, globally. Tokens cannot
+        administer accounts."""
+        if self.scope is not None and permission is Permission.OWN:
             return False
-        return self.role_at(Place(run=run, pool=pool)).may(need)
+        return self.effective_role(Resource(run=run, pool=pool)).may(permission)
 
-    def may_somewhere(self, need: Need, *, run: str) -> bool:
-        """Whether they have it on some pool of a run, at least."""
-        places = [grant.place for grant in (*self.grants, *self.scope_grants) if grant.place.run == run]
-        return any(self.role_at(place).may(need) for place in (Place(run=run), *places))
+    def may_somewhere(self, permission: Permission, *, run: str) -> bool:
+        """True if the viewer has the permission on the run or on at least one of its pools."""
+        resources = [grant.resource for grant in (*self.grants, *self.scope_grants) if grant.resource.run == run]
+        return any(self.effective_role(resource).may(permission) for resource in (Resource(run=run), *resources))
 
     def has_same_rights(self, other: "Viewer") -> bool:
-        """Whether both are the same user with the same role, scope and grants."""
+        """True if both are the same user with the same role, scope and grants."""
         return replace(self, at=EVERYWHERE, came_from="") == replace(other, at=EVERYWHERE, came_from="")
 
     @property
-    def most(self) -> Role:
-        """The most that the user has anywhere: no token of theirs needs more scope."""
-        return max([self.role, *(grant.role for grant in self.grants)], key=RANKS.index)
+    def highest_role(self) -> Role:
+        """Highest role of the user on any resource; no token of theirs needs more scope."""
+        return max([self.role, *(grant.role for grant in self.grants)], key=ROLES_BY_RANK.index)
 
     @property
     def can_operate(self) -> bool:
-        """Whether what steers every run is shown to them."""
-        return self.may(Need.OPERATE)
+        """True if controls that affect every run are shown."""
+        return self.may(Permission.OPERATE)
 
     @property
     def author(self) -> Author:
-        """As the audit names them."""
-        return Author(name=self.name, role=self.role_at(self.at).value, via=self.via, came_from=self.came_from)
+        """Author of audit entries."""
+        return Author(name=self.name, role=self.effective_role(self.at).value, via=self.via, came_from=self.came_from)

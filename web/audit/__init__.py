@@ -1,1 +1,1 @@
-"""Who did what, when and from where: sealed entries, how they are found, and how long they are kept."""
+"""Audit log: sealed entries of who did what, when and from where; queries and retention."""

@@ -1,4 +1,4 @@
-"""Finding entries of the audit: what an address asks for, a page of it, and all of it."""
+"""Queries of the audit log: filter from a URL, a page of entries, and all entries."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,20 +21,20 @@ S = TypeVar("S", bound=Select[Any])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditFilter:
-    """Which entries; empty means any. What cannot be understood asks for nothing."""
+    """Filter of entries; empty matches any value, invalid values are ignored."""
 
     actor: str = ""
     action: str = ""
     result: str = ""
     text: str = ""
-    """Somewhere in target, reason, before or after, whatever the case."""
+    """Substring of target, reason, before or after, ignoring case."""
     since: str = ""
     until: str = ""
-    """Days of UTC, both included, as in 2026-11-21."""
+    """Days in UTC, both inclusive, as 2026-11-21."""
 
     @property
     def query(self) -> str:
-        """The same as part of an address."""
+        """Filter as a URL query."""
         given = {name: getattr(self, name) for name in FIELDS}
         return urlencode({name: value for name, value in given.items() if value})
 
@@ -42,9 +42,9 @@ class AuditFilter:
 FIELDS = ("actor", "action", "result", "text", "since", "until")
 
 
-def filter_from(asked: Mapping[str, str]) -> AuditFilter:
-    """The filter in an address."""
-    given = {name: asked.get(name, "").replace("\0", "").strip()[:200] for name in FIELDS}
+def filter_from(filters: Mapping[str, str]) -> AuditFilter:
+    """Filter from URL parameters."""
+    given = {name: filters.get(name, "").replace("\0", "").strip()[:200] for name in FIELDS}
     if given["result"] not in RESULTS:
         given["result"] = ""
     for name in ("since", "until"):
@@ -53,50 +53,50 @@ def filter_from(asked: Mapping[str, str]) -> AuditFilter:
 
 
 def page(
-    session: Session, asked: AuditFilter, *, before: int | None, limit: int = PAGE_ENTRIES
+    session: Session, filters: AuditFilter, *, before: int | None, limit: int = PAGE_ENTRIES
 ) -> Sequence[AuditEntry]:
     """Matching entries, newest first, older than `before`."""
-    query = _where(select(AuditEntry), asked)
+    query = _where(select(AuditEntry), filters)
     if before is not None:
         query = query.where(col(AuditEntry.sequence) < before)
     return session.scalars(query.order_by(col(AuditEntry.sequence).desc()).limit(limit)).all()
 
 
-def newer(session: Session, asked: AuditFilter, *, than: int) -> int:
-    """How many matching entries came after that one; no more than fit on a page are counted."""
-    query = _where(select(AuditEntry.sequence).where(col(AuditEntry.sequence) > than), asked)
+def newer(session: Session, filters: AuditFilter, *, than: int) -> int:
+    """Number of newer matching entries, at most one page."""
+    query = _where(select(AuditEntry.sequence).where(col(AuditEntry.sequence) > than), filters)
     return len(session.scalars(query.limit(PAGE_ENTRIES)).all())
 
 
 def known(session: Session) -> tuple[Sequence[str], Sequence[str]]:
-    """The names of actors and of actions that there are entries of."""
+    """Names of actors and actions that occur in the log."""
     actors = session.exec(select(AuditEntry.actor).distinct().order_by(AuditEntry.actor)).all()
     actions = session.exec(select(AuditEntry.action).distinct().order_by(AuditEntry.action)).all()
     return [actor for actor in actors if actor], actions
 
 
-async def everything(database: Database, asked: AuditFilter) -> AsyncIterator[Sequence[AuditEntry]]:
-    """All matching entries, newest first, in batches: what is written meanwhile is not among them."""
+async def everything(database: Database, filters: AuditFilter) -> AsyncIterator[Sequence[AuditEntry]]:
+    """All matching entries, newest first, in batches; entries written meanwhile are not included."""
     before = None
     while True:
         bound = before
-        batch = await database.look(lambda session, bound=bound: page(session, asked, before=bound, limit=BATCH))  # type: ignore[misc] # mypy cannot infer a lambda with a default
+        batch = await database.read(lambda session, bound=bound: page(session, filters, before=bound, limit=BATCH))  # type: ignore[misc] # mypy cannot infer a lambda with a default
         if not batch:
             return
         yield batch
         before = batch[-1].sequence
 
 
-def _where(query: S, asked: AuditFilter) -> S:
-    for column, value in ((AuditEntry.actor, asked.actor), (AuditEntry.action, asked.action)):
+def _where(query: S, filters: AuditFilter) -> S:
+    for column, value in ((AuditEntry.actor, filters.actor), (AuditEntry.action, filters.action)):
         if value:
             query = query.where(col(column) == value)
-    if asked.result:
-        query = query.where(col(AuditEntry.result) == asked.result)
-    if asked.text:
-        places = (AuditEntry.target, AuditEntry.reason, AuditEntry.before, AuditEntry.after)
-        query = query.where(or_(*(col(place).icontains(asked.text, autoescape=True) for place in places)))
-    since, until = _day(asked.since), _day(asked.until)
+    if filters.result:
+        query = query.where(col(AuditEntry.result) == filters.result)
+    if filters.text:
+        columns = (AuditEntry.target, AuditEntry.reason, AuditEntry.before, AuditEntry.after)
+        query = query.where(or_(*(col(column_).icontains(filters.text, autoescape=True) for column_ in columns)))
+    since, until = _day(filters.since), _day(filters.until)
     if since:
         query = query.where(col(AuditEntry.at) >= since.timestamp())
     if until:
@@ -106,8 +106,8 @@ def _where(query: S, asked: AuditFilter) -> S:
 
 def _day(text: str) -> datetime | None:
     try:
-        found = date.fromisoformat(text)
+        day = date.fromisoformat(text)
     except ValueError:
         return None
-    is_in_reach = 1970 <= found.year <= 9000
-    return datetime(found.year, found.month, found.day, tzinfo=UTC) if is_in_reach else None
+    is_supported = 1970 <= day.year <= 9000
+    return datetime(day.year, day.month, day.day, tzinfo=UTC) if is_supported else None

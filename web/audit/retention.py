@@ -1,14 +1,14 @@
-"""How long the audit is kept: a choice of the administrators, carried out once a day."""
+"""Retention of the audit log: set by admins, applied once a day."""
 
 from sqlalchemy.exc import DBAPIError
 from sqlmodel import Session
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.runtime.aio import periodic
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
+from astraflow.runtime.retries import periodic
 from web.accounts.viewer import Viewer
-from web.audit.entries import Author, Deed, Trail
+from web.audit.audit_log import AuditedCommand, AuditLog, Author
 from web.db import Database
 from web.tables import Preference
 
@@ -16,60 +16,65 @@ log = get_logger()
 
 DAY_S = 86400.0
 DEFAULT_DAYS = 365
-SHORTEST_DAYS, LONGEST_DAYS = 30, 3650
+MIN_DAYS, MAX_DAYS = 30, 3650
 
 _NAME = "audit_days"
-_ITSELF = Author(name="astraflow", role="", via="astraflow", came_from="")
+_RETENTION_AUTHOR = Author(name="astraflow", role="", via="astraflow", came_from="")
 
 
 class Retention:
-    """Removes what is too old, and leaves an entry that says so."""
+    """Removes old entries, and appends an entry about it."""
 
-    def __init__(self, database: Database, *, clock: Clock, trail: Trail) -> None:
+    def __init__(self, database: Database, *, clock: Clock, audit_log: AuditLog) -> None:
         self._database = database
         self._clock = clock
-        self._trail = trail
+        self._audit_log = audit_log
 
     async def days(self) -> int:
-        """How long entries are kept."""
-        return await self._database.look(_days)
+        """Retention in days."""
+        return await self._database.read(_days)
 
-    async def choose(self, days: int, *, by: Viewer, reason: str = "") -> None:
-        """Keep entries for so many days. Raises: InvalidInput."""
-        if not SHORTEST_DAYS <= days <= LONGEST_DAYS:
-            raise InvalidInput(f"the audit is kept for {SHORTEST_DAYS} to {LONGEST_DAYS} days")
+    async def set_days(self, days: int, *, by: Viewer, reason: str = "") -> None:
+        """Sets the retention. Raises: InvalidInput."""
+        if not MIN_DAYS <= days <= MAX_DAYS:
+            raise InvalidInput(
+                f"cannot set the retention to {days} days: out of range; use {MIN_DAYS} to {MAX_DAYS}",
+                code="audit.invalid_retention",
+            )
 
         def write(session: Session) -> None:
             before = _days(session)
             session.merge(Preference(name=_NAME, value=str(days)))
-            deed = Deed(
+            command = AuditedCommand(
                 action="audit.retention", target="audit", before={"days": before}, after={"days": days}, reason=reason
             )
-            self._trail.append(session, by.author, deed)
+            self._audit_log.append(session, by.author, command)
 
-        await self._database.do(write)
+        await self._database.write(write)
 
     async def prune(self) -> int:
-        """Remove what is older than that; returns how many entries."""
+        """Removes entries older than the retention; returns their number."""
         now = self._clock.wall()
-        return await self._database.do(
-            lambda session: self._trail.prune(session, before_at=now - _days(session) * DAY_S, author=_ITSELF)
+        return await self._database.write(
+            lambda session: self._audit_log.prune(
+                session, before_at=now - _days(session) * DAY_S, author=_RETENTION_AUTHOR
+            )
         )
 
     async def run(self) -> None:
-        """Prune now and every day, until cancelled."""
+        """Prunes now and every day, until cancelled."""
         await periodic(self._try_prune, every_s=DAY_S, clock=self._clock)
 
     async def _try_prune(self) -> None:
         try:
             removed = await self.prune()
         except DBAPIError as problem:
-            log.warning("audit_not_pruned", problem=str(problem.orig))
+            log.warning("audit_prune_failed", problem=str(problem.orig))
         else:
             if removed:
                 log.info("audit_pruned", entries=removed)
 
 
 def _days(session: Session) -> int:
-    chosen = session.get(Preference, _NAME)
-    return int(chosen.value) if chosen else DEFAULT_DAYS
+    preference = session.get(Preference, _NAME)
+    return int(preference.value) if preference else DEFAULT_DAYS

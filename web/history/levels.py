@@ -1,4 +1,4 @@
-"""The levels of detail at which numbers are kept, and for how long."""
+"""Levels of detail of recorded history, with their retention."""
 
 from dataclasses import dataclass
 
@@ -12,25 +12,41 @@ DAY_S = 24 * HOUR_S
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
-    """One level. A row of all but the finest stands for the `width_s` seconds from its time on."""
+    """Level of detail. A row of a coarse level covers `width_s` seconds from its time on."""
 
     width_s: int
-    kept_s: float
-    """Before the newest report of the run: a run that ended keeps what it had then."""
-    nodes_kept_s: float
-    """The same for numbers of single nodes, of which there may be thousands."""
+    retention_s: float
+    """Retention before the newest report of the run, seconds: an ended run keeps its history."""
+    training_retention_s: float
+    """Retention of training metrics, of which there is one value for each step, seconds."""
+    node_retention_s: float
+    """Retention of the history of single nodes, of which there may be thousands, seconds."""
     table: type[SQLModel]
 
 
-SECONDS = Level(width_s=1, kept_s=6 * HOUR_S, nodes_kept_s=0.0, table=SeriesSecond)
-TENS = Level(width_s=10, kept_s=2 * DAY_S, nodes_kept_s=2 * HOUR_S, table=SeriesTenSeconds)
-FIVES = Level(width_s=300, kept_s=400 * DAY_S, nodes_kept_s=8 * DAY_S, table=SeriesFiveMinutes)
+SECOND_LEVEL = Level(
+    width_s=1, retention_s=6 * HOUR_S, training_retention_s=6 * HOUR_S, node_retention_s=0.0, table=SeriesSecond
+)
+TEN_SECOND_LEVEL = Level(
+    width_s=10,
+    retention_s=2 * DAY_S,
+    training_retention_s=60 * DAY_S,
+    node_retention_s=2 * HOUR_S,
+    table=SeriesTenSeconds,
+)
+FIVE_MINUTE_LEVEL = Level(
+    width_s=300,
+    retention_s=400 * DAY_S,
+    training_retention_s=400 * DAY_S,
+    node_retention_s=8 * DAY_S,
+    table=SeriesFiveMinutes,
+)
 
-LEVELS = (SECONDS, TENS, FIVES)
+LEVELS = (SECOND_LEVEL, TEN_SECOND_LEVEL, FIVE_MINUTE_LEVEL)
 """From fine to coarse."""
 
-ROLLS = ((SECONDS, TENS), (TENS, FIVES))
-"""What is rolled up into what."""
+ROLL_UPS = ((SECOND_LEVEL, TEN_SECOND_LEVEL), (TEN_SECOND_LEVEL, FIVE_MINUTE_LEVEL))
+"""Pairs of levels: the first is aggregated into the second."""
 
-HIGHEST = frozenset({"version", "steps", "lag", "target", "wait_s", "compute_s", "publish_s"})
-"""Numbers of which a coarse row shows the highest; of all others it shows the mean."""
+MAX_VALUES = frozenset({"version", "steps", "lag", "target", "wait_s", "compute_s", "publish_s"})
+"""Values whose maximum a coarse row shows; others show the mean."""

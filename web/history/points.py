@@ -1,4 +1,4 @@
-"""The history behind charts: one point a second for each policy, the newest fifteen minutes in memory."""
+"""History of charts: one point per second and policy; the newest fifteen minutes in memory."""
 
 import math
 from collections import deque
@@ -8,20 +8,20 @@ from typing import Any
 
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.reports import NodeState, Report, StreamReport
-from web.feed.capacity import FLEET_VALUES, FleetPoint, fleet_point
-from web.feed.per_nodes import per_nodes
+from web.live.capacity import FLEET_VALUES, FleetPoint, fleet_point
+from web.live.node_cache import node_cache
 
-KEPT_POINTS = 900
+MAX_POINTS = 900
 AVERAGED_STEPS = 10
-"""The reward line is the mean of the latest steps: as many as a run's stop rule looks at by default."""
+"""Steps of the moving average of the reward: the default window of a run's stop rule."""
 
 SIGNIFICANT_DIGITS = 5
 
-CHARTED_NODES = 8
-"""So many nodes get a line of their own; of a larger pool, those farthest behind."""
+MAX_CHARTED_NODES = 8
+"""Nodes with a line of their own; in a larger pool, those farthest behind."""
 
-SERVING = (NodeState.READY, NodeState.DRAINING)
-"""States of nodes that answer prompts."""
+SERVING_STATES = (NodeState.READY, NodeState.DRAINING)
+"""States of nodes that serve prompts."""
 
 VALUES = (
     "reward",
@@ -34,26 +34,24 @@ VALUES = (
     "version",
     "steps",
     "lag",
-    "loss",
-    "kl",
-    "length",
     "wait_s",
     "compute_s",
     "publish_s",
 )
-"""Names of the numbers of a `PolicyPoint`, in the order in which they travel to the page."""
+"""Values of a `PolicyPoint`, in the order of the page's protocol."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyPoint:
-    """One policy at one second. None where nothing was measured yet."""
+    """Values of one policy at one second. None if nothing was measured yet."""
 
     reward: float | None
-    """Mean reward of the rollouts that came in during the last step, before any filter: what the policy can do."""
+    """Mean reward of the rollouts received during the last step, before filters."""
     reward_average: float | None
-    """Its mean over the last ten steps."""
+    """Mean over the last ten steps."""
     reward_trained: float | None
-    """Mean reward of the last trained batch: filters leave out groups that teach nothing, so it stays in the middle."""
+    """Mean reward of the last trained batch: filters drop groups without a learning signal, so it stays in the
+    middle."""
     wait: float | None
     """Fraction of a step for which the trainer waits."""
     produced: float
@@ -61,17 +59,11 @@ class PolicyPoint:
     consumed: float
     """Trained groups per second."""
     buffered: int
-    """Groups that wait for a batch."""
+    """Groups waiting for a batch. Count."""
     version: int
     steps: int
     lag: int | None
-    """Versions that the node farthest behind is behind."""
-    loss: float | None = None
-    """Of the last step, as the trainer says."""
-    kl: float | None = None
-    """Divergence from the reference policy, or where there is none, from the policy that wrote the rollouts."""
-    length: float | None = None
-    """Model-written tokens for each row of the last batch."""
+    """Versions by which the slowest node is behind."""
     wait_s: float | None = None
     compute_s: float | None = None
     publish_s: float | None = None
@@ -80,22 +72,22 @@ class PolicyPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """All policies, and the fleet, at one second."""
+    """Values of all policies and the fleet at one second."""
 
     sequence: int
     at: float
     """Unix seconds."""
     policies: Mapping[PolicyId, PolicyPoint]
     lags: Mapping[PolicyId, Mapping[str, int]]
-    """Versions behind, by the name of each node that serves the policy; the farthest behind ones only."""
+    """Versions behind, by policy and node name; only the nodes farthest behind."""
     fleet: FleetPoint = field(default_factory=FleetPoint)
 
 
 class Series:
-    """Points in order of their sequence, without doubles; the oldest leave."""
+    """Points ordered by sequence, without duplicates; the oldest are dropped."""
 
     def __init__(self) -> None:
-        self._points: deque[Point] = deque(maxlen=KEPT_POINTS)
+        self._points: deque[Point] = deque(maxlen=MAX_POINTS)
 
     def __len__(self) -> int:
         return len(self._points)
@@ -106,7 +98,7 @@ class Series:
         return self._points[-1].sequence if self._points else 0
 
     def add(self, report: Report) -> Point | None:
-        """Append the report's point; None when it (or a newer one) is already here."""
+        """Appends the report's point; None if it or a newer one exists."""
         if report.sequence <= self.last_sequence:
             return None
         point = point_of(report)
@@ -115,12 +107,12 @@ class Series:
 
     def after(self, sequence: int) -> list[Point]:
         """Points with a greater sequence, oldest first."""
-        fresh: list[Point] = []
+        newer: list[Point] = []
         for point in reversed(self._points):
             if point.sequence <= sequence:
                 break
-            fresh.append(point)
-        return fresh[::-1]
+            newer.append(point)
+        return newer[::-1]
 
     def window(self, duration_s: float) -> list[Point]:
         """Points of the last `duration_s` seconds before the newest, oldest first."""
@@ -131,7 +123,7 @@ class Series:
 
 
 def point_of(report: Report) -> Point:
-    """What charts keep of a report. One of a minute knows no nodes, and so no lags."""
+    """Point of a report. A report by the minute contains no nodes and hence no lags."""
     lags = {stream.policy: lags_of(report, stream) for stream in report.streams}
     return Point(
         sequence=report.sequence,
@@ -142,22 +134,22 @@ def point_of(report: Report) -> Point:
     )
 
 
-@per_nodes(lambda _, stream: (stream.policy, stream.version))
+@node_cache(lambda _, stream: (stream.policy, stream.version))
 def lags_of(report: Report, stream: StreamReport) -> Mapping[str, int]:
-    """How many versions each node that serves the policy is behind its trainer, by name, for nodes that are there.
+    """Versions by which each serving node is behind the trainer, by node name.
 
-    A name stays the same when a node restarts; two nodes of one name are told apart by their ids.
+    A name survives a restart of the node; two nodes with the same name are distinguished by their ids.
     """
     lags: dict[str, int] = {}
     for node in report.nodes:
-        if node.state in SERVING and stream.policy in node.versions:
+        if node.state in SERVING_STATES and stream.policy in node.versions:
             name = f"{node.facts.name} ({node.id})" if node.facts.name in lags else node.facts.name
             lags[name] = max(0, stream.version - node.versions[stream.policy])
     return lags
 
 
 def point_json(point: Point) -> list[Any]:
-    """A point as the charts take it: `[sequence, at, {policy: {"v": values, "l": lags}}, fleet values]`."""
+    """Point in the format of the charts: `[sequence, at, {policy: {"v": values, "l": lags}}, fleet values]`."""
     policies = {
         policy: {"v": [rounded(getattr(values, name)) for name in VALUES], "l": dict(point.lags.get(policy, {}))}
         for policy, values in point.policies.items()
@@ -167,7 +159,7 @@ def point_json(point: Point) -> list[Any]:
 
 
 def rounded(value: float | None) -> float | None:
-    """A number with the digits that anybody could see; whole ones without a point.
+    """Rounds to significant digits; whole numbers become integers.
 
     >>> rounded(0.1234567), rounded(32.0), rounded(None)
     (0.12346, 32, None)
@@ -181,7 +173,7 @@ def rounded(value: float | None) -> float | None:
 
 
 def finite(value: float) -> float | None:
-    """The value, or None for NaN and infinities: they mean that nothing was measured."""
+    """Value, or None for NaN and infinities, which mean that nothing was measured."""
     return value if math.isfinite(value) else None
 
 
@@ -200,27 +192,12 @@ def _policy_point(stream: StreamReport, lags: Mapping[str, int]) -> PolicyPoint:
         version=int(stream.version),
         steps=stream.steps,
         lag=max(lags.values(), default=None),
-        **_training(stream),
+        wait_s=finite(stream.wait_s) if stream.steps else None,
+        compute_s=finite(stream.compute_s) if stream.steps else None,
+        publish_s=finite(stream.publish_s) if stream.steps else None,
     )
 
 
-def _training(stream: StreamReport) -> dict[str, float | None]:
-    """What the trainer says of its steps; nothing before the first."""
-    if not stream.steps:
-        return {}
-    told = (stream.metrics.get(name) for name in ("kl_reference", "kl_behaviour"))
-    kl = next((value for value in told if value is not None), None)
-    loss = stream.metrics.get("loss")
-    return {
-        "loss": None if loss is None else finite(loss),
-        "kl": None if kl is None else finite(kl),
-        "length": finite(stream.tokens_mean),
-        "wait_s": finite(stream.wait_s),
-        "compute_s": finite(stream.compute_s),
-        "publish_s": finite(stream.publish_s),
-    }
-
-
 def _farthest(lags: Mapping[str, int]) -> dict[str, int]:
-    ranked = sorted(lags.items(), key=lambda item: -item[1])[:CHARTED_NODES]
+    ranked = sorted(lags.items(), key=lambda item: -item[1])[:MAX_CHARTED_NODES]
     return dict(sorted(ranked))

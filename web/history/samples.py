@@ -1,4 +1,4 @@
-"""What of a report is kept: numbers of each policy and of the fleet every second, those of each node every ten."""
+"""Samples recorded from reports: policies and the fleet every second, nodes every ten seconds."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -8,27 +8,27 @@ from zlib import crc32
 
 from astraflow.contract.ids import NodeId, PolicyId
 from astraflow.contract.reports import NodeReport, Report
-from web.feed.capacity import FLEET_VALUES
-from web.history.levels import SECONDS, TENS, Level
-from web.history.points import SERVING, VALUES, Point
+from web.history.levels import SECOND_LEVEL, TEN_SECOND_LEVEL, Level
+from web.history.points import SERVING_STATES, VALUES, Point
+from web.live.capacity import FLEET_VALUES
 
 FLEET_SUBJECT = "fleet"
-"""The subject of numbers about all pools together."""
+"""Subject of values of all pools together."""
 
-NODES_AT_ONCE = 1000
-"""Of a larger fleet, the nodes take turns: of 10,000, each has ten seconds of every hundred kept."""
+NODES_PER_BUCKET = 1000
+"""Nodes per bucket; in a larger fleet nodes take turns: of 10,000, each has ten of every hundred seconds recorded."""
 
-MOST_SHARES = 20_000
-"""Names whose latest shares are kept; those that were measured first give way."""
+MAX_SHARES = 20_000
+"""Maximum names whose latest shares are retained; the oldest are dropped."""
 
 NODE_VALUES = ("episodes", "tokens", "busy", "blocked", "lag", "leased")
-"""Of a node: episodes and tokens per second, shares of its slots that worked or found no task, versions behind its
-farthest trainer, tasks it holds."""
+"""Values of a node: episodes and tokens per second, shares of its slots that worked or found no task, versions behind
+its slowest trainer, leased tasks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """The numbers of one subject at one time. None for what was not measured."""
+    """Values of one subject at one time. None if not measured."""
 
     level: Level
     at: float
@@ -37,37 +37,42 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shares:
-    """Of a node's time: worked, found no task, stood still for new weights."""
+class TimeShares:
+    """Shares of a node's time: working, without a task, and paused for new weights."""
 
     busy: float
     blocked: float
     refresh: float
     is_recent: bool = True
-    """Of about the last ten seconds; else of all its time since it joined."""
+    """True for the last ten seconds; False for all time since the node joined."""
 
 
 def policy_subject(policy: str) -> str:
-    """The subject of a policy's numbers."""
+    """Subject of a policy."""
     return f"policy/{policy}"
 
 
+def training_subject(policy: str) -> str:
+    """Subject of a policy's training metrics."""
+    return f"training/{policy}"
+
+
 def node_subject(name: str) -> str:
-    """The subject of a node's numbers: by its name, which outlives restarts."""
+    """Subject of a node, by its name, which survives restarts."""
     return f"node/{name}"
 
 
 def point_samples(point: Point) -> Iterator[Sample]:
-    """What is kept of one second."""
+    """Samples of one second."""
     for policy, numbers in point.policies.items():
         values = {name: getattr(numbers, name) for name in VALUES}
-        yield Sample(level=SECONDS, at=point.at, subject=policy_subject(policy), values=values)
+        yield Sample(level=SECOND_LEVEL, at=point.at, subject=policy_subject(policy), values=values)
     fleet = {name: getattr(point.fleet, name) for name in FLEET_VALUES}
-    yield Sample(level=SECONDS, at=point.at, subject=FLEET_SUBJECT, values=fleet)
+    yield Sample(level=SECOND_LEVEL, at=point.at, subject=FLEET_SUBJECT, values=fleet)
 
 
-class _Look(NamedTuple):
-    """A node's counters of seconds when it last beat. A tuple: each second makes one of every node."""
+class _NodeCounters(NamedTuple):
+    """Counters of a node at its last heartbeat, in seconds. A tuple, because one is created per node and second."""
 
     name: str
     beat_at: float
@@ -75,38 +80,38 @@ class _Look(NamedTuple):
     blocked_s: float
     refresh_s: float
 
-    def shares_since(self, before: "_Look") -> Shares | None:
-        """How its time went since then; None when it did not beat or began anew."""
-        passed_s = self.beat_at - before.beat_at
-        grown = (self.busy_s - before.busy_s, self.blocked_s - before.blocked_s, self.refresh_s - before.refresh_s)
-        if passed_s <= 0 or min(grown) < 0:
+    def shares_since(self, before: "_NodeCounters") -> TimeShares | None:
+        """Shares since then; None without a heartbeat or after a restart of the node."""
+        elapsed_s = self.beat_at - before.beat_at
+        increments = (self.busy_s - before.busy_s, self.blocked_s - before.blocked_s, self.refresh_s - before.refresh_s)
+        if elapsed_s <= 0 or min(increments) < 0:
             return None
-        busy, blocked, refresh = (min(1.0, seconds / passed_s) for seconds in grown)
-        return Shares(busy=busy, blocked=blocked, refresh=refresh)
+        busy, blocked, refresh = (min(1.0, seconds / elapsed_s) for seconds in increments)
+        return TimeShares(busy=busy, blocked=blocked, refresh=refresh)
 
 
 class NodeBuckets:
-    """Means of the nodes' numbers over ten seconds, collected from one report after the other.
+    """Means of node values over ten seconds, collected from consecutive reports.
 
-    Up to `NODES_AT_ONCE` nodes are all in each ten seconds; of more, each has its turn, so that what is written does
-    not grow with the fleet.
+    Up to `NODES_PER_BUCKET` nodes are in every bucket; in a larger fleet nodes take turns, so that the written data
+    does not grow with the fleet.
     """
 
     def __init__(self) -> None:
         self._start: float | None = None
         self._sums: dict[str, list[float]] = {}
-        """By name: the sums of episodes, tokens, lag and leased, and how many reports are in them."""
-        self._now: dict[NodeId, _Look] = {}
-        self._before: dict[NodeId, _Look] = {}
-        """As they were when the bucket before ended."""
+        """Sums of episodes, tokens, lag and leased, and the number of reports, by name."""
+        self._now: dict[NodeId, _NodeCounters] = {}
+        self._before: dict[NodeId, _NodeCounters] = {}
+        """Counters at the end of the previous bucket."""
         self._taken: object = None
-        """The nodes that were taken last: they may stay the same over some reports."""
-        self.shares: dict[str, Shares] = {}
-        """The latest that were measured, by name."""
+        """Nodes of the last report; they may be shared by several reports."""
+        self.shares: dict[str, TimeShares] = {}
+        """Latest shares, by name."""
 
     def add(self, report: Report) -> list[Sample]:
-        """Take a report; returns the bucket that it ends, if it does."""
-        start = report.at // TENS.width_s * TENS.width_s
+        """Adds a report; returns the samples of the bucket that it ends, if any."""
+        start = report.at // TEN_SECOND_LEVEL.width_s * TEN_SECOND_LEVEL.width_s
         ended = self._ended() if self._start is not None and start > self._start else []
         self._start = start if self._start is None else max(start, self._start)
         if report.nodes is not self._taken:
@@ -116,42 +121,42 @@ class NodeBuckets:
 
     def _take_all(self, report: Report) -> None:
         versions = {stream.policy: int(stream.version) for stream in report.streams}
-        turns = -(-len(report.nodes) // NODES_AT_ONCE)
-        turn = int((self._start or 0.0) // TENS.width_s) % turns if turns else 0
+        turns = -(-len(report.nodes) // NODES_PER_BUCKET)
+        turn = int((self._start or 0.0) // TEN_SECOND_LEVEL.width_s) % turns if turns else 0
         for node in report.nodes:
-            if node.state in SERVING and (turns < 2 or crc32(node.facts.name.encode()) % turns == turn):
+            if node.state in SERVING_STATES and (turns < 2 or crc32(node.facts.name.encode()) % turns == turn):
                 self._take(node, report.at, versions)
 
     def _take(self, node: NodeReport, at: float, versions: Mapping[PolicyId, int]) -> None:
         name = node.facts.name
-        behind = [versions[policy] - int(had) for policy, had in node.versions.items() if policy in versions]
+        behind = [versions[policy] - int(version) for policy, version in node.versions.items() if policy in versions]
         numbers = (node.episodes_per_s, node.tokens_per_s, max([0, *behind]), node.leased, 1.0)
-        found = self._sums.get(name)
-        self._sums[name] = list(numbers) if found is None else list(map(add, found, numbers))
-        look = _Look(
+        total = self._sums.get(name)
+        self._sums[name] = list(numbers) if total is None else list(map(add, total, numbers))
+        counters = _NodeCounters(
             name=name,
-            beat_at=at - node.beat_age_s,
+            beat_at=at - node.heartbeat_age_s,
             busy_s=node.counters.get("busy_s", 0.0),
             blocked_s=node.counters.get("blocked_s", 0.0),
             refresh_s=node.counters.get("weight_pause_s", 0.0),
         )
-        self._now[node.id] = look
-        self._before.setdefault(node.id, look)
+        self._now[node.id] = counters
+        self._before.setdefault(node.id, counters)
 
     def _ended(self) -> list[Sample]:
         start, sums, shares = self._start or 0.0, self._sums, {}
-        for node, look in self._now.items():
-            if (found := look.shares_since(self._before[node])) is not None:
-                shares[look.name] = found
+        for node, counters in self._now.items():
+            if (node_shares := counters.shares_since(self._before[node])) is not None:
+                shares[counters.name] = node_shares
         self._sums, self._before, self._now = {}, self._now, {}
         self.shares |= shares
-        while len(self.shares) > MOST_SHARES:
+        while len(self.shares) > MAX_SHARES:
             del self.shares[next(iter(self.shares))]
         return [self._sample(start, name, total, shares.get(name)) for name, total in sums.items()]
 
     @staticmethod
-    def _sample(start: float, name: str, total: list[float], shares: Shares | None) -> Sample:
+    def _sample(start: float, name: str, total: list[float], shares: TimeShares | None) -> Sample:
         episodes, tokens, lag, leased = (number / total[-1] for number in total[:-1])
-        spent = (shares.busy, shares.blocked) if shares is not None else (0.0, 0.0)
-        values = dict(zip(NODE_VALUES, (episodes, tokens, *spent, lag, leased), strict=True))
-        return Sample(level=TENS, at=start, subject=node_subject(name), values=values)
+        time_shares = (shares.busy, shares.blocked) if shares is not None else (0.0, 0.0)
+        values = dict(zip(NODE_VALUES, (episodes, tokens, *time_shares, lag, leased), strict=True))
+        return Sample(level=TEN_SECOND_LEVEL, at=start, subject=node_subject(name), values=values)

@@ -1,1 +1,1 @@
-"""Runs that the page starts: the recipes there are, a recipe as a form, and the processes."""
+"""Launching of runs: catalogue of recipes, recipes as forms, and processes of launched runs."""

@@ -1,4 +1,4 @@
-"""The recipes that can be launched, and each as a form: asked of the command line, which knows their schema."""
+"""Catalogue of recipes that can be launched, each as a form. The schema comes from the command line."""
 
 import asyncio
 import json
@@ -12,128 +12,128 @@ from pydantic import BaseModel, ConfigDict
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.runtime.clock import Clock
-from web.launching.command import output_of
+from web.launching.cli_process import cli_output
 
 TIMEOUT_S = 60.0
-CARDS_KEPT_S = 30.0
-"""Recipes come and go with installs, seldom."""
-REHEARSAL_KEPT_S = 30.0
-"""Each is several calls of a cloud."""
-REHEARSALS_AT_ONCE = 2
+CATALOGUE_CACHE_S = 30.0
+"""Lifetime of cached recipes and forms, in seconds; recipes change only with installs."""
+PREFLIGHT_CACHE_S = 30.0
+"""Lifetime of cached preflight checks, in seconds; each takes several calls to a cloud."""
+MAX_CONCURRENT_PREFLIGHTS = 2
 NO_ROLE = "none"
 """Role that may override nothing."""
-MOST_KEPT = 64
-"""Forms and rehearsals: a form is asked for as it is filled in, and again when it is sent."""
+MAX_CACHED_FORMS = 64
+"""Maximum number of cached forms and preflight checks. A form is requested while it is filled in and on submission."""
 
 
-class _Read(BaseModel):
+class _CliModel(BaseModel):
     model_config = ConfigDict(frozen=True)
 
 
-class RecipeCard(_Read):
-    """A recipe in a sentence."""
+class RecipeCard(_CliModel):
+    """Summary of a recipe."""
 
     name: str
-    place: str
-    """What is launched: its name again, or the file of one that was declared."""
+    name_or_path: str
+    """Argument that launches it: its name, or the file of a declared recipe."""
     summary: str
     simulated: tuple[str, ...]
     problem: str
-    """Why it cannot be launched; empty when it can."""
+    """Cause why it cannot be launched; empty when it can."""
 
 
-class FormField(_Read):
-    """One setting."""
+class FormField(_CliModel):
+    """One setting of a recipe."""
 
     key: str
     title: str
     owner: str
-    """The policy, flow or pool that it belongs to; empty for the whole run."""
-    kind: Literal["whole", "number", "text", "yes_no", "plugins"]
+    """Policy, flow or pool of the setting; empty for the whole run."""
+    kind: Literal["integer", "number", "text", "boolean", "plugins"]
     value: bool | int | float | str | None
     description: str
-    least: float | None
-    most: float | None
+    minimum: float | None
+    maximum: float | None
     choices: tuple[str, ...]
     is_optional: bool
-    is_short: bool
-    set_by: Literal["agent", "operator", "admin", "place", "recipe"]
-    """Least role that may override it; `place` for a path below a data place, `recipe` for none."""
+    is_basic: bool
+    settable_by: Literal["agent", "operator", "admin", "data_location", "recipe"]
+    """Lowest role that may override it; `data_location` for a path below a data folder, `recipe` for no role."""
     entries: tuple[str, ...] = ()
-    """Of a list of plug-ins: each in TOML, with its options; `value` has their kinds, separated by commas."""
+    """Entries of a list of plugins, in TOML with options; `value` lists their kinds, separated by commas."""
 
     @property
     def text(self) -> str:
-        """The value as a form shows it."""
+        """Value as a form shows it."""
         if self.value is None:
             return ""
         return str(self.value).lower() if isinstance(self.value, bool) else str(self.value)
 
     @property
     def rows(self) -> tuple[str, ...]:
-        """Of a list of plug-ins: the kinds in their order, and an empty one for one more."""
+        """Kinds of a list of plugins, in order, with an empty one to add another."""
         return (*(kind for kind in self.text.split(", ") if kind), "")
 
 
-class FormProblem(_Read):
-    """Something wrong with the choices."""
+class FormProblem(_CliModel):
+    """Problem with a choice."""
 
     key: str
     message: str
 
 
-class FormCheck(_Read):
-    """One thing that was looked at."""
+class FormCheck(_CliModel):
+    """One check of a form."""
 
-    what: str
-    is_good: bool
+    name: str
+    is_ok: bool
     message: str
 
 
-class PoolOffer(_Read):
-    """A pool of the recipe: how many machines, from whom, at what price."""
+class PoolEstimate(_CliModel):
+    """Pool of the recipe: bounds, provider and price."""
 
     name: str
     provider: str
     kind: str
-    """Of the provider."""
-    is_elsewhere: bool
-    """Its machines are others than this one, and have to reach it."""
-    first_nodes: int
-    """It begins with so many."""
+    """Kind of the provider."""
+    is_remote: bool
+    """Whether its instances run on other machines, which have to reach this one."""
+    initial_nodes: int
+    """Nodes at the start."""
     min_nodes: int
     max_nodes: int
     usd_per_hour_max: float | None
     usd_per_day_max: float | None
     node_usd_per_hour: float | None
-    """None as long as nobody has said."""
+    """None while the price is unknown."""
     price_source: str
-    """Who has said it."""
+    """Source of the price."""
 
 
-class FleetCheck(_Read):
-    """One thing that a provider was asked."""
+class FleetPreflightCheck(_CliModel):
+    """Result of one check of a provider."""
 
     provider: str
     kind: Literal["list", "launch", "price"]
     pool: str
-    """Empty for what is of no pool in particular."""
+    """Empty for a check that concerns no single pool."""
     is_ok: bool
     message: str
-    to_do: str
-    """What would help; empty when nothing has to."""
+    remedy: str
+    """Suggested fix; empty when the check passed."""
 
 
-class Rehearsed(_Read):
-    """What the providers of a recipe's fleet say; nothing was started."""
+class RecipePreflight(_CliModel):
+    """Preflight check of the providers of a recipe's fleet. Nothing is started."""
 
-    pools: tuple[PoolOffer, ...]
-    """With prices."""
-    checks: tuple[FleetCheck, ...]
+    pools: tuple[PoolEstimate, ...]
+    """Pools with prices."""
+    checks: tuple[FleetPreflightCheck, ...]
 
 
-class RecipeForm(_Read):
-    """A recipe with some choices made."""
+class RecipeForm(_CliModel):
+    """A recipe with some settings chosen."""
 
     name: str
     summary: str
@@ -141,142 +141,161 @@ class RecipeForm(_Read):
     fields: tuple[FormField, ...]
     problems: tuple[FormProblem, ...]
     refusals: tuple[FormProblem, ...]
-    """Settings that the role may not override so; they are among the problems, and no override was applied."""
+    """Overrides that the role may not make; they are also among the problems, and no override was applied."""
     checks: tuple[FormCheck, ...]
     toml: str
     usd_per_hour: float
     has_fleet: bool
-    """It says where machines come from: it is meant to be launched with a fleet service."""
-    pools: tuple[PoolOffer, ...]
-    """Its pools, if it has a fleet; prices are asked for apart."""
+    """Whether the recipe defines a fleet, and is meant to be launched with a fleet service."""
+    pools: tuple[PoolEstimate, ...]
+    """Pools of the fleet; prices are requested separately."""
     usd_per_hour_max: float | None
-    """The fleet's budget; None for unbounded."""
+    """Budget of the fleet; None for unlimited."""
     usd_per_day_max: float | None
 
     @property
     def pools_elsewhere(self) -> tuple[str, ...]:
-        """Pools whose machines have to reach this one."""
-        return tuple(pool.name for pool in self.pools if pool.is_elsewhere)
+        """Pools whose instances run on other machines and have to reach this one."""
+        return tuple(pool.name for pool in self.pools if pool.is_remote)
 
 
 class Catalogue:
-    """What there is to launch."""
+    """Recipes that can be launched."""
 
     def __init__(
         self, *, clock: Clock, folders: Sequence[Path] = (), join_host: str = "", data: Sequence[str] = ()
     ) -> None:
-        """folders: of recipes besides those that come with AstraFlow. join_host: where machines elsewhere join.
+        """folders: folders of recipes besides the built-in ones. join_host: address where remote nodes join.
 
-        data: data places, below which a path may be chosen.
+        data: data folders, below which a path may be chosen.
         """
-        self._data = [part for place in data for part in ("--data", place)]
+        self._data = [part for location in data for part in ("--data", location)]
         self._clock = clock
         self._host = ["--host", join_host] if join_host else []
-        self._asking = asyncio.Semaphore(REHEARSALS_AT_ONCE)
-        self._rehearsed: OrderedDict[tuple[str, ...], tuple[float, Rehearsed]] = OrderedDict()
+        self._preflight_slots = asyncio.Semaphore(MAX_CONCURRENT_PREFLIGHTS)
+        self._preflights: OrderedDict[tuple[str, ...], tuple[float, RecipePreflight]] = OrderedDict()
         self._folders = [part for folder in folders for part in ("--recipes", str(folder))]
         self._cards: tuple[RecipeCard, ...] = ()
-        self._asked_at: float | None = None
+        self._cards_read_at: float | None = None
         self._forms: OrderedDict[tuple[str, ...], tuple[float, RecipeForm]] = OrderedDict()
 
     async def cards(self) -> tuple[RecipeCard, ...]:
-        """Every recipe that comes with AstraFlow or was declared. Raises: InvalidInput, DeadlineExceeded."""
+        """Returns the built-in and declared recipes. Raises: InvalidInput, DeadlineExceeded."""
         now = self._clock.now()
-        if self._asked_at is None or now - self._asked_at > CARDS_KEPT_S:
-            found = json.loads(await output_of(["recipes", "--json", *self._folders], timeout_s=TIMEOUT_S))
-            self._cards = tuple(RecipeCard.model_validate(card) for card in found)
-            self._asked_at = now
+        if self._cards_read_at is None or now - self._cards_read_at > CATALOGUE_CACHE_S:
+            output = json.loads(await cli_output(["recipes", "--json", *self._folders], timeout_s=TIMEOUT_S))
+            self._cards = tuple(RecipeCard.model_validate(card) for card in output)
+            self._cards_read_at = now
         return self._cards
 
     async def card(self, name: str) -> RecipeCard:
-        """The recipe of that name, which can be launched. Raises: InvalidInput when there is none, or it is broken."""
+        """Returns a recipe that can be launched. Raises: InvalidInput for an unknown or a broken recipe."""
         for card in await self.cards():
             if card.name == name and card.problem:
-                raise InvalidInput(f"the recipe {name} cannot be launched: {card.problem}")
+                raise InvalidInput(
+                    f"cannot launch the recipe {name!r}: {card.problem}; fix it or choose another",
+                    code="recipe.cannot_launch",
+                )
             if card.name == name:
                 return card
         known = ", ".join(card.name for card in self._cards)
-        raise InvalidInput(f"no recipe is called {name[:80]!r}; known: {known}")
+        raise InvalidInput(
+            f"cannot launch the recipe {name[:80]!r}: unknown name; use one of {known}", code="recipe.unknown"
+        )
 
-    async def form(self, place: str, overrides: Sequence[str] = (), *, role: str = "") -> RecipeForm:
-        """A recipe's form with choices. `place` is that of a `card`, or the snapshot of a known run.
+    async def form(self, name_or_path: str, overrides: Sequence[str] = (), *, role: str = "") -> RecipeForm:
+        """Returns a recipe's form with overrides applied. name_or_path: of a card, or the snapshot of a known run.
 
-        role: of the user who chose; without one, every override is refused.
-        Raises: InvalidInput for a recipe that cannot be read at all, DeadlineExceeded.
+        role: role of the user who chose; without one, every override is refused.
+        Raises: InvalidInput for a recipe that cannot be read, DeadlineExceeded.
         """
-        asked = (role, place, *overrides)
-        kept = self._forms.get(asked)
-        if kept is None or self._clock.now() - kept[0] > CARDS_KEPT_S:
-            command = ["recipes", "--json", *self._folders, *self._host, *self._limited(role, overrides), "--", place]
-            form = RecipeForm.model_validate(json.loads(await output_of(command, timeout_s=TIMEOUT_S)))
-            kept = self._forms[asked] = (self._clock.now(), form)
-            _forget(self._forms)
-        return kept[1]
+        cache_key = (role, name_or_path, *overrides)
+        cached = self._forms.get(cache_key)
+        if cached is None or self._clock.now() - cached[0] > CATALOGUE_CACHE_S:
+            command = [
+                "recipes",
+                "--json",
+                *self._folders,
+                *self._host,
+                *self._override_options(role, overrides),
+                "--",
+                name_or_path,
+            ]
+            form = RecipeForm.model_validate(json.loads(await cli_output(command, timeout_s=TIMEOUT_S)))
+            cached = self._forms[cache_key] = (self._clock.now(), form)
+            _evict_oldest(self._forms)
+        return cached[1]
 
-    async def rehearsal(self, place: str, overrides: Sequence[str] = (), *, role: str = "") -> Rehearsed:
-        """What the providers of a recipe's fleet say, now or a moment ago. role: as in `form`.
+    async def preflight(self, name_or_path: str, overrides: Sequence[str] = (), *, role: str = "") -> RecipePreflight:
+        """Runs the preflight check of a recipe's fleet, or returns a cached result. role: as in `form`.
 
-        Raises: InvalidInput, also for what the role may not override, DeadlineExceeded.
+        Raises: InvalidInput, also for an override that the role may not make, DeadlineExceeded.
         """
-        asked = (role, place, *overrides)
-        async with self._asking:
-            kept = self._rehearsed.get(asked)
-            if kept is None or self._clock.now() - kept[0] > REHEARSAL_KEPT_S:
+        cache_key = (role, name_or_path, *overrides)
+        async with self._preflight_slots:
+            cached = self._preflights.get(cache_key)
+            if cached is None or self._clock.now() - cached[0] > PREFLIGHT_CACHE_S:
                 command = [
                     "recipes",
-                    "--rehearse",
+                    "--preflight",
                     "--json",
                     *self._folders,
-                    *self._limited(role, overrides),
+                    *self._override_options(role, overrides),
                     "--",
-                    place,
+                    name_or_path,
                 ]
-                found = Rehearsed.model_validate(json.loads(await output_of(command, timeout_s=TIMEOUT_S)))
-                kept = self._rehearsed[asked] = (self._clock.now(), found)
-                _forget(self._rehearsed)
-            return kept[1]
+                result = RecipePreflight.model_validate(json.loads(await cli_output(command, timeout_s=TIMEOUT_S)))
+                cached = self._preflights[cache_key] = (self._clock.now(), result)
+                _evict_oldest(self._preflights)
+            return cached[1]
 
-    def _limited(self, role: str, overrides: Sequence[str]) -> list[str]:
-        """Overrides, and what limits them; without any there is nothing to limit."""
+    def _override_options(self, role: str, overrides: Sequence[str]) -> list[str]:
+        """Returns the options for overrides and their permissions; empty without overrides."""
         sets = [part for override in overrides for part in ("--set", override)]
         return [*sets, "--as", role or NO_ROLE, *self._data] if sets else []
 
 
-def _forget(kept: OrderedDict[tuple[str, ...], Any]) -> None:
-    """The oldest of too many."""
-    while len(kept) > MOST_KEPT:
-        kept.popitem(last=False)
+def _evict_oldest(cache: OrderedDict[tuple[str, ...], Any]) -> None:
+    """Removes the oldest entries beyond the limit."""
+    while len(cache) > MAX_CACHED_FORMS:
+        cache.popitem(last=False)
 
 
 def overrides_from(choices: Mapping[str, Any], form: RecipeForm) -> list[str]:
-    """What choices change, as `--set` takes it: only those that differ. form: the recipe without any.
+    """Returns the choices that differ from the form, as `--set` arguments. form: the recipe without overrides.
 
-    Raises: InvalidInput for a setting that the recipe does not have, or a value that is not one line.
+    Raises: InvalidInput for a setting that the recipe does not have, or a value of several lines.
     """
     fields = {field.key: field for field in form.fields}
     changed = []
     for key, chosen in choices.items():
         text = str(chosen).strip()
         if key not in fields:
-            raise InvalidInput(f"{key[:80]}: the recipe {form.name} has no such setting")
+            raise InvalidInput(
+                f"cannot set {key[:80]!r}: the recipe {form.name!r} has no such setting; choose one from its form",
+                code="recipe.unknown_setting",
+            )
         if re.search(r"[\x00-\x1f\x7f]", text):
-            raise InvalidInput(f"{key}: a value is one line of text")
+            raise InvalidInput(
+                f"cannot set {key!r}: the value has control characters; use one line of text",
+                code="recipe.invalid_value",
+            )
         if text != fields[key].text:
-            changed.append(f"{key}={_written(text, fields[key])}")
+            changed.append(f"{key}={_toml_value(text, fields[key])}")
     return changed
 
 
-def _written(text: str, field: FormField) -> str:
-    """A value as TOML has it: what stands in a field for text is text, whatever it looks like."""
+def _toml_value(text: str, field: FormField) -> str:
+    """Returns a value as TOML; values of text fields are always strings."""
     if field.kind == "plugins":
-        return _written_list(text, field)
+        return _toml_list(text, field)
     if field.kind == "text":
         return json.dumps(text)
     return text if text else '""'
 
 
-def _written_list(text: str, field: FormField) -> str:
-    """A list of plug-ins: as TOML as it is, or kinds, of which those that were there keep their options."""
+def _toml_list(text: str, field: FormField) -> str:
+    """Returns a list of plugins as TOML: unchanged if it is TOML, else from kinds, which keep their known options."""
     if text.startswith("["):
         return text
     known = dict(zip(field.rows, field.entries, strict=False))

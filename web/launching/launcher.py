@@ -1,4 +1,4 @@
-"""Starts runs as processes of their own, which outlive this one; finds them again, stops them, lets them go on."""
+"""Launcher of runs: starts them as independent processes, lists them, stops and resumes them."""
 
 import asyncio
 import json
@@ -17,25 +17,25 @@ from sqlmodel import Session, col, select
 from astraflow.contract.errors import Conflict, InvalidInput
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
-from astraflow.runtime.runs import RunFolder, runs
+from astraflow.runtime.run_folders import RunFolder, runs_folder
 from web.db import Database
-from web.launching.command import COMMAND, environment
+from web.launching.cli_process import CLI_COMMAND, child_environment
 from web.launching.options import LaunchOptions
 from web.tables import LaunchedRun
 
 log = get_logger()
 
-LOG = "launch"
-"""Name of the log of the process that runs a run."""
+LAUNCH_LOG = "launch"
+"""Name of the log of a run's main process."""
 
-SUMMARY = "summary.json"
-"""What came of the run, as its process wrote it last."""
+SUMMARY_FILE = "summary.json"
+"""Result of the run, as its process wrote it last."""
 
 TAIL_BYTES = 64 * 1024
-REAP_EVERY_S = 0.5
+REAP_INTERVAL_S = 0.5
 
-_STARTED: list[subprocess.Popen[bytes]] = []
-"""They outlive whoever launched them; Python complains of a running process that nobody remembers."""
+_STARTED_PROCESSES: list[subprocess.Popen[bytes]] = []
+"""Processes that outlive the launcher; Python warns about running processes without a reference."""
 
 
 class UnknownRun(InvalidInput):
@@ -43,7 +43,7 @@ class UnknownRun(InvalidInput):
 
 
 class LaunchState(Enum):
-    """What has become of a launch: STARTING ─► RUNNING ─► ENDED, or ENDED at once."""
+    """State of a launch: STARTING ─► RUNNING ─► ENDED, or ENDED at once."""
 
     STARTING = "starting"
     RUNNING = "running"
@@ -52,7 +52,7 @@ class LaunchState(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """A run that was started from here, as it stands."""
+    """A launched run with its current state."""
 
     name: str
     recipe: str
@@ -60,64 +60,67 @@ class Launch:
     state: LaunchState
     actor: str
     launched_at: float
-    last_word: str
-    """How it ended, as its process said it last; empty while it goes on."""
+    final_message: str
+    """Reason of its end, from its process; empty until then."""
     options: LaunchOptions
     needs_admin: bool
     """Whether it has settings that only an admin may override."""
 
     @property
     def can_resume(self) -> bool:
-        """Whether it ended and has something to go on with."""
+        """Whether it ended and has a recipe snapshot to resume from."""
         return self.state is LaunchState.ENDED and self.folder.recipe_file.exists()
 
 
 class Launcher:
-    """The runs that were started from here."""
+    """Runs that were launched from here."""
 
     def __init__(self, database: Database, *, clock: Clock) -> None:
         self._database = database
         self._clock = clock
         self._folders: dict[str, RunFolder] = {}
-        self._children: set[asyncio.Task[int]] = set()
+        self._reapers: set[asyncio.Task[int]] = set()
 
     def folders(self) -> list[RunFolder]:
-        """Folders of all of them. Blocks: for a thread."""
-        for row in self._database.look_now(_rows):
+        """Returns the folders of all launched runs. Blocks: call it in a thread."""
+        for row in self._database.read_sync(_rows):
             self._folders.setdefault(row.name, RunFolder(Path(row.folder)))
         return list(self._folders.values())
 
     async def launches(self) -> list[Launch]:
-        """All of them, the latest first."""
-        rows = await self._database.look(_rows)
+        """Returns all launched runs, the latest first."""
+        rows = await self._database.read(_rows)
         return await asyncio.to_thread(lambda: [_launch(row) for row in rows])
 
     async def launch(self, name: str) -> Launch:
-        """The one of that name. Raises: UnknownRun."""
-        row = await self._database.look(lambda session: session.get(LaunchedRun, name))
+        """Returns a launched run. Raises: UnknownRun."""
+        row = await self._database.read(lambda session: session.get(LaunchedRun, name))
         if row is None:
-            raise UnknownRun(f"no run called {name[:120]!r} was launched from here")
+            raise UnknownRun(
+                f"cannot find the run {name[:120]!r}: no such run was launched from here; see the list of launches",
+                code="launch.unknown_run",
+            )
         return await asyncio.to_thread(_launch, row)
 
     async def start(
         self,
         recipe: str,
-        place: str,
+        name_or_path: str,
         overrides: Sequence[str],
         options: LaunchOptions,
         *,
         actor: str,
         needs_admin: bool = False,
     ) -> Launch:
-        """Start a run of a recipe, or of another run's snapshot, in a new folder.
+        """Starts a run of a recipe, or of another run's snapshot, in a new folder.
 
-        recipe: its name, or that of the other run. place: as `astraflow run` takes it. overrides: as they were
-        checked. needs_admin: whether only an admin may override some of them.
-        Raises: InvalidInput when the process or its folder cannot be made.
+        recipe: name of the recipe or of the other run. name_or_path: argument of `astraflow run`. overrides: checked
+        overrides. needs_admin: whether only an admin may override some of them.
+        Raises: InvalidInput when the process or its folder cannot be created.
         """
         stem = re.sub(r"[^a-z0-9]+", "-", recipe.lower()).strip("-") or "run"
         name = f"{stem}-{datetime.fromtimestamp(self._clock.wall(), UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
-        folder = RunFolder(runs() / name)
+        folder = RunFolder(runs_folder() / name)
         row = LaunchedRun(
             name=name,
             recipe=recipe,
@@ -131,49 +134,56 @@ class Launcher:
             needs_admin=needs_admin,
         )
         sets = [part for override in overrides for part in ("--set", override)]
-        return await self._run(row, [*options.arguments(), *sets, "--", place])
+        return await self._run(row, [*options.arguments(), *sets, "--", name_or_path])
 
     async def resume(self, name: str, options: LaunchOptions) -> Launch:
-        """Let a run that ended go on where it was. Raises: UnknownRun, Conflict while it goes on, InvalidInput."""
+        """Resumes a run that ended. Raises: UnknownRun, Conflict while it is active, InvalidInput."""
         launch = await self.launch(name)
         if launch.state is not LaunchState.ENDED:
-            raise Conflict(f"the run {name} is {launch.state.value}: there is nothing to resume")
+            raise Conflict(
+                f"cannot resume the run {name!r}: it is {launch.state.value}; wait until it ends, or stop it",
+                code="launch.not_ended",
+            )
         if not launch.can_resume:
-            raise InvalidInput(f"the run {name} never began, so there is nothing to go on with: launch it anew")
-        row = await self._database.look(lambda session: session.get_one(LaunchedRun, name))
+            raise InvalidInput(
+                f"cannot resume the run {name!r}: it never started; launch its recipe", code="launch.no_snapshot"
+            )
+        row = await self._database.read(lambda session: session.get_one(LaunchedRun, name))
         return await self._run(row, [*options.arguments(), "--", str(launch.folder.recipe_file)])
 
     async def stop(self, name: str) -> Launch:
-        """Ask a run to end: its nodes hand back what they have. Raises: UnknownRun, Conflict when it has ended."""
+        """Terminates a run gracefully: its nodes return their tasks. Raises: UnknownRun, Conflict when it has ended."""
         launch = await self.launch(name)
         process = await asyncio.to_thread(_process_of, launch.folder, await self._pid(name))
         if process is None:
-            raise Conflict(f"the run {name} has ended already")
+            raise Conflict(
+                f"cannot stop the run {name!r}: it has ended; resume it or launch it again", code="launch.ended"
+            )
         process.terminate()
-        log.info("run_stopped", run=name, pid=process.pid)
+        log.info("run stopped", run=name, pid=process.pid)
         return launch
 
     async def _pid(self, name: str) -> int:
-        return (await self._database.look(lambda session: session.get_one(LaunchedRun, name))).pid
+        return (await self._database.read(lambda session: session.get_one(LaunchedRun, name))).pid
 
     async def _run(self, row: LaunchedRun, arguments: Sequence[str]) -> Launch:
         folder = RunFolder(Path(row.folder))
-        await asyncio.to_thread((folder.path / SUMMARY).unlink, missing_ok=True)  # of its life before this one
-        places = ["--run-dir", str(folder.path), "--json", str(folder.path / SUMMARY)]
-        argv = [*COMMAND, "run", "--no-web", *places, *arguments]
-        process = await self._started(folder, argv)
-        _STARTED.append(process)
+        await asyncio.to_thread((folder.path / SUMMARY_FILE).unlink, missing_ok=True)  # of an earlier start
+        paths = ["--run-dir", str(folder.path), "--json", str(folder.path / SUMMARY_FILE)]
+        argv = [*CLI_COMMAND, "run", "--no-web", *paths, *arguments]
+        process = await self._start_process(folder, argv)
+        _STARTED_PROCESSES.append(process)
         row.pid = process.pid
-        await self._database.do(lambda session: session.merge(row))
-        watching = asyncio.create_task(_reaped(process))  # else a zombie stays while this process lives
-        self._children.add(watching)
-        watching.add_done_callback(self._children.discard)
-        log.info("run_launched", run=row.name, pid=process.pid)
+        await self._database.write(lambda session: session.merge(row))
+        reaper = asyncio.create_task(_reap(process))  # avoids a zombie process
+        self._reapers.add(reaper)
+        reaper.add_done_callback(self._reapers.discard)
+        log.info("run launched", run=row.name, pid=process.pid)
         return await self.launch(row.name)
 
     @staticmethod
-    async def _started(folder: RunFolder, argv: Sequence[str]) -> subprocess.Popen[bytes]:
-        file = folder.log(LOG)
+    async def _start_process(folder: RunFolder, argv: Sequence[str]) -> subprocess.Popen[bytes]:
+        file = folder.log(LAUNCH_LOG)
         try:
             folder.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             file.parent.mkdir(exist_ok=True)
@@ -184,20 +194,26 @@ class Launcher:
                     stdin=subprocess.DEVNULL,
                     stdout=out,
                     stderr=out,
-                    env=environment(),
+                    env=child_environment(),
                     start_new_session=True,
                 )
         except OSError as problem:
-            raise InvalidInput(f"the run could not be started in {folder.path}: {problem.strerror}") from None
+            raise InvalidInput(
+                f"cannot start the run in {str(folder.path)!r}: {problem.strerror}; check the runs folder",
+                code="launch.start_failed",
+            ) from None
 
 
-def tail(folder: RunFolder, program: str, *, after: int | None = None) -> tuple[str, int]:
-    """The end of one process's log, or what came after a place in it; and the place where it ends now.
+def log_tail(folder: RunFolder, program: str, *, after: int | None = None) -> tuple[str, int]:
+    """Returns the end of a process's log, or the part after offset `after`; and the size of the log in bytes.
 
-    Raises: InvalidInput for a process that has no log there.
+    Raises: InvalidInput for a process without a log.
     """
     if program not in folder.logs():
-        raise InvalidInput(f"{program[:80]!r} has no log here; there are: {', '.join(folder.logs()) or 'none yet'}")
+        raise InvalidInput(
+            f"cannot read the log of {program[:80]!r}: no such log; known: {', '.join(folder.logs()) or 'none yet'}",
+            code="launch.unknown_log",
+        )
     with folder.log(program).open("rb") as file:
         size = file.seek(0, 2)
         begin = max(0, size - TAIL_BYTES) if after is None or after > size else max(after, size - TAIL_BYTES)
@@ -205,11 +221,11 @@ def tail(folder: RunFolder, program: str, *, after: int | None = None) -> tuple[
         return file.read(TAIL_BYTES).decode(errors="replace"), size
 
 
-async def _reaped(process: subprocess.Popen[bytes]) -> int:
-    """Its exit code, once it has ended."""
-    while process.poll() is None:  # noqa: ASYNC110 (processes that were started by a thread wake nobody)
-        await asyncio.sleep(REAP_EVERY_S)
-    _STARTED.remove(process)
+async def _reap(process: subprocess.Popen[bytes]) -> int:
+    """Waits until a process has ended and returns its exit code."""
+    while process.poll() is None:  # noqa: ASYNC110 (the event loop is not notified of processes started in a thread)
+        await asyncio.sleep(REAP_INTERVAL_S)
+    _STARTED_PROCESSES.remove(process)
     return process.returncode
 
 
@@ -233,14 +249,14 @@ def _launch(row: LaunchedRun) -> Launch:
         state=state,
         actor=row.actor,
         launched_at=row.launched_at,
-        last_word=_last_word(folder) if state is LaunchState.ENDED else "",
+        final_message=_final_message(folder) if state is LaunchState.ENDED else "",
         options=_options(row),
         needs_admin=row.needs_admin,
     )
 
 
 def _process_of(folder: RunFolder, pid: int) -> psutil.Process | None:
-    """The process that runs a run; None when it has ended, also when its number is another's now."""
+    """Returns the process of a run; None when it has ended, also when its process id was reused."""
     try:
         process = psutil.Process(pid)
         is_ours = str(folder.path) in process.cmdline() and process.status() != psutil.STATUS_ZOMBIE
@@ -249,14 +265,14 @@ def _process_of(folder: RunFolder, pid: int) -> psutil.Process | None:
     return process if is_ours else None
 
 
-def _last_word(folder: RunFolder) -> str:
-    """Why it ended: from its summary, or else the last error that its process printed."""
+def _final_message(folder: RunFolder) -> str:
+    """Returns why a run ended: the reason in its summary, or else the last error that its process printed."""
     try:
-        return str(json.loads((folder.path / SUMMARY).read_text())["reason"])
+        return str(json.loads((folder.path / SUMMARY_FILE).read_text())["reason"])
     except (OSError, ValueError, KeyError, TypeError):
-        pass  # it did not come to that
+        pass  # no valid summary
     try:
-        text, _ = tail(folder, LOG)
+        text, _ = log_tail(folder, LAUNCH_LOG)
     except InvalidInput:
         return ""
     lines = [line.strip() for line in text.splitlines() if line.strip()]

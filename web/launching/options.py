@@ -1,4 +1,4 @@
-"""How a run is started, besides its recipe: as the recipe or an earlier run has it, unless somebody says otherwise."""
+"""Start options of a run besides its recipe, with defaults from the recipe or an earlier run."""
 
 from dataclasses import dataclass, replace
 
@@ -9,40 +9,41 @@ from web.settings import Settings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchOptions:
-    """How a run is started, besides its recipe."""
+    """Start options of a run besides its recipe."""
 
     has_fleet: bool = False
-    """A fleet service starts the nodes."""
+    """Whether a fleet service starts the nodes."""
     ends_by_itself: bool = True
-    """It ends when it has learned, or may go no further."""
+    """Whether it ends when a stop condition is met."""
     limit_s: float | None = None
-    """It ends after that many seconds either way."""
+    """Time after which it ends in any case, in seconds; None for no limit."""
     host: str = ""
-    """Address to listen on, so that machines elsewhere can join, over TLS; empty for loopback."""
+    """Address to listen on for remote nodes, over TLS; empty for loopback."""
     advertise: str = ""
-    """Under which other name they reach it; empty for none."""
+    """Other name under which remote nodes reach this host; empty for none."""
 
     def arguments(self) -> list[str]:
-        """As `astraflow run` takes them."""
-        chosen = ["--fleet"] if self.has_fleet else []
-        chosen += ["--headless"] if self.ends_by_itself else []
-        chosen += ["--limit-s", f"{self.limit_s:g}"] if self.limit_s else []
-        chosen += ["--host", self.host] if self.host else []
-        return chosen + (["--advertise", self.advertise] if self.advertise else [])
+        """Returns the options as arguments of `astraflow run`."""
+        arguments = ["--fleet"] if self.has_fleet else []
+        arguments += ["--headless"] if self.ends_by_itself else []
+        arguments += ["--limit-s", f"{self.limit_s:g}"] if self.limit_s else []
+        arguments += ["--host", self.host] if self.host else []
+        return arguments + (["--advertise", self.advertise] if self.advertise else [])
 
 
-def reachable(options: LaunchOptions, form: RecipeForm, settings: Settings) -> LaunchOptions:
-    """With the address where machines elsewhere join, for a run that has such.
+def with_join_address(options: LaunchOptions, form: RecipeForm, settings: Settings) -> LaunchOptions:
+    """Returns the options with the join address, for a run with remote nodes.
 
-    Raises: InvalidInput when the page was not told of one: they would be told to join their own loopback.
+    Raises: InvalidInput without a configured address, since remote nodes would join their own loopback.
     """
     if not (options.has_fleet and form.pools_elsewhere):
         return options
     if not settings.join_host:
         pools = ", ".join(form.pools_elsewhere)
         raise InvalidInput(
-            f"the machines of {pools} stand elsewhere and would not reach the run, which listens on loopback: start "
-            "the page with --join-host ADDRESS, this machine's address that they reach (and with --join-name NAME, if "
-            "they reach it under another name), or launch without a fleet service"
+            f"cannot launch with remote pools {pools}: their nodes cannot reach the run, which listens on loopback; "
+            "start the web service with --join-host ADDRESS, the address of this host for them (and with --join-name "
+            "NAME, if it has another name there), or launch without a fleet service",
+            code="launch.no_join_address",
         )
     return replace(options, host=settings.join_host, advertise=settings.join_name)

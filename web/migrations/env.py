@@ -1,4 +1,4 @@
-"""Alembic's entry: migrates the connection it is handed by `web.db`."""
+"""Alembic environment: migrates the connection passed by `web.db`."""
 
 from alembic import context
 from sqlmodel import SQLModel

@@ -1,4 +1,4 @@
-"""`/charts/{name}`: one chart by itself, with the same numbers as a table."""
+"""`/charts/{name}`: one chart with its values as a table."""
 
 from collections.abc import Sequence
 
@@ -7,75 +7,82 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
 from astraflow.contract.reports import Report
-from web.door.roles import Need, needs
 from web.history.points import Point
-from web.history.spans import points_over
-from web.parts import Parts, PartsOf
-from web.present import charts
-from web.present.balance import balance, publishes
-from web.present.ladder import lag_table
-from web.present.overview import one_chart, overview, rows_of, titles
-from web.present.page_points import page_points
-from web.present.scales import span_of
-from web.present.series import as_table
-from web.present.shell import Chosen, chosen, shell
+from web.history.range_points import points_in_range
+from web.request_context import RequestContext, RequestContextDep
+from web.security.roles import Permission, needs
+from web.views import charts
+from web.views.balance import balance, published_versions
+from web.views.chart_data import chart_data
+from web.views.layout import PageSelection, layout, page_selection
+from web.views.overview import chart_titles, draw_chart, overview, rows_of
+from web.views.scales import span_of
+from web.views.series import as_table
+from web.views.version_lag import lag_table
 
 router = APIRouter()
 
 
 @router.get("/charts/{name}")
-@needs(Need.READ)
-async def show(request: Request, parts: PartsOf, name: str) -> Response:
-    """The chart, large, and its table."""
-    report, choice = parts.state.report, chosen(parts.state, request.query_params)
-    spec = charts.KNOWN.get(name)
-    if spec is None and name != charts.LADDER:
+@needs(Permission.READ)
+async def show(request: Request, context: RequestContextDep, name: str) -> Response:
+    """Shows the chart in full width with its table."""
+    report, choice = context.state.report, page_selection(context.state, request.query_params)
+    spec = charts.ALL_CHARTS.get(name)
+    if spec is None and name != charts.VERSION_LAG:
         raise HTTPException(404)
-    frame = shell(parts.state, parts.settings, path=f"/charts/{name}", choice=choice)
+    frame = layout(context.state, context.settings, path=f"/charts/{name}", choice=choice)
     if report is None or choice.policy is None:
-        return parts.pages.page(request, "overview/waiting.html", page="overview", shell=frame)
-    points = await points_over(parts, choice)
+        return context.pages.page(request, "overview/waiting.html", page="overview", layout=frame)
+    points = await points_in_range(context, choice)
     if spec is None:
-        return _ladder(request, parts, report, points, choice)
-    rows, pins = rows_of(points, choice.policy), parts.state.pinned.pins
+        return _version_lag_page(request, context, report, points, choice)
+    rows, annotations = rows_of(points, choice.policy), context.state.annotation_log.annotations
     heads, body = as_table(spec, rows)
     window = span_of([at for at, _ in rows], choice.span)
-    return parts.pages.page(
+    return context.pages.page(
         request,
         "charts/page.html",
         page="overview",
-        shell=frame,
-        cells={**parts.frames.cells, **titles(report, points, choice)},
+        layout=frame,
+        live_texts={**context.frames.live_texts, **chart_titles(report, points, choice)},
         spec=spec,
         choice=choice,
-        points=page_points(
+        points=chart_data(
             choice.policy,
             rows,
             [spec],
             sequences=[point.sequence for point in points if choice.policy in point.policies],
-            pins=pins,
+            annotations=annotations,
             is_moving=choice.span.is_moving,
         ),
-        drawing=one_chart(report, points, choice, name) if name in charts.LINED else None,
-        balance=balance(rows, window, pins),
-        publishes=publishes(rows, window) if name == charts.BALANCE.name else None,
-        listed={one.version for told in report.weights if told.policy == choice.policy for one in told.versions},
+        drawing=draw_chart(report, points, choice, name) if name in charts.LINE_CHARTS else None,
+        balance=balance(rows, window, annotations),
+        published_versions=published_versions(rows, window) if name == charts.BALANCE.name else None,
+        listed={
+            version.version
+            for weights in report.weights
+            if weights.policy == choice.policy
+            for version in weights.versions
+        },
         heads=heads,
         rows=body,
     )
 
 
-def _ladder(request: Request, parts: Parts, report: Report, points: Sequence[Point], choice: Chosen) -> Response:
-    """Which node served which version."""
+def _version_lag_page(
+    request: Request, context: RequestContext, report: Report, points: Sequence[Point], choice: PageSelection
+) -> Response:
+    """Shows the version lag chart: the version that each node served over time."""
     heads, body = lag_table(points, choice.policy or "")
-    return parts.pages.page(
+    return context.pages.page(
         request,
         "charts/versions.html",
         page="overview",
-        shell=shell(parts.state, parts.settings, path=f"/charts/{charts.LADDER}", choice=choice),
-        cells={**parts.frames.cells, **titles(report, points, choice)},
+        layout=layout(context.state, context.settings, path=f"/charts/{charts.VERSION_LAG}", choice=choice),
+        live_texts={**context.frames.live_texts, **chart_titles(report, points, choice)},
         choice=choice,
-        view=overview(report, points, choice, parts.state.pinned.pins),
+        view=overview(report, points, choice, context.state.annotation_log.annotations),
         heads=heads,
         rows=body,
     )

@@ -1,53 +1,57 @@
-"""`/dataflow`: the path of groups as a diagram, what is filtered and why, plug-ins in force."""
+"""`/dataflow`: the path of groups as a diagram, filtered groups by reason, and active plugins."""
 
 from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from web.door.roles import Need, needs
-from web.parts import Parts, PartsOf
-from web.present.dataflow import COLUMNS, OVERS, dataflow_sheet, dataflow_view
-from web.present.shell import shell
-from web.reading.exports import Ending, Sheet, sheet_answer
+from web.page_queries.downloads import FileFormat, Sheet, sheet_response
+from web.request_context import RequestContext, RequestContextDep
+from web.security.roles import Permission, needs
+from web.views.dataflow import COLUMNS, PERIODS, dataflow_sheet, dataflow_view
+from web.views.layout import layout
 
 router = APIRouter()
 
 
 @router.get("/dataflow")
-@needs(Need.READ)
-async def show(request: Request, parts: PartsOf, over: str = "run") -> Response:
-    """The page."""
-    return parts.pages.page(request, "dataflow/page.html", page="dataflow", overs=OVERS, **await _view(parts, over))
+@needs(Permission.READ)
+async def show(request: Request, context: RequestContextDep, over: str = "run") -> Response:
+    """Shows the page."""
+    return context.pages.page(
+        request, "dataflow/page.html", page="dataflow", overs=PERIODS, **await _view(context, over)
+    )
 
 
 @router.get("/dataflow/live")
-@needs(Need.READ)
-async def live(request: Request, parts: PartsOf, over: str = "run") -> Response:
-    """What changes of it, for the live page."""
-    if parts.state.report is None:
+@needs(Permission.READ)
+async def live(request: Request, context: RequestContextDep, over: str = "run") -> Response:
+    """Returns the parts of the page that change, for the live page."""
+    if context.state.report is None:
         return Response(status_code=204)
-    return parts.pages.page(request, "dataflow/_live.html", **await _view(parts, over))
+    return context.pages.page(request, "dataflow/_live.html", **await _view(context, over))
 
 
 @router.get("/dataflow.{ending}")
-@needs(Need.READ)
-async def take(parts: PartsOf, ending: Ending) -> Response:
-    """The arrows as a file."""
-    report = parts.state.report
+@needs(Permission.READ)
+async def export(context: RequestContextDep, ending: FileFormat) -> Response:
+    """Returns the edges of the diagram as a file."""
+    report = context.state.report
     if report is None:
-        return sheet_answer(Sheet(name="astraflow-dataflow", columns=COLUMNS, rows=()), ending)
-    return sheet_answer(dataflow_sheet(report, parts.state.recent.earliest), ending)
+        return sheet_response(Sheet(name="astraflow-dataflow", columns=COLUMNS, rows=()), ending)
+    return sheet_response(dataflow_sheet(report, context.state.recent_counts.earliest), ending)
 
 
-async def _view(parts: Parts, over: str) -> dict[str, Any]:
-    report = parts.state.report
+async def _view(context: RequestContext, over: str) -> dict[str, Any]:
+    report = context.state.report
     view = None
     if report is not None:
-        chosen = over if over in OVERS else "run"
-        view = dataflow_view(report, parts.state.recent.earliest, over=chosen, run_id=parts.recorder.run_id)
+        chosen = over if over in PERIODS else "run"
+        view = dataflow_view(
+            report, context.state.recent_counts.earliest, period=chosen, run_id=context.recorder.run_id
+        )
     return {
-        "shell": shell(parts.state, parts.settings),
+        "layout": layout(context.state, context.settings),
         "view": view,
-        "admins": await parts.accounts.users.admins(),
+        "admins": await context.accounts.users.admins(),
     }

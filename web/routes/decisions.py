@@ -1,4 +1,4 @@
-"""`/decisions`: who changed what, why, and from which figures."""
+"""`/decisions`: the journal of decisions: actor, change, reason, and input figures."""
 
 import re
 from typing import Annotated, Any
@@ -10,122 +10,126 @@ from starlette.datastructures import QueryParams
 from starlette.exceptions import HTTPException
 
 from astraflow.contract.errors import AstraFlowError
-from web.door.roles import Need, needs
-from web.parts import Parts, PartsOf
-from web.present.decisions import KINDS, decision_groups, decision_row, decision_sheet, decision_view
-from web.present.fleet import show_command
-from web.present.shell import shell
-from web.reading import again
-from web.reading.decisions import (
-    CURSOR,
+from web.page_queries import conditional_requests
+from web.page_queries.decisions import (
+    CURSOR_PATTERN,
     PAGE_ENTRIES,
     RULE_KINDS,
     SOURCES,
-    Asked,
+    DecisionFilter,
     DecisionPage,
-    advice_at,
     decision,
     decision_page,
-    newer_than,
-    reached,
+    newer_count,
+    newest_cursor,
+    recommendation_at,
 )
-from web.reading.exports import Ending, sheet_answer
+from web.page_queries.downloads import FileFormat, sheet_response
+from web.request_context import RequestContext, RequestContextDep
+from web.security.roles import Permission, needs
+from web.views.decisions import KINDS, decision_groups, decision_row, decision_sheet, decision_view
+from web.views.fleet_commands import web_command
+from web.views.layout import layout
 
 router = APIRouter()
 
-LONGEST = 128
+MAX_FILTER_LENGTH = 128
 
 
 @router.get("/decisions")
-@needs(Need.READ)
-async def show(request: Request, parts: PartsOf) -> Response:
-    """One page of what was asked for, newest first."""
-    asked, before = _asked(request.query_params)
-    page = await decision_page(parts, asked, before=before, limit=PAGE_ENTRIES)
-    return parts.pages.page(request, "decisions/page.html", page="decisions", **_view(parts, asked, before, page))
+@needs(Permission.READ)
+async def show(request: Request, context: RequestContextDep) -> Response:
+    """Shows one page of the decisions that match the filter, newest first."""
+    filters, before = _filter_from(request.query_params)
+    page = await decision_page(context, filters, before=before, limit=PAGE_ENTRIES)
+    return context.pages.page(request, "decisions/page.html", page="decisions", **_view(context, filters, before, page))
 
 
 @router.get("/decisions/newer")
-@needs(Need.READ)
-async def newer(request: Request, parts: PartsOf, than: Annotated[str, Query(max_length=LONGEST)] = "") -> Response:
-    """How many there are that a page, whose newest ones `than` names, does not show."""
-    asked, _ = _asked(request.query_params)
-    count = await newer_than(parts, asked, than)
-    part = parts.pages.page(request, "_newer.html", newer=count, most=PAGE_ENTRIES, newest=_newest(asked))
-    return again.answered(request, part)
+@needs(Permission.READ)
+async def newer(
+    request: Request, context: RequestContextDep, than: Annotated[str, Query(max_length=MAX_FILTER_LENGTH)] = ""
+) -> Response:
+    """Returns the number of decisions newer than the cursor `than`, as a fragment."""
+    filters, _ = _filter_from(request.query_params)
+    count = await newer_count(context, filters, than)
+    fragment = context.pages.page(request, "_newer.html", newer=count, most=PAGE_ENTRIES, newest=_newest(filters))
+    return conditional_requests.with_etag(request, fragment)
 
 
 @router.get("/decisions.{ending}")
-@needs(Need.READ)
-async def take(request: Request, parts: PartsOf, ending: Ending) -> Response:
-    """Exactly what the page with the same filters shows."""
-    asked, before = _asked(request.query_params)
-    page = await decision_page(parts, asked, before=before, limit=PAGE_ENTRIES)
-    return sheet_answer(decision_sheet(page.entries), ending)
+@needs(Permission.READ)
+async def export(request: Request, context: RequestContextDep, ending: FileFormat) -> Response:
+    """Returns the decisions that the page with the same filter shows, as a file."""
+    filters, before = _filter_from(request.query_params)
+    page = await decision_page(context, filters, before=before, limit=PAGE_ENTRIES)
+    return sheet_response(decision_sheet(page.entries), ending)
 
 
 @router.get("/decisions/{entry_id}")
-@needs(Need.READ)
-async def show_one(request: Request, parts: PartsOf, entry_id: str) -> Response:
-    """One decision with its figures: a page of its own, or a drawer of the table's."""
+@needs(Permission.READ)
+async def show_item(request: Request, context: RequestContextDep, entry_id: str) -> Response:
+    """Shows one decision with its figures, as a page or in the table's drawer."""
     try:
-        entry = await decision(parts, entry_id)
+        entry = await decision(context, entry_id)
     except AstraFlowError as refused:
-        raise HTTPException(503, f"Its journal cannot be read now: {refused}") from refused
+        raise HTTPException(503, f"The journal cannot be read now: {refused}") from refused
     if entry is None:
-        raise HTTPException(404, "No such decision is in its journal (any more).")
-    advice, problem = None, ""
+        raise HTTPException(404, "No decision with this id in its journal; older entries are removed.")
+    recommendation, problem = None, ""
     try:
-        advice = await advice_at(parts, entry)
+        recommendation = await recommendation_at(context, entry)
     except AstraFlowError as refused:
         problem = str(refused)
-    return parts.pages.page(
+    return context.pages.page(
         request,
         "decisions/decision.html",
         page="decisions",
-        shell=shell(parts.state, parts.settings),
-        view=decision_view(entry, advice, problem=problem),
+        layout=layout(context.state, context.settings),
+        view=decision_view(entry, recommendation, problem=problem),
     )
 
 
-def _asked(query: QueryParams) -> tuple[Asked, str]:
-    """What the address asks for. What cannot be understood asks for nothing."""
-    words = {name: query.get(name, "").strip()[:LONGEST] for name in ("pool", "kind", "actor", "source", "text")}
+def _filter_from(query: QueryParams) -> tuple[DecisionFilter, str]:
+    """Parses the filter and the cursor from the query. Invalid values are ignored."""
+    words = {
+        name: query.get(name, "").strip()[:MAX_FILTER_LENGTH] for name in ("pool", "kind", "actor", "source", "text")
+    }
     if words["source"] not in SOURCES:
         words["source"] = ""
     before = query.get("before", "")
-    return Asked(**words), before if re.match(CURSOR, before) else ""
+    return DecisionFilter(**words), before if re.match(CURSOR_PATTERN, before) else ""
 
 
-def _view(parts: Parts, asked: Asked, before: str, page: DecisionPage) -> dict[str, Any]:
-    query = _query(asked)
+def _view(context: RequestContext, filters: DecisionFilter, before: str, page: DecisionPage) -> dict[str, Any]:
+    query = _query(filters)
     shown = query | ({"before": before} if before else {})
-    status = parts.fleet_state.status
+    status = context.fleet_state.status
     return {
-        "shell": shell(parts.state, parts.settings),
-        "asked": asked,
+        "layout": layout(context.state, context.settings),
+        "filters": filters,
         "groups": decision_groups([decision_row(entry) for entry in page.entries]),
         "pools": [pool.spec.id for pool in status.pools] if status else [],
         "kinds": {kind: word for kind, (word, _) in KINDS.items()},
-        "sources": {"fleet": "people, programs, the fleet", "rule": "the rule"},
+        "sources": {"fleet": "people, programs, the fleet", "rule": "the sizing rule"},
         "rule_kinds": RULE_KINDS,
         "problems": page.problems,
-        "has_fleet": parts.fleet is not None,
-        "show_command": show_command(parts.settings),
+        "has_fleet": context.fleet is not None,
+        "web_command": web_command(context.settings),
         "is_filtered": bool(query),
         "before": before,
-        "newest": _newest(asked),
+        "newest": _newest(filters),
         "newer": 0,
-        "newer_query": urlencode(query | {"than": reached(page.entries)}),
+        "newer_query": urlencode(query | {"than": newest_cursor(page.entries)}),
         "older": f"/decisions?{urlencode(query | {'before': page.older})}" if page.older else "",
         "files": f"?{urlencode(shown)}" if shown else "",
     }
 
 
-def _query(asked: Asked) -> dict[str, str]:
-    return {name: value for name in ("pool", "kind", "source", "actor", "text") if (value := getattr(asked, name))}
+def _query(filters: DecisionFilter) -> dict[str, str]:
+    return {name: value for name in ("pool", "kind", "source", "actor", "text") if (value := getattr(filters, name))}
 
 
-def _newest(asked: Asked) -> str:
-    query = urlencode(_query(asked))
+def _newest(filters: DecisionFilter) -> str:
+    query = urlencode(_query(filters))
     return f"/decisions?{query}" if query else "/decisions"

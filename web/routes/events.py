@@ -1,4 +1,4 @@
-"""`/events`: what happened in the run, by kind; the same as a file."""
+"""`/events`: events of the run, filtered by kind; also as a file."""
 
 from dataclasses import dataclass
 from urllib.parse import urlencode
@@ -9,24 +9,24 @@ from starlette.datastructures import QueryParams
 from starlette.exceptions import HTTPException
 
 from astraflow.contract.errors import AstraFlowError
-from astraflow.contract.lookups import EventPage, EventQuery
-from web.door.roles import Need, needs
-from web.parts import PartsOf
-from web.present.events import ABOUT, KINDS, event_rows, event_sheet, plain_rows, word
-from web.present.shell import shell
-from web.reading.exports import Ending, sheet_answer
+from astraflow.contract.queries import EventPage, EventQuery
+from web.page_queries.downloads import FileFormat, sheet_response
+from web.request_context import RequestContextDep
+from web.security.roles import Permission, needs
+from web.views.events import EVENT_TOPICS, KINDS, event_rows, event_sheet, kind_label, single_event_rows
+from web.views.layout import layout
 
 router = APIRouter()
 
 PAGE_EVENTS = 100
-LONGEST = 128
-LONGEST_ORDINAL = 16
-"""Digits; what is longer is none."""
+MAX_FILTER_LENGTH = 128
+MAX_ORDINAL_DIGITS = 16
+"""Longest accepted event ordinal. Digits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """Which events; empty means any."""
+class EventFilter:
+    """Filter of events; an empty field matches all."""
 
     about: str = ""
     kind: str = ""
@@ -35,63 +35,66 @@ class Asked:
 
     @property
     def filter(self) -> EventQuery:
-        """The same as dataflow is asked."""
-        kinds = (self.kind,) if self.kind else ABOUT[self.about][1] if self.about else ()
+        """Returns the query for dataflow."""
+        kinds = (self.kind,) if self.kind else EVENT_TOPICS[self.about][1] if self.about else ()
         return EventQuery(
             kinds=kinds, text=self.text, before=int(self.before) if self.before else None, limit=PAGE_EVENTS
         )
 
     def address(self, **other: str) -> str:
-        """Of the same list, or one that differs so."""
+        """Returns the address of the list with this filter, changed by `other`."""
         values = {"about": self.about, "kind": self.kind, "text": self.text, "before": self.before} | other
         query = urlencode({name: value for name, value in values.items() if value})
         return f"/events?{query}" if query else "/events"
 
 
 @router.get("/events")
-@needs(Need.READ)
-async def show(request: Request, parts: PartsOf) -> Response:
-    """One page of what was asked for, newest first."""
-    asked = _asked(request.query_params)
-    found, problem = EventPage(events=(), has_older=False), ""
+@needs(Permission.READ)
+async def show(request: Request, context: RequestContextDep) -> Response:
+    """Shows one page of the events that match the filter, newest first."""
+    filters = _filter_from(request.query_params)
+    event_page, problem = EventPage(events=(), has_older=False), ""
     try:
-        found = await parts.control.events(asked.filter)
+        event_page = await context.control.events(filters.filter)
     except AstraFlowError as refused:
         problem = str(refused)
-    return parts.pages.page(
+    return context.pages.page(
         request,
         "overview/events.html",
         page="overview",
-        shell=shell(parts.state, parts.settings),
-        asked=asked,
-        events=plain_rows(found.events) if asked.kind else event_rows(found.events),
-        abouts=[(name, label, asked.address(about=name, kind="", before="")) for name, (label, _) in ABOUT.items()],
-        kinds=[(kind, word(kind)) for kind in KINDS],
+        layout=layout(context.state, context.settings),
+        filters=filters,
+        events=single_event_rows(event_page.events) if filters.kind else event_rows(event_page.events),
+        abouts=[
+            (name, label, filters.address(about=name, kind="", before="")) for name, (label, _) in EVENT_TOPICS.items()
+        ],
+        kinds=[(kind, kind_label(kind)) for kind in KINDS],
         problem=problem,
-        older=asked.address(before=str(found.events[-1].ordinal)) if found.has_older else "",
-        files=asked.address().removeprefix("/events"),
+        older=filters.address(before=str(event_page.events[-1].ordinal)) if event_page.has_older else "",
+        files=filters.address().removeprefix("/events"),
     )
 
 
 @router.get("/events.{ending}")
-@needs(Need.READ)
-async def take(request: Request, parts: PartsOf, ending: Ending) -> Response:
-    """The events behind the page with the same filters, each by itself."""
+@needs(Permission.READ)
+async def export(request: Request, context: RequestContextDep, ending: FileFormat) -> Response:
+    """Returns the events of the page with the same filter, one row per event, as a file."""
     try:
-        page = await parts.control.events(_asked(request.query_params).filter)
+        page = await context.control.events(_filter_from(request.query_params).filter)
     except AstraFlowError as refused:
         raise HTTPException(503, f"Events cannot be read now: {refused}") from refused
-    return sheet_answer(event_sheet(page.events), ending)
+    return sheet_response(event_sheet(page.events), ending)
 
 
-def _asked(query: QueryParams) -> Asked:
-    """What the address asks for. What cannot be understood asks for nothing."""
-    given = {
-        name: query.get(name, "").replace("\0", "").strip()[:LONGEST] for name in ("about", "kind", "text", "before")
+def _filter_from(query: QueryParams) -> EventFilter:
+    """Parses the filter from the query. Invalid values are ignored."""
+    values = {
+        name: query.get(name, "").replace("\0", "").strip()[:MAX_FILTER_LENGTH]
+        for name in ("about", "kind", "text", "before")
     }
-    if given["about"] not in ABOUT:
-        given["about"] = ""
-    before = given["before"]
-    if not (before.isascii() and before.isdecimal() and len(before) < LONGEST_ORDINAL):
-        given["before"] = ""
-    return Asked(**given)
+    if values["about"] not in EVENT_TOPICS:
+        values["about"] = ""
+    before = values["before"]
+    if not (before.isascii() and before.isdecimal() and len(before) < MAX_ORDINAL_DIGITS):
+        values["before"] = ""
+    return EventFilter(**values)

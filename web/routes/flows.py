@@ -1,4 +1,4 @@
-"""`/flows/{id}`, `/policies/{id}`: pausing a flow and letting it go on, and changing plug-ins."""
+"""`/flows/{id}`, `/policies/{id}`: pauses and resumes flows, and changes plugins."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -10,39 +10,46 @@ from starlette.exceptions import HTTPException
 
 from astraflow.contract.errors import AstraFlowError, InvalidInput
 from astraflow.contract.ids import FlowId
-from astraflow.contract.plugins import PluginChange, Seam
+from astraflow.contract.plugins import PluginChange, PluginSlot
 from astraflow.contract.reports import FlowReport, StreamReport
 from web.accounts.viewer import Viewer
-from web.acts import flows as flow_acts
-from web.acts.fleet import form_key
-from web.acts.plugin_form import PluginForm, differs, flow_form, sampler_form, wanted_filters, wanted_single
-from web.acts.steering import NO_REASON, told
-from web.door.flash import Flash, Undo
-from web.door.roles import Need, On, needs
-from web.parts import Parts, PartsOf, ViewerOf
-from web.present.shell import shell
+from web.commands import flows as flow_commands
+from web.commands.fleet import form_key
+from web.commands.plugin_form import (
+    PluginForm,
+    changes_plugins,
+    flow_form,
+    requested_filters,
+    requested_plugin,
+    sampler_form,
+)
+from web.commands.redirects import DEFAULT_REASON, redirect_with_flash
+from web.request_context import RequestContext, RequestContextDep, ViewerDep
+from web.security.flash import Flash, Undo
+from web.security.roles import Permission, ResourceKind, needs
+from web.views.layout import layout
 
 router = APIRouter()
 
 Back = Literal["", "dataflow"]
-"""The page that asked: the overview or the dataflow's."""
+"""Page to return to: empty for the overview, `dataflow` for the dataflow page."""
 
-MOST_FIELDS = 100
+MAX_FIELDS = 100
 
 
 @router.get("/flows/{flow:path}/pause")
-@needs(Need.OPERATE, on=On.RUN)
-async def ask_pause(request: Request, parts: PartsOf, flow: str, back: Back = "") -> Response:
-    """Say what pausing would do, and ask."""
-    return parts.pages.page(
+@needs(Permission.OPERATE, on=ResourceKind.RUN)
+async def ask_pause(request: Request, context: RequestContextDep, flow: str, back: Back = "") -> Response:
+    """Shows the confirmation page for pausing a flow."""
+    return context.pages.page(
         request,
         "confirm.html",
         page="dataflow",
-        shell=shell(parts.state, parts.settings),
+        layout=layout(context.state, context.settings),
         title=f"Pause flow {FlowId(flow)}?",
         sentence=(
-            "No new group is issued; what is leased is finished and kept. The trainer goes on with what is buffered, "
-            "then waits. You can resume at any time, nothing is lost."
+            "No new group is issued; leased tasks finish and their results are kept. The trainer consumes the buffer, "
+            "then waits. You can resume at any time; nothing is lost."
         ),
         action=f"{request.url.path}{f'?back={back}' if back else ''}",
         button="Pause flow",
@@ -52,120 +59,135 @@ async def ask_pause(request: Request, parts: PartsOf, flow: str, back: Back = ""
 
 
 @router.post("/flows/{flow:path}/pause")
-@needs(Need.OPERATE, on=On.RUN)
-async def pause(parts: PartsOf, viewer: ViewerOf, flow: str, back: Back = "", reason: str = Form("")) -> Response:
-    """Stop issuing."""
-    return await _set(parts, flow, is_paused=True, viewer=viewer, reason=reason, back=back)
+@needs(Permission.OPERATE, on=ResourceKind.RUN)
+async def pause(
+    context: RequestContextDep, viewer: ViewerDep, flow: str, back: Back = "", reason: str = Form("")
+) -> Response:
+    """Pauses the flow: no new group is issued."""
+    return await _set(context, flow, is_paused=True, viewer=viewer, reason=reason, back=back)
 
 
 @router.post("/flows/{flow:path}/resume")
-@needs(Need.OPERATE, on=On.RUN)
-async def resume(parts: PartsOf, viewer: ViewerOf, flow: str, back: Back = "", reason: str = Form("")) -> Response:
-    """Go on issuing."""
-    return await _set(parts, flow, is_paused=False, viewer=viewer, reason=reason, back=back)
+@needs(Permission.OPERATE, on=ResourceKind.RUN)
+async def resume(
+    context: RequestContextDep, viewer: ViewerDep, flow: str, back: Back = "", reason: str = Form("")
+) -> Response:
+    """Resumes the flow."""
+    return await _set(context, flow, is_paused=False, viewer=viewer, reason=reason, back=back)
 
 
 @router.get("/flows/{flow:path}/plugins")
-@needs(Need.OPERATE, on=On.RUN)
-async def ask_plugins(request: Request, parts: PartsOf, flow: str) -> Response:
-    """The form: which selector and filters are in force, and which are wanted."""
-    return _form_page(request, parts, flow_form(_flow(parts, flow), action=request.url.path))
+@needs(Permission.OPERATE, on=ResourceKind.RUN)
+async def ask_plugins(request: Request, context: RequestContextDep, flow: str) -> Response:
+    """Shows the form with the active and the planned selector and filters."""
+    return _form_page(request, context, flow_form(_flow(context, flow), action=request.url.path))
 
 
 @router.post("/flows/{flow:path}/plugins")
-@needs(Need.OPERATE, on=On.RUN)
-async def change_plugins(request: Request, parts: PartsOf, viewer: ViewerOf, flow: str) -> Response:
-    """Plan what differs from what is to come."""
-    form, now = await _fields(request), _flow(parts, flow)
+@needs(Permission.OPERATE, on=ResourceKind.RUN)
+async def change_plugins(request: Request, context: RequestContextDep, viewer: ViewerDep, flow: str) -> Response:
+    """Plans the selector and filters that differ from the active or planned ones."""
+    form, flow_report = await _fields(request), _flow(context, flow)
 
     def change() -> PluginChange:
-        selector, filters = wanted_single(form, Seam.SELECTOR), wanted_filters(form)
-        has_other = selector is not None and differs(Seam.SELECTOR, [selector], [now.selector], now.planned)
+        selector, filters = requested_plugin(form, PluginSlot.SELECTOR), requested_filters(form)
+        has_other = selector is not None and changes_plugins(
+            PluginSlot.SELECTOR, [selector], [flow_report.selector], flow_report.planned
+        )
         return PluginChange(
-            flow=now.id,
+            flow=flow_report.id,
             selector=selector if has_other else None,
-            filters=filters if differs(Seam.FILTERS, filters, now.filters, now.planned) else None,
+            filters=filters
+            if changes_plugins(PluginSlot.FILTERS, filters, flow_report.filters, flow_report.planned)
+            else None,
             actor=viewer.name,
             reason=_reason(form),
         )
 
-    return await _change(parts, viewer, change)
+    return await _change(context, viewer, change)
 
 
 @router.get("/policies/{policy:path}/sampler")
-@needs(Need.OPERATE, on=On.RUN)
-async def ask_sampler(request: Request, parts: PartsOf, policy: str) -> Response:
-    """The same for the sampler of a policy's stream."""
-    return _form_page(request, parts, sampler_form(_stream(parts, policy), action=request.url.path))
+@needs(Permission.OPERATE, on=ResourceKind.RUN)
+async def ask_sampler(request: Request, context: RequestContextDep, policy: str) -> Response:
+    """Shows the form with the sampler of a policy's stream."""
+    return _form_page(request, context, sampler_form(_stream(context, policy), action=request.url.path))
 
 
 @router.post("/policies/{policy:path}/sampler")
-@needs(Need.OPERATE, on=On.RUN)
-async def change_sampler(request: Request, parts: PartsOf, viewer: ViewerOf, policy: str) -> Response:
-    """Plan it if it differs."""
-    form, now = await _fields(request), _stream(parts, policy)
+@needs(Permission.OPERATE, on=ResourceKind.RUN)
+async def change_sampler(request: Request, context: RequestContextDep, viewer: ViewerDep, policy: str) -> Response:
+    """Plans the sampler if it differs from the active or planned one."""
+    form, stream = await _fields(request), _stream(context, policy)
 
     def change() -> PluginChange:
-        sampler = wanted_single(form, Seam.SAMPLER)
-        has_other = sampler is not None and differs(Seam.SAMPLER, [sampler], [now.sampler], now.planned)
+        sampler = requested_plugin(form, PluginSlot.SAMPLER)
+        has_other = sampler is not None and changes_plugins(
+            PluginSlot.SAMPLER, [sampler], [stream.sampler], stream.planned
+        )
         return PluginChange(
-            policy=now.policy, sampler=sampler if has_other else None, actor=viewer.name, reason=_reason(form)
+            policy=stream.policy, sampler=sampler if has_other else None, actor=viewer.name, reason=_reason(form)
         )
 
-    return await _change(parts, viewer, change)
+    return await _change(context, viewer, change)
 
 
-async def _set(parts: Parts, flow: str, *, is_paused: bool, viewer: Viewer, reason: str, back: str) -> Response:
+async def _set(
+    context: RequestContext, flow: str, *, is_paused: bool, viewer: Viewer, reason: str, back: str
+) -> Response:
     key = form_key(flow, is_paused, time.time_ns())
-    asked = flow_acts.pause_flow(parts, viewer, FlowId(flow), is_paused=is_paused, key=key, reason=reason)
+    pause_call = flow_commands.pause_flow(context, viewer, FlowId(flow), is_paused=is_paused, key=key, reason=reason)
     try:
-        flash = Flash(text=await asked, tone="good", undo=Undo.RESUME if is_paused else None, of=flow)
+        flash = Flash(text=await pause_call, tone="good", undo=Undo.RESUME if is_paused else None, of=flow)
     except AstraFlowError as problem:
-        flash = Flash(text=f"The flow was left as it is: {problem}", tone="bad")
-    return told(flash, back=f"/{back}")
+        flash = Flash.failure("The flow was not changed", problem)
+    return redirect_with_flash(flash, page=f"/{back}")
 
 
-async def _change(parts: Parts, viewer: Viewer, read: Callable[[], PluginChange]) -> Response:
+async def _change(context: RequestContext, viewer: Viewer, read: Callable[[], PluginChange]) -> Response:
     try:
         change = read()
-        if not change.wanted():
-            raise InvalidInput("that is what is in force, or planned, already")
-        said = await flow_acts.change_plugins(parts, viewer, change, key=form_key(time.time_ns()))
-        return told(Flash(text=said, tone="good"), back="/dataflow")
+        if not change.specs_by_slot():
+            raise InvalidInput(
+                "cannot change plugins: these are already active or planned; choose others",
+                code="plugin.nothing_to_change",
+            )
+        message = await flow_commands.change_plugins(context, viewer, change, key=form_key(time.time_ns()))
+        return redirect_with_flash(Flash(text=message, tone="good"), page="/dataflow")
     except AstraFlowError as problem:
-        return told(Flash(text=f"Nothing is changed: {problem}", tone="bad"), back="/dataflow")
+        return redirect_with_flash(Flash.failure("Nothing was changed", problem), page="/dataflow")
 
 
-def _form_page(request: Request, parts: Parts, form: PluginForm) -> Response:
-    return parts.pages.page(
+def _form_page(request: Request, context: RequestContext, form: PluginForm) -> Response:
+    return context.pages.page(
         request,
         "dataflow/plugins.html",
         page="dataflow",
-        shell=shell(parts.state, parts.settings),
+        layout=layout(context.state, context.settings),
         form=form,
     )
 
 
 async def _fields(request: Request) -> Mapping[str, Sequence[str]]:
-    form = await request.form(max_fields=MOST_FIELDS)
+    form = await request.form(max_fields=MAX_FIELDS)
     return {name: [str(value) for value in form.getlist(name)] for name in form}
 
 
 def _reason(form: Mapping[str, Sequence[str]]) -> str:
-    return "".join(form.get("reason", ())).strip()[:200] or NO_REASON
+    return "".join(form.get("reason", ())).strip()[:200] or DEFAULT_REASON
 
 
-def _flow(parts: Parts, name: str) -> FlowReport:
-    report = parts.state.report
-    found = next((flow for flow in report.flows if flow.id == name), None) if report else None
-    if found is None:
+def _flow(context: RequestContext, name: str) -> FlowReport:
+    report = context.state.report
+    flow_report = next((flow for flow in report.flows if flow.id == name), None) if report else None
+    if flow_report is None:
         raise HTTPException(404, "The run has no such flow.")
-    return found
+    return flow_report
 
 
-def _stream(parts: Parts, name: str) -> StreamReport:
-    report = parts.state.report
-    found = next((stream for stream in report.streams if stream.policy == name), None) if report else None
-    if found is None:
+def _stream(context: RequestContext, name: str) -> StreamReport:
+    report = context.state.report
+    stream_report = next((stream for stream in report.streams if stream.policy == name), None) if report else None
+    if stream_report is None:
         raise HTTPException(404, "The run has no such policy.")
-    return found
+    return stream_report

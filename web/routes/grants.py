@@ -1,4 +1,4 @@
-"""`/settings/grants`: giving roles on one run or pool, and taking them back. `web.routes.settings` shows them."""
+"""`/settings/grants`: grants and revokes roles on one run or pool. `web.routes.settings` lists the grants."""
 
 import re
 from typing import Annotated
@@ -7,75 +7,75 @@ from fastapi import APIRouter, Form, Path, Request
 from fastapi.responses import Response
 
 from astraflow.contract.errors import AstraFlowError, InvalidInput
-from web.acts.steering import told
-from web.door.flash import Flash
-from web.door.places import Grant, Place
-from web.door.roles import Need, needs
-from web.parts import PartsOf, ViewerOf
-from web.present.shell import shell
+from web.commands.redirects import redirect_with_flash
+from web.request_context import RequestContextDep, ViewerDep
 from web.routes.settings import Reason, role_of
+from web.security.flash import Flash
+from web.security.resources import Grant, Resource
+from web.security.roles import Permission, needs
+from web.views.layout import layout
 
 router = APIRouter()
 
-BACK = "/settings#grants"
+RETURN_PATH = "/settings#grants"
 
 HOLDER = re.compile(r"([0-9]{1,15})(?::([0-9]{1,15}))?")
-"""A user's id, and the id of one of their tokens when it is that."""
+"""User id, followed by `:` and a token id when the holder is one of the user's tokens."""
 
 GrantNumber = Annotated[int, Path(ge=0, le=2**53)]
-"""Databases keep no larger ones."""
+"""Bounded to the integers that the database stores exactly."""
 
 
 @router.post("/settings/grants")
-@needs(Need.ADMINISTER)
-async def give(
-    parts: PartsOf,
-    viewer: ViewerOf,
+@needs(Permission.ADMINISTER)
+async def grant(
+    context: RequestContextDep,
+    viewer: ViewerDep,
     holder: str = Form(""),
     role: str = Form(""),
-    place: str = Form(""),
+    resource: str = Form(""),
     pool: str = Form(""),
     reason: Reason = "",
 ) -> Response:
-    """Grant a role on a run or a pool. place: the run's name (`run` says which run the page shows)."""
+    """Grants a role on a run or a pool. resource: the run's name (`run` is the query parameter for the shown run)."""
     try:
-        found = HOLDER.fullmatch(holder)
-        if found is None:
-            raise InvalidInput("choose a user, or one of their tokens")
-        granted = Grant(role=role_of(role), place=Place(run=place.strip(), pool=pool.strip()))
-        token_id = int(found[2]) if found[2] else None
-        await parts.accounts.grants.give(
-            int(found[1]), granted.role, granted.place, by=viewer, token_id=token_id, reason=reason
+        holder_match = HOLDER.fullmatch(holder)
+        if holder_match is None:
+            raise InvalidInput("cannot grant a role: no user or token is selected; select one", code="grant.no_holder")
+        granted = Grant(role=role_of(role), resource=Resource(run=resource.strip(), pool=pool.strip()))
+        token_id = int(holder_match[2]) if holder_match[2] else None
+        await context.accounts.grants.grant(
+            int(holder_match[1]), granted.role, granted.resource, by=viewer, token_id=token_id, reason=reason
         )
     except AstraFlowError as problem:
-        return told(Flash(text=f"Nothing was granted: {problem}", tone="bad"), back=BACK)
-    return told(Flash(text=f"Granted: {granted.words}", tone="good"), back=BACK)
+        return redirect_with_flash(Flash.failure("Nothing was granted", problem), page=RETURN_PATH)
+    return redirect_with_flash(Flash(text=f"Granted: {granted.description}", tone="good"), page=RETURN_PATH)
 
 
-@router.get("/settings/grants/{grant_id}/take")
-@needs(Need.ADMINISTER)
-async def ask_take(request: Request, parts: PartsOf, grant_id: GrantNumber) -> Response:
-    """Say what taking a grant back does, and ask."""
-    return parts.pages.page(
+@router.get("/settings/grants/{grant_id}/revoke")
+@needs(Permission.ADMINISTER)
+async def ask_revoke(request: Request, context: RequestContextDep, grant_id: GrantNumber) -> Response:
+    """Shows the confirmation page for revoking a grant."""
+    return context.pages.page(
         request,
         "confirm.html",
         page="settings",
-        shell=shell(parts.state, parts.settings),
-        title="Take this grant back?",
-        sentence="From the next request on they have there what they have everywhere. What they changed stays.",
+        layout=layout(context.state, context.settings),
+        title="Revoke this grant?",
+        sentence="From the next request on, only the holder's global role applies there. Past changes stay.",
         action=request.url.path,
-        button="Take back",
+        button="Revoke",
         back="/settings",
         tone="bad",
     )
 
 
-@router.post("/settings/grants/{grant_id}/take")
-@needs(Need.ADMINISTER)
-async def take(parts: PartsOf, viewer: ViewerOf, grant_id: GrantNumber, reason: Reason = "") -> Response:
-    """Take a grant back."""
+@router.post("/settings/grants/{grant_id}/revoke")
+@needs(Permission.ADMINISTER)
+async def revoke(context: RequestContextDep, viewer: ViewerDep, grant_id: GrantNumber, reason: Reason = "") -> Response:
+    """Revokes a grant."""
     try:
-        said = await parts.accounts.grants.take(grant_id, by=viewer, reason=reason)
+        message = await context.accounts.grants.revoke(grant_id, by=viewer, reason=reason)
     except AstraFlowError as problem:
-        return told(Flash(text=f"Nothing was taken back: {problem}", tone="bad"), back=BACK)
-    return told(Flash(text=said, tone="good"), back=BACK)
+        return redirect_with_flash(Flash.failure("Nothing was revoked", problem), page=RETURN_PATH)
+    return redirect_with_flash(Flash(text=message, tone="good"), page=RETURN_PATH)

@@ -1,4 +1,4 @@
-"""`/runs/new` and `/launches`: starting runs from their recipes, and looking after those that were."""
+"""`/runs/new` and `/launches`: launches runs from recipes, and stops, resumes and shows launched runs."""
 
 from collections.abc import Iterable
 
@@ -7,118 +7,122 @@ from fastapi.responses import JSONResponse, RedirectResponse, Response
 
 from astraflow.contract.errors import AstraFlowError, InvalidInput
 from web.accounts.viewer import Viewer
-from web.acts.steering import NO_REASON, told
-from web.door.flash import Flash
-from web.door.roles import Need, On, needs
-from web.launching import acts, choosing
-from web.launching.choosing import Purpose, Wish
-from web.launching.launcher import tail
+from web.commands.redirects import DEFAULT_REASON, redirect_with_flash
+from web.launching import commands, launch_choice
+from web.launching.launch_choice import LaunchRequest, Purpose
+from web.launching.launch_source import launch_source
+from web.launching.launcher import log_tail
 from web.launching.options import LaunchOptions
-from web.launching.sources import source_of
-from web.parts import RUN_COOKIE, Parts, PartsOf, ViewerOf
-from web.present.launches import SET, LaunchChoice, launch_view
-from web.present.shell import shell
+from web.request_context import RUN_COOKIE, RequestContext, RequestContextDep, ViewerDep
+from web.security.flash import Flash
+from web.security.roles import Permission, ResourceKind, needs
+from web.views.launches import SETTING_PREFIX, LaunchChoice, launch_view
+from web.views.layout import layout
 
 router = APIRouter()
 
 
 @router.get("/runs/new")
-@needs(Need.OPERATE)
-async def new(request: Request, parts: PartsOf, viewer: ViewerOf, recipe: str = "", of: str = "") -> Response:
-    """The recipes; with one chosen (or `of` an earlier run), its form. A link fills in no setting."""
-    frame = shell(parts.state, parts.settings)
+@needs(Permission.OPERATE)
+async def new(
+    request: Request, context: RequestContextDep, viewer: ViewerDep, recipe: str = "", of: str = ""
+) -> Response:
+    """Lists the recipes; with a recipe (or `of` an earlier run) shows its form. A link cannot preset settings."""
+    frame = layout(context.state, context.settings)
     if not recipe and not of:
-        cards = await parts.catalogue.cards()
-        return parts.pages.page(request, "launches/recipes.html", page="runs", shell=frame, cards=cards)
-    choice = await choosing.plain(parts, viewer, await source_of(parts, recipe, of))
-    return parts.pages.page(request, "launches/new.html", page="runs", shell=frame, choice=choice)
+        cards = await context.catalogue.cards()
+        return context.pages.page(request, "launches/recipes.html", page="runs", layout=frame, cards=cards)
+    choice = await launch_choice.default_choice(context, viewer, await launch_source(context, recipe, of))
+    return context.pages.page(request, "launches/new.html", page="runs", layout=frame, choice=choice)
 
 
 @router.post("/runs/new/preview")
-@needs(Need.OPERATE)
-async def preview(request: Request, parts: PartsOf, viewer: ViewerOf) -> Response:
-    """What would come of the form as it is filled in, alone."""
-    choice = await _chosen(request, parts, viewer, Purpose.PREVIEW)
-    return parts.pages.page(request, "launches/_preview.html", choice=choice, status=403 if choice.refusals else 200)
+@needs(Permission.OPERATE)
+async def preview(request: Request, context: RequestContextDep, viewer: ViewerDep) -> Response:
+    """Returns the preview of the launch for the current form values, as a fragment."""
+    choice = await _chosen(request, context, viewer, Purpose.PREVIEW)
+    return context.pages.page(request, "launches/_preview.html", choice=choice, status=403 if choice.refusals else 200)
 
 
-@router.post("/runs/new/rehearsal")
-@needs(Need.OPERATE)
-async def rehearsal(request: Request, parts: PartsOf, viewer: ViewerOf) -> Response:
-    """What the providers of its fleet say to the form as it is filled in. Nothing is started."""
-    choice = await _chosen(request, parts, viewer, Purpose.REHEARSE)
-    return parts.pages.page(request, "launches/_rehearsal.html", choice=choice, status=403 if choice.refusals else 200)
+@router.post("/runs/new/preflight")
+@needs(Permission.OPERATE)
+async def preflight(request: Request, context: RequestContextDep, viewer: ViewerDep) -> Response:
+    """Runs the providers' preflight checks for the current form values. No instance is started."""
+    choice = await _chosen(request, context, viewer, Purpose.PREFLIGHT)
+    return context.pages.page(
+        request, "launches/_preflight.html", choice=choice, status=403 if choice.refusals else 200
+    )
 
 
 @router.post("/runs/new")
-@needs(Need.OPERATE)
-async def launch(request: Request, parts: PartsOf, viewer: ViewerOf) -> Response:
-    """Start the run, and go to its page; with `check`, or when something is wrong, show the form."""
-    given = _given((await request.form()).multi_items())
+@needs(Permission.OPERATE)
+async def launch(request: Request, context: RequestContextDep, viewer: ViewerDep) -> Response:
+    """Launches the run and redirects to its page; with `check`, or with invalid settings, shows the form."""
+    given = _form_values((await request.form()).multi_items())
     is_check = "check" in given
-    choice = await _chosen(request, parts, viewer, Purpose.REHEARSE if is_check else Purpose.LAUNCH)
+    choice = await _chosen(request, context, viewer, Purpose.PREFLIGHT if is_check else Purpose.LAUNCH)
     if is_check or not choice.is_ready:
-        frame = shell(parts.state, parts.settings)
-        return parts.pages.page(
-            request, "launches/new.html", page="runs", shell=frame, choice=choice, status=choice.status
+        frame = layout(context.state, context.settings)
+        return context.pages.page(
+            request, "launches/new.html", page="runs", layout=frame, choice=choice, status=choice.status
         )
     try:
-        name = await acts.launch(parts, viewer, choice, reason=given.get("reason", ""), key=given.get("key", ""))
+        name = await commands.launch(context, viewer, choice, reason=given.get("reason", ""), key=given.get("key", ""))
     except AstraFlowError as problem:
-        return told(Flash(text=f"The run was not launched: {problem}", tone="bad"), back="/runs/new")
-    return told(Flash(text=f"The run {name} was launched", tone="good"), back=f"/launches/{name}")
+        return redirect_with_flash(Flash.failure("The run was not launched", problem), page="/runs/new")
+    return redirect_with_flash(Flash(text=f"The run {name} was launched", tone="good"), page=f"/launches/{name}")
 
 
 @router.get("/launches/{name}")
-@needs(Need.READ)
-async def show(request: Request, parts: PartsOf, name: str, program: str = "") -> Response:
-    """A launched run: how it stands, and its logs."""
-    view = launch_view(await parts.launcher.launch(name), program)
-    return parts.pages.page(
+@needs(Permission.READ)
+async def show(request: Request, context: RequestContextDep, name: str, program: str = "") -> Response:
+    """Shows the state and the logs of a launched run."""
+    view = launch_view(await context.launcher.launch(name), program)
+    return context.pages.page(
         request,
         "launches/launch.html",
         page="runs",
-        shell=shell(parts.state, parts.settings),
+        layout=layout(context.state, context.settings),
         view=view,
-        admins=await parts.accounts.users.admins(),
+        admins=await context.accounts.users.admins(),
     )
 
 
 @router.get("/launches/{name}/state")
-@needs(Need.READ)
-async def show_state(request: Request, parts: PartsOf, name: str) -> Response:
-    """How it stands, alone."""
-    return parts.pages.page(
+@needs(Permission.READ)
+async def show_state(request: Request, context: RequestContextDep, name: str) -> Response:
+    """Returns the state of a launched run, as a fragment."""
+    return context.pages.page(
         request,
         "launches/_state.html",
-        view=launch_view(await parts.launcher.launch(name), ""),
-        admins=await parts.accounts.users.admins(),
+        view=launch_view(await context.launcher.launch(name), ""),
+        admins=await context.accounts.users.admins(),
     )
 
 
 @router.get("/launches/{name}/log")
-@needs(Need.READ)
-async def log(parts: PartsOf, name: str, program: str = "launch", after: int | None = None) -> Response:
-    """The end of one process's log, or what came after a place in it."""
-    launched = await parts.launcher.launch(name)
-    text, end = tail(launched.folder, program, after=after)
+@needs(Permission.READ)
+async def log(context: RequestContextDep, name: str, program: str = "launch", after: int | None = None) -> Response:
+    """Returns the end of one process's log, or the text after the byte offset `after`."""
+    launched = await context.launcher.launch(name)
+    text, end = log_tail(launched.folder, program, after=after)
     return JSONResponse({"program": program, "text": text, "end": end})
 
 
 @router.get("/launches/{name}/stop")
-@needs(Need.OPERATE, on=On.LAUNCH)
-async def ask_stop(request: Request, parts: PartsOf, name: str) -> Response:
-    """Say what stopping does, and ask."""
-    launched = await parts.launcher.launch(name)
-    return parts.pages.page(
+@needs(Permission.OPERATE, on=ResourceKind.LAUNCH)
+async def ask_stop(request: Request, context: RequestContextDep, name: str) -> Response:
+    """Shows the confirmation page for stopping a run."""
+    launched = await context.launcher.launch(name)
+    return context.pages.page(
         request,
         "confirm.html",
         page="runs",
-        shell=shell(parts.state, parts.settings),
+        layout=layout(context.state, context.settings),
         title=f"Stop {launched.name}?",
         sentence=(
-            "Its nodes hand back what they have begun, and all its processes end. Nothing that was accepted is lost: "
-            "it can be resumed."
+            "Its nodes return unfinished tasks, and all its processes end. Accepted results are kept: "
+            "the run can be resumed."
         ),
         action=request.url.path,
         button="Stop run",
@@ -128,78 +132,86 @@ async def ask_stop(request: Request, parts: PartsOf, name: str) -> Response:
 
 
 @router.post("/launches/{name}/stop")
-@needs(Need.OPERATE, on=On.LAUNCH)
-async def stop(parts: PartsOf, viewer: ViewerOf, name: str, reason: str = Form("")) -> Response:
-    """Ask it to end."""
+@needs(Permission.OPERATE, on=ResourceKind.LAUNCH)
+async def stop(context: RequestContextDep, viewer: ViewerDep, name: str, reason: str = Form("")) -> Response:
+    """Requests that the run stops."""
     try:
-        await acts.stop(parts, viewer, name, reason=reason)
+        await commands.stop(context, viewer, name, reason=reason)
     except AstraFlowError as problem:
-        return told(Flash(text=f"The run was not stopped: {problem}", tone="bad"), back=f"/launches/{name}")
-    return told(Flash(text=f"{name} was asked to end", tone="good"), back=f"/launches/{name}")
+        return redirect_with_flash(Flash.failure("The run was not stopped", problem), page=f"/launches/{name}")
+    return redirect_with_flash(Flash(text=f"{name} is stopping", tone="good"), page=f"/launches/{name}")
 
 
 @router.post("/launches/{name}/resume")
-@needs(Need.OPERATE, on=On.LAUNCH)
-async def resume(parts: PartsOf, viewer: ViewerOf, name: str) -> Response:
-    """Let it go on where it was."""
+@needs(Permission.OPERATE, on=ResourceKind.LAUNCH)
+async def resume(context: RequestContextDep, viewer: ViewerDep, name: str) -> Response:
+    """Resumes the run from where it stopped."""
     try:
-        await acts.resume(parts, viewer, name, reason=NO_REASON)
+        await commands.resume(context, viewer, name, reason=DEFAULT_REASON)
     except AstraFlowError as problem:
-        return told(Flash(text=f"The run was not resumed: {problem}", tone="bad"), back=f"/launches/{name}")
-    return told(Flash(text=f"{name} goes on where it was", tone="good"), back=f"/launches/{name}")
+        return redirect_with_flash(Flash.failure("The run was not resumed", problem), page=f"/launches/{name}")
+    return redirect_with_flash(Flash(text=f"{name} is resuming", tone="good"), page=f"/launches/{name}")
 
 
 @router.post("/runs/watch")
-@needs(Need.READ)
-async def watch(parts: PartsOf, name: str = Form(max_length=200), next: str = Form("/")) -> Response:  # noqa: A002 (the field's name)
-    """Show another of the runs that are followed, in this browser."""
-    if parts.followed.named(name).name != name:
-        return told(
-            Flash(text=f"The run {name} is not followed: it has ended, or has not begun", tone="bad"), back="/runs"
+@needs(Permission.READ)
+async def watch(context: RequestContextDep, name: str = Form(max_length=200), next: str = Form("/")) -> Response:  # noqa: A002 (the field's name)
+    """Selects, for this browser, which of the followed runs the pages show."""
+    if context.followed.by_name(name).name != name:
+        return redirect_with_flash(
+            Flash(text=f"The run {name} is not followed: it has ended or has not started", tone="bad"), page="/runs"
         )
     response = RedirectResponse(next if next.startswith("/") and not next.startswith("//") else "/", 303)
-    response.set_cookie(RUN_COOKIE, name, httponly=True, samesite="lax", secure=parts.settings.is_https, path="/")
+    response.set_cookie(RUN_COOKIE, name, httponly=True, samesite="lax", secure=context.settings.is_https, path="/")
     return response
 
 
-def _given(items: Iterable[tuple[str, object]]) -> dict[str, str]:
-    """The fields of a form. Those of one name are a list, in their order; what is empty is left out of it."""
+def _form_values(items: Iterable[tuple[str, object]]) -> dict[str, str]:
+    """Returns the form's fields. Repeated fields are joined into a comma-separated list, without empty values."""
     texts: dict[str, list[str]] = {}
     for key, value in items:
         texts.setdefault(key, []).append(str(value))
-    return {key: found[0] if len(found) == 1 else ", ".join(filter(None, found)) for key, found in texts.items()}
+    return {key: values[0] if len(values) == 1 else ", ".join(filter(None, values)) for key, values in texts.items()}
 
 
-async def _chosen(request: Request, parts: Parts, viewer: Viewer, purpose: Purpose) -> LaunchChoice:
-    """The form of a recipe, or of an earlier run's, with what was filled in."""
-    given = _given((await request.form()).multi_items())
-    wish = Wish(
-        source=await source_of(parts, given.get("recipe", ""), given.get("of", "")),
-        values={key.removeprefix(SET): value for key, value in given.items() if key.startswith(SET)},
+async def _chosen(request: Request, context: RequestContext, viewer: Viewer, purpose: Purpose) -> LaunchChoice:
+    """Returns the launch form of a recipe or an earlier run with the submitted values."""
+    given = _form_values((await request.form()).multi_items())
+    launch_request = LaunchRequest(
+        source=await launch_source(context, given.get("recipe", ""), given.get("of", "")),
+        values={
+            key.removeprefix(SETTING_PREFIX): value for key, value in given.items() if key.startswith(SETTING_PREFIX)
+        },
         options_from=lambda usual: _options(given, usual),
         key=given.get("key", "")[:100],
         reason=given.get("reason", ""),
     )
-    return await choosing.chosen(parts, viewer, wish, purpose)
+    return await launch_choice.choose_launch(context, viewer, launch_request, purpose)
 
 
 def _options(given: dict[str, str], usual: LaunchOptions) -> LaunchOptions:
-    """What was filled in; before anything was, what is usual. A box that is not ticked is not sent."""
-    if not any(key.startswith(SET) for key in given):
+    """Returns the submitted options, or the defaults for the first display. Browsers omit unchecked boxes."""
+    if not any(key.startswith(SETTING_PREFIX) for key in given):
         usual_limit = "" if usual.limit_s is None else f"{usual.limit_s:g}"
-        given = {"limit_s": usual_limit, **_ticked(usual), **given}
+        given = {"limit_s": usual_limit, **_checked_boxes(usual), **given}
     limit = given.get("limit_s", "").strip()
     try:
         limit_s = float(limit) if limit else None
     except ValueError:
-        raise InvalidInput(f"the time limit is a number of seconds, or nothing (found {limit[:40]!r})") from None
+        raise InvalidInput(
+            f"cannot read the time limit: {limit[:40]!r} is not a number; enter seconds or leave it empty",
+            code="launch.bad_time_limit",
+        ) from None
     if limit_s is not None and not 1 <= limit_s <= 10**7:
-        raise InvalidInput("the time limit is between a second and four months")
+        raise InvalidInput(
+            f"cannot use the time limit {limit[:40]!r}: it is out of range; enter 1 to 10000000 seconds",
+            code="launch.bad_time_limit",
+        )
     return LaunchOptions(
         has_fleet=given.get("fleet") == "on", ends_by_itself=given.get("ends_by_itself") == "on", limit_s=limit_s
     )
 
 
-def _ticked(options: LaunchOptions) -> dict[str, str]:
+def _checked_boxes(options: LaunchOptions) -> dict[str, str]:
     boxes = {"fleet": options.has_fleet, "ends_by_itself": options.ends_by_itself}
     return {name: "on" for name, is_on in boxes.items() if is_on}

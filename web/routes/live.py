@@ -1,4 +1,4 @@
-"""`/live`: the WebSocket that every open page listens to."""
+"""`/live`: WebSocket that sends updates to every open page."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -8,55 +8,58 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, WebSocket, WebSocketDisconnect
 
 from web.accounts.viewer import Viewer
-from web.door.guard import CLOSED_FOR_LOGIN, cookie_of
-from web.door.roles import Need, needs
-from web.parts import Parts, PartsOf
+from web.request_context import RequestContext, RequestContextDep
+from web.security.middleware import CLOSED_FOR_LOGIN, cookie_of
+from web.security.roles import Permission, needs
 
 router = APIRouter()
 
 RECHECK_S = 60.0
-"""A session that another process ended in a shared database ends here after this, at the latest."""
+"""Seconds between checks of the session: the longest delay until a session ended by another process ends here."""
 
 SEND_S = 10.0
-"""A browser that takes nothing for so long is gone."""
+"""Seconds that one send may take before the connection is closed."""
 
 GOING_AWAY = 1012
 
-MOST_QUERY = 2000
+MAX_QUERY_LENGTH = 2000
 
 
 @router.websocket("/live")
-@needs(Need.READ)
+@needs(Permission.READ)
 async def live(
-    socket: WebSocket, parts: PartsOf, after: int = 0, rows: Annotated[str | None, Query(max_length=MOST_QUERY)] = None
+    socket: WebSocket,
+    context: RequestContextDep,
+    after: int = 0,
+    rows: Annotated[str | None, Query(max_length=MAX_QUERY_LENGTH)] = None,
 ) -> None:
-    """Send frames after a sequence until one side ends it. The browser says nothing.
+    """Sends the frames after sequence number `after` until either side closes. Messages from the browser are ignored.
 
-    rows: query of the node table that the page shows; after each frame come the texts of its rows.
+    rows: query of the node table that the page shows; each frame is followed by the texts of its rows.
     """
     await socket.accept()
     try:
         async with asyncio.TaskGroup() as tasks:
-            for work in (_send(socket, parts, after, rows), _wait_for_end(socket), _recheck(socket, parts)):
+            for work in (_send(socket, context, after, rows), _wait_for_end(socket), _recheck(socket, context)):
                 tasks.create_task(work)
     except* (_Ended, WebSocketDisconnect, TimeoutError):
-        pass  # how every live page ends
+        pass  # the normal ways in which a connection ends
 
 
 class _Ended(Exception):
-    """One of the tasks is done with the socket; the others have nothing left to do."""
+    """One of the socket's tasks has finished; the task group cancels the others."""
 
 
-async def _send(socket: WebSocket, parts: Parts, after: int, rows: str | None) -> None:
-    had = -1
-    async with aclosing(parts.hub.frames(after)) as frames:
+async def _send(socket: WebSocket, context: RequestContext, after: int, rows: str | None) -> None:
+    sent_version = -1
+    async with aclosing(context.hub.frames(after)) as frames:
         async for text in frames:
             async with asyncio.timeout(SEND_S):
                 await socket.send_text(text)
                 if rows is not None:
-                    had, more = await parts.nodes.told(rows, had)
-                    if more:
-                        await socket.send_text(more)
+                    sent_version, row_texts = await context.nodes.update_for(rows, sent_version)
+                    if row_texts:
+                        await socket.send_text(row_texts)
     await socket.close(GOING_AWAY)
     raise _Ended
 
@@ -66,31 +69,31 @@ async def _wait_for_end(socket: WebSocket) -> None:
         await socket.receive_text()
 
 
-async def _recheck(socket: WebSocket, parts: Parts) -> None:
-    """Closes the socket when its session or token ends, and when its rights change: the page then connects anew."""
+async def _recheck(socket: WebSocket, context: RequestContext) -> None:
+    """Closes the socket when its session or token ends or its rights change; the page then reconnects."""
     first: Viewer = socket.state.viewer
     code = GOING_AWAY
     while True:
-        change = parts.accounts.changes.next
-        viewer = await _viewer_now(socket, parts)
-        if viewer is None or not viewer.may(Need.READ):
+        change = context.accounts.changes.next
+        viewer = await _viewer_now(socket, context)
+        if viewer is None or not viewer.may(Permission.READ):
             code = CLOSED_FOR_LOGIN
             break
         if not viewer.has_same_rights(first):
             break
-        rest_s = min(RECHECK_S, viewer.ends_at - parts.clock.wall())
-        await _either(change.wait(), parts.clock.sleep(max(0.0, rest_s)))
+        rest_s = min(RECHECK_S, viewer.ends_at - context.clock.wall())
+        await _first_of(change.wait(), context.clock.sleep(max(0.0, rest_s)))
     await socket.close(code)
     raise _Ended
 
 
-async def _viewer_now(socket: WebSocket, parts: Parts) -> Viewer | None:
-    cookie = cookie_of(socket.headers, parts.accounts.sessions.cookie_name)
-    return await parts.accounts.viewer(socket.headers, cookie=cookie, came_from=socket.state.came_from)
+async def _viewer_now(socket: WebSocket, context: RequestContext) -> Viewer | None:
+    cookie = cookie_of(socket.headers, context.accounts.sessions.cookie_name)
+    return await context.accounts.viewer(socket.headers, cookie=cookie, came_from=socket.state.came_from)
 
 
-async def _either(*waits: Coroutine[Any, Any, Any]) -> None:
-    """Waits for the first of several."""
+async def _first_of(*waits: Coroutine[Any, Any, Any]) -> None:
+    """Waits until the first of the coroutines finishes, then cancels the others."""
     tasks = [asyncio.ensure_future(wait) for wait in waits]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -1,4 +1,4 @@
-"""`/login`: by link, by name and password, or through a provider; logging out; the theme."""
+"""`/login` by link, by name and password, or through an OpenID provider; `/logout`; `/theme`."""
 
 from urllib.parse import urlencode
 
@@ -6,13 +6,13 @@ from fastapi import APIRouter, Form, Request
 from fastapi.responses import RedirectResponse, Response
 
 from astraflow.contract.errors import AstraFlowError, NotAuthenticated, Unavailable
-from web.accounts.attempts import TooManyAttempts
-from web.accounts.provider import PROVIDER_PATH
+from web.accounts.login_attempts import TooManyAttempts
+from web.accounts.openid_provider import PROVIDER_PATH
 from web.accounts.sign_on import FLOW_S
-from web.door.addresses import local_path
-from web.door.roles import Need, needs
-from web.parts import Parts, PartsOf, ViewerOf
 from web.rendering import THEME_COOKIE, THEMES
+from web.request_context import RequestContext, RequestContextDep, ViewerDep
+from web.security.addresses import local_path
+from web.security.roles import Permission, needs
 from web.settings import SESSION_S
 
 router = APIRouter()
@@ -21,116 +21,119 @@ THEME_S = 365 * 86400
 
 
 @router.get("/login")
-@needs(Need.NOTHING)
-async def log_in(request: Request, parts: PartsOf, token: str = "", next: str = "/") -> Response:  # noqa: A002 (the name in the address)
-    """Log in with the token in the address, or ask for a name and password.
+@needs(Permission.NOTHING)
+async def log_in(request: Request, context: RequestContextDep, token: str = "", next: str = "/") -> Response:  # noqa: A002 (the name in the address)
+    """Logs in with the token in the address, or shows the form for a name and a password.
 
-    Only a browser that opens the address as a page uses the token up: not one that prefetches it, and not a page of
-    others that loads it as an image.
+    The token is consumed only when a browser opens the address as a page: a prefetch and a load as an image by
+    another site's page are refused.
     """
     target = local_path(next)
     if request.state.viewer is not None:
         return RedirectResponse(target, 303)
     if not token:
-        return _page(request, parts, target=target)
+        return _page(request, context, target=target)
     if request.headers.get("sec-fetch-dest", "document") not in ("document", "empty") or _is_prefetch(request):
         return Response(status_code=403)
     came_from: str = request.state.came_from
     try:
-        parts.accounts.attempts.begin(came_from)
-        cookie = await parts.accounts.sessions.log_in(token, came_from=came_from, browser=_browser(request))
+        context.accounts.attempts.begin(came_from)
+        cookie = await context.accounts.sessions.log_in(token, came_from=came_from, browser=_browser(request))
     except NotAuthenticated as problem:
-        return _page(request, parts, target=target, link_problem=str(problem), status=_status(problem))
-    return _let_in(parts, came_from, cookie, target)
+        return _page(request, context, target=target, link_problem=problem, status=_status(problem))
+    return _logged_in_response(context, came_from, cookie, target)
 
 
 @router.post("/login")
-@needs(Need.NOTHING)
+@needs(Permission.NOTHING)
 async def log_in_by_password(
     request: Request,
-    parts: PartsOf,
+    context: RequestContextDep,
     name: str = Form(""),
     password: str = Form(""),
     next: str = Form("/"),  # noqa: A002 (the name in the form)
 ) -> Response:
-    """Log in with a name and password."""
+    """Logs in with a name and a password."""
     target, came_from = local_path(next), str(request.state.came_from)
     try:
-        parts.accounts.attempts.begin(came_from)
-        cookie = await parts.accounts.users.log_in(name, password, came_from=came_from, browser=_browser(request))
+        context.accounts.attempts.begin(came_from)
+        cookie = await context.accounts.users.log_in(name, password, came_from=came_from, browser=_browser(request))
     except NotAuthenticated as problem:
-        return _page(request, parts, target=target, problem=str(problem), name=name, status=_status(problem))
-    return _let_in(parts, came_from, cookie, target)
+        return _page(request, context, target=target, problem=problem, name=name, status=_status(problem))
+    return _logged_in_response(context, came_from, cookie, target)
 
 
 @router.get("/login/provider")
-@needs(Need.NOTHING)
-async def begin_at_provider(request: Request, parts: PartsOf, next: str = "/") -> Response:  # noqa: A002 (the name in the address)
-    """Send the browser to the provider; it keeps what the login needs to remember."""
-    sign_on = parts.accounts.sign_on
+@needs(Permission.NOTHING)
+async def begin_at_provider(request: Request, context: RequestContextDep, next: str = "/") -> Response:  # noqa: A002 (the name in the address)
+    """Redirects the browser to the provider and stores the login's state in a cookie of the browser."""
+    sign_on = context.accounts.sign_on
     if sign_on is None:
         return RedirectResponse("/login", 303)
     try:
-        address, kept = await sign_on.begin(target=local_path(next))
+        address, login_state = await sign_on.begin(target=local_path(next))
     except Unavailable as problem:
-        return _page(request, parts, target=local_path(next), problem=str(problem), status=503)
+        return _page(request, context, target=local_path(next), problem=problem, status=503)
     response = RedirectResponse(address, 303)
     response.set_cookie(
         sign_on.cookie_name,
-        kept,
+        login_state,
         max_age=int(FLOW_S),
         httponly=True,
         samesite="lax",
-        secure=parts.settings.is_https,
+        secure=context.settings.is_https,
         path=PROVIDER_PATH,
     )
     return response
 
 
 @router.get(PROVIDER_PATH)
-@needs(Need.NOTHING)
+@needs(Permission.NOTHING)
 async def return_from_provider(
     request: Request,
-    parts: PartsOf,
+    context: RequestContextDep,
     code: str = "",
     state: str = "",
     iss: str | None = None,
     error: str = "",
 ) -> Response:
-    """Finish what was begun, with what the provider sent the browser back with."""
-    sign_on, came_from = parts.accounts.sign_on, str(request.state.came_from)
+    """Completes the login with the code and the state that the provider passed to the browser."""
+    sign_on, came_from = context.accounts.sign_on, str(request.state.came_from)
     if sign_on is None:
         return RedirectResponse("/login", 303)
-    kept = request.cookies.get(sign_on.cookie_name)
+    login_state = request.cookies.get(sign_on.cookie_name)
     response: Response
     try:
-        parts.accounts.attempts.begin(came_from)
+        context.accounts.attempts.begin(came_from)
         if error or not code:
-            raise NotAuthenticated(f"the provider did not log you in: {error[:100] or 'it sent no code'}")
+            raise NotAuthenticated(
+                f"cannot log in: the provider answered {error[:100] or 'without a code'!r}; try again",
+                code="login.provider_refused",
+            )
         cookie, target = await sign_on.finish(
-            kept, code=code, state=state, issuer=iss, came_from=came_from, browser=_browser(request)
+            login_state, code=code, state=state, issuer=iss, came_from=came_from, browser=_browser(request)
         )
-        response = _let_in(parts, came_from, cookie, target)
+        response = _logged_in_response(context, came_from, cookie, target)
     except (NotAuthenticated, Unavailable) as problem:
-        response = _page(request, parts, target="/", problem=str(problem), status=_status(problem))
+        response = _page(request, context, target="/", problem=problem, status=_status(problem))
     response.delete_cookie(sign_on.cookie_name, path=PROVIDER_PATH)
     return response
 
 
 @router.post("/logout")
-@needs(Need.OWN)
-async def log_out(parts: PartsOf, viewer: ViewerOf) -> Response:
-    """End this browser's session."""
-    await parts.accounts.sessions.revoke(viewer.session, by=viewer, of_all=False)
+@needs(Permission.OWN)
+async def log_out(context: RequestContextDep, viewer: ViewerDep) -> Response:
+    """Ends this browser's session."""
+    await context.accounts.sessions.revoke(viewer.session, by=viewer, for_all_users=False)
     response = RedirectResponse("/login", 303)
-    response.delete_cookie(parts.accounts.sessions.cookie_name, path="/")
+    response.delete_cookie(context.accounts.sessions.cookie_name, path="/")
     return response
 
 
 @router.post("/theme")
-@needs(Need.OWN)
+@needs(Permission.OWN)
 async def choose_theme(theme: str = Form(), next: str = Form("/")) -> Response:  # noqa: A002 (the name in the form)
-    """Remember light, dark, or as the system has it, in this browser only."""
+    """Stores the theme (light, dark or the system's) in a cookie of this browser."""
     response = RedirectResponse(local_path(next), 303)
     if theme in THEMES:
         response.set_cookie(THEME_COOKIE, theme, max_age=THEME_S, samesite="lax", path="/")
@@ -139,20 +142,20 @@ async def choose_theme(theme: str = Form(), next: str = Form("/")) -> Response: 
 
 def _page(
     request: Request,
-    parts: Parts,
+    context: RequestContext,
     *,
     target: str,
-    problem: str = "",
-    link_problem: str = "",
+    problem: AstraFlowError | None = None,
+    link_problem: AstraFlowError | None = None,
     name: str = "",
     status: int = 200,
 ) -> Response:
-    sign_on = parts.accounts.sign_on
-    return parts.pages.page(
+    sign_on = context.accounts.sign_on
+    return context.pages.page(
         request,
         "login.html",
-        problem=problem,
-        link_problem=link_problem,
+        problem=problem or link_problem,
+        is_link_problem=link_problem is not None,
         name=name[:64],
         target=target,
         provider=sign_on.provider.config.label if sign_on else "",
@@ -161,16 +164,16 @@ def _page(
     )
 
 
-def _let_in(parts: Parts, came_from: str, cookie: str, target: str) -> Response:
-    parts.accounts.attempts.succeed(came_from)
+def _logged_in_response(context: RequestContext, came_from: str, cookie: str, target: str) -> Response:
+    context.accounts.attempts.succeed(came_from)
     response = RedirectResponse(target, 303)
     response.set_cookie(
-        parts.accounts.sessions.cookie_name,
+        context.accounts.sessions.cookie_name,
         cookie,
         max_age=int(SESSION_S),
         httponly=True,
         samesite="lax",
-        secure=parts.settings.is_https,
+        secure=context.settings.is_https,
         path="/",
     )
     return response

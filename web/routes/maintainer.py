@@ -1,4 +1,4 @@
-"""`/maintainer`: how the maintainer is, what it wants, and what people decide about that."""
+"""`/maintainer`: status and transcript of the maintainer, its proposals, and decisions about them."""
 
 import time
 from typing import Annotated, Any
@@ -9,24 +9,24 @@ from starlette.exceptions import HTTPException
 
 from astraflow.contract.errors import AstraFlowError, InvalidInput
 from astraflow.contract.fleet import PlanId
-from astraflow.contract.maintenance import MaintainerMode, TranscriptPage
-from web.acts import fleet as fleet_acts
-from web.acts import maintainer as maintainer_acts
-from web.acts.pool_form import MOST_TEXT
-from web.acts.steering import told
-from web.door.flash import Flash
-from web.door.roles import Need, On, needs
-from web.parts import Parts, PartsOf, ViewerOf
-from web.present.maintainer import MODE_TEXTS, maintainer_view, note_rows, proposal_row
-from web.present.pools import fleet_view
-from web.present.shell import shell
-from web.present.transcript import transcript_sheet, transcript_view
-from web.reading import again
-from web.reading.exports import Ending, sheet_answer
+from astraflow.contract.maintainer import MaintainerMode, TranscriptPage
+from web.commands import fleet as fleet_commands
+from web.commands import maintainer as maintainer_commands
+from web.commands.pool_form import MOST_TEXT
+from web.commands.redirects import redirect_with_flash
+from web.page_queries import conditional_requests
+from web.page_queries.downloads import FileFormat, sheet_response
+from web.request_context import RequestContext, RequestContextDep, ViewerDep
+from web.security.flash import Flash
+from web.security.roles import Permission, ResourceKind, needs
+from web.views.layout import layout
+from web.views.maintainer import MODE_TEXTS, maintainer_view, note_rows, proposal_row
+from web.views.pools import fleet_view
+from web.views.transcript import transcript_sheet, transcript_view
 
 router = APIRouter()
 
-HERE = "/maintainer"
+PAGE_PATH = "/maintainer"
 SHOWN_ENTRIES = 60
 PAGE_ENTRIES = 200
 SEARCHED_DECISIONS = 250
@@ -41,181 +41,196 @@ Before = Annotated[int | None, Query(ge=0, le=2**53)]
 
 
 @router.get("/maintainer")
-@needs(Need.READ)
-async def show(request: Request, parts: PartsOf) -> Response:
-    """All of it: status, proposals, notes, and the latest of the transcript."""
-    notes, notes_problem = await _notes(parts)
-    page, problem = await _transcript(parts, limit=SHOWN_ENTRIES)
-    return parts.pages.page(
+@needs(Permission.READ)
+async def show(request: Request, context: RequestContextDep) -> Response:
+    """Shows status, proposals, notes, and the latest transcript entries."""
+    notes, notes_problem = await _notes(context)
+    page, problem = await _transcript(context, limit=SHOWN_ENTRIES)
+    return context.pages.page(
         request,
         "maintainer/page.html",
         page="maintainer",
-        **await _now(parts),
+        **await _now(context),
         notes=notes,
         notes_problem=notes_problem,
         transcript=transcript_view(page),
         transcript_problem=problem,
         modes=[(mode.value, MODE_TEXTS[mode][1]) for mode in MaintainerMode],
-        admins=await parts.accounts.users.admins(),
-        key=fleet_acts.form_key("maintainer", time.time_ns()),
+        admins=await context.accounts.users.admins(),
+        key=fleet_commands.form_key("maintainer", time.time_ns()),
     )
 
 
 @router.get("/maintainer/state")
-@needs(Need.READ)
-async def state(request: Request, parts: PartsOf) -> Response:
-    """What changes by itself, for the live page."""
-    return again.answered(request, parts.pages.page(request, "maintainer/_state.html", **await _now(parts)))
+@needs(Permission.READ)
+async def state(request: Request, context: RequestContextDep) -> Response:
+    """Returns the status as a fragment, for the live page."""
+    return conditional_requests.with_etag(
+        request, context.pages.page(request, "maintainer/_state.html", **await _now(context))
+    )
 
 
-@router.get("/maintainer/lately")
-@needs(Need.READ)
-async def lately(request: Request, parts: PartsOf) -> Response:
-    """What was decided and noted, for the live page."""
-    notes, problem = await _notes(parts)
-    now = await _now(parts)
-    part = parts.pages.page(request, "maintainer/_lately.html", **now, notes=notes, notes_problem=problem)
-    return again.answered(request, part)
+@router.get("/maintainer/recent")
+@needs(Permission.READ)
+async def recent(request: Request, context: RequestContextDep) -> Response:
+    """Returns recent decisions and notes as a fragment, for the live page."""
+    notes, problem = await _notes(context)
+    now = await _now(context)
+    part = context.pages.page(request, "maintainer/_recent.html", **now, notes=notes, notes_problem=problem)
+    return conditional_requests.with_etag(request, part)
 
 
 @router.get("/maintainer/newer")
-@needs(Need.READ)
-async def newer(request: Request, parts: PartsOf, chain: Chain = "", than: Newest = -1) -> Response:
-    """How much the transcript has that a page, which ends at `than`, does not show."""
-    page, _ = await _transcript(parts, limit=1)
+@needs(Permission.READ)
+async def newer(request: Request, context: RequestContextDep, chain: Chain = "", than: Newest = -1) -> Response:
+    """Returns the number of transcript entries newer than ordinal `than`, as a fragment."""
+    page, _ = await _transcript(context, limit=1)
     ordinal = page.entries[0].ordinal if page.entries else -1
     count = ordinal - than if page.chain == chain else ordinal + 1
-    return again.answered(request, parts.pages.page(request, "maintainer/_newer.html", newer=max(0, count)))
+    return conditional_requests.with_etag(
+        request, context.pages.page(request, "maintainer/_newer.html", newer=max(0, count))
+    )
 
 
 @router.get("/maintainer/transcript")
-@needs(Need.READ)
+@needs(Permission.READ)
 async def transcript(
-    request: Request, parts: PartsOf, chain: Chain = "", wake: Wake = "", before: Before = None
+    request: Request, context: RequestContextDep, chain: Chain = "", wake: Wake = "", before: Before = None
 ) -> Response:
-    """A stretch of a transcript, or one wake of it."""
-    page, problem = await _transcript(parts, chain=chain, wake=wake, before=before, limit=PAGE_ENTRIES)
-    return parts.pages.page(
+    """Shows one page of a transcript, or one wake of it."""
+    page, problem = await _transcript(context, chain=chain, wake=wake, before=before, limit=PAGE_ENTRIES)
+    return context.pages.page(
         request,
         "maintainer/transcript.html",
         page="maintainer",
-        shell=shell(parts.state, parts.settings),
-        fleet=fleet_view(parts.fleet_state, parts.settings, now=parts.clock.wall()),
+        layout=layout(context.state, context.settings),
+        fleet=fleet_view(context.fleet_state, context.settings, now=context.clock.wall()),
         transcript=transcript_view(page, wake=wake),
         transcript_problem=problem,
         before=before,
-        now=parts.clock.wall(),
+        now=context.clock.wall(),
     )
 
 
 @router.get("/maintainer/transcript.{ending}")
-@needs(Need.READ)
-async def take(parts: PartsOf, ending: Ending, chain: Chain = "", wake: Wake = "", before: Before = None) -> Response:
-    """The same stretch as a file."""
-    page = await fleet_acts.fleet_of(parts).transcript(chain=chain, wake=wake, before=before, limit=PAGE_ENTRIES)
-    return sheet_answer(transcript_sheet(page), ending)
+@needs(Permission.READ)
+async def export(
+    context: RequestContextDep, ending: FileFormat, chain: Chain = "", wake: Wake = "", before: Before = None
+) -> Response:
+    """Returns the same page of the transcript as a file."""
+    page = await fleet_commands.fleet_of(context).transcript(chain=chain, wake=wake, before=before, limit=PAGE_ENTRIES)
+    return sheet_response(transcript_sheet(page), ending)
 
 
 @router.get("/maintainer/proposals/{plan}")
-@needs(Need.READ)
-async def show_proposal(request: Request, parts: PartsOf, plan: PlanName) -> Response:
-    """What a proposal would do, and the question what to do with it."""
-    found = (await parts.maintainer.look()).proposal(PlanId.known(plan))
-    if found is None:
-        raise HTTPException(404, "No such proposal is kept (any more): look at the newest ones.")
-    return parts.pages.page(
+@needs(Permission.READ)
+async def show_proposal(request: Request, context: RequestContextDep, plan: PlanName) -> Response:
+    """Shows what a proposal would change, with buttons to approve or reject it."""
+    proposal = (await context.maintainer.snapshot()).proposal(PlanId.unchecked(plan))
+    if proposal is None:
+        raise HTTPException(404, "No proposal with this id. Only the latest proposals are stored.")
+    return context.pages.page(
         request,
         "maintainer/proposal.html",
         page="maintainer",
-        shell=shell(parts.state, parts.settings),
-        row=proposal_row(found, parts.fleet_state.status),
-        admins=await parts.accounts.users.admins(),
-        key=fleet_acts.form_key("decide", plan),
-        now=parts.clock.wall(),
+        layout=layout(context.state, context.settings),
+        row=proposal_row(proposal, context.fleet_state.status),
+        admins=await context.accounts.users.admins(),
+        key=fleet_commands.form_key("decide", plan),
+        now=context.clock.wall(),
     )
 
 
 @router.post("/maintainer/proposals/{plan}/approve")
-@needs(Need.APPROVE, on=On.PLAN)
-async def approve(parts: PartsOf, viewer: ViewerOf, plan: PlanName, key: Key = "", reason: Reason = "") -> Response:
-    """Have it done."""
+@needs(Permission.APPROVE, on=ResourceKind.PLAN)
+async def approve(
+    context: RequestContextDep, viewer: ViewerDep, plan: PlanName, key: Key = "", reason: Reason = ""
+) -> Response:
+    """Approves a proposal, which applies its plan."""
 
-    async def asked() -> str:
+    async def command() -> str:
         why = reason.strip() or "approved on the page"
-        done = await maintainer_acts.approve(parts, viewer, PlanId.known(plan), key=key, reason=why)
-        return f"Approved: {done.message or 'as it was'}"
+        done = await maintainer_commands.approve(context, viewer, PlanId.unchecked(plan), key=key, reason=why)
+        return f"Approved: {done.message or 'no change'}"
 
-    return await _told(asked(), if_failed="It was not approved")
+    return await _message_response(command(), if_failed="The proposal was not approved")
 
 
 @router.post("/maintainer/proposals/{plan}/reject")
-@needs(Need.APPROVE, on=On.PLAN)
-async def reject(parts: PartsOf, viewer: ViewerOf, plan: PlanName, key: Key = "", reason: Reason = "") -> Response:
-    """Say no, and why."""
+@needs(Permission.APPROVE, on=ResourceKind.PLAN)
+async def reject(
+    context: RequestContextDep, viewer: ViewerDep, plan: PlanName, key: Key = "", reason: Reason = ""
+) -> Response:
+    """Rejects a proposal, with a reason."""
 
-    async def asked() -> str:
+    async def command() -> str:
         if not reason.strip():
-            raise InvalidInput("a rejection needs a reason: the maintainer's journal keeps it")
-        done = await maintainer_acts.reject(parts, viewer, PlanId.known(plan), key=key, reason=reason.strip())
+            raise InvalidInput(
+                "cannot reject a proposal: the reason is missing; enter one", code="maintainer.reason_missing"
+            )
+        done = await maintainer_commands.reject(context, viewer, PlanId.unchecked(plan), key=key, reason=reason.strip())
         return f"Rejected: {done.message}"
 
-    return await _told(asked(), if_failed="It was not rejected")
+    return await _message_response(command(), if_failed="The proposal was not rejected")
 
 
 @router.post("/maintainer/mode")
-@needs(Need.APPROVE, on=On.RUN)
+@needs(Permission.APPROVE, on=ResourceKind.RUN)
 async def set_mode(
-    parts: PartsOf,
-    viewer: ViewerOf,
+    context: RequestContextDep,
+    viewer: ViewerDep,
     mode: Annotated[str, Form(max_length=20)] = "",
     key: Key = "",
     reason: Reason = "",
 ) -> Response:
-    """Say how far it may go."""
+    """Sets the maintainer's mode."""
 
-    async def asked() -> str:
+    async def command() -> str:
         if mode not in {known.value for known in MaintainerMode}:
-            raise InvalidInput(f"{mode!r} is no mode: {', '.join(known.value for known in MaintainerMode)}")
+            known_modes = ", ".join(known.value for known in MaintainerMode)
+            raise InvalidInput(
+                f"cannot set the mode: unknown mode {mode!r}; use {known_modes}", code="maintainer.unknown_mode"
+            )
         why = reason.strip() or "set on the page"
-        done = await maintainer_acts.set_mode(parts, viewer, MaintainerMode(mode), key=key, reason=why)
+        done = await maintainer_commands.set_mode(context, viewer, MaintainerMode(mode), key=key, reason=why)
         return done.message[:1].upper() + done.message[1:]
 
-    return await _told(asked(), if_failed="The mode was not changed")
+    return await _message_response(command(), if_failed="The mode was not changed")
 
 
-async def _now(parts: Parts) -> dict[str, Any]:
-    now = parts.clock.wall()
-    look = await parts.maintainer.look()
+async def _now(context: RequestContext) -> dict[str, Any]:
+    now = context.clock.wall()
+    snapshot = await context.maintainer.snapshot()
     return {
         "now": now,
-        "shell": shell(parts.state, parts.settings),
-        "fleet": fleet_view(parts.fleet_state, parts.settings, now=now),
-        "view": maintainer_view(look, parts.fleet_state.status, parts.settings),
+        "layout": layout(context.state, context.settings),
+        "fleet": fleet_view(context.fleet_state, context.settings, now=now),
+        "view": maintainer_view(snapshot, context.fleet_state.status, context.settings),
     }
 
 
-async def _notes(parts: Parts) -> tuple[tuple[Any, ...], str]:
-    if parts.fleet is None:
+async def _notes(context: RequestContext) -> tuple[tuple[Any, ...], str]:
+    if context.fleet is None:
         return (), ""
     try:
-        return note_rows(await parts.fleet.decisions(limit=SEARCHED_DECISIONS)), ""
+        return note_rows(await context.fleet.decisions(limit=SEARCHED_DECISIONS)), ""
     except AstraFlowError as problem:
         return (), str(problem)
 
 
-async def _transcript(parts: Parts, **asked: Any) -> tuple[TranscriptPage, str]:
-    nothing = TranscriptPage(chain=asked.get("chain", ""), entries=(), has_older=False)
-    if parts.fleet is None:
+async def _transcript(context: RequestContext, **query: Any) -> tuple[TranscriptPage, str]:
+    nothing = TranscriptPage(chain=query.get("chain", ""), entries=(), has_older=False)
+    if context.fleet is None:
         return nothing, ""
     try:
-        return await parts.fleet.transcript(**asked), ""
+        return await context.fleet.transcript(**query), ""
     except AstraFlowError as problem:
         return nothing, str(problem)
 
 
-async def _told(asked: Any, *, if_failed: str) -> Response:
-    """Await what was asked, and say on the page what came of it; the audit has it already."""
+async def _message_response(command: Any, *, if_failed: str) -> Response:
+    """Awaits the command and redirects to the page with its result; the command has written the audit entry."""
     try:
-        return told(Flash(text=await asked, tone="good"), back=HERE)
+        return redirect_with_flash(Flash(text=await command, tone="good"), page=PAGE_PATH)
     except AstraFlowError as problem:
-        return told(Flash(text=f"{if_failed}: {problem}", tone="bad"), back=HERE)
+        return redirect_with_flash(Flash.failure(if_failed, problem), page=PAGE_PATH)

@@ -1,82 +1,84 @@
-"""`/`: the run at a glance, and `/events/{ordinal}`: one thing that happened, with what was known then."""
+"""`/`: overview of the run. `/events/{ordinal}`: one event with the state at its time."""
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
-from astraflow.contract.lookups import EventQuery
+from astraflow.contract.queries import EventQuery
 from astraflow.contract.reports import Event
 from web.accounts.viewer import Viewer
-from web.door.roles import Need, needs
-from web.history.spans import points_over
-from web.parts import Parts, PartsOf, ViewerOf
-from web.present.events import ABOUT
-from web.present.happening import Happening, happening
-from web.present.overview import overview, titles
-from web.present.shell import chosen, shell
-from web.reading.run_pages import pins_of
+from web.history.range_points import points_in_range
+from web.page_queries.run_lookup import annotations_of
+from web.request_context import RequestContext, RequestContextDep, ViewerDep
+from web.security.roles import Permission, needs
+from web.views.event_details import EventDetails, event_details
+from web.views.events import EVENT_TOPICS
+from web.views.layout import layout, page_selection
+from web.views.overview import chart_titles, overview
 
 router = APIRouter()
 
-LONGEST_ORDINAL = 16
-"""Digits; what is longer is none."""
+MAX_ORDINAL_DIGITS = 16
+"""Longest accepted event ordinal. Digits."""
 
 
 @router.get("/")
-@needs(Need.READ)
-async def show(request: Request, parts: PartsOf, viewer: ViewerOf, event: str = "") -> Response:
-    """The overview, or what it waits for. event: the pin whose drawer is open."""
-    report = parts.state.report
-    choice = chosen(parts.state, request.query_params)
-    frame = shell(parts.state, parts.settings, path="/", choice=choice)
+@needs(Permission.READ)
+async def show(request: Request, context: RequestContextDep, viewer: ViewerDep, event: str = "") -> Response:
+    """Shows the overview, or the waiting page before the first report. event: ordinal of the event in the drawer."""
+    report = context.state.report
+    choice = page_selection(context.state, request.query_params)
+    frame = layout(context.state, context.settings, path="/", choice=choice)
     if report is None or choice.policy is None:
-        return parts.pages.page(request, "overview/waiting.html", page="overview", shell=frame)
-    points = await points_over(parts, choice)
-    return parts.pages.page(
+        return context.pages.page(request, "overview/waiting.html", page="overview", layout=frame)
+    points = await points_in_range(context, choice)
+    return context.pages.page(
         request,
         "overview/page.html",
         page="overview",
-        shell=frame,
-        cells={**parts.frames.cells, **titles(report, points, choice)},
-        view=overview(report, points, choice, await pins_of(parts)),
-        open=await _happening(parts, int(event)) if event.isdecimal() and len(event) < LONGEST_ORDINAL else None,
-        losable=_losable(parts, viewer),
-        abouts=[(name, label) for name, (label, _) in ABOUT.items()],
+        layout=frame,
+        live_texts={**context.frames.live_texts, **chart_titles(report, points, choice)},
+        view=overview(report, points, choice, await annotations_of(context)),
+        open=await _event_detail(context, int(event))
+        if event.isdecimal() and len(event) < MAX_ORDINAL_DIGITS
+        else None,
+        fault_injection_pools=_fault_injection_pools(context, viewer),
+        abouts=[(name, label) for name, (label, _) in EVENT_TOPICS.items()],
     )
 
 
 @router.get("/events/{ordinal}")
-@needs(Need.READ)
-async def show_event(request: Request, parts: PartsOf, ordinal: int) -> Response:
-    """One event by itself."""
-    found = await _happening(parts, ordinal)
-    if found is None:
+@needs(Permission.READ)
+async def show_event(request: Request, context: RequestContextDep, ordinal: int) -> Response:
+    """Shows one event."""
+    details = await _event_detail(context, ordinal)
+    if details is None:
         raise HTTPException(404)
-    return parts.pages.page(
-        request, "overview/event.html", page="overview", shell=shell(parts.state, parts.settings), open=found
+    return context.pages.page(
+        request, "overview/event.html", page="overview", layout=layout(context.state, context.settings), open=details
     )
 
 
-def _losable(parts: Parts, viewer: Viewer) -> list[str]:
-    """Pools of which nodes can be lost on the viewer's word: a simulated fault."""
-    status = parts.fleet_state.status
-    pools = [pool.spec.id for pool in status.pools if pool.can_lose] if status else []
-    return [pool for pool in pools if viewer.may(Need.ADMINISTER, run=parts.run, pool=pool)]
+def _fault_injection_pools(context: RequestContext, viewer: Viewer) -> list[str]:
+    """Returns the pools in which the viewer may inject a simulated fault."""
+    status = context.fleet_state.status
+    pools = [pool.spec.id for pool in status.pools if pool.can_inject_fault] if status else []
+    return [pool for pool in pools if viewer.may(Permission.ADMINISTER, run=context.run, pool=pool)]
 
 
-async def _happening(parts: Parts, ordinal: int) -> Happening | None:
-    event = await _event(parts, ordinal)
+async def _event_detail(context: RequestContext, ordinal: int) -> EventDetails | None:
+    event = await _event(context, ordinal)
     if event is None:
         return None
-    points = parts.state.series.window(float("inf"))
-    return happening(event, parts.state.pinned.advice_of(event), points)
+    points = context.state.series.window(float("inf"))
+    return event_details(event, context.state.annotation_log.recommendation_for(event), points)
 
 
-async def _event(parts: Parts, ordinal: int) -> Event | None:
-    """Of the latest report, else from dataflow's archive. Raises: what asking dataflow raises."""
-    latest = parts.state.report.events if parts.state.report else ()
-    found = next((event for event in latest if event.ordinal == ordinal), None)
-    if found is None and ordinal >= 0:
-        page = await parts.control.events(EventQuery(before=ordinal + 1, limit=1))
-        found = next((event for event in page.events if event.ordinal == ordinal), None)
-    return found
+async def _event(context: RequestContext, ordinal: int) -> Event | None:
+    """Returns the event from the latest report, else from dataflow's archive. Raises: errors of the control client."""
+    latest = context.state.report.events if context.state.report else ()
+    matching_event = next((event for event in latest if event.ordinal == ordinal), None)
+    if matching_event is None and ordinal >= 0:
+        page = await context.control.events(EventQuery(before=ordinal + 1, limit=1))
+        matching_event = next((event for event in page.events if event.ordinal == ordinal), None)
+    return matching_event

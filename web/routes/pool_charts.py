@@ -1,4 +1,4 @@
-"""What a pool's page draws: other bounds played over the record, and how long launches took; each as a file too."""
+"""Charts of a pool: a what-if replay of recorded reports under other bounds, and launch delays; each also as a file."""
 
 from typing import Annotated
 from urllib.parse import urlencode
@@ -8,16 +8,16 @@ from fastapi.responses import RedirectResponse, Response
 
 from astraflow.contract.errors import AstraFlowError
 from astraflow.contract.fleet import Pool, PoolSpec
-from web.acts import fleet as fleet_acts
-from web.acts.pool_form import bounds_from, number_from
-from web.acts.what_if import Compared, compared
-from web.door.guard import FORM_TOKEN
-from web.door.roles import Need, needs
-from web.parts import Parts, PartsOf
-from web.present.machines import delay_sheet, delays
-from web.present.what_if import what_if_sheet, what_if_view
-from web.reading.exports import Ending, sheet_answer
-from web.reading.pool_page import DEFAULT_HOURS, MEASURED, page_of, pool_of
+from web.commands import fleet as fleet_commands
+from web.commands.pool_form import bounds_from, number_from
+from web.commands.what_if import BoundsComparison, compare_bounds
+from web.page_queries.downloads import FileFormat, sheet_response
+from web.page_queries.pool_page import DEFAULT_HOURS, MAX_MEASURED_INSTANCES, pool_page_response, require_pool
+from web.request_context import RequestContext, RequestContextDep
+from web.security.middleware import FORM_TOKEN
+from web.security.roles import Permission, needs
+from web.views.instances import launch_delay_sheet, launch_delays
+from web.views.what_if import what_if_sheet, what_if_view
 
 router = APIRouter()
 
@@ -25,64 +25,70 @@ Word = Annotated[str, Query(max_length=40)]
 
 
 @router.get("/pools/{pool:path}/launches.{ending}")
-@needs(Need.READ)
-async def take_launches(parts: PartsOf, pool: str, ending: Ending) -> Response:
-    """The bars of launch delays."""
-    known = pool_of(parts, pool)
-    measured = await fleet_acts.fleet_of(parts).instances(pool=known.spec.id, with_gone=True, limit=MEASURED)
-    return sheet_answer(delay_sheet(known, delays(measured, known)), ending)
+@needs(Permission.READ)
+async def export_launches(context: RequestContextDep, pool: str, ending: FileFormat) -> Response:
+    """Returns the launch delay histogram as a file."""
+    known = require_pool(context, pool)
+    measured = await fleet_commands.fleet_of(context).instances(
+        pool=known.spec.id, with_gone=True, limit=MAX_MEASURED_INSTANCES
+    )
+    return sheet_response(launch_delay_sheet(known, launch_delays(measured, known)), ending)
 
 
 @router.get("/pools/{pool:path}/what-if.{ending}")
-@needs(Need.READ)
-async def take_what_if(
-    parts: PartsOf,
+@needs(Permission.READ)
+async def export_what_if(
+    context: RequestContextDep,
     pool: str,
-    ending: Ending,
+    ending: FileFormat,
     mode: Word = "",
     min_nodes: Word = "",
     max_nodes: Word = "",
     hours: Word = "",
 ) -> Response:
-    """The lines that the page with the same query draws."""
-    asked = {"mode": mode, "min_nodes": min_nodes, "max_nodes": max_nodes, "hours": hours}
-    answers, _ = await _played(parts, pool_of(parts, pool), asked)
-    return sheet_answer(what_if_sheet(answers), ending)
+    """Returns the series that the what-if page with the same query draws, as a file."""
+    query = {"mode": mode, "min_nodes": min_nodes, "max_nodes": max_nodes, "hours": hours}
+    answers, _ = await _what_if_answers(context, require_pool(context, pool), query)
+    return sheet_response(what_if_sheet(answers), ending)
 
 
 @router.get("/pools/{pool:path}/what-if")
-@needs(Need.READ)
+@needs(Permission.READ)
 async def what_if(
     request: Request,
-    parts: PartsOf,
+    context: RequestContextDep,
     pool: str,
     mode: Word = "",
     min_nodes: Word = "",
     max_nodes: Word = "",
     hours: Word = "",
 ) -> Response:
-    """The page of the pool, with what other bounds would have meant."""
-    known = pool_of(parts, pool)
-    asked = {"mode": mode, "min_nodes": min_nodes, "max_nodes": max_nodes, "hours": hours}
+    """Shows the pool's page with the what-if result for other bounds."""
+    known = require_pool(context, pool)
+    query = {"mode": mode, "min_nodes": min_nodes, "max_nodes": max_nodes, "hours": hours}
     if FORM_TOKEN in request.query_params:  # the form's button sends all its fields: no secret stays in an address
-        return RedirectResponse(f"{request.url.path}?{urlencode(asked)}", 303)
-    problem, answer = "", None
+        return RedirectResponse(f"{request.url.path}?{urlencode(query)}", 303)
+    problem, code, what_if_result = "", "", None
     try:
-        answers, bounds = await _played(parts, known, asked)
-        answer = what_if_view(answers, max_nodes=bounds.max_nodes)
+        answers, bounds = await _what_if_answers(context, known, query)
+        what_if_result = what_if_view(answers, max_nodes=bounds.max_nodes)
     except AstraFlowError as refused:
-        problem = str(refused)
-    return await page_of(request, parts, known, asked=asked, what_if=answer, what_if_problem=problem)
+        problem, code = str(refused), refused.code
+    return await pool_page_response(
+        request, context, known, form_values=query, what_if=what_if_result, what_if_problem=problem, what_if_code=code
+    )
 
 
-async def _played(parts: Parts, pool: Pool, asked: dict[str, str]) -> tuple[Compared, PoolSpec]:
-    """The answers, and the bounds that were asked about. Raises: InvalidInput for what cannot be; as `compared`."""
-    bounds = bounds_from(pool.spec, asked)
-    answers = await compared(
-        parts,
+async def _what_if_answers(
+    context: RequestContext, pool: Pool, query: dict[str, str]
+) -> tuple[BoundsComparison, PoolSpec]:
+    """Returns the comparison and the requested bounds. Raises: InvalidInput for invalid bounds; as `compare_bounds`."""
+    bounds = bounds_from(pool.spec, query)
+    answers = await compare_bounds(
+        context,
         pool.spec.id,
         {"mode": bounds.mode.value, "min_nodes": bounds.min_nodes, "max_nodes": bounds.max_nodes},
         options={},
-        hours=number_from(asked["hours"] or DEFAULT_HOURS, low=0.1, high=168.0, what="hours"),
+        hours=number_from(query["hours"] or DEFAULT_HOURS, low=0.1, high=168.0, what="hours"),
     )
     return answers, bounds

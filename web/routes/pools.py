@@ -1,4 +1,4 @@
-"""`/pools`: how large each pool is and may be, and changing that: bounds, a size, a hold, everything gone."""
+"""`/pools`: size and bounds of each pool, and changes: bounds, target size, manual override, drain all."""
 
 import time
 from typing import Annotated, Any, Literal
@@ -12,22 +12,18 @@ from astraflow.contract.errors import AstraFlowError, InvalidInput
 from astraflow.contract.fleet import KillScope, Plan, PlanId, PlanRequest, Role
 from astraflow.contract.ids import PoolId
 from web.accounts.viewer import Viewer
-from web.acts import fleet as fleet_acts
-from web.acts.pool_form import MOST_TEXT, number_from, spec_from
-from web.acts.steering import told
-from web.door.flash import Flash, Undo
-from web.door.roles import Need, On, needs
-from web.parts import Parts, PartsOf, ViewerOf
-from web.present.plans import plan_view
-from web.present.pools import (
-    fleet_view,
-    pool_row,
-    pool_sheet,
-)
-from web.present.shell import shell
-from web.reading import again
-from web.reading.exports import Ending, sheet_answer
-from web.reading.pool_page import made_from, page_of, pool_now, pool_of
+from web.commands import fleet as fleet_commands
+from web.commands.pool_form import MOST_TEXT, number_from, spec_from
+from web.commands.redirects import redirect_with_flash
+from web.page_queries import conditional_requests
+from web.page_queries.downloads import FileFormat, sheet_response
+from web.page_queries.pool_page import pool_context, pool_page_response, require_pool, source_tag
+from web.request_context import RequestContext, RequestContextDep, ViewerDep
+from web.security.flash import Flash, Undo
+from web.security.roles import Permission, ResourceKind, needs
+from web.views.layout import layout
+from web.views.plans import plan_view
+from web.views.pools import fleet_view, pool_row, pool_sheet
 
 router = APIRouter()
 
@@ -35,216 +31,231 @@ Reason = Annotated[str, Form(max_length=MOST_TEXT)]
 
 
 @router.get("/pools")
-@needs(Need.READ)
-async def show(request: Request, parts: PartsOf) -> Response:
-    """Every pool."""
-    return parts.pages.page(request, "pools/page.html", page="pools", **_fleet(parts))
+@needs(Permission.READ)
+async def show(request: Request, context: RequestContextDep) -> Response:
+    """Shows all pools."""
+    return context.pages.page(request, "pools/page.html", page="pools", **_fleet(context))
 
 
 @router.get("/pools/table")
-@needs(Need.READ)
-async def table(request: Request, parts: PartsOf) -> Response:
-    """The figures and the table alone, for the live page."""
-    return again.answered(request, parts.pages.page(request, "pools/_fleet.html", **_fleet(parts)))
+@needs(Permission.READ)
+async def table(request: Request, context: RequestContextDep) -> Response:
+    """Returns the figures and the table as a fragment, for the live page."""
+    return conditional_requests.with_etag(request, context.pages.page(request, "pools/_fleet.html", **_fleet(context)))
 
 
 @router.get("/pools.{ending}")
-@needs(Need.READ)
-async def take(parts: PartsOf, ending: Ending) -> Response:
-    """The table as a file."""
-    status = parts.fleet_state.status
-    return sheet_answer(pool_sheet(status.pools if status else (), now=parts.clock.wall()), ending)
+@needs(Permission.READ)
+async def export(context: RequestContextDep, ending: FileFormat) -> Response:
+    """Returns the table as a file."""
+    status = context.fleet_state.status
+    return sheet_response(pool_sheet(status.pools if status else (), now=context.clock.wall()), ending)
 
 
 @router.get("/pools/{pool:path}/plans/{plan}")
-@needs(Need.OPERATE, on=On.PLAN)
-async def show_plan(request: Request, parts: PartsOf, viewer: ViewerOf, pool: str, plan: str) -> Response:
-    """What applying a plan would do, and the question whether to."""
-    known = _plan(parts, pool, plan)
-    return parts.pages.page(
+@needs(Permission.OPERATE, on=ResourceKind.PLAN)
+async def show_plan(request: Request, context: RequestContextDep, viewer: ViewerDep, pool: str, plan: str) -> Response:
+    """Shows the changes of a plan and the button that applies it."""
+    known = _plan(context, pool, plan)
+    return context.pages.page(
         request,
         "pools/plan.html",
         page="pools",
-        shell=shell(parts.state, parts.settings),
-        view=plan_view(known, parts.fleet_state.pool(pool)),
-        may_apply=_may_apply(parts, viewer, known),
-        admins=await parts.accounts.users.admins(),
-        key=fleet_acts.form_key("apply", plan),
+        layout=layout(context.state, context.settings),
+        view=plan_view(known, context.fleet_state.pool(pool)),
+        may_apply=_may_apply(context, viewer, known),
+        admins=await context.accounts.users.admins(),
+        key=fleet_commands.form_key("apply", plan),
     )
 
 
 @router.post("/pools/{pool:path}/plans/{plan}/apply")
-@needs(Need.OPERATE, on=On.PLAN)
+@needs(Permission.OPERATE, on=ResourceKind.PLAN)
 async def apply(
-    parts: PartsOf,
-    viewer: ViewerOf,
+    context: RequestContextDep,
+    viewer: ViewerDep,
     pool: str,
     plan: str,
     key: Annotated[str, Form(max_length=100)] = "",
     name: Annotated[str, Form(max_length=200)] = "",
     reason: Reason = "",
 ) -> Response:
-    """Carry it out."""
-    known = _plan(parts, pool, plan)
-    if plan_view(known, None).asks_name and name.strip() != known.request.pool:
-        text = f"Nothing was done: type the name of the pool, {known.request.pool}, to do that"
-        return told(Flash(text=text, tone="bad"), back=f"{_path(pool)}/plans/{plan}")
+    """Applies a plan."""
+    known = _plan(context, pool, plan)
+    if plan_view(known, None).requires_pool_name and name.strip() != known.request.pool:
+        problem = InvalidInput(
+            f"cannot confirm the plan: the name does not match; type the name of the pool, {known.request.pool}",
+            code="pool.name_not_confirmed",
+        )
+        flash = Flash.failure("The plan was not applied", problem)
+        return redirect_with_flash(flash, page=f"{_path(pool)}/plans/{plan}")
     reason = reason.strip() or known.request.reason
 
-    async def asked() -> str:
-        done = await fleet_acts.apply_plan(parts, viewer, PlanId(plan), key=key, reason=reason)
-        return f"Pool {pool}: {done.message or 'as it was'}"
+    async def command() -> str:
+        done = await fleet_commands.apply_plan(context, viewer, PlanId(plan), key=key, reason=reason)
+        return f"Pool {pool}: {done.message or 'no change'}"
 
-    return await _told(asked(), if_failed="The plan was not applied", back=_path(pool))
+    return await _message_response(command(), if_failed="The plan was not applied", back=_path(pool))
 
 
 @router.post("/pools/{pool:path}/plans")
-@needs(Need.OPERATE, on=On.POOL)
+@needs(Permission.OPERATE, on=ResourceKind.POOL)
 async def plan(
-    parts: PartsOf,
-    viewer: ViewerOf,
+    context: RequestContextDep,
+    viewer: ViewerDep,
     pool: str,
     target: Annotated[int, Form(ge=0, le=1_000_000)] = 0,
     is_kill: Annotated[bool, Form()] = False,
     reason: Reason = "",
 ) -> Response:
-    """Ask what a size would mean, and show that."""
+    """Plans a target size and redirects to the plan's page."""
     try:
         request = PlanRequest(
             pool=PoolId(pool),
-            actor=fleet_acts.actor_of(parts, viewer, pool=pool),
+            actor=fleet_commands.actor_of(context, viewer, pool=pool),
             reason=reason,
             target=target,
             is_kill=is_kill,
         )
-        made = await fleet_acts.plan_change(parts, request)
+        new_plan = await fleet_commands.plan_change(context, request)
     except AstraFlowError as problem:
-        return told(Flash(text=f"Nothing was planned: {problem}", tone="bad"), back=_path(pool))
-    return RedirectResponse(f"{_path(pool)}/plans/{made.id}", 303)
+        return redirect_with_flash(Flash.failure("Nothing was planned", problem), page=_path(pool))
+    return RedirectResponse(f"{_path(pool)}/plans/{new_plan.id}", 303)
 
 
 @router.get("/pools/{pool:path}/drain-all")
-@needs(Need.OPERATE, on=On.POOL)
-async def ask_drain_all(request: Request, parts: PartsOf, pool: str) -> Response:
-    """Say what ending a whole pool means, and ask."""
-    known = pool_of(parts, pool)
-    return parts.pages.page(
+@needs(Permission.OPERATE, on=ResourceKind.POOL)
+async def ask_drain_all(request: Request, context: RequestContextDep, pool: str) -> Response:
+    """Shows the confirmation page for draining a whole pool."""
+    known = require_pool(context, pool)
+    return context.pages.page(
         request,
         "pools/drain_all.html",
         page="pools",
-        shell=shell(parts.state, parts.settings),
+        layout=layout(context.state, context.settings),
         pool=known.spec,
-        row=pool_row(known, now=parts.clock.wall()),
-        admins=await parts.accounts.users.admins(),
+        row=pool_row(known, now=context.clock.wall()),
+        admins=await context.accounts.users.admins(),
     )
 
 
-@router.get("/pools/{pool:path}/lose")
-@needs(Need.ADMINISTER, on=On.POOL)
-async def ask_lose(request: Request, parts: PartsOf, pool: str, back: Literal["", "overview"] = "") -> Response:
-    """Say what the simulated fault does, and ask."""
-    known = pool_of(parts, pool)
-    return parts.pages.page(
+@router.get("/pools/{pool:path}/inject-fault")
+@needs(Permission.ADMINISTER, on=ResourceKind.POOL)
+async def ask_fault(
+    request: Request, context: RequestContextDep, pool: str, back: Literal["", "overview"] = ""
+) -> Response:
+    """Shows the confirmation page for fault injection."""
+    known = require_pool(context, pool)
+    return context.pages.page(
         request,
-        "pools/lose.html",
+        "pools/inject_fault.html",
         page="pools",
-        shell=shell(parts.state, parts.settings),
+        layout=layout(context.state, context.settings),
         pool=known.spec,
-        row=pool_row(known, now=parts.clock.wall()),
+        row=pool_row(known, now=context.clock.wall()),
         back=back,
-        key=fleet_acts.form_key("lose", pool, time.time_ns()),
+        key=fleet_commands.form_key("inject-fault", pool, time.time_ns()),
     )
 
 
-@router.post("/pools/{pool:path}/lose")
-@needs(Need.ADMINISTER, on=On.POOL)
-async def lose(
-    parts: PartsOf,
-    viewer: ViewerOf,
+@router.post("/pools/{pool:path}/inject-fault")
+@needs(Permission.ADMINISTER, on=ResourceKind.POOL)
+async def inject_fault(
+    context: RequestContextDep,
+    viewer: ViewerDep,
     pool: str,
     percent: Annotated[float, Form(gt=0, le=100)] = 30.0,
     back: Annotated[Literal["", "overview"], Form()] = "",
     key: Annotated[str, Form(max_length=100)] = "",
     reason: Reason = "",
 ) -> Response:
-    """Have that share of the nodes that work fail."""
+    """Injects a fault: terminates this percentage of the ready nodes."""
 
-    async def asked() -> str:
-        done = await fleet_acts.lose_nodes(
-            parts, viewer, PoolId(pool), share=percent / 100, key=key, reason=reason.strip() or "a drill"
+    async def command() -> str:
+        done = await fleet_commands.inject_fault(
+            context, viewer, PoolId(pool), share=percent / 100, key=key, reason=reason.strip() or "fault injection test"
         )
-        return f"Pool {pool}, {done.decision.message}; what the rule makes of it stands here within half a minute"
+        return f"Pool {pool}, {done.decision.message}; the rule's recommendation follows within 30 seconds"
 
-    return await _told(asked(), if_failed="No node was lost", back="/" if back else _path(pool))
+    return await _message_response(command(), if_failed="No fault was injected", back="/" if back else _path(pool))
 
 
-@router.post("/pools/{pool:path}/hold")
-@needs(Need.OPERATE, on=On.POOL)
-async def hold(
-    parts: PartsOf,
-    viewer: ViewerOf,
+@router.post("/pools/{pool:path}/override")
+@needs(Permission.OPERATE, on=ResourceKind.POOL)
+async def set_override(
+    context: RequestContextDep,
+    viewer: ViewerDep,
     pool: str,
     minutes: Annotated[float, Form(ge=0, le=60)] = 30.0,
     reason: Reason = "",
     key: Annotated[str, Form(max_length=100)] = "",
 ) -> Response:
-    """Take no node away for so long; 0 ends it."""
+    """Sets a manual override for so many minutes, during which no node is removed; 0 ends it."""
 
-    async def asked() -> str:
-        why = reason.strip() or ("held on the page" if minutes else "released on the page")
-        return (await fleet_acts.hold_pool(parts, viewer, PoolId(pool), minutes=minutes, key=key, reason=why)).message
+    async def command() -> str:
+        why = reason.strip() or ("override set on the page" if minutes else "override ended on the page")
+        return (
+            await fleet_commands.set_pool_override(context, viewer, PoolId(pool), minutes=minutes, key=key, reason=why)
+        ).message
 
     undo = Undo.RELEASE if minutes else None
-    return await _told(asked(), if_failed="The pool was not held", back=_path(pool), undo=undo, of=pool)
+    return await _message_response(
+        command(), if_failed="The override was not changed", back=_path(pool), undo=undo, of=pool
+    )
 
 
 @router.post("/pools/{pool:path}/spec")
-@needs(Need.ADMINISTER, on=On.POOL)
-async def change(request: Request, parts: PartsOf, viewer: ViewerOf, pool: str) -> Response:
-    """Other bounds, mode or spec; or, with `undo`, those of before."""
+@needs(Permission.ADMINISTER, on=ResourceKind.POOL)
+async def change(request: Request, context: RequestContextDep, viewer: ViewerDep, pool: str) -> Response:
+    """Changes bounds, mode or spec; with `undo`, restores the previous ones."""
     form = {name: str(value) for name, value in (await request.form(max_fields=40)).items()}
 
-    async def asked() -> str:
-        known = pool_of(parts, pool)
+    async def command() -> str:
+        known = require_pool(context, pool)
         observed = int(number_from(form.get("observed_version", ""), low=0, high=2**53, what="the observed version"))
-        before = parts.shelf.specs.get((parts.run, pool, observed)) if "undo" in form else None
+        before = context.cache.previous_specs.get((context.run, pool, observed)) if "undo" in form else None
         if "undo" in form and before is None:
-            raise InvalidInput("what was before is not known any more: set it by hand")
+            raise InvalidInput(
+                "cannot undo: the previous bounds are no longer stored; set them in the form",
+                code="pool.undo_expired",
+            )
         spec = before or spec_from(known.spec, form)
         reason = form.get("reason", "").strip()[:MOST_TEXT] or ("undone on the page" if before else "")
-        done = await fleet_acts.put_pool(
-            parts, viewer, spec, observed_version=observed, key=form.get("key", ""), reason=reason
+        done = await fleet_commands.put_pool(
+            context, viewer, spec, observed_version=observed, key=form.get("key", ""), reason=reason
         )
         bounds = f"{spec.min_nodes} to {spec.max_nodes} nodes, mode {spec.mode.value}"
         return f"Pool {pool} is {'again ' if before else ''}{bounds} (version {done.version})"
 
-    return await _told(asked(), if_failed="The pool was not changed", back=_path(pool))
+    return await _message_response(command(), if_failed="The pool was not changed", back=_path(pool))
 
 
 @router.get("/pools/{pool:path}/now")
-@needs(Need.READ)
-async def show_now(request: Request, parts: PartsOf, viewer: ViewerOf, pool: str) -> Response:
-    """What changes of its page by itself. Its machines and journal are read when something moved, or is not new."""
-    known = pool_of(parts, pool)
-    made = made_from(parts, viewer, known)
-    return again.nothing_new(request, made) or again.answered(
+@needs(Permission.READ)
+async def show_now(request: Request, context: RequestContextDep, viewer: ViewerDep, pool: str) -> Response:
+    """Returns the live parts of the pool's page. Reads instances and journal only when the source tag has changed."""
+    known = require_pool(context, pool)
+    tag = source_tag(context, viewer, known)
+    return conditional_requests.not_modified(request, tag) or conditional_requests.with_etag(
         request,
-        parts.pages.page(request, "pools/_live.html", cells=parts.frames.cells, **await pool_now(parts, known)),
-        made=made,
+        context.pages.page(
+            request, "pools/_live.html", live_texts=context.frames.live_texts, **await pool_context(context, known)
+        ),
+        source=tag,
     )
 
 
 @router.get("/pools/{pool:path}")
-@needs(Need.READ)
-async def show_pool(request: Request, parts: PartsOf, pool: str) -> Response:
-    """One pool."""
-    return await page_of(request, parts, pool_of(parts, pool))
+@needs(Permission.READ)
+async def show_pool(request: Request, context: RequestContextDep, pool: str) -> Response:
+    """Shows a pool's page."""
+    return await pool_page_response(request, context, require_pool(context, pool))
 
 
-def _fleet(parts: Parts) -> dict[str, Any]:
+def _fleet(context: RequestContext) -> dict[str, Any]:
     return {
-        "shell": shell(parts.state, parts.settings),
-        "fleet": fleet_view(parts.fleet_state, parts.settings, now=parts.clock.wall()),
+        "layout": layout(context.state, context.settings),
+        "fleet": fleet_view(context.fleet_state, context.settings, now=context.clock.wall()),
         "scopes": KillScope,
     }
 
@@ -253,28 +264,30 @@ def _path(pool: str) -> str:
     return f"/pools/{quote(pool)}"
 
 
-async def _told(asked: Any, *, if_failed: str, back: str, undo: Undo | None = None, of: str = "") -> Response:
-    """Await what was asked, and say on the page what came of it; the audit has it already."""
+async def _message_response(
+    command: Any, *, if_failed: str, back: str, undo: Undo | None = None, of: str = ""
+) -> Response:
+    """Awaits the command and redirects with its result; the command has written the audit entry."""
     try:
-        return told(Flash(text=await asked, tone="good", undo=undo, of=of), back=back)
+        return redirect_with_flash(Flash(text=await command, tone="good", undo=undo, of=of), page=back)
     except AstraFlowError as problem:
-        return told(Flash(text=f"{if_failed}: {problem}", tone="bad"), back=back)
+        return redirect_with_flash(Flash.failure(if_failed, problem), page=back)
 
 
-def _plan(parts: Parts, pool: str, plan: str) -> Plan:
-    """The plan of that pool. Raises: HTTPException for one that is not known, or was made for another pool."""
-    known = parts.shelf.plans.get((parts.run, PlanId.known(plan)))
+def _plan(context: RequestContext, pool: str, plan: str) -> Plan:
+    """Returns a plan of the pool. Raises: HTTPException for an unknown plan or a plan of another pool."""
+    known = context.cache.plans.get((context.run, PlanId.unchecked(plan)))
     if known is None or known.request.pool != pool:
-        raise HTTPException(404, "That plan is not known (any more): plans are good for five minutes. Plan again.")
+        raise HTTPException(404, "No plan with this id. Plans expire after five minutes: plan again.")
     return known
 
 
-def _may_apply(parts: Parts, viewer: Viewer, plan: Plan) -> bool:
-    """As the fleet service will say: this only chooses what the page offers."""
+def _may_apply(context: RequestContext, viewer: Viewer, plan: Plan) -> bool:
+    """Predicts the fleet service's answer; it only selects what the page offers."""
     pool = plan.request.pool
-    is_admin = viewer.may(Need.ADMINISTER, run=parts.run, pool=pool)
+    is_admin = viewer.may(Permission.ADMINISTER, run=context.run, pool=pool)
     if plan.request.is_kill:
         return is_admin
-    is_of_program = plan.request.actor.role in (Role.AGENT, Role.RULE)
-    may_approve = viewer.may(Need.APPROVE, run=parts.run, pool=pool) and is_of_program
+    is_from_program = plan.request.actor.role in (Role.AGENT, Role.RULE)
+    may_approve = viewer.may(Permission.APPROVE, run=context.run, pool=pool) and is_from_program
     return not plan.needs_approval or is_admin or may_approve

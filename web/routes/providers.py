@@ -1,27 +1,29 @@
-"""`/settings/providers`: testing a provider. The page that shows them is `web.routes.settings`."""
+"""`/settings/providers`: runs a provider's preflight check. `web.routes.settings` shows the results."""
 
 from fastapi import APIRouter
 from fastapi.responses import Response
 
 from astraflow.contract.errors import AstraFlowError
-from web.acts import fleet as fleet_acts
-from web.acts.steering import told
-from web.door.flash import Flash
-from web.door.roles import Need, On, needs
-from web.parts import PartsOf, ViewerOf
-from web.present.providers import outcome
+from web.commands import fleet as fleet_commands
+from web.commands.redirects import redirect_with_flash
+from web.request_context import RequestContextDep, ViewerDep
+from web.security.flash import Flash
+from web.security.roles import Permission, ResourceKind, needs
+from web.views.providers import outcome
 
 router = APIRouter()
 
-BACK = "/settings#providers"
+RETURN_PATH = "/settings#providers"
 
 
-@router.post("/settings/providers/{provider:path}/test")
-@needs(Need.OPERATE, on=On.RUN)
-async def test(parts: PartsOf, viewer: ViewerOf, provider: str) -> Response:
-    """Ask it whether it would do its part. Nothing is started; what it said stands on the page."""
+@router.post("/settings/providers/{provider:path}/preflight")
+@needs(Permission.OPERATE, on=ResourceKind.RUN)
+async def preflight(context: RequestContextDep, viewer: ViewerDep, provider: str) -> Response:
+    """Runs the provider's preflight check and redirects to the page with the result. No instance is started."""
     try:
-        found = await fleet_acts.rehearse_provider(parts, viewer, provider)
+        result = await fleet_commands.run_preflight(context, viewer, provider)
     except AstraFlowError as problem:
-        return told(Flash(text=f"{provider[:80]} was not tested: {problem}", tone="bad"), back=BACK)
-    return told(Flash(text=f"{provider}: {outcome(found)}", tone="good" if found.is_ok else "bad"), back=BACK)
+        return redirect_with_flash(Flash.failure(f"{provider[:80]} was not tested", problem), page=RETURN_PATH)
+    return redirect_with_flash(
+        Flash(text=f"{provider}: {outcome(result)}", tone="good" if result.is_ok else "bad"), page=RETURN_PATH
+    )

@@ -1,4 +1,4 @@
-"""`/runs`: every run that was seen, and each of them with its trajectories."""
+"""`/runs`: the list of recorded runs, and one run's page with its trajectories."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -7,22 +7,23 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
 from astraflow.contract.errors import AstraFlowError, Unavailable
-from web.door.roles import Need, needs
 from web.launching.launcher import UnknownRun
-from web.parts import Parts, PartsOf
-from web.present import run_list
-from web.present.evaluations import EvaluationTable, evaluation_tables
-from web.present.runs import RunView
-from web.present.sample_filter import SampleFilter
-from web.present.shell import shell
-from web.present.spread import Histogram, histogram
-from web.reading import again
-from web.reading.exports import Ending, sheet_answer
-from web.reading.kept_runs import Told, told_of
-from web.reading.run_list import STATES, asked_from, runs_page
-from web.reading.run_pages import RunNumber, showing
-from web.reading.run_views import span_from, view_of
-from web.reading.sampled import reward_spread
+from web.page_queries import conditional_requests
+from web.page_queries.downloads import FileFormat, sheet_response
+from web.page_queries.run_list import STATES, run_list_query, runs_page
+from web.page_queries.run_lookup import RunNumber, showing
+from web.page_queries.run_views import load_run_view, load_run_view_and_history, time_range_from
+from web.page_queries.sample_sources import RunSamples, samples_of_run
+from web.page_queries.samples import reward_spread
+from web.request_context import RequestContext, RequestContextDep
+from web.security.roles import Permission, needs
+from web.views import run_list
+from web.views.evaluations import EvaluationTable, evaluation_tables
+from web.views.layout import layout
+from web.views.reward_histogram import Histogram, histogram
+from web.views.runs import RunView
+from web.views.sample_filter import SampleFilter
+from web.views.training import SMALL_POINTS, training_view
 
 router = APIRouter()
 
@@ -39,143 +40,153 @@ class RoundPage:
     before: int | None
     older: int | None
     """`before` of the next page; None on the last."""
-    standing: str = ""
-    """What is said of a record; empty for a run that goes on."""
+    record_note: str = ""
+    """Note that the data comes from a record; empty for a live run."""
     problem: str = ""
 
 
 @router.get("/runs")
-@needs(Need.READ)
-async def show(request: Request, parts: PartsOf) -> Response:
-    """The list."""
-    return parts.pages.page(
+@needs(Permission.READ)
+async def show(request: Request, context: RequestContextDep) -> Response:
+    """Shows the list of runs."""
+    return context.pages.page(
         request,
         "runs/page.html",
         page="runs",
-        shell=shell(parts.state, parts.settings),
+        layout=layout(context.state, context.settings),
         states=STATES,
-        admins=await parts.accounts.users.admins(),
-        **await _listed(request, parts),
+        admins=await context.accounts.users.admins(),
+        **await _listed(request, context),
     )
 
 
 @router.get("/runs/table")
-@needs(Need.READ)
-async def show_table(request: Request, parts: PartsOf) -> Response:
-    """The table alone, for the live page."""
-    return again.answered(request, parts.pages.page(request, "runs/_table.html", **await _listed(request, parts)))
+@needs(Permission.READ)
+async def show_table(request: Request, context: RequestContextDep) -> Response:
+    """Returns the table as a fragment, for the live page."""
+    return conditional_requests.with_etag(
+        request, context.pages.page(request, "runs/_table.html", **await _listed(request, context))
+    )
 
 
 @router.get("/runs.{ending}")
-@needs(Need.READ)
-async def take(request: Request, parts: PartsOf, ending: Ending) -> Response:
-    """Exactly what the page with the same query shows."""
-    return sheet_answer(run_list.sheet(await runs_page(parts, asked_from(request.query_params))), ending)
+@needs(Permission.READ)
+async def export(request: Request, context: RequestContextDep, ending: FileFormat) -> Response:
+    """Returns the rows that the page with the same query shows, as a file."""
+    return sheet_response(run_list.sheet(await runs_page(context, run_list_query(request.query_params))), ending)
 
 
 @router.get("/runs/{run_id}")
-@needs(Need.READ)
+@needs(Permission.READ)
 async def show_run(
     request: Request,
-    parts: PartsOf,
+    context: RequestContextDep,
     run_id: RunNumber,
     policy: str = "",
     rounds_before: RoundNumber = None,
 ) -> Response:
-    """One run: counts, charts, evaluations and trajectories."""
-    parts = showing(parts, run_id)
-    view = await view_of(parts, run_id, policy, span=span_from(request.query_params))
-    told = await _told(parts, run_id)
-    return parts.pages.page(
+    """Shows a run's page: counts, charts, evaluations and trajectories."""
+    context = showing(context, run_id)
+    span = time_range_from(request.query_params)
+    view, past = await load_run_view_and_history(context, run_id, policy, span=span, training_at_most=SMALL_POINTS)
+    samples = await _sample_source(context, run_id)
+    return context.pages.page(
         request,
         "runs/run.html",
         page="runs",
-        shell=shell(parts.state, parts.settings),
-        cells=parts.frames.cells if view.is_live else {},
+        layout=layout(context.state, context.settings),
+        live_texts=context.frames.live_texts if view.is_live else {},
         view=view,
-        spread=await _spread(told, view),
-        rounds=await _rounds(told, rounds_before),
-        launch=await _launch(parts, view.row.name),
+        training=training_view(past.training),
+        spread=await _reward_histogram(samples, view),
+        rounds=await _rounds(samples, rounds_before),
+        launch=await _launch(context, view.row.name),
     )
 
 
-@router.get("/runs/{run_id}/course")
-@needs(Need.READ)
-async def show_course(request: Request, parts: PartsOf, run_id: RunNumber, policy: str = "") -> Response:
-    """What the page draws on the server alone, for the live page: the trainer's time, versions, what happened."""
-    parts = showing(parts, run_id)
-    view = await view_of(parts, run_id, policy, span=span_from(request.query_params))
-    return again.answered(request, parts.pages.page(request, "runs/_course_now.html", view=view))
+@router.get("/runs/{run_id}/progress")
+@needs(Permission.READ)
+async def show_progress(request: Request, context: RequestContextDep, run_id: RunNumber, policy: str = "") -> Response:
+    """Returns the server-rendered charts (trainer time, versions, timeline) as a fragment, for the live page."""
+    context = showing(context, run_id)
+    view = await load_run_view(context, run_id, policy, span=time_range_from(request.query_params))
+    return conditional_requests.with_etag(request, context.pages.page(request, "runs/_progress_live.html", view=view))
 
 
-@router.get("/runs/{run_id}/ledger")
-@needs(Need.READ)
-async def show_ledger(request: Request, parts: PartsOf, run_id: RunNumber, policy: str = "") -> Response:
-    """The balance tables alone, for the live page."""
-    parts = showing(parts, run_id)
-    view = await view_of(parts, run_id, policy, at_most=1)
-    return again.answered(request, parts.pages.page(request, "runs/_ledger.html", view=view))
+@router.get("/runs/{run_id}/accounting")
+@needs(Permission.READ)
+async def show_accounting(
+    request: Request, context: RequestContextDep, run_id: RunNumber, policy: str = ""
+) -> Response:
+    """Returns the accounting tables as a fragment, for the live page."""
+    context = showing(context, run_id)
+    view = await load_run_view(context, run_id, policy, at_most=1)
+    return conditional_requests.with_etag(request, context.pages.page(request, "runs/_accounting.html", view=view))
 
 
 @router.get("/runs/{run_id}/evaluations")
-@needs(Need.READ)
-async def show_evaluations(request: Request, parts: PartsOf, run_id: RunNumber) -> Response:
-    """The newest rounds alone, for the live page."""
-    parts = showing(parts, run_id)
-    view = await view_of(parts, run_id, "", at_most=1)
-    rounds = await _rounds(await _told(parts, run_id), None)
-    return again.answered(request, parts.pages.page(request, "runs/_evaluations.html", view=view, rounds=rounds))
+@needs(Permission.READ)
+async def show_evaluations(request: Request, context: RequestContextDep, run_id: RunNumber) -> Response:
+    """Returns the newest evaluation rounds as a fragment, for the live page."""
+    context = showing(context, run_id)
+    view = await load_run_view(context, run_id, "", at_most=1)
+    rounds = await _rounds(await _sample_source(context, run_id), None)
+    return conditional_requests.with_etag(
+        request, context.pages.page(request, "runs/_evaluations.html", view=view, rounds=rounds)
+    )
 
 
-async def _listed(request: Request, parts: Parts) -> dict[str, Any]:
-    asked = asked_from(request.query_params)
-    found = await runs_page(parts, asked)
-    number = min(asked.page, found.pages)
+async def _listed(request: Request, context: RequestContext) -> dict[str, Any]:
+    query = run_list_query(request.query_params)
+    runs_list = await runs_page(context, query)
+    number = min(query.page, runs_list.pages)
     return {
-        "list": found,
-        "rows": run_list.rows(found),
-        "heads": run_list.heads(asked),
-        "query": asked.query(),
+        "list": runs_list,
+        "rows": run_list.rows(runs_list),
+        "column_headers": run_list.column_headers(query),
+        "query": query.query(),
         "number": number,
-        "newer": f"/runs{asked.query(page=number - 1)}" if number > 1 else "",
-        "older": f"/runs{asked.query(page=number + 1)}" if number < found.pages else "",
+        "newer": f"/runs{query.query(page=number - 1)}" if number > 1 else "",
+        "older": f"/runs{query.query(page=number + 1)}" if number < runs_list.pages else "",
     }
 
 
-async def _launch(parts: Parts, name: str) -> str:
-    """Its name when it was launched from here; else empty."""
+async def _launch(context: RequestContext, name: str) -> str:
+    """Returns the launch's name if the run was launched from here; else empty."""
     try:
-        return (await parts.launcher.launch(name)).name
+        return (await context.launcher.launch(name)).name
     except UnknownRun:
         return ""
 
 
-async def _told(parts: Parts, run_id: int) -> Told | Unavailable:
-    """Who tells what the run sampled and evaluated, or why nobody does."""
+async def _sample_source(context: RequestContext, run_id: int) -> RunSamples | Unavailable:
+    """Returns the source of the run's samples and evaluations, or the error when there is none."""
     try:
-        return await told_of(parts, run_id)
+        return await samples_of_run(context, run_id)
     except Unavailable as problem:
         return problem
 
 
-async def _spread(told: Told | Unavailable, view: RunView) -> Histogram | None:
-    """How the rewards of what was sampled are spread; None while that cannot be asked."""
-    asked = SampleFilter(policy=view.policy)
-    if isinstance(told, Unavailable):
+async def _reward_histogram(samples: RunSamples | Unavailable, view: RunView) -> Histogram | None:
+    """Returns the histogram of sampled rewards; None while the samples cannot be read."""
+    sample_filter = SampleFilter(policy=view.policy)
+    if isinstance(samples, Unavailable):
         return None
     try:
-        return histogram(await reward_spread(told, asked), asked, path=f"/runs/{view.row.id}/trajectories")
+        return histogram(
+            await reward_spread(samples, sample_filter), sample_filter, path=f"/runs/{view.row.id}/trajectories"
+        )
     except AstraFlowError:
-        return None  # the page of trajectories says why
+        return None  # the trajectories page shows the error
 
 
-async def _rounds(told: Told | Unavailable, before: int | None) -> RoundPage:
-    if isinstance(told, Unavailable):
-        return RoundPage(tables=(), before=before, older=None, problem=str(told))
+async def _rounds(samples: RunSamples | Unavailable, before: int | None) -> RoundPage:
+    if isinstance(samples, Unavailable):
+        return RoundPage(tables=(), before=before, older=None, problem=str(samples))
     try:
-        rounds = await told.source.evaluations(before=before, limit=PAGE_ROUNDS)
+        rounds = await samples.source.evaluations(before=before, limit=PAGE_ROUNDS)
     except AstraFlowError as problem:
-        return RoundPage(tables=(), before=before, older=None, standing=told.standing, problem=str(problem))
+        return RoundPage(tables=(), before=before, older=None, record_note=samples.record_note, problem=str(problem))
     older = rounds[-1].round if len(rounds) == PAGE_ROUNDS else None
     tables = evaluation_tables(rounds)
-    return RoundPage(tables=tables, before=before, older=older, standing=told.standing)
+    return RoundPage(tables=tables, before=before, older=older, record_note=samples.record_note)

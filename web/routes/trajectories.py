@@ -1,4 +1,4 @@
-"""`/runs/N/trajectories`: how rewards are spread, the groups behind a bar, a group, and one conversation."""
+"""`/runs/N/trajectories`: the reward histogram, the groups behind a bar, one group, and one conversation."""
 
 from typing import Annotated
 
@@ -8,17 +8,17 @@ from starlette.exceptions import HTTPException
 
 from astraflow.contract.errors import Unavailable
 from astraflow.contract.reports import SampledTrajectory
-from web.door.roles import Need, needs
-from web.parts import PartsOf
-from web.present.conversations import conversation
-from web.present.sample_filter import ENDINGS, filter_from
-from web.present.samples import grouped
-from web.present.shell import shell
-from web.present.spread import bin_rows, histogram
-from web.reading.exports import Ending, Sheet, sheet_answer
-from web.reading.kept_runs import Told, told_of
-from web.reading.run_pages import RunNumber, run_head, showing
-from web.reading.sampled import SamplePage, members_of, neighbours, one_sample, reward_spread, sample_page
+from web.page_queries.downloads import FileFormat, Sheet, sheet_response
+from web.page_queries.run_lookup import RunNumber, load_run_header, showing
+from web.page_queries.sample_sources import RunSamples, samples_of_run
+from web.page_queries.samples import SamplePage, find_sample, members_of_group, neighbours, reward_spread, sample_page
+from web.request_context import RequestContextDep
+from web.security.roles import Permission, needs
+from web.views.conversations import conversation
+from web.views.layout import layout
+from web.views.reward_histogram import bin_rows, histogram
+from web.views.sample_filter import ENDINGS, filter_from
+from web.views.samples import group_samples
 
 router = APIRouter()
 
@@ -26,91 +26,93 @@ Ordinal = Annotated[int, Path(ge=0, le=2**53)]
 
 
 @router.get("/runs/{run_id}/trajectories")
-@needs(Need.READ)
-async def show(request: Request, parts: PartsOf, run_id: RunNumber) -> Response:
-    """The spread of rewards, and what the filter leaves, by groups."""
-    parts = showing(parts, run_id)
-    head = await run_head(parts, run_id)
-    asked = filter_from(request.query_params, policies=head.policies)
+@needs(Permission.READ)
+async def show(request: Request, context: RequestContextDep, run_id: RunNumber) -> Response:
+    """Shows the reward histogram and the samples that match the filter, by group."""
+    context = showing(context, run_id)
+    head = await load_run_header(context, run_id)
+    sample_filter = filter_from(request.query_params, policies=head.policies)
     try:
-        found = await sample_page(await told_of(parts, run_id), asked)
+        samples = await sample_page(await samples_of_run(context, run_id), sample_filter)
     except Unavailable as problem:
-        found = SamplePage(asked=asked, problem=str(problem))
+        samples = SamplePage(filters=sample_filter, problem=str(problem), problem_code=problem.code)
     path = f"/runs/{run_id}/trajectories"
-    return parts.pages.page(
+    return context.pages.page(
         request,
         "trajectories/page.html",
         page="runs",
-        shell=shell(parts.state, parts.settings),
+        layout=layout(context.state, context.settings),
         head=head,
-        samples=found,
-        spread=histogram(found.spread, asked, path=path) if found.spread else None,
+        samples=samples,
+        spread=histogram(samples.spread, sample_filter, path=path) if samples.spread else None,
         endings=ENDINGS,
     )
 
 
 @router.get("/runs/{run_id}/rewards.{ending}")
-@needs(Need.READ)
-async def take(request: Request, parts: PartsOf, run_id: RunNumber, ending: Ending) -> Response:
-    """The spread as a file: what the page with the same filter shows."""
-    parts = showing(parts, run_id)
-    head, told = await run_head(parts, run_id), await told_of(parts, run_id)
-    asked = filter_from(request.query_params, policies=head.policies)
-    rows = bin_rows(await reward_spread(told, asked))
+@needs(Permission.READ)
+async def export(request: Request, context: RequestContextDep, run_id: RunNumber, ending: FileFormat) -> Response:
+    """Returns the histogram that the page with the same filter shows, as a file."""
+    context = showing(context, run_id)
+    head, samples = await load_run_header(context, run_id), await samples_of_run(context, run_id)
+    sample_filter = filter_from(request.query_params, policies=head.policies)
+    rows = bin_rows(await reward_spread(samples, sample_filter))
     columns = ("from", "to_before", "trajectories", "groups")
-    return sheet_answer(Sheet(name=f"rewards-{run_id}", columns=columns, rows=rows), ending)
+    return sheet_response(Sheet(name=f"rewards-{run_id}", columns=columns, rows=rows), ending)
 
 
 @router.get("/runs/{run_id}/groups/{group:path}")
-@needs(Need.READ)
-async def show_group(request: Request, parts: PartsOf, run_id: RunNumber, group: str, policy: str = "") -> Response:
-    """The members of one group beside each other."""
-    parts = showing(parts, run_id)
-    head, told = await run_head(parts, run_id), await told_of(parts, run_id)
-    found = await members_of(told, group, policy)
-    if not found:
-        raise HTTPException(404, f"Nothing of a group {group[:120]} is kept (any more): the latest samples are.")
-    return parts.pages.page(
+@needs(Permission.READ)
+async def show_group(
+    request: Request, context: RequestContextDep, run_id: RunNumber, group: str, policy: str = ""
+) -> Response:
+    """Shows the members of one group side by side."""
+    context = showing(context, run_id)
+    head, samples = await load_run_header(context, run_id), await samples_of_run(context, run_id)
+    members = await members_of_group(samples, group, policy)
+    if not members:
+        raise HTTPException(404, f"No samples of group {group[:120]}. Only the latest samples are stored.")
+    return context.pages.page(
         request,
         "trajectories/group.html",
         page="runs",
-        shell=shell(parts.state, parts.settings),
+        layout=layout(context.state, context.settings),
         head=head,
-        groups=grouped(found, told.names),
+        groups=group_samples(members, samples.node_names),
         group=group,
         policy=policy,
-        standing=told.standing,
+        record_note=samples.record_note,
     )
 
 
 @router.get("/runs/{run_id}/trajectories/{ordinal}")
-@needs(Need.READ)
-async def show_one(request: Request, parts: PartsOf, run_id: RunNumber, ordinal: Ordinal) -> Response:
-    """One conversation."""
-    parts = showing(parts, run_id)
-    head, told = await run_head(parts, run_id), await told_of(parts, run_id)
-    asked = filter_from(request.query_params, policies=head.policies)
-    sample = await one_sample(told, ordinal)
+@needs(Permission.READ)
+async def show_item(request: Request, context: RequestContextDep, run_id: RunNumber, ordinal: Ordinal) -> Response:
+    """Shows one conversation."""
+    context = showing(context, run_id)
+    head, samples = await load_run_header(context, run_id), await samples_of_run(context, run_id)
+    sample_filter = filter_from(request.query_params, policies=head.policies)
+    sample = await find_sample(samples, ordinal)
     if sample is None:
-        raise HTTPException(404, f"Trajectory {ordinal} is not kept (any more): the latest samples are.")
-    older, newer = await neighbours(told, asked, ordinal)
-    return parts.pages.page(
+        raise HTTPException(404, f"No trajectory {ordinal}. Only the latest samples are stored.")
+    older, newer = await neighbours(samples, sample_filter, ordinal)
+    return context.pages.page(
         request,
         "trajectories/conversation.html",
         page="runs",
-        shell=shell(parts.state, parts.settings),
+        layout=layout(context.state, context.settings),
         head=head,
-        asked=asked,
-        view=conversation(sample, told.names),
-        siblings=await _siblings(told, sample),
+        filters=sample_filter,
+        view=conversation(sample, samples.node_names),
+        siblings=await _siblings(samples, sample),
         older=older,
         newer=newer,
-        standing=told.standing,
+        record_note=samples.record_note,
     )
 
 
-async def _siblings(told: Told, sample: SampledTrajectory) -> tuple[tuple[int, str, bool], ...]:
-    """Ordinals of the group's members, what each scored, and which is shown."""
-    group = grouped(await members_of(told, sample.group, sample.policy), told.names)
+async def _siblings(samples: RunSamples, sample: SampledTrajectory) -> tuple[tuple[int, str, bool], ...]:
+    """Returns each group member's ordinal, reward, and whether it is the shown one."""
+    group = group_samples(await members_of_group(samples, sample.group, sample.policy), samples.node_names)
     members = group[0].members if group else ()
     return tuple((member.ordinal, member.reward, member.ordinal == sample.ordinal) for member in members)

@@ -1,4 +1,4 @@
-"""`/views`: pages as one set them up, under names."""
+"""`/views`: saved views, which are named page addresses of a user."""
 
 from typing import Annotated
 
@@ -6,50 +6,52 @@ from fastapi import APIRouter, Form, Query, Request
 from fastapi.responses import Response
 
 from astraflow.contract.errors import AstraFlowError
-from web.acts.steering import told
-from web.door.addresses import local_path
-from web.door.flash import Flash
-from web.door.roles import Need, needs
-from web.parts import PartsOf, ViewerOf
-from web.present.shell import shell
+from web.commands.redirects import redirect_with_flash
+from web.request_context import RequestContextDep, ViewerDep
+from web.security.addresses import local_path
+from web.security.flash import Flash
+from web.security.roles import Permission, needs
+from web.views.layout import layout
 
 router = APIRouter()
 
 
 @router.get("/views")
-@needs(Need.READ)
+@needs(Permission.READ)
 async def show(
-    request: Request, parts: PartsOf, viewer: ViewerOf, of: Annotated[str, Query(max_length=2000)] = "/"
+    request: Request, context: RequestContextDep, viewer: ViewerDep, of: Annotated[str, Query(max_length=2000)] = "/"
 ) -> Response:
-    """One's own views, and a form that saves the page `of`."""
-    return parts.pages.page(
+    """Shows the user's saved views and a form that saves the page `of`."""
+    return context.pages.page(
         request,
         "views/page.html",
         page="views",
-        shell=shell(parts.state, parts.settings),
-        views=await parts.views.of(viewer.user_id),
+        layout=layout(context.state, context.settings),
+        views=await context.views.of(viewer.user_id),
         address=local_path(of),
     )
 
 
 @router.post("/views")
-@needs(Need.OWN)
-async def save(parts: PartsOf, viewer: ViewerOf, name: str = Form(""), address: str = Form("/")) -> Response:
-    """Save a view, in place of one of the same name."""
+@needs(Permission.OWN)
+async def save(
+    context: RequestContextDep, viewer: ViewerDep, name: str = Form(""), address: str = Form("/")
+) -> Response:
+    """Saves a view, replacing the user's view of the same name."""
     back = local_path(address)
     try:
-        kept = await parts.views.save(viewer, name, address)
+        saved_name = await context.views.save(viewer, name, address)
     except AstraFlowError as problem:
-        return told(Flash(text=f"The view was not saved: {problem}", tone="bad"), back=back)
-    return told(Flash(text=f"this view is saved as {kept}", tone="good"), back=back)
+        return redirect_with_flash(Flash.failure("The view was not saved", problem), page=back)
+    return redirect_with_flash(Flash(text=f"view saved as {saved_name}", tone="good"), page=back)
 
 
 @router.post("/views/{view_id}/delete")
-@needs(Need.OWN)
-async def delete(parts: PartsOf, viewer: ViewerOf, view_id: int) -> Response:
-    """Forget a view."""
+@needs(Permission.OWN)
+async def delete(context: RequestContextDep, viewer: ViewerDep, view_id: int) -> Response:
+    """Deletes a view."""
     try:
-        name = await parts.views.delete(viewer, view_id)
+        name = await context.views.delete(viewer, view_id)
     except AstraFlowError as problem:
-        return told(Flash(text=f"Nothing was deleted: {problem}", tone="bad"), back="/views")
-    return told(Flash(text=f"the view {name} is deleted", tone="good"), back="/views")
+        return redirect_with_flash(Flash.failure("Nothing was deleted", problem), page="/views")
+    return redirect_with_flash(Flash(text=f"view {name} deleted", tone="good"), page="/views")

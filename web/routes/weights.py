@@ -1,44 +1,46 @@
-"""`/weights`: versions, what they cost to publish and to bring, and who is behind."""
+"""`/weights`: versions, the cost of publishing and fetching them, and lagging nodes."""
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from web.door.roles import Need, needs
-from web.parts import PartsOf
-from web.present.shell import shell
-from web.present.weight_page import PHASES, weight_page
-from web.present.weight_tables import TableName, weight_sheet
-from web.reading import again
-from web.reading.exports import Ending, sheet_answer
+from web.page_queries import conditional_requests
+from web.page_queries.downloads import FileFormat, sheet_response
+from web.request_context import RequestContextDep
+from web.security.roles import Permission, needs
+from web.views.layout import layout
+from web.views.weight_page import PHASES, weight_page
+from web.views.weight_tables import TableName, weight_sheet
 
 router = APIRouter()
 
 
 @router.get("/weights")
-@needs(Need.READ)
-async def show(request: Request, parts: PartsOf) -> Response:
-    """The tables."""
-    return parts.pages.page(
+@needs(Permission.READ)
+async def show(request: Request, context: RequestContextDep) -> Response:
+    """Shows the tables."""
+    return context.pages.page(
         request,
         "weights/page.html",
         page="weights",
-        shell=shell(parts.state, parts.settings),
-        cells=parts.frames.cells,
-        view=weight_page(parts.state.report),
+        layout=layout(context.state, context.settings),
+        live_texts=context.frames.live_texts,
+        view=weight_page(context.state.report),
         phases=PHASES,
     )
 
 
 @router.get("/weights/tables")
-@needs(Need.READ)
-async def tables(request: Request, parts: PartsOf) -> Response:
-    """The same tables alone, for when there is something new."""
-    part = parts.pages.page(request, "weights/_tables.html", view=weight_page(parts.state.report), phases=PHASES)
-    return again.answered(request, part)
+@needs(Permission.READ)
+async def tables(request: Request, context: RequestContextDep) -> Response:
+    """Returns the tables as a fragment, for the live page."""
+    fragment = context.pages.page(
+        request, "weights/_tables.html", view=weight_page(context.state.report), phases=PHASES
+    )
+    return conditional_requests.with_etag(request, fragment)
 
 
 @router.get("/weights/{table}.{ending}")
-@needs(Need.READ)
-async def take(parts: PartsOf, table: TableName, ending: Ending) -> Response:
-    """One of the tables as a file."""
-    return sheet_answer(weight_sheet(parts.state.report, table), ending)
+@needs(Permission.READ)
+async def export(context: RequestContextDep, table: TableName, ending: FileFormat) -> Response:
+    """Returns one of the tables as a file."""
+    return sheet_response(weight_sheet(context.state.report, table), ending)

@@ -1,6 +1,10 @@
-"""What the optimizer makes smaller; the built-ins by kind."""
+"""Registry of losses, which the optimizer minimizes; the built-ins by kind."""
 
 from astraflow.algorithms.losses.base import Loss
 from astraflow.runtime.plugins import Registry
 
-losses: Registry[Loss] = Registry("loss", built_in={"ppo": "astraflow.algorithms.losses.ppo"}, heavy=("ppo",))
+_KINDS = ("cispo", "critic", "decoupled_ppo", "dpo", "dppo", "gspo", "m2po", "ppo", "reinforce", "sapo", "sft")
+
+losses: Registry[Loss] = Registry(
+    "loss", built_in={kind: f"astraflow.algorithms.losses.{kind}" for kind in _KINDS}, heavy=_KINDS
+)

@@ -1,76 +1,52 @@
-"""The port of losses, and how the tokens of a batch are averaged."""
+"""Interface of losses, and the averaging of a batch's tokens."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol
+
+from astraflow.algorithms.losses.options import AggregationOptions
+from astraflow.algorithms.tokens import BatchStatistics, Pass, Ranks, TokenData, TokenScores
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
-Aggregation: TypeAlias = Literal["token_mean", "sequence_mean", "fixed_length"]
-"""`token_mean`: every token has the same weight (DAPO, arXiv:2503.14476). `sequence_mean`: every trajectory has, its
-tokens share it (GRPO, arXiv:2402.03300). `fixed_length`: every token has the weight it would have in a trajectory of
-that length, so that long wrong answers are not spared (Dr. GRPO, arXiv:2503.20783)."""
+    from torch import Tensor, dtype
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BatchFacts:
-    """What is known about the whole optimizer batch, over all micro-batches, before the first loss is computed.
-
-    Every micro-batch is normalised by these, so that how a batch is cut does not change its gradient.
-    """
-
-    tokens: int
-    """Model-written tokens that count."""
-    trajectories: int
-    lengths: Tensor
-    """int64 `[trajectories]`: counted tokens of each."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LossTokens:
-    """Tokens of one micro-batch, all `[tokens]`: model-written and counted."""
-
-    logprobs: Tensor
-    """Under the weights being trained, with their gradient."""
-    behaviour: Tensor
-    """As recorded when the token was written."""
-    advantages: Tensor
-    owners: Tensor
-    """Which trajectory of the batch each belongs to, int64."""
-    reference: Tensor | None = None
-    """Under the frozen reference; given when the loss asks for it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LossPart:
-    """One micro-batch's share: summed over all of them, `loss` is the batch's loss and `sums / tokens` its metrics."""
+class MicroBatchLoss:
+    """Contribution of a micro-batch. Summed over all, `loss` is the batch loss, `sums / tokens` are its metrics."""
 
     loss: Tensor
-    sums: Mapping[str, Tensor]
-    """Name of a metric -> its sum over these tokens."""
+    metric_sums: Mapping[str, Tensor]
+    """Metric name -> its sum over these tokens."""
 
 
 class Loss(Protocol):
-    """Built by `losses.build(spec)`."""
+    """Loss of a policy. Built by `losses.build(spec)`."""
 
     @property
-    def needs_reference(self) -> bool:
-        """Whether logprobs of a frozen copy of the first weights are wanted: one more forward."""
+    def needs(self) -> frozenset[Pass]:
+        """Forward passes without gradient whose results the loss reads."""
 
-    def __call__(self, tokens: LossTokens, batch: BatchFacts) -> LossPart:
-        """The share of one micro-batch."""
+    def prepare(self, tokens: TokenData, batch: BatchStatistics, ranks: Ranks) -> Any:
+        """Computes what the loss needs of the whole optimizer batch, before its first gradient; passed to each call.
+
+        tokens: this rank's share, which may be empty. Collective: called on every rank.
+        """
+
+    def __call__(self, scores: TokenScores, tokens: TokenData, batch: BatchStatistics, state: Any) -> MicroBatchLoss:
+        """Returns the contribution of one micro-batch. state: result of `prepare`."""
 
 
-def token_weights(owners: Tensor, batch: BatchFacts, *, aggregation: Aggregation, fixed_length: int) -> Tensor:
-    """How much each token counts: `[tokens]`; over a whole batch they sum to 1, except for `fixed_length`."""
-    lengths = batch.lengths[owners]
-    match aggregation:
+def token_weights(tokens: TokenData, batch: BatchStatistics, options: AggregationOptions, *, dtype: dtype) -> Tensor:
+    """Returns the weight of each token, `[tokens]`; over a whole batch they sum to 1, except for `fixed_length`."""
+    lengths = batch.lengths[tokens.row_indices].to(dtype)
+    rows = max(batch.trajectories, 1)
+    match options.aggregation:
         case "token_mean":
-            return (lengths * 0 + 1) / max(batch.tokens, 1)
+            return lengths.new_full(lengths.shape, 1 / max(batch.tokens, 1))
         case "sequence_mean":
-            return 1 / (lengths * max(batch.trajectories, 1))
+            return 1 / (lengths * rows)
         case "fixed_length":
-            return (lengths * 0 + 1) / (fixed_length * max(batch.trajectories, 1))
+            return lengths.new_full(lengths.shape, 1 / ((options.fixed_length or 1) * rows))

@@ -1,107 +1,72 @@
-"""The clipped ratio of PPO (arXiv:1707.06347), with the variants that proved useful for language models."""
+"""Clipped policy ratio of PPO (arXiv:1707.06347), with the variants that are common for language models."""
 
-from typing import Literal
+from typing import Any, TypeVar
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor
 
 from astraflow.algorithms.losses import losses
-from astraflow.algorithms.losses.base import Aggregation, BatchFacts, LossPart, LossTokens, token_weights
-from astraflow.runtime.config import Config
-
-_LARGEST_LOG_RATIO = 20.0
-"""Ratios beyond e^20 are clipped anyway; their exponent must not overflow."""
+from astraflow.algorithms.losses.options import AnchoredOptions, PolicyOptions
+from astraflow.algorithms.losses.policy_gradient import Objective, PolicyGradient, PolicyTokens
 
 
-class PpoOptions(Config):
-    """Clipping, averaging, and an optional leash to the first weights."""
+class ClipOptions(PolicyOptions):
+    """Clip range of a policy ratio."""
 
     clip_low: float = Field(default=0.2, gt=0, lt=1)
-    """The ratio is not pushed below `1 - clip_low`."""
+    """No gradient below the ratio `1 - clip_low`."""
     clip_high: float = Field(default=0.2, gt=0)
-    """The ratio is not pushed above `1 + clip_high`; more than `clip_low` keeps entropy up. (DAPO, arXiv:2503.14476)"""
+    """No gradient above the ratio `1 + clip_high`; more than `clip_low`, such as 0.28, keeps entropy up. (DAPO,
+    arXiv:2503.14476)"""
     dual_clip: float | None = Field(default=None, gt=1)
-    """Bounds what one token with a negative advantage and a huge ratio can do. (arXiv:1912.09729)"""
-    aggregation: Aggregation = "token_mean"
-    fixed_length: int | None = Field(default=None, ge=1)
-    """Tokens; for the aggregation `fixed_length`, usually the generation limit."""
-    kl_coefficient: float = Field(default=0.0, ge=0)
-    """Weight of the penalty for leaving the first weights; 0 keeps no copy of them."""
-    kl_estimator: Literal["k1", "k2", "k3"] = "k3"
-    """k1: unbiased; k2: low variance; k3: unbiased and never negative. (J. Schulman, "Approximating KL divergence")"""
+    """Bounds the effect of a token with negative advantage and a huge ratio, such as 3; None: no bound.
+    (arXiv:1912.09729)"""
 
-    @model_validator(mode="after")
-    def _has_length(self) -> "PpoOptions":
-        if self.aggregation == "fixed_length" and self.fixed_length is None:
-            raise ValueError("aggregation 'fixed_length' needs the option fixed_length")
-        return self
+
+class PpoOptions(ClipOptions, AnchoredOptions):
+    """Clip range, anchor of the ratio, averaging, corrections and penalties."""
+
+
+Clip = TypeVar("Clip", bound=ClipOptions)
+
+
+class ClippedRatio(PolicyGradient[Clip]):
+    """Objective min(rA, clip(r, 1 - clip_low, 1 + clip_high)A)."""
+
+    def objective(self, tokens: PolicyTokens, _state: Any) -> Objective:
+        """Returns the clipped objective."""
+        options = self.options
+        low, high = 1 - options.clip_low, 1 + options.clip_high
+        ratio = tokens.ratio
+        return Objective(
+            gain=clipped_objective(ratio, ratio.clamp(low, high), tokens.advantages, dual=options.dual_clip),
+            is_clipped=is_clipped(ratio, tokens.advantages, low=low, high=high),
+        )
 
 
 @losses.register("ppo", options=PpoOptions)
-class Ppo:
-    """GRPO's and DAPO's loss too: they differ in advantages, clip range and aggregation."""
+class Ppo(ClippedRatio[PpoOptions]):
+    """Loss of PPO, GRPO and DAPO, which differ in advantages, clip range and aggregation.
 
-    def __init__(self, options: PpoOptions) -> None:
-        self._options = options
-
-    @property
-    def needs_reference(self) -> bool:
-        """When there is a penalty."""
-        return self._options.kl_coefficient > 0
-
-    def __call__(self, tokens: LossTokens, batch: BatchFacts) -> LossPart:
-        """The share of one micro-batch."""
-        options = self._options
-        weights = token_weights(
-            tokens.owners, batch, aggregation=options.aggregation, fixed_length=options.fixed_length or 1
-        )
-        log_ratio = (tokens.logprobs - tokens.behaviour).clamp(-_LARGEST_LOG_RATIO, _LARGEST_LOG_RATIO)
-        ratio = log_ratio.exp()
-        gain = clipped_gain(
-            ratio, tokens.advantages, low=options.clip_low, high=options.clip_high, dual=options.dual_clip
-        )
-        loss = -(weights * gain).sum()
-        sums = {
-            "clip_fraction": is_clipped(ratio, tokens.advantages, low=options.clip_low, high=options.clip_high).sum(),
-            "ratio_mean": ratio.detach().sum(),
-            "kl_behaviour": (ratio - 1 - log_ratio).detach().sum(),
-        }
-        if tokens.reference is not None:
-            divergence = kl(tokens.logprobs, tokens.reference, estimator=options.kl_estimator)
-            loss = loss + options.kl_coefficient * (weights * divergence).sum()
-            sums["kl_reference"] = divergence.detach().sum()
-        return LossPart(loss=loss, sums=sums)
+    Formula: -min(rA, clip(r, 1 - low, 1 + high)A); with dual clip at least cA where A < 0.
+    Source: arXiv:1707.06347, arXiv:2402.03300, arXiv:2503.14476.
+    """
 
 
-def clipped_gain(ratio: Tensor, advantages: Tensor, *, low: float, high: float, dual: float | None) -> Tensor:
-    """What is made larger, token by token: the ratio times the advantage, without reward for leaving the clip range.
+def clipped_objective(ratio: Tensor, clipped_ratio: Tensor, advantages: Tensor, *, dual: float | None) -> Tensor:
+    """Returns the objective to maximize, per token: ratio times advantage, without gain for leaving the clip range.
 
-    >>> clipped_gain(torch.tensor([1.5, 1.5]), torch.tensor([1.0, -1.0]), low=0.2, high=0.2, dual=None)
+    >>> ratio = torch.tensor([1.5, 1.5])
+    >>> clipped_objective(ratio, ratio.clamp(0.8, 1.2), torch.tensor([1.0, -1.0]), dual=None)
     tensor([ 1.2000, -1.5000])
     """
-    gain = torch.minimum(ratio * advantages, ratio.clamp(1 - low, 1 + high) * advantages)
+    gain = torch.minimum(ratio * advantages, clipped_ratio * advantages)
     if dual is None:
         return gain
     return torch.where(advantages < 0, torch.maximum(gain, dual * advantages), gain)
 
 
 def is_clipped(ratio: Tensor, advantages: Tensor, *, low: float, high: float) -> Tensor:
-    """True for tokens that the clip keeps from being pushed further: they have no gradient."""
-    return ((advantages > 0) & (ratio > 1 + high)) | ((advantages < 0) & (ratio < 1 - low))
-
-
-def kl(logprobs: Tensor, reference: Tensor, *, estimator: Literal["k1", "k2", "k3"]) -> Tensor:
-    """Divergence from the reference, estimated token by token: `[tokens]`.
-
-    >>> kl(torch.tensor([-1.0]), torch.tensor([-1.0]), estimator="k3")
-    tensor([0.])
-    """
-    log_ratio = (reference - logprobs).clamp(-_LARGEST_LOG_RATIO, _LARGEST_LOG_RATIO)
-    match estimator:
-        case "k1":
-            return -log_ratio
-        case "k2":
-            return log_ratio.square() / 2
-        case "k3":
-            return log_ratio.exp() - 1 - log_ratio
+    """Returns True for tokens outside the range of ratios, which have no gradient."""
+    return ((advantages > 0) & (ratio > high)) | ((advantages < 0) & (ratio < low))

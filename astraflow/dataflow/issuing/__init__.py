@@ -1,1 +1,1 @@
-"""Before rollout: which prompt is issued when, and which node holds which task."""
+"""Before rollout: decides which prompt is issued when, and which node holds which task."""

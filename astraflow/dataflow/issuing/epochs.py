@@ -1,15 +1,15 @@
-"""The order of prompts over epochs: each once an epoch, in an order that changes with the epoch and is never stored."""
+"""Order of prompts over epochs: each prompt once per epoch, in an order that depends on the epoch and is not stored."""
 
 import random
 
 from astraflow.datasets.shuffle import Shuffle
 
 
-class Epochs:
-    """An endless order of prompts, place by place.
+class EpochOrder:
+    """Endless order of prompts, addressed by position.
 
-    >>> epochs = Epochs(3, seed=1)
-    >>> sorted(epochs.item(place) for place in range(3)), sorted(epochs.item(place) for place in range(3, 6))
+    >>> epochs = EpochOrder(3, seed=1)
+    >>> sorted(map(epochs.item, range(3))), sorted(map(epochs.item, range(3, 6)))
     ([0, 1, 2], [0, 1, 2])
     """
 
@@ -20,9 +20,9 @@ class Epochs:
         self._epoch = -1
         self._order: Shuffle | None = None
 
-    def item(self, place: int) -> int:
-        """The prompt at a place, counted from the first epoch's first."""
-        epoch, within = divmod(place, self._size)
+    def item(self, position: int) -> int:
+        """Returns the prompt index at a position, counted from the first prompt of the first epoch."""
+        epoch, within = divmod(position, self._size)
         if not self._is_shuffled:
             return within
         if self._order is None or epoch != self._epoch:

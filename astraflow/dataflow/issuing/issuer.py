@@ -1,4 +1,4 @@
-"""Where a flow's groups come from; for those that are trained on, a selector's choices."""
+"""Sources of a flow's groups. For training, a selector chooses the prompts."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -8,8 +8,8 @@ from astraflow.contract.ids import FlowId, GroupId, PolicyId, Version
 from astraflow.contract.values import Json
 from astraflow.dataflow.issuing.groups import OpenGroup
 from astraflow.dataflow.issuing.selection import Selector
-from astraflow.dataflow.plugged import Plugged
-from astraflow.dataflow.rows import RowKeeper
+from astraflow.dataflow.plugin_slot import SlotPlugins
+from astraflow.dataflow.prompt_rows import RowProvider
 from astraflow.datasets.base import Dataset
 from astraflow.runtime.logs import get_logger
 
@@ -17,123 +17,124 @@ log = get_logger()
 
 
 class GroupSource(Protocol):
-    """The source of a flow's groups. Its state is all that its next group depends on."""
+    """Source of a flow's groups. Its state is everything that its next group depends on."""
 
     @property
     def issued(self) -> int:
-        """Groups issued since the run began; the ordinal of the next one."""
+        """Number of groups issued since the run began; the ordinal of the next group."""
 
     @property
     def version(self) -> Version:
-        """That every policy of the flow has reached."""
+        """Newest version that every policy of the flow has reached."""
 
     @property
-    def plugged(self) -> Plugged[Selector] | None:
-        """What chooses the prompts, where that may be changed."""
+    def slot_plugins(self) -> SlotPlugins[Selector] | None:
+        """Slot of the plugin that chooses prompts, None if it cannot be changed."""
 
     def next_group(self) -> OpenGroup:
-        """Issue one group."""
+        """Issues one group."""
 
     def observe(self, group: OpenGroup) -> None:
-        """Every member of a group has a result."""
+        """Observes a group whose members all have a result."""
 
     def advance(self, version: Version) -> None:
-        """Every policy of the flow has reached this version."""
+        """Sets the newest version that every policy of the flow has reached."""
 
     @property
-    def rows(self) -> tuple[str, RowKeeper] | None:
-        """What it keeps in rows, and under which name, if anything."""
+    def rows(self) -> tuple[str, RowProvider] | None:
+        """Name and provider of the state that is stored in rows, None without rows."""
 
     def metrics(self) -> dict[str, float]:
-        """Its own figures for the report."""
+        """Returns the metrics of the source for the report."""
 
     def state_dict(self) -> dict[str, Json]:
-        """What `load_state_dict` needs, as JSON."""
+        """Returns the state for `load_state_dict`, as JSON."""
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there."""
+        """Restores the state."""
 
 
 class Issuer:
-    """Groups that are trained on. Its state is the data cursor: a resumed run neither skips nor repeats a prompt."""
+    """Issues training groups. Its state is the data cursor: a resumed run neither skips nor repeats a prompt."""
 
-    def __init__(self, flow: FlowId, dataset: Dataset, selector: Plugged[Selector], *, group_size: int) -> None:
+    def __init__(self, flow: FlowId, dataset: Dataset, selector: SlotPlugins[Selector], *, group_size: int) -> None:
         self._flow = flow
         self._dataset = dataset
-        self._data = dataset.fingerprint
-        self.plugged = selector
+        self._fingerprint = dataset.fingerprint
+        self.slot_plugins = selector
         self._group_size = group_size
         self.issued = 0
-        """Groups issued since the run began; the ordinal of the next one."""
+        """Number of groups issued since the run began; the ordinal of the next group."""
         self.version = Version(0)
-        """That every policy of the flow has reached."""
+        """Newest version that every policy of the flow has reached."""
 
     def next_group(self) -> OpenGroup:
-        """Issue one group of the prompt that the selector chooses."""
+        """Issues one group of the prompt that the selector chooses."""
         index = self._selector.select()
         group = OpenGroup(
             id=GroupId(f"{self._flow}:{self.issued}"),
             flow=self._flow,
             prompt=self._dataset.prompt(index),
-            index=index,
+            prompt_index=index,
             size=self._group_size,
         )
         self.issued += 1
         return group
 
     def observe(self, group: OpenGroup) -> None:
-        """Tell the selector how a group came out, before any filter."""
+        """Passes the rewards of a finished group to the selector, before any filter."""
         rewards: dict[PolicyId, tuple[float, ...]] = {}
         for episode in group.episodes.values():
             for trajectory in episode.trajectories if episode.failure is None else ():
                 rewards[trajectory.policy] = (*rewards.get(trajectory.policy, ()), trajectory.reward)
         try:
-            self._selector.observe(group.index, rewards)
-        except Exception:  # whatever a third party's raises: the push it came with must not be half taken
-            log.exception("selector_broke", group=group.id)
+            self._selector.observe(group.prompt_index, rewards)
+        except Exception:  # a third-party selector may raise anything; a push must be applied completely
+            log.exception("selector_failed", group=group.id)
 
     def advance(self, version: Version) -> None:
-        """Tell the selector that every policy of the flow has reached a version, once."""
+        """Reports each version that every policy of the flow has reached to the selector, once."""
         if version > self.version:
             self.version = version
             self._selector.advance(version)
 
     @property
-    def rows(self) -> tuple[str, RowKeeper] | None:
-        """The selector under its kind, when part of its state is in rows."""
-        kind, selector = self.plugged.first
-        return (kind, selector) if isinstance(selector, RowKeeper) else None
+    def rows(self) -> tuple[str, RowProvider] | None:
+        """The selector under its kind, when part of its state is stored in rows."""
+        kind, selector = self.slot_plugins.first_plugin
+        return (kind, selector) if isinstance(selector, RowProvider) else None
 
     def metrics(self) -> dict[str, float]:
-        """The selector's, as `kind.metric`."""
-        return self.plugged.metrics()
+        """Returns the selector's metrics, named `kind.metric`."""
+        return self.slot_plugins.metrics()
 
     def state_dict(self) -> dict[str, Json]:
-        """Cursor and selector, and which data they are about."""
+        """Returns the cursor, the selector's state, and the fingerprint of the dataset."""
         return {
-            "data": self._data,
+            "data": self._fingerprint,
             "issued": self.issued,
             "version": int(self.version),
-            "selector": self.plugged.state_dict(),
+            "selector": self.slot_plugins.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there. Raises: InvalidInput when the data set is another one by now."""
-        check_data(self._flow, was=state["data"], now=self._data)
+        """Restores the state. Raises: InvalidInput when the dataset has changed."""
+        check_dataset_unchanged(self._flow, saved_fingerprint=state["data"], current_fingerprint=self._fingerprint)
         self.issued = state["issued"]
         self.version = Version(state["version"])
-        self.plugged.load_state_dict(state["selector"])
+        self.slot_plugins.load_state_dict(state["selector"])
 
     @property
     def _selector(self) -> Selector:
-        return self.plugged.first[1]
+        return self.slot_plugins.first_plugin[1]
 
 
-def check_data(flow: FlowId, *, was: str, now: str) -> None:
-    """Fingerprints of a flow's data set, then and now. Raises: InvalidInput when it is another one by now."""
-    if was != now:
+def check_dataset_unchanged(flow: FlowId, *, saved_fingerprint: str, current_fingerprint: str) -> None:
+    """Compares the saved and the current fingerprint of a flow's dataset. Raises: InvalidInput when they differ."""
+    if saved_fingerprint != current_fingerprint:
         raise InvalidInput(
-            f"the data set of flow {flow!r} is not the one that this run began with, so it would skip and "
-            f"repeat prompts (it was {was}, it is {now}): put the data back as it was, or name "
-            "the flow otherwise to begin with the new data, or begin a new run"
+            f"cannot resume flow {flow!r}: its dataset has changed (fingerprint was {saved_fingerprint!r}, is "
+            f"{current_fingerprint!r}), so prompts would be skipped and repeated; restore the data, rename the flow to "
+            "begin with the new data, or start a new run",
+            code="dataset.changed",
         )

@@ -1,97 +1,97 @@
-"""Which node holds which task, and until when."""
+"""Leases: which node holds which task, and until when."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from itertools import islice
 
-from astraflow.contract.ids import NodeId, TaskId, name_of
+from astraflow.contract.ids import NodeId, TaskId, node_name
 
 
 @dataclass(slots=True)
-class _Held:
+class _HeldLease:
     node: NodeId | None
     owner: str
-    """Whose lease it is, over the node's incarnations; empty while that is not known."""
+    """Owner of the lease, equal for all incarnations of a node; empty while unknown."""
     expires_at: float
 
 
 class Leases:
-    """Tasks that wait for a node, and tasks that a node holds. Time is handed in, in seconds, and never goes back.
+    """Queued tasks and leased tasks. Callers pass the time, in seconds; it never goes back.
 
         queued ──lease, claim──► held ──complete──► forgotten
            ▲                      │ ▲
-           │                      │ └──beat renews
+           │                      │ └──heartbeat renews
            └─expire, return───────┘
 
-    A returned task goes to the front of the queue: it is the oldest work there is. Every operation takes time for the
-    tasks that it moves, however many others there are: leases are of one length, so those renewed last run out last.
+    A returned task goes to the front of the queue, because it is the oldest work. Every operation takes time
+    proportional to the tasks that it moves: leases have one length, so the leases renewed last expire last.
     """
 
-    def __init__(self, lease_s: float, *, owner_of: Callable[[NodeId], str] = name_of) -> None:
-        """owner_of: whose the leases of a node are, equal for all incarnations of a node and for no other node."""
+    def __init__(self, lease_s: float, *, owner_of: Callable[[NodeId], str] = node_name) -> None:
+        """owner_of: returns the owner of a node's leases, equal for all incarnations of one node only."""
         self._lease_s = lease_s
         self._owner_of = owner_of
         self._queue: OrderedDict[TaskId, None] = OrderedDict()
-        self._held: OrderedDict[TaskId, _Held] = OrderedDict()
-        """In the order in which they run out."""
-        self._of_node: dict[NodeId, dict[TaskId, None]] = {}
-        self._earlier: dict[TaskId, set[str]] = {}
-        """Owners of the leases of a task before it was queued again."""
+        self._held: OrderedDict[TaskId, _HeldLease] = OrderedDict()
+        """Leased tasks in order of expiry."""
+        self._tasks_by_node: dict[NodeId, dict[TaskId, None]] = {}
+        self._previous_owners: dict[TaskId, set[str]] = {}
+        """Owners of earlier leases of a task that was requeued."""
 
     @property
     def queued(self) -> int:
-        """Tasks that wait for a node."""
+        """Number of tasks that wait for a node."""
         return len(self._queue)
 
     @property
     def held(self) -> int:
-        """Tasks that a node holds."""
+        """Number of tasks that nodes hold."""
         return len(self._held)
 
     def held_by(self, node: NodeId) -> int:
-        """Tasks that this node holds."""
-        return len(self._of_node.get(node, ()))
+        """Returns the number of tasks that this node holds."""
+        return len(self._tasks_by_node.get(node, ()))
 
     def holder(self, task: TaskId) -> NodeId | None:
-        """Who holds a task; None when it is queued, in doubt or forgotten."""
+        """Returns the holder of a task; None when it is queued, unconfirmed or unknown."""
         held = self._held.get(task)
         return held.node if held is not None else None
 
-    def may_bring(self, task: TaskId, owner: str) -> bool:
-        """Whether a result can be this owner's work: it holds or held the task, or the holder is not known."""
+    def may_push(self, task: TaskId, owner: str) -> bool:
+        """Returns whether this owner may push a result: it holds or held the task, or the holder is unknown."""
         held = self._held.get(task)
         if held is not None and held.owner in ("", owner):
             return True
-        return owner in self._earlier.get(task, ())
+        return owner in self._previous_owners.get(task, ())
 
     def add(self, tasks: Iterable[TaskId]) -> None:
-        """Queue new tasks."""
+        """Queues new tasks."""
         self._queue.update(dict.fromkeys(tasks))
 
-    def add_in_doubt(self, tasks: Iterable[TaskId], *, now: float, grace_s: float) -> None:
-        """After a restart: some node may still run these; they are queued when none says so within `grace_s`.
+    def add_unconfirmed(self, tasks: Iterable[TaskId], *, now: float, grace_s: float) -> None:
+        """Holds tasks after a restart whose nodes may still run them; expires them unless renewed within `grace_s`.
 
-        grace_s: at most the time of a lease. To be called before anything is leased.
+        grace_s: at most the length of a lease. Call this before anything is leased.
         """
         for task in tasks:
-            self._held[task] = _Held(node=None, owner="", expires_at=now + grace_s)
+            self._held[task] = _HeldLease(node=None, owner="", expires_at=now + grace_s)
 
     def lease(
-        self, node: NodeId, capacity: int, *, now: float, suits: Callable[[TaskId], bool] = lambda task: True
+        self, node: NodeId, capacity: int, *, now: float, is_suitable: Callable[[TaskId], bool] = lambda task: True
     ) -> list[TaskId]:
-        """Hand up to `capacity` queued tasks to a node, those that suit it; the others keep their places.
+        """Leases up to `capacity` suitable queued tasks to a node; the others keep their positions.
 
-        A capacity below 0 is none: a node may hold more than its share by now.
+        A capacity below 0 counts as 0: a node may hold more than its share by now.
         """
-        tasks = list(islice((task for task in self._queue if suits(task)), max(0, capacity)))
+        tasks = list(islice((task for task in self._queue if is_suitable(task)), max(0, capacity)))
         for task in tasks:
             del self._queue[task]
             self._hold(task, node, now)
         return tasks
 
     def claim(self, node: NodeId, tasks: Collection[TaskId], *, now: float) -> None:
-        """A node that joins says it runs these: what nobody else holds is its own, wherever it is."""
+        """Leases the tasks that a joining node reports as running, except those that another node holds."""
         for task in tasks:
             if task in self._queue:
                 del self._queue[task]
@@ -99,7 +99,8 @@ class Leases:
         self.renew(node, tasks, now=now)
 
     def renew(self, node: NodeId, tasks: Iterable[TaskId], *, now: float) -> None:
-        """The node says it still runs these. A task in doubt becomes its own; one held by another node stays there."""
+        """Renews the leases of tasks that a node runs. The node takes over unconfirmed tasks, but no task of another
+        node."""
         for task in tasks:
             held = self._held.get(task)
             if held is not None and held.node is None:
@@ -109,51 +110,51 @@ class Leases:
                 self._held.move_to_end(task)
 
     def complete(self, task: TaskId) -> bool:
-        """A result is in: forget the task, whether held or queued again. False when it is neither."""
+        """Removes a task that has a result, held or queued. Returns whether it was either."""
         was_queued = task in self._queue
-        self._earlier.pop(task, None)
+        self._previous_owners.pop(task, None)
         self._queue.pop(task, None)
-        return self._let_go(task) or was_queued
+        return self._release(task) or was_queued
 
-    def give_back(self, task: TaskId) -> None:
-        """Put a task at the front of the queue, from wherever it is."""
+    def requeue(self, task: TaskId) -> None:
+        """Puts a task at the front of the queue, from any state."""
         held = self._held.get(task)
         if held is not None and held.owner:
-            self._earlier.setdefault(task, set()).add(held.owner)
-        self._let_go(task)
+            self._previous_owners.setdefault(task, set()).add(held.owner)
+        self._release(task)
         self._queue[task] = None
         self._queue.move_to_end(task, last=False)
 
     def expire(self, *, now: float) -> list[tuple[TaskId, NodeId | None]]:
-        """Return the tasks whose lease ran out to the queue; tells which, and who held them, longest out first."""
+        """Requeues the tasks of expired leases; returns them with their holders, earliest expiry first."""
         expired: list[tuple[TaskId, NodeId | None]] = []
         for task, held in self._held.items():
             if held.expires_at > now:
                 break
             expired.append((task, held.node))
-        self._give_all_back([task for task, _ in expired])
+        self._requeue_all([task for task, _ in expired])
         return expired
 
-    def return_all_of(self, node: NodeId) -> list[TaskId]:
-        """Return everything a node holds to the queue at once."""
-        return self._give_all_back(list(self._of_node.get(node, ())))
+    def return_tasks_of(self, node: NodeId) -> list[TaskId]:
+        """Requeues all tasks of a node at once and returns them."""
+        return self._requeue_all(list(self._tasks_by_node.get(node, ())))
 
-    def _give_all_back(self, tasks: list[TaskId]) -> list[TaskId]:
-        """The first of them is the next to be leased."""
+    def _requeue_all(self, tasks: list[TaskId]) -> list[TaskId]:
+        """Requeues tasks in order: the first one is leased next."""
         for task in reversed(tasks):
-            self.give_back(task)
+            self.requeue(task)
         return tasks
 
     def _hold(self, task: TaskId, node: NodeId, now: float) -> None:
-        self._held[task] = _Held(node=node, owner=self._owner_of(node), expires_at=now + self._lease_s)
+        self._held[task] = _HeldLease(node=node, owner=self._owner_of(node), expires_at=now + self._lease_s)
         self._held.move_to_end(task)
-        self._of_node.setdefault(node, {})[task] = None
+        self._tasks_by_node.setdefault(node, {})[task] = None
 
-    def _let_go(self, task: TaskId) -> bool:
+    def _release(self, task: TaskId) -> bool:
         held = self._held.pop(task, None)
         if held is not None and held.node is not None:
-            owned = self._of_node[held.node]
+            owned = self._tasks_by_node[held.node]
             del owned[task]
             if not owned:
-                del self._of_node[held.node]
+                del self._tasks_by_node[held.node]
         return held is not None

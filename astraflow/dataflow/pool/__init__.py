@@ -1,1 +1,1 @@
-"""Who takes part: nodes that joined, and nodes that went quiet."""
+"""Membership of the run: nodes and their credentials."""

@@ -1,57 +1,57 @@
-"""Who was let in: mints join tokens, exchanges them for credentials, renews and revokes those."""
+"""Mints join tokens, exchanges them for credentials, and renews and revokes credentials."""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 
 from astraflow.access.authority import Authority, key_digest
-from astraflow.access.callers import OF_POOLS, Caller, Role, current_caller
-from astraflow.access.credentials import Seal, digest, new_id
+from astraflow.access.callers import POOL_SCOPED_ROLES, Caller, Role, current_caller
+from astraflow.access.credentials import CredentialSigner, digest, new_id
 from astraflow.access.grants import check_grant
 from astraflow.access.revocations import Revocations
 from astraflow.contract.access import KnownJoinToken
 from astraflow.contract.errors import AstraFlowError, Conflict, InvalidInput, NotAuthenticated, NotPermitted
 from astraflow.contract.ids import Name, NodeId, PolicyId, PoolId
-from astraflow.dataflow.pool.ledger import Entry, Ledger
+from astraflow.dataflow.pool.credential_ledger import CredentialEntry, CredentialLedger
 from astraflow.dataflow.reporting.events import Events
 from astraflow.runtime.clock import Clock
 
-JOIN_TOKEN_S = 15 * 60.0
-MOST_JOIN_TOKEN_S = 24 * 3600.0
-REUSABLE_TOKEN_S = 7 * 24 * 3600.0
-MOST_REUSABLE_TOKEN_S = 30 * 24 * 3600.0
-MOST_USES = 1_000_000
+DEFAULT_JOIN_TOKEN_S = 15 * 60.0
+MAX_JOIN_TOKEN_S = 24 * 3600.0
+DEFAULT_REUSABLE_TOKEN_S = 7 * 24 * 3600.0
+MAX_REUSABLE_TOKEN_S = 30 * 24 * 3600.0
+MAX_USES = 1_000_000
 CREDENTIAL_S = 24 * 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Issued:
-    """A credential for its holder."""
+class IssuedCredential:
+    """A credential issued to its holder."""
 
     credential: str = field(repr=False)
     certificate: bytes
-    """PEM; empty without an authority."""
+    """PEM; empty without a certificate authority."""
     expires_at: float
     replaced: frozenset[str] = frozenset()
-    """Holders (`Caller.holder`) whose credentials it took the place of, which are revoked."""
+    """Holders (`Caller.holder`) whose credentials were revoked in favour of this one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Revoked:
-    """What a revocation did."""
+class RevocationResult:
+    """Result of a revocation."""
 
     message: str
     holders: frozenset[str] = frozenset()
-    """Holders (`Caller.holder`) that are refused from now on."""
+    """Holders (`Caller.holder`) whose credentials are revoked."""
 
 
 class Credentials:
-    """Mints join tokens, exchanges them for credentials, renews and revokes those."""
+    """Mints join tokens, exchanges them for credentials, and renews and revokes credentials."""
 
     def __init__(
         self,
-        ledger: Ledger,
+        ledger: CredentialLedger,
         *,
-        seal: Seal,
+        signer: CredentialSigner,
         revoked: Revocations,
         authority: Authority | None,
         pin: str,
@@ -61,11 +61,11 @@ class Credentials:
         events: Events,
         clock: Clock,
     ) -> None:
-        """pin: of the authority, for those who join over TLS; empty for a service without. silent_s: seconds since the
-        node of a name that takes part reported, None when there is none. alive_s: a node that reported within this
-        time keeps its name."""
+        """pin: digest of the authority, for clients that join over TLS; empty without TLS. silent_s: returns the
+        seconds since the last report of the live node of a name, None if there is none. alive_s: a node that reported
+        within this time keeps its name."""
         self._ledger = ledger
-        self._seal = seal
+        self._signer = signer
         self._revoked = revoked
         self._authority = authority
         self._pin = pin
@@ -74,7 +74,7 @@ class Credentials:
         self._alive_s = alive_s
         self._events = events
         self._clock = clock
-        self._revoke_again()
+        self._publish_revocations()
 
     def mint(
         self,
@@ -86,20 +86,22 @@ class Credentials:
         actor: str,
         reason: str,
         is_reusable: bool = False,
-        most_uses: int = 0,
+        max_uses: int = 0,
     ) -> tuple[str, Caller]:
-        """A join token and what it says.
+        """Mints a join token; returns its text and its content.
 
-        is_reusable: nodes of `pool` may exchange it any number of times, at most `most_uses` times if that is not 0.
-        Raises: NotPermitted for a role or pool that is not the caller's to grant; InvalidInput.
+        is_reusable: nodes of `pool` may exchange it any number of times, or at most `max_uses` times if that is not 0.
+        Raises: NotPermitted for a role or pool that the caller may not grant; InvalidInput.
         """
         _check(role, name, pool, policies=self._policies, is_name_needed=role is not Role.NODE)
-        _check_use(role, name, valid_s, is_reusable=is_reusable, most_uses=most_uses)
+        _check_use(role, name, valid_s, is_reusable=is_reusable, max_uses=max_uses)
         what = f"for a {role.value}" + "".join(f", {part}" for part in _described(role, name, pool, is_reusable))
         check_grant(current_caller(), role, pool, what=f"mint a join token {what}")
         if not reason.strip():
-            raise InvalidInput("a join token needs the reason for which it is minted")
-        default_s = REUSABLE_TOKEN_S if is_reusable else JOIN_TOKEN_S
+            raise InvalidInput(
+                "cannot mint a join token: the reason is empty; give a reason", code="join_token.no_reason"
+            )
+        default_s = DEFAULT_REUSABLE_TOKEN_S if is_reusable else DEFAULT_JOIN_TOKEN_S
         holder = Caller(
             id=new_id(),
             role=Role.JOINER,
@@ -110,24 +112,26 @@ class Credentials:
             ca=self._pin,
             is_reusable=is_reusable,
         )
-        text = self._seal.text(holder)
-        limit = most_uses if is_reusable else 1
-        self._ledger.keep(Entry(holder=holder, digest=digest(text), state="minted", most_uses=limit))
-        self._events.act("join_token_minted", holder.id, actor=actor, reason=reason, what=what)
+        text = self._signer.sign(holder)
+        limit = max_uses if is_reusable else 1
+        self._ledger.put(CredentialEntry(holder=holder, digest=digest(text), state="minted", max_uses=limit))
+        self._events.record_action("join_token_minted", holder.id, actor=actor, reason=reason, details=what)
         return text, holder
 
     def tokens(self) -> tuple[KnownJoinToken, ...]:
-        """The join tokens that have not expired, the one that expires last at the end."""
+        """Returns the unexpired join tokens, in order of expiry."""
         now = self._clock.wall()
-        known = [entry for entry in self._ledger if entry.holder.role is Role.JOINER and entry.holder.expires_at > now]
-        return tuple(_known(entry) for entry in sorted(known, key=lambda entry: entry.holder.expires_at))
+        entries = [
+            entry for entry in self._ledger if entry.holder.role is Role.JOINER and entry.holder.expires_at > now
+        ]
+        return tuple(_known(entry) for entry in sorted(entries, key=lambda entry: entry.holder.expires_at))
 
-    def enroll(self, caller: Caller, request: bytes, *, role: str, name: str, pool: str) -> Issued:
-        """A credential for the key of this signing request.
+    def enroll(self, caller: Caller, request: bytes, *, role: str, name: str, pool: str) -> IssuedCredential:
+        """Issues a credential for the key of this signing request.
 
         With a join token: exchanges it. With the run token: for the holder that the request names. With a credential:
         renews it.
-        Raises: NotAuthenticated, NotPermitted for a join token that is not good (any more); Conflict when another
+        Raises: NotAuthenticated, NotPermitted for a join token that is not valid; Conflict when another
         holder has the name; InvalidInput.
         """
         if caller.role is Role.JOINER:
@@ -137,156 +141,197 @@ class Credentials:
                 self._events.add("join_token_refused", caller.id, str(problem))
                 raise
         if caller.role is not Role.ADMIN:
-            return self._issue(replace(caller, origin=caller.origin or caller.id), request)
-        granted = Role.granted(role)
+            return self._issue(replace(caller, issued_from=caller.issued_from or caller.id), request)
+        granted = Role.parse_grantable(role)
         _check(granted, name, pool, policies=self._policies, is_name_needed=True)
         key_digest(request)
-        replaced = self._replace(name, self._ledger.live(granted, name)) if granted is Role.NODE else frozenset()
+        replaced = (
+            self._replace(name, self._ledger.valid_credentials(granted, name)) if granted is Role.NODE else frozenset()
+        )
         return replace(
-            self._issue(Caller(id="", role=granted, expires_at=0.0, name=name, pool=pool, origin=new_id()), request),
+            self._issue(
+                Caller(id="", role=granted, expires_at=0.0, name=name, pool=pool, issued_from=new_id()), request
+            ),
             replaced=replaced,
         )
 
-    def revoke_token(self, token: str, *, actor: str, reason: str) -> Revoked:
-        """Refuses a join token from now on, and with a reusable one every credential that came from it.
+    def revoke_token(self, token: str, *, actor: str, reason: str) -> RevocationResult:
+        """Revokes a join token, and with a reusable one every credential that was issued for it.
 
-        Raises: NotPermitted; InvalidInput for one that is not known.
+        Raises: NotPermitted; InvalidInput for an unknown token.
         """
         entry = self._ledger.get(token)
         if entry is None or entry.holder.role is not Role.JOINER or entry.holder.grants is None:
-            raise InvalidInput(f"no join token {token[:80]!r} is good now: it has expired, or was never minted here")
+            raise InvalidInput(
+                f"cannot revoke join token {token[:80]!r}: it has expired, or this service did not mint it; list the "
+                "valid tokens first",
+                code="join_token.unknown",
+            )
         check_grant(current_caller(), entry.holder.grants, entry.holder.pool, what=f"revoke join token {token}")
         if entry.state == "used":
-            return Revoked(
-                message=f"join token {token} was used already: "
-                "revoke what it was used for (astraflow token --revoke node/NAME)"
+            return RevocationResult(
+                message=f"join token {token} was used already; "
+                "revoke the credential that it was used for (astraflow token --revoke node/NAME)"
             )
-        self._ledger.keep(replace(entry, state="revoked"))
-        issued = [one for one in self._ledger if one.state == "issued" and one.holder.origin == token]
+        self._ledger.put(replace(entry, state="revoked"))
+        issued = [
+            credential
+            for credential in self._ledger
+            if credential.state == "issued" and credential.holder.issued_from == token
+        ]
         holders = self._revoke(issued)
-        self._events.act("join_token_revoked", token, actor=actor, reason=reason)
-        also = f", and {len(holders)} credentials that came from it" if holders else ""
-        return Revoked(message=f"join token {token} is good no more{also}", holders=holders)
+        self._events.record_action("join_token_revoked", token, actor=actor, reason=reason)
+        also = f", and {len(holders)} credentials that were issued for it" if holders else ""
+        return RevocationResult(message=f"join token {token} revoked{also}", holders=holders)
 
-    def revoke(self, role: Role, name: str, *, actor: str, reason: str) -> Revoked:
-        """Refuses the holder of this role and name from now on.
+    def revoke(self, role: Role, name: str, *, actor: str, reason: str) -> RevocationResult:
+        """Revokes the credentials of the holder with this role and name.
 
-        Raises: NotPermitted for a holder that is not the caller's to revoke; InvalidInput when there is none.
+        Raises: NotPermitted for a holder that the caller may not revoke; InvalidInput when there is none.
         """
         caller, what = current_caller(), f"revoke {role.value} {name[:140]}"
         check_grant(caller, role, caller.pool, what=what)
-        live = self._ledger.live(role, name)
+        live = self._ledger.valid_credentials(role, name)
         for entry in live:
             check_grant(caller, role, entry.holder.pool, what=what)
         if not live:
-            raise InvalidInput(f"no {role.value} {name[:140]!r} holds a credential")
+            raise InvalidInput(
+                f"cannot revoke {role.value} {name[:140]!r}: it holds no valid credential; check role and name",
+                code="credential.unknown",
+            )
         holders = self._revoke(live)
-        self._events.act("credential_revoked", name, actor=actor, reason=reason, what=role.value)
-        return Revoked(message=f"{role.value} {name} is let in no more", holders=holders)
+        self._events.record_action("credential_revoked", name, actor=actor, reason=reason, details=role.value)
+        return RevocationResult(message=f"credential of {role.value} {name} revoked", holders=holders)
 
-    def left(self, caller: Caller) -> None:
-        """A node said goodbye: its credential goes with it."""
+    def revoke_departed(self, caller: Caller) -> None:
+        """Revokes the credential of a node that left."""
         if caller.role is not Role.NODE:
             return
-        if self._revoke([one for one in self._ledger.live(Role.NODE, caller.name) if _is_of(one, caller)]):
-            self._events.add("credential_revoked", caller.name, "its node left")
+        if self._revoke(
+            [
+                entry
+                for entry in self._ledger.valid_credentials(Role.NODE, caller.name)
+                if entry.holder.holder == caller.holder
+            ]
+        ):
+            self._events.add("credential_revoked", caller.name, "the node left")
 
-    def _exchange(self, caller: Caller, request: bytes, *, role: str, name: str, pool: str) -> Issued:
+    def _exchange(self, caller: Caller, request: bytes, *, role: str, name: str, pool: str) -> IssuedCredential:
         granted, entry = caller.grants, self._ledger.get(caller.id)
         if caller.expires_at <= self._clock.wall() or entry is None or granted is None:
-            raise NotAuthenticated("the join token has expired: mint another one with `astraflow token`")
+            raise NotAuthenticated(
+                "cannot exchange the join token: it has expired; mint another one with `astraflow token`",
+                code="join_token.expired",
+            )
         if entry.state == "revoked":
-            raise NotPermitted("the join token was revoked: ask whoever minted it")
+            raise NotPermitted(
+                "cannot exchange the join token: it was revoked; ask its issuer for another one",
+                code="join_token.revoked",
+            )
         key = key_digest(request)
         if entry.state == "used" and entry.key != key:
-            raise NotPermitted("the join token was used, and is good once: mint another one with `astraflow token`")
-        told = {"role": (role, granted.value), "name": (name, entry.holder.name), "pool": (pool, caller.pool)}
-        for what, (asked, given) in told.items():
-            if asked and given and asked != given:
-                raise NotPermitted(f"the join token is for {what} {given}, not for {asked[:140]}")
+            raise NotPermitted(
+                "cannot exchange the join token: it is for a single use and was used; mint another one with "
+                "`astraflow token`",
+                code="join_token.used",
+            )
+        fields = {"role": (role, granted.value), "name": (name, entry.holder.name), "pool": (pool, caller.pool)}
+        for field_name, (requested, bound) in fields.items():
+            if requested and bound and requested != bound:
+                raise NotPermitted(
+                    f"cannot exchange the join token: it is for {field_name} {bound!r}, not for {requested[:140]!r}; "
+                    "use a token for that, or leave it out",
+                    code="join_token.other_holder",
+                )
         holder = Caller(
-            id="", role=granted, expires_at=0.0, name=entry.holder.name or name, pool=caller.pool, origin=caller.id
+            id="", role=granted, expires_at=0.0, name=entry.holder.name or name, pool=caller.pool, issued_from=caller.id
         )
         _check(granted, holder.name, holder.pool, policies=self._policies, is_name_needed=True)
         if caller.is_reusable:
-            return self._exchange_again(entry, holder, request, key)
+            return self._exchange_reusable(entry, holder, request, key)
         if entry.state == "minted":
             self._check_name(granted, holder.name)
             used = replace(entry, holder=replace(entry.holder, name=holder.name), state="used", key=key, uses=1)
-            self._ledger.keep(used)
+            self._ledger.put(used)
             self._events.add("join_token_used", caller.id, f"by {granted.value} {holder.name}")
         return self._issue(holder, request)
 
-    def _exchange_again(self, entry: Entry, holder: Caller, request: bytes, key: str) -> Issued:
-        """With a reusable token. A node that comes back under its name takes the place of its earlier credential."""
-        live = self._ledger.live(holder.role, holder.name)
-        own = [one for one in live if one.holder.origin == entry.holder.id]
-        if any(one.key == key for one in own):
-            return self._issue(holder, request)  # the answer was lost
-        if entry.most_uses and entry.uses >= entry.most_uses:
+    def _exchange_reusable(self, entry: CredentialEntry, holder: Caller, request: bytes, key: str) -> IssuedCredential:
+        """Exchanges a reusable token. A node that returns under its name replaces its earlier credential."""
+        live = self._ledger.valid_credentials(holder.role, holder.name)
+        own = [credential for credential in live if credential.holder.issued_from == entry.holder.id]
+        if any(credential.key == key for credential in own):
+            return self._issue(holder, request)  # an earlier answer was lost
+        if entry.max_uses and entry.uses >= entry.max_uses:
             raise NotPermitted(
-                f"cannot exchange the join token: it was exchanged {entry.uses} times, which is its limit; mint "
-                "another one with `astraflow token --reusable`"
+                f"cannot exchange the join token: it reached its limit of {entry.max_uses} exchanges; mint another "
+                "one with `astraflow token --reusable`",
+                code="join_token.used_up",
             )
         if own:
             replaced = self._replace(holder.name, live)
         else:
             self._check_name(holder.role, holder.name)
             replaced = frozenset()
-        self._ledger.keep(replace(entry, uses=entry.uses + 1))
+        self._ledger.put(replace(entry, uses=entry.uses + 1))
         self._events.add("join_token_used", entry.holder.id, f"by {holder.role.value} {holder.name}")
         return replace(self._issue(holder, request), replaced=replaced)
 
     def _check_name(self, role: Role, name: str) -> None:
-        """Raises: Conflict when a credential, or a node that takes part, has this name."""
-        if self._ledger.live(role, name):
-            raise Conflict(f"a {role.value} named {name} holds a credential: choose another --name, or revoke that")
+        """Checks that no credential and no live node has this name. Raises: Conflict."""
+        if self._ledger.valid_credentials(role, name):
+            raise Conflict(
+                f"cannot let in {role.value} {name!r}: a {role.value} of this name holds a credential; choose another "
+                "--name, or revoke that credential",
+                code="credential.name_taken",
+            )
         if role is Role.NODE and self._silent_s(name) is not None:
-            raise Conflict(f"a node named {name} takes part in the run: choose another --name, or stop that node")
+            raise Conflict(
+                f"cannot let in node {name!r}: a node of this name is part of the run; choose another --name, or stop "
+                "that node",
+                code="node.name_taken",
+            )
 
-    def _replace(self, name: str, earlier: Collection[Entry]) -> frozenset[str]:
-        """Revokes what an earlier process of a node held. Raises: Conflict while that process still reports."""
+    def _replace(self, name: str, earlier: Collection[CredentialEntry]) -> frozenset[str]:
+        """Revokes the credentials of a node's earlier process. Raises: Conflict while that process still reports."""
         silent_s = self._silent_s(name)
         if silent_s is not None and silent_s <= self._alive_s:
             raise Conflict(
-                f"cannot let in node {name}: a node of this name reported {silent_s:.1f} s ago; stop that node, or "
-                "choose another --name"
+                f"cannot let in node {name!r}: a node of this name reported {silent_s:.1f} s ago; stop that node, or "
+                "choose another --name",
+                code="node.name_taken",
             )
         if earlier:
-            self._events.add("credential_revoked", name, "its node started again")
+            self._events.add("credential_revoked", name, "the node restarted")
         return self._revoke(earlier)
 
-    def _issue(self, holder: Caller, request: bytes) -> Issued:
-        key = key_digest(request)  # also where no certificate is made of it
-        until = float(round(self._clock.wall() + CREDENTIAL_S))
-        made = replace(holder, id=new_id(), expires_at=until)
-        text = self._seal.text(made)
-        self._ledger.keep(Entry(holder=made, digest=digest(text), state="issued", key=key))
-        certificate = self._authority.for_caller(request, made, clock=self._clock) if self._authority else b""
-        return Issued(credential=text, certificate=certificate, expires_at=until)
+    def _issue(self, holder: Caller, request: bytes) -> IssuedCredential:
+        key = key_digest(request)  # checks the request even where no certificate is issued for it
+        expires_at = float(round(self._clock.wall() + CREDENTIAL_S))
+        identified = replace(holder, id=new_id(), expires_at=expires_at)
+        text = self._signer.sign(identified)
+        self._ledger.put(CredentialEntry(holder=identified, digest=digest(text), state="issued", key=key))
+        certificate = self._authority.for_caller(request, identified, clock=self._clock) if self._authority else b""
+        return IssuedCredential(credential=text, certificate=certificate, expires_at=expires_at)
 
-    def _revoke(self, entries: Collection[Entry]) -> frozenset[str]:
-        """Also the join tokens that were used for them: the key that they were used for may come back otherwise."""
-        origins = {entry.holder.origin for entry in entries}
-        used = [one for one in self._ledger if one.state == "used" and one.holder.id in origins]
+    def _revoke(self, entries: Collection[CredentialEntry]) -> frozenset[str]:
+        """Revokes credentials and the join tokens used for them, whose keys could otherwise be enrolled again."""
+        origins = {entry.holder.issued_from for entry in entries}
+        used = [entry for entry in self._ledger if entry.state == "used" and entry.holder.id in origins]
         for entry in (*entries, *used):
-            self._ledger.keep(replace(entry, state="revoked"))
+            self._ledger.put(replace(entry, state="revoked"))
         if entries:
-            self._revoke_again()
+            self._publish_revocations()
         return frozenset(entry.holder.holder for entry in entries)
 
-    def _revoke_again(self) -> None:
-        """Tells every service."""
-        gone = {entry.holder.id: entry.holder.expires_at for entry in self._ledger if entry.state == "revoked"}
-        if gone:
-            self._revoked.add(gone, now=self._clock.wall())
+    def _publish_revocations(self) -> None:
+        """Publishes the revocations to every service."""
+        revoked = {entry.holder.id: entry.holder.expires_at for entry in self._ledger if entry.state == "revoked"}
+        if revoked:
+            self._revoked.add(revoked, now=self._clock.wall())
 
 
-def _is_of(entry: Entry, caller: Caller) -> bool:
-    return entry.holder.holder == caller.holder
-
-
-def _known(entry: Entry) -> KnownJoinToken:
+def _known(entry: CredentialEntry) -> KnownJoinToken:
     holder = entry.holder
     return KnownJoinToken(
         id=holder.id,
@@ -296,7 +341,7 @@ def _known(entry: Entry) -> KnownJoinToken:
         expires_at=holder.expires_at,
         is_reusable=holder.is_reusable,
         uses=entry.uses,
-        most_uses=entry.most_uses,
+        max_uses=entry.max_uses,
         state=entry.state,
     )
 
@@ -306,32 +351,50 @@ def _described(role: Role, name: str, pool: str, is_reusable: bool) -> list[str]
     return [part for part in parts if part]
 
 
-def _check_use(role: Role, name: str, valid_s: float, *, is_reusable: bool, most_uses: int) -> None:
-    """Raises: InvalidInput for a lifetime or a number of uses that a token cannot have."""
-    most_s = MOST_REUSABLE_TOKEN_S if is_reusable else MOST_JOIN_TOKEN_S
+def _check_use(role: Role, name: str, valid_s: float, *, is_reusable: bool, max_uses: int) -> None:
+    """Checks the lifetime and the number of uses of a token. Raises: InvalidInput."""
+    most_s = MAX_REUSABLE_TOKEN_S if is_reusable else MAX_JOIN_TOKEN_S
     if not 0 <= valid_s <= most_s:
-        raise InvalidInput(f"a join token cannot be good for {valid_s:g} s: give up to {most_s:g}")
+        raise InvalidInput(
+            f"cannot mint a join token for {valid_s:g} s: the lifetime is out of range; give up to {most_s:g} s",
+            code="join_token.invalid_lifetime",
+        )
     if is_reusable and (role is not Role.NODE or name):
         raise InvalidInput(
-            f"cannot mint a reusable join token for {role.value} {name[:140]!r}: reusable tokens are for nodes of a "
-            "pool, each under its own name; give a pool, and no role or name"
+            f"cannot mint a reusable join token for {role.value} {name[:140]!r}: reusable tokens are for the nodes of "
+            "a pool, each under its own name; give a pool, and no role or name",
+            code="join_token.not_reusable",
         )
-    if not is_reusable and most_uses not in (0, 1):
-        raise InvalidInput(f"cannot mint a join token for {most_uses} uses: only reusable tokens have several uses")
-    if most_uses > MOST_USES:
-        raise InvalidInput(f"cannot mint a join token for {most_uses} uses: give up to {MOST_USES}, or 0 for no limit")
+    if not is_reusable and max_uses not in (0, 1):
+        raise InvalidInput(
+            f"cannot mint a join token for {max_uses} uses: only reusable tokens have several uses; make it reusable",
+            code="join_token.invalid_uses",
+        )
+    if max_uses > MAX_USES:
+        raise InvalidInput(
+            f"cannot mint a join token for {max_uses} uses: too many; give up to {MAX_USES}, or 0 for no limit",
+            code="join_token.invalid_uses",
+        )
 
 
 def _check(role: Role, name: str, pool: str, *, policies: frozenset[str], is_name_needed: bool) -> None:
-    """Raises: InvalidInput for a name or pool that nobody of this role can have."""
+    """Checks that name and pool are allowed for this role. Raises: InvalidInput."""
     if role is Role.NODE:
         PoolId(pool)
         if name or is_name_needed:
             NodeId(f"{name}.0")
-    elif pool and role not in OF_POOLS:
-        raise InvalidInput(f"a {role.value} joins no pool: leave it out")
+    elif pool and role not in POOL_SCOPED_ROLES:
+        raise InvalidInput(
+            f"cannot let in a {role.value} for pool {pool[:140]!r}: the role {role.value} belongs to no pool; leave "
+            "the pool out",
+            code="credential.pool_not_allowed",
+        )
     elif role is Role.TRAINER and name not in policies:
-        raise InvalidInput(f"this run has no policy {name[:140]!r} to train; it has {', '.join(sorted(policies))}")
+        raise InvalidInput(
+            f"cannot let in a trainer for policy {name[:140]!r}: this run has no such policy; choose from "
+            f"{', '.join(sorted(policies))}",
+            code="credential.unknown_policy",
+        )
     elif role is Role.TRAINER:
         PolicyId(name)
     else:

@@ -1,1 +1,1 @@
-"""What is measured: counts become reports, reports become history."""
+"""Reporting: counts become reports, reports become history."""

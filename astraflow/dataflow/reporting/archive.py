@@ -1,12 +1,12 @@
-"""What is only looked at, on disk: history, events, sampled trajectories, evaluations. Never in the way of a run.
+"""Archive of history, events, sampled trajectories and evaluations, on disk. It never delays a run.
 
-A SQLite file of its own beside the journal. Changes are queued in memory and written once a second, many to a
-transaction, by one thread; whoever asks reads through another thread with a connection of its own, after what was
-queued before the question is written. Nobody waits for the disk: commits are in order but not synchronised, so what a
-power failure takes is the last seconds of what people look at, and nothing that the run is made of.
+A SQLite file beside the journal. Changes are queued in memory and written once a second, many per transaction, by one
+thread; queries run in another thread with a connection of its own, after the changes queued before them are written.
+Nothing waits for the disk: commits are in order but not synchronised, so a power failure loses the last seconds of what
+people look at, and nothing that the run depends on.
 
-The queue is bounded. When the disk is full or slow, its oldest part is dropped, except for what is marked as kept. That
-is a trouble of the run until writing works again; how much was dropped is in the log.
+The queue is bounded. When the disk is full or slow, its oldest changes are dropped, except those marked `must_keep`.
+This is a problem of the run until writing works again; the log says how much was dropped.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from astraflow.archive.opening import answered, connected_to_read
+from astraflow.archive.connection import open_read_only, run_query
 from astraflow.contract.errors import InvalidInput, StorageFull
 from astraflow.dataflow.reporting.losses import Losses
 from astraflow.runtime.clock import Clock
@@ -28,28 +28,28 @@ T = TypeVar("T")
 log = get_logger()
 
 FLUSH_S = 1.0
-"""Period at which the queue is written."""
+"""Period at which the queue is written. Seconds."""
 
 QUEUE_BYTES = 32 * 2**20
-"""What may wait in memory to be written."""
+"""Bound of the queue in memory."""
 
 _CHANGE_BYTES = 200
-"""What a queued change costs besides what it carries."""
+"""Memory that a queued change takes besides its payload."""
 
-_SCHEMA_VERSION = 1
-"""Grows when what is in a table changes: a file of another version is set aside, since only looks depend on it."""
+_SCHEMA_VERSION = 2
+"""Grows when the content of a table changes: a file of another version is set aside, since runs do not depend on it."""
 
 _SCHEMA = """
 create table if not exists seconds (sequence integer primary key, body blob not null);
 create table if not exists minutes (sequence integer primary key, body blob not null);
 create table if not exists events (
     ordinal integer primary key, at real not null, kind text not null, subject text not null, message text not null,
-    folded integer not null
+    repeats integer not null
 );
 create table if not exists samples (
     ordinal integer primary key, policy text not null, flow text not null, group_id text not null, task text not null,
-    node text not null, at real not null, step integer, fate text not null, reward real, is_truncated integer not null,
-    failure text, size_bytes integer not null, body blob not null, prompt_text text not null,
+    node text not null, at real not null, step integer, outcome text not null, reward real, is_truncated integer not
+    null, failure text, size_bytes integer not null, body blob not null, prompt_text text not null,
     completion_text text not null
 );
 create index if not exists samples_of_group on samples (policy, group_id);
@@ -63,33 +63,33 @@ class _Change:
     statement: str
     values: tuple[Any, ...]
     size_bytes: int
-    is_kept: bool
+    must_keep: bool
 
-    def made(self) -> tuple[Any, ...]:
-        """The values, those made that were left to the writer's thread."""
+    def resolved_values(self) -> tuple[Any, ...]:
+        """Returns the values, calling those that were left to the writer's thread."""
         return tuple(value() if callable(value) else value for value in self.values)
 
 
 class Archive:
-    """One file, one thread that writes, one that reads.
+    """One file with one writing and one reading thread.
 
-    queued ──once a second──► written          asked ──► queue written ──► answered
-       └─queue too large─► dropped, and said
+    queued ──once a second──► written          query ──► queue written ──► answered
+       └─queue too large─► dropped and reported
 
-    `run()` writes until cancelled, then writes what is left and closes.
+    `run()` writes until cancelled, then writes the remaining changes and closes.
     """
 
-    def __init__(self, path: Path, *, clock: Clock, begins_anew: bool = False) -> None:
-        """begins_anew: forget what the file holds.
+    def __init__(self, path: Path, *, clock: Clock, starts_empty: bool = False) -> None:
+        """starts_empty: delete the existing file.
 
-        Raises: InvalidInput for a place that cannot be written, StorageFull.
+        Raises: InvalidInput for a path that cannot be written, StorageFull.
         """
         self._path = path
         self._clock = clock
         self.losses = Losses()
-        """What could not be written, read or sent of what is only looked at."""
-        self._database = _opened(path, begins_anew=begins_anew)
-        self._reading = connected_to_read(path)
+        """Rows and frames that could not be written, read or sent."""
+        self._database = _opened(path, starts_empty=starts_empty)
+        self._read_connection = open_read_only(path)
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="archive-writer")
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="archive-reader")
         self._queue: list[_Change] = []
@@ -97,48 +97,48 @@ class Archive:
         self._dropped = 0
         self._failure = ""
         self._flush: asyncio.Future[None] | None = None
-        self._one_at_a_time = asyncio.Lock()
+        self._write_lock = asyncio.Lock()
 
     @property
-    def trouble(self) -> str | None:
-        """What is wrong with it now, as a sentence for people; None when all is well."""
+    def problem(self) -> str | None:
+        """Problem of the archive as a sentence; None when there is none."""
         if not self._failure and not self._dropped:
             return None
-        what = self._failure or f"{self._path} is written too slowly for what there is to look at"
-        lost = ", and the oldest of it is being dropped" if self._dropped else ""
-        return f"{what}; the run goes on, but new history, events and sampled trajectories wait in memory{lost}"
+        problem = self._failure or f"{str(self._path)!r} is written too slowly"
+        lost = ", and the oldest of them are dropped" if self._dropped else ""
+        return f"{problem}; the run continues, but new history, events and sampled trajectories wait in memory{lost}"
 
-    def put(self, statement: str, *values: Any, size_bytes: int = 0, is_kept: bool = False) -> None:
-        """Queue a change.
+    def put(self, statement: str, *values: Any, size_bytes: int = 0, must_keep: bool = False) -> None:
+        """Queues a change.
 
-        values: one that is a function is called when it is written, in the writer's thread, maybe more than once.
-        size_bytes: what the change holds in memory. is_kept: it may wait for ever, but not be dropped.
+        values: a function is called when the change is written, in the writer's thread, possibly more than once.
+        size_bytes: memory that the change takes. must_keep: the change may wait without limit, but is not dropped.
         """
-        change = _Change(statement, values, size_bytes + _CHANGE_BYTES, is_kept)
+        change = _Change(statement, values, size_bytes + _CHANGE_BYTES, must_keep)
         self._queue.append(change)
         self._queued_bytes += change.size_bytes
         if self._queued_bytes > QUEUE_BYTES:
-            self._shed()
+            self._drop_oldest()
 
     def rows(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """Read what is written. Meant for start-up: it blocks."""
+        """Returns written rows. Meant for start-up: it blocks."""
         return self._database.execute(query, values).fetchall()
 
-    async def read(self, question: Callable[[sqlite3.Connection], T]) -> T:
-        """Answer a question about everything queued so far, in the reader's thread.
+    async def read(self, query: Callable[[sqlite3.Connection], T]) -> T:
+        """Runs a query over everything queued so far, in the reader's thread.
 
         Raises: DeadlineExceeded when it takes too long.
         """
         await self.flush()
-        return await asyncio.get_running_loop().run_in_executor(self._reader, answered, self._reading, question)
+        return await asyncio.get_running_loop().run_in_executor(self._reader, run_query, self._read_connection, query)
 
     async def flush(self) -> None:
-        """Write what is queued; when that fails it stays queued, and the failure becomes the trouble."""
+        """Writes the queue; on failure the changes stay queued and the failure is reported as the problem."""
         self._flush = asyncio.ensure_future(self._write_queue())
         await asyncio.shield(self._flush)
 
     async def run(self) -> None:
-        """Write once a second until cancelled, then once more, and close."""
+        """Writes once a second until cancelled, then once more, and closes."""
         try:
             while True:
                 await self._clock.sleep(FLUSH_S)
@@ -149,18 +149,18 @@ class Archive:
             self.close()
 
     def close(self) -> None:
-        """Write what is queued and let the file go; it blocks."""
+        """Writes the queue and closes the file; it blocks."""
         try:
             self._writer.submit(self._write, self._queue).result()
         except (OSError, sqlite3.Error) as problem:
-            log.error("archive_left_incomplete", path=str(self._path), problem=str(problem), entries=len(self._queue))
+            log.error("archive_closed_incomplete", path=str(self._path), problem=str(problem), entries=len(self._queue))
         self._writer.shutdown()
         self._reader.shutdown()
-        self._reading.close()
+        self._read_connection.close()
         self._database.close()
 
     async def _write_queue(self) -> None:
-        async with self._one_at_a_time:
+        async with self._write_lock:
             changes, self._queue, self._queued_bytes = self._queue, [], 0
             if not changes:
                 return
@@ -175,20 +175,20 @@ class Archive:
     def _write(self, changes: Sequence[_Change]) -> None:
         with self._database:
             for change in changes:
-                values = self._made(change)
+                values = self._writable_values(change)
                 if values is not None:
                     self._database.execute(change.statement, values)
 
-    def _made(self, change: _Change) -> tuple[Any, ...] | None:
-        """The values of a change; None for one that can never be written, which is left out, not tried again."""
+    def _writable_values(self, change: _Change) -> tuple[Any, ...] | None:
+        """Returns the values of a change; None for one that can never be written, which is left out and not retried."""
         try:
-            values = change.made()
+            values = change.resolved_values()
             for value in values:
                 if isinstance(value, int) and not -(2**63) <= value < 2**63:
-                    raise ValueError(f"{value} is too large for a row")
+                    raise ValueError(f"{value} does not fit into a 64-bit column")
                 if isinstance(value, str):
                     value.encode()
-        except Exception as problem:  # a protobuf message refuses what it cannot hold with errors of several types
+        except Exception as problem:  # protobuf raises errors of several types for values that a message cannot hold
             self.losses.add("row_written", problem, path=str(self._path))
             return None
         return values
@@ -197,29 +197,31 @@ class Archive:
         self._queue = changes + self._queue
         self._queued_bytes = sum(change.size_bytes for change in self._queue)
         if self._queued_bytes > QUEUE_BYTES:
-            self._shed()
+            self._drop_oldest()
 
-    def _shed(self) -> None:
-        """Drop the oldest, down to half of what may wait, so that this is done rarely."""
-        left: list[_Change] = []
+    def _drop_oldest(self) -> None:
+        """Drops the oldest changes, down to half of the bound, so that this happens rarely."""
+        remaining: list[_Change] = []
         excess_bytes = self._queued_bytes - QUEUE_BYTES // 2
         for change in self._queue:
-            if excess_bytes > 0 and not change.is_kept:
+            if excess_bytes > 0 and not change.must_keep:
                 excess_bytes -= change.size_bytes
                 self._dropped += 1
             else:
-                left.append(change)
-        self._queue = left
-        self._queued_bytes = sum(change.size_bytes for change in left)
-        log.warning("archive_sheds", path=str(self._path), dropped=self._dropped)
+                remaining.append(change)
+        self._queue = remaining
+        self._queued_bytes = sum(change.size_bytes for change in remaining)
+        log.warning("archive_changes_dropped", path=str(self._path), dropped=self._dropped)
 
     def _fail(self, problem: Exception) -> None:
         if not self._failure:
-            log.error("archive_failed", path=str(self._path), problem=str(problem))
+            log.error("archive_write_failed", path=str(self._path), problem=str(problem))
         if is_disk_full(problem):
-            self._failure = f"the disk under {self._path} is full: free some space"
+            self._failure = f"cannot write {str(self._path)!r}: the disk is full; free some space"
         else:
-            self._failure = f"{self._path} cannot be written ({problem}): with the run stopped, move it away"
+            self._failure = (
+                f"cannot write {str(self._path)!r}: {problem}; stop the run and move the file to another folder"
+            )
 
     def _recover(self) -> None:
         if self._failure or self._dropped:
@@ -227,8 +229,8 @@ class Archive:
         self._failure, self._dropped = "", 0
 
 
-def _opened(path: Path, *, begins_anew: bool) -> sqlite3.Connection:
-    if begins_anew:
+def _opened(path: Path, *, starts_empty: bool) -> sqlite3.Connection:
+    if starts_empty:
         _remove(path)
     try:
         return _prepared(path)
@@ -252,7 +254,7 @@ def _prepared(path: Path) -> sqlite3.Connection:
         (version,) = database.execute("pragma user_version").fetchone()
         (tables,) = database.execute("select count(*) from sqlite_master").fetchone()
         if tables and version != _SCHEMA_VERSION:
-            raise sqlite3.DatabaseError(f"it has schema {version}, this release has {_SCHEMA_VERSION}")
+            raise sqlite3.DatabaseError(f"schema {version} instead of {_SCHEMA_VERSION}")
         database.executescript(_SCHEMA)
         database.execute(f"pragma user_version = {_SCHEMA_VERSION}")
     except BaseException:
@@ -262,7 +264,7 @@ def _prepared(path: Path) -> sqlite3.Connection:
 
 
 def _set_aside(path: Path, problem: Exception) -> None:
-    """Nothing but looks depends on the file: a run begins a new one rather than stop."""
+    """Renames an unusable file, so that the run starts with a new one instead of stopping: runs do not depend on it."""
     aside = path.with_name(f"{path.stem}.unreadable{path.suffix}")
     log.error("archive_set_aside", path=str(path), aside=str(aside), problem=str(problem))
     path.replace(aside)
@@ -276,5 +278,10 @@ def _remove(path: Path) -> None:
 
 def _explained(problem: Exception, path: Path) -> Exception:
     if is_disk_full(problem):
-        return StorageFull(f"no room for {path}: free some space or choose another run directory")
-    return InvalidInput(f"{path} cannot be used for what is looked at ({problem}): choose another run directory")
+        return StorageFull(
+            f"cannot open {str(path)!r}: the disk is full; free some space or choose another run directory",
+            code="archive.disk_full",
+        )
+    return InvalidInput(
+        f"cannot use {str(path)!r} as an archive: {problem}; choose another run directory", code="archive.unusable"
+    )

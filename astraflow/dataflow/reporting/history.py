@@ -1,4 +1,4 @@
-"""Reports of the last minutes and points of the whole run, durable, and whoever waits for the next report."""
+"""History of a run: reports of the last minutes and one point per minute, durable; watchers of the next report."""
 
 import asyncio
 import sqlite3
@@ -6,38 +6,38 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from astraflow.archive.reports import inflated, packed
+from astraflow.archive.reports import compress_report, decompress_body
 from astraflow.contract.errors import CorruptData, InvalidInput
-from astraflow.contract.lookups import RESOLUTIONS_S
+from astraflow.contract.queries import RESOLUTIONS_S
 from astraflow.contract.reports import Report
 from astraflow.contract.values import Json
 from astraflow.dataflow.journal import Journal
 from astraflow.dataflow.reporting.archive import Archive
 from astraflow.dataflow.reporting.losses import Losses
-from astraflow.dataflow.reporting.minutes import MINUTE_S, Minutes
+from astraflow.dataflow.reporting.minutes import MINUTE_S, MinuteAggregator
 from astraflow.wire.codec_control import decode_report
 from astraflow.wire.pb import control_plane_pb2 as pb
-from astraflow.wire.requests import is_finite
+from astraflow.wire.request_limits import is_finite
 
 PAGE_BYTES = 2**20
-"""What one answer may hold, as messages: who asks has it as bytes, as messages and as reports at a time."""
+"""Bound of one answer, as messages: the client holds it as bytes, as messages and as reports at the same time."""
 
 _NODE_BYTES = 1000
-"""What a node's part of a report holds in memory, roughly."""
+"""Approximate memory of one node's part of a report. Bytes."""
 
 
 class History:
-    """Keeps every report of the last minutes, and one point a minute for the run (see `minutes`).
+    """Stores every report of the last minutes, and one point per minute of the run (see `minutes`).
 
-    They are kept without events and nodes' errors, which repeat from report to report. The sequence lives in the
-    journal, which is never behind what watchers were shown; the reports themselves are for looks, and in the archive.
+    Reports are stored without events and node errors, which repeat from report to report. The sequence is in the
+    journal, which is never behind what watchers saw; the reports themselves are in the archive.
     """
 
     def __init__(self, journal: Journal, archive: Archive, *, seconds: int, minutes: int) -> None:
-        """seconds, minutes: how many of each are kept."""
+        """seconds, minutes: number of reports and points that are retained."""
         self._journal = journal
         self._archive = archive
-        self._kept = {"seconds": seconds, "minutes": minutes}
+        self._limits = {"seconds": seconds, "minutes": minutes}
         self._sequence = 0
         self._latest: Report | None = None
         self._changed = asyncio.Event()
@@ -46,56 +46,59 @@ class History:
 
     @property
     def next_sequence(self) -> int:
-        """One more than the last; it grows over restarts."""
+        """Sequence number of the next report; it grows over restarts."""
         return self._sequence + 1
 
     @property
     def losses(self) -> Losses:
-        """What of the reports could not be kept, read or sent."""
+        """Reports that could not be stored, read or sent."""
         return self._archive.losses
 
     @property
     def latest(self) -> Report | None:
-        """The newest report; None before the first of this process."""
+        """Newest report; None before the first report of this process."""
         return self._latest
 
     def add(self, report: Report) -> None:
-        """Keep a report and wake those who watch."""
+        """Stores a report and wakes the watchers."""
         self._sequence = report.sequence
         self._journal.touch()
-        self._keep("seconds", _slim(report))
+        self._store("seconds", _slim(report))
         self._count(report)
         self._latest = report
         self._changed.set()
         self._changed = asyncio.Event()
 
-    async def after(self, sequence: int, *, limit: int, resolution_s: int) -> pb.HistoryReply:
-        """Of the latest `limit` reports with a greater sequence the oldest, as many as fit into an answer.
+    async def page_after(self, sequence: int, *, limit: int, resolution_s: int) -> pb.HistoryReply:
+        """Returns the oldest of the latest `limit` reports after `sequence`, as many as fit into an answer.
 
-        They are kept in the form in which they are sent, and stay in it.
+        Reports are stored in the form in which they are sent, and are not decoded here.
 
-        resolution_s: 1 (or 0) for every report of the last minutes, 60 for one point a minute of the whole run.
+        resolution_s: 1 (or 0) for every report of the last minutes, 60 for one point per minute of the whole run.
         Raises: InvalidInput for another resolution.
         """
         if resolution_s not in (0, *RESOLUTIONS_S):
-            known = " or ".join(str(known) for known in RESOLUTIONS_S)
-            raise InvalidInput(f"no history is kept at a resolution of {resolution_s} s: ask for {known}")
+            resolutions = " or ".join(str(value) for value in RESOLUTIONS_S)
+            raise InvalidInput(
+                f"cannot read history at a resolution of {resolution_s} s: it is not recorded; use {resolutions}",
+                code="history.unknown_resolution",
+            )
         table = "minutes" if resolution_s == MINUTE_S else "seconds"
-        after = min(sequence, self._sequence)  # nothing is newer, whatever number was given
+        after = min(sequence, self._sequence)  # no report is newer than the newest sequence
         return await self._archive.read(lambda database: _page(database, table, after, limit, self._archive.losses))
 
-    async def all_after(self, sequence: int, *, limit: int, resolution_s: int) -> list[pb.Report]:
-        """The same without pages: all of the latest `limit`. Raises: InvalidInput for another resolution."""
-        found: list[pb.Report] = []
+    async def all_reports_after(self, sequence: int, *, limit: int, resolution_s: int) -> list[pb.Report]:
+        """Returns all of the latest `limit` reports, without pages. Raises: InvalidInput for another resolution."""
+        reports: list[pb.Report] = []
         while True:
-            page = await self.after(sequence, limit=limit, resolution_s=resolution_s)
-            found += page.reports
+            page = await self.page_after(sequence, limit=limit, resolution_s=resolution_s)
+            reports += page.reports
             if not page.has_more:
-                return found
-            sequence = found[-1].sequence
+                return reports
+            sequence = reports[-1].sequence
 
     async def watch(self) -> AsyncIterator[Report]:
-        """The latest report, then each new one until `stop`; a slow watcher skips to the latest."""
+        """Yields the latest report, then each new one until `stop`; a slow watcher skips to the latest."""
         seen = 0
         while True:
             changed = self._changed
@@ -108,28 +111,28 @@ class History:
                 await changed.wait()
 
     def stop(self) -> None:
-        """Let those who watch go."""
+        """Ends all watches."""
         self._is_stopping = True
         self._changed.set()
 
     def state_dict(self) -> dict[str, Json]:
-        """How far it is."""
+        """Returns the latest sequence number."""
         return {"sequence": self._sequence}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there, or from what the archive has if that is farther."""
+        """Restores the latest sequence number of state or archive, whichever is higher."""
         self._sequence = max(self._sequence, state["sequence"])
 
     def _restore(self) -> None:
-        """A minute that was cut by the restart goes on with the reports that are kept of it."""
+        """Restores sequence and minutes; a minute that the restart interrupted continues with its stored reports."""
         saved = self._journal.saved_state("history")
         if saved is not None:
             self.load_state_dict(saved)
-        self._journal.keep_state("history", self.state_dict)
+        self._journal.register_state("history", self.state_dict)
         points = self._archive.rows("select sequence, body from minutes order by sequence desc limit 1")
         last = next((self._readable(sequence, body) for sequence, body in points), None)
         since = max((sequence for sequence, _ in points), default=0)
-        self._minutes = Minutes(last)
+        self._minutes = MinuteAggregator(last)
         for sequence, body in self._archive.rows(
             "select sequence, body from seconds where sequence > ? order by sequence", (since,)
         ):
@@ -140,7 +143,7 @@ class History:
         self._sequence = max(self._sequence, since)
 
     def _readable(self, sequence: int, body: bytes) -> Report | None:
-        """The report of a row; None, counted, for one that this release cannot read or whose figures are not finite."""
+        """Returns the report of a row; None, counted, if it is unreadable in this release or has non-finite figures."""
         try:
             return decode_report(_message(body))
         except Exception as problem:  # damaged bytes fail in zstandard, protobuf and contract types
@@ -150,19 +153,19 @@ class History:
     def _count(self, report: Report) -> None:
         point = self._minutes.add(report)
         if point is not None:
-            self._keep("minutes", point)
+            self._store("minutes", point)
 
-    def _keep(self, table: str, report: Report) -> None:
+    def _store(self, table: str, report: Report) -> None:
         self._archive.put(
-            f"insert or replace into {table} values (?, ?)",  # noqa: S608 (one of two names)
+            f"insert or replace into {table} values (?, ?)",  # noqa: S608 (one of two constants)
             report.sequence,
-            lambda: packed(report),
+            lambda: compress_report(report),
             size_bytes=(1 + len(report.nodes)) * _NODE_BYTES,
         )
         self._archive.put(
-            f"delete from {table} where sequence <= "  # noqa: S608 (one of two names)
+            f"delete from {table} where sequence <= "  # noqa: S608 (one of two constants)
             f"(select sequence from {table} order by sequence desc limit 1 offset ?)",
-            self._kept[table],
+            self._limits[table],
         )
 
 
@@ -175,11 +178,11 @@ def _page(database: sqlite3.Connection, table: str, sequence: int, limit: int, l
     )
     reply = pb.HistoryReply()
     size_bytes = 0
-    for number, body in rows:
+    for row_sequence, body in rows:
         try:
             message = _message(body)
-        except Exception as problem:  # as in `_readable`: one bad row hides no other
-            losses.add("row_read", problem, sequence=number)
+        except Exception as problem:  # as in `_readable`: an unreadable row does not hide others
+            losses.add("row_read", problem, sequence=row_sequence)
             continue
         size_bytes += message.ByteSize()
         if reply.reports and size_bytes > PAGE_BYTES:
@@ -190,10 +193,13 @@ def _page(database: sqlite3.Connection, table: str, sequence: int, limit: int, l
 
 
 def _message(body: bytes) -> pb.Report:
-    """The message of a row. Raises: what zstandard and protobuf raise; CorruptData for figures that are not finite."""
-    message = pb.Report.FromString(inflated(body))
+    """Decodes a row. Raises: errors of zstandard and protobuf; CorruptData for numbers that are not finite."""
+    message = pb.Report.FromString(decompress_body(body))
     if not is_finite(message):
-        raise CorruptData("cannot show a report: it has a figure that is not finite; it is left out")
+        raise CorruptData(
+            "cannot show a report: it contains a number that is not finite; it is left out",
+            code="report.not_finite",
+        )
     return message
 
 

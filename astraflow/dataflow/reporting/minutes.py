@@ -1,16 +1,16 @@
-"""From the reports of a minute to one point of the run's history.
+"""Combines the reports of a minute into one point of the run's history.
 
-A point is a report like any other, taken at the end of its minute, with these figures over the whole minute instead:
+A point is a report like any other, taken at the end of its minute, except for these values over the whole minute:
 
 - `wait_fraction` of a stream: seconds waited over seconds of steps, both between the ends of two minutes
 - `reward_mean`, `tokens_mean` of a stream: mean over the steps that the minute's reports saw
-- `reward_produced` of a stream: mean over the reports during which anything came in
+- `reward_produced` of a stream: mean over the reports during which any group arrived
 - `produced_per_s`, `consumed_per_s` of a stream, `episodes_per_s`, `tokens_per_s` of a pool: mean over the reports
 
-Of the versions published lately those of the minute are there, so that each is in one point. Everything else is as it
-was last: cumulative counts (whose differences are exact sums), levels, so that the balances hold, versions, rewards of
-the latest 32 steps, metrics. Nodes are left out: a month has 43,200 minutes, and a run may
-have a thousand nodes; their pools say how many there were and what they did together.
+Only versions published within the minute are listed, so that each version is in one point. All other fields have their
+last value: cumulative counts (whose differences are exact sums), levels, so that the balances hold, versions, rewards
+of the latest 32 steps, metrics. Nodes are left out: a month has 43,200 minutes, and a run may have a thousand nodes;
+their pools contain their number and their sums.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -18,24 +18,24 @@ from dataclasses import replace
 from typing import TypeVar
 
 from astraflow.contract.ids import PolicyId, PoolId
-from astraflow.contract.links import WeightsReport
 from astraflow.contract.reports import PoolReport, Report, StreamReport
+from astraflow.contract.weight_reports import WeightsReport
 
 T = TypeVar("T")
 
 MINUTE_S = 60
 
 
-class Minutes:
-    """Collects reports, oldest first, and gives a point whenever one begins another minute."""
+class MinuteAggregator:
+    """Collects reports, oldest first, and returns a point whenever a report begins another minute."""
 
     def __init__(self, last: Report | None = None) -> None:
-        """last: the point before, which figures between two ends of minutes are taken from."""
+        """last: the previous point, from which values between the ends of two minutes are computed."""
         self._last = last
         self._reports: list[Report] = []
 
     def add(self, report: Report) -> Report | None:
-        """The point of the minute before, if this report is the first of another one."""
+        """Returns the point of the previous minute, if this report is the first of another minute."""
         ended = None
         if self._reports and _minute(report) != _minute(self._reports[-1]):
             ended = self._last = point(self._reports, before=self._last)
@@ -45,7 +45,7 @@ class Minutes:
 
 
 def point(reports: Sequence[Report], *, before: Report | None) -> Report:
-    """One point for the reports of a minute. before: the point of the minute before, if there is one."""
+    """Returns one point for the reports of a minute. before: the point of the previous minute, if there is one."""
     last = reports[-1]
     earlier = {stream.policy: stream for stream in before.streams} if before else {}
     return replace(
@@ -98,13 +98,13 @@ def _streams_of(policy: PolicyId, reports: Iterable[Report]) -> list[StreamRepor
 
 
 def _pools_of(pool: PoolId, reports: Iterable[Report]) -> list[PoolReport]:
-    return [one for report in reports for one in report.pools if one.id == pool]
+    return [pool_report for report in reports for pool_report in report.pools if pool_report.id == pool]
 
 
 def _minute(report: Report) -> int:
     return int(report.at // MINUTE_S)
 
 
-def _mean(values: Iterable[T], figure: Callable[[T], float]) -> float:
-    figures = [figure(value) for value in values]
-    return sum(figures) / len(figures)
+def _mean(values: Iterable[T], value_of: Callable[[T], float]) -> float:
+    numbers = [value_of(value) for value in values]
+    return sum(numbers) / len(numbers)

@@ -1,18 +1,18 @@
-"""The state of a run, as data."""
+"""Builds the report: the state of a run, as data."""
 
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from astraflow.contract.advice import PoolAdvice
 from astraflow.contract.ids import PoolId
-from astraflow.contract.links import WeightsReport
-from astraflow.contract.plugins import PlannedPlugins, Seam
+from astraflow.contract.plugins import PlannedPlugins, PluginSlot
+from astraflow.contract.recommendations import PoolRecommendation
 from astraflow.contract.reports import FlowReport, NodeReport, NodeState, PoolReport, Report, StreamReport
+from astraflow.contract.weight_reports import WeightsReport
 from astraflow.dataflow.flow import Flow
-from astraflow.dataflow.plugged import Plugged
+from astraflow.dataflow.plugin_slot import SlotPlugins
 from astraflow.dataflow.pool.registry import Node
-from astraflow.dataflow.reporting.ledger import Activity
+from astraflow.dataflow.reporting.activity import PolicyActivity
 from astraflow.dataflow.run import Run
 from astraflow.dataflow.serving.stream import Stream
 
@@ -27,10 +27,10 @@ def build_report(
     now: float,
     wall: float,
     uptime_s: float,
-    archive_trouble: str | None = None,
-    advice: tuple[PoolAdvice, ...] = (),
+    archive_problem: str | None = None,
+    recommendations: tuple[PoolRecommendation, ...] = (),
 ) -> Report:
-    """Everything that is measured, at one moment. `now` is monotonic, `wall` Unix seconds."""
+    """Returns all measurements at one time. `now` is monotonic, `wall` Unix seconds."""
     nodes = tuple(_node_report(run, node, now=now) for node in run.registry.nodes())
     return Report(
         run=name,
@@ -40,21 +40,22 @@ def build_report(
         simulated=_simulated(run),
         flows=tuple(_flow_report(flow) for flow in run.flows.values()),
         streams=tuple(
-            _stream_report(stream, run.ledger[policy], now=now, is_waiting=run.waiting[policy] > 0)
+            _stream_report(stream, run.activity[policy], now=now, is_waiting=run.waiting_pulls[policy] > 0)
             for policy, stream in run.streams.items()
         ),
         pools=_pool_reports(nodes),
         nodes=nodes,
         events=run.events.latest(EVENTS_SHOWN),
-        troubles=(*run.troubles(), *([archive_trouble] if archive_trouble else ())),
+        problems=(*run.problems(), *([archive_problem] if archive_problem else ())),
         evaluations=tuple(report for evaluation in run.evaluations.values() for report in evaluation.reports()),
         weights=tuple(
-            WeightsReport(policy=policy, versions=tuple(stream.published)) for policy, stream in run.streams.items()
+            WeightsReport(policy=policy, versions=tuple(stream.published_versions))
+            for policy, stream in run.streams.items()
         ),
         is_durable=run.journal.is_durable,
         held_bytes=run.held_bytes,
         memory_bytes=run.memory_bytes,
-        advice=advice,
+        recommendations=recommendations,
         completion=run.stop_condition.completion,
     )
 
@@ -70,7 +71,7 @@ def _flow_report(flow: Flow) -> FlowReport:
     return FlowReport(
         id=flow.id,
         issued=flow.issued,
-        open=len(flow.open),
+        open=len(flow.open_groups),
         admitted=counts.admitted,
         dropped=dict(counts.dropped),
         tasks_queued=flow.leases.queued,
@@ -80,18 +81,18 @@ def _flow_report(flow: Flow) -> FlowReport:
         tasks_returned=counts.tasks_returned,
         is_paused=flow.is_paused,
         plugins=flow.metrics(),
-        selector=flow.seams[Seam.SELECTOR].specs[0],
-        filters=flow.seams[Seam.FILTERS].specs,
-        planned=_planned(flow.seams.values()),
-        prefixes=flow.prefixes.report(),
+        selector=flow.plugin_slots[PluginSlot.SELECTOR].specs[0],
+        filters=flow.plugin_slots[PluginSlot.FILTERS].specs,
+        planned=_planned(flow.plugin_slots.values()),
+        partial_rollouts=flow.partial_rollouts.report(),
     )
 
 
-def _stream_report(stream: Stream, activity: Activity, *, now: float, is_waiting: bool) -> StreamReport:
+def _stream_report(stream: Stream, activity: PolicyActivity, *, now: float, is_waiting: bool) -> StreamReport:
     counts, totals = stream.counts, stream.counts.totals
-    wall_s = sum(step["wall_s"] for step in stream.recent)
+    wall_s = sum(step["wall_s"] for step in stream.recent_steps)
     staleness: Counter[int] = Counter()
-    for step in stream.recent:
+    for step in stream.recent_steps:
         staleness.update({int(age): rows for age, rows in step["staleness"].items()})
     produced = activity.rewards.mean(now=now)
     last = stream.last_step
@@ -105,7 +106,7 @@ def _stream_report(stream: Stream, activity: Activity, *, now: float, is_waiting
         in_batch=stream.in_batch,
         trained=counts.trained,
         dropped=dict(counts.dropped),
-        issue_room=stream.issue_room(),
+        issue_headroom=stream.issue_headroom(),
         produced_per_s=activity.produced.rate(now=now),
         consumed_per_s=activity.consumed.rate(now=now),
         staleness=dict(staleness),
@@ -114,7 +115,7 @@ def _stream_report(stream: Stream, activity: Activity, *, now: float, is_waiting
         wait_s=totals.wait_s,
         compute_s=totals.compute_s,
         publish_s=totals.publish_s,
-        wait_fraction=sum(step["wait_s"] for step in stream.recent) / wall_s if wall_s else 0.0,
+        wait_fraction=sum(step["wait_s"] for step in stream.recent_steps) / wall_s if wall_s else 0.0,
         is_waiting=is_waiting,
         reward_mean=last.get("reward_mean", produced or 0.0),
         reward_produced=produced or 0.0,
@@ -124,13 +125,13 @@ def _stream_report(stream: Stream, activity: Activity, *, now: float, is_waiting
         replayed=counts.replayed,
         replayable=len(stream.replayable),
         plugins=stream.metrics(),
-        sampler=stream.plugged.specs[0],
-        planned=_planned(stream.seams.values()),
+        sampler=stream.slot_plugins.specs[0],
+        planned=_planned(stream.plugin_slots.values()),
     )
 
 
-def _planned(seams: Iterable[Plugged[Any]]) -> tuple[PlannedPlugins, ...]:
-    return tuple(plugged.planned for plugged in seams if plugged.planned is not None)
+def _planned(plugin_slots: Iterable[SlotPlugins[Any]]) -> tuple[PlannedPlugins, ...]:
+    return tuple(slot_plugins.planned for slot_plugins in plugin_slots if slot_plugins.planned is not None)
 
 
 def _node_report(run: Run, node: Node, *, now: float) -> NodeReport:
@@ -141,8 +142,8 @@ def _node_report(run: Run, node: Node, *, now: float) -> NodeReport:
         facts=node.facts,
         state=node.state,
         joined_at=node.joined_at,
-        beat_age_s=max(0.0, now - node.beat_at),
-        leased=sum(flow.leases.held_by(node.id) for flow in run.every_flow),
+        heartbeat_age_s=max(0.0, now - node.last_heartbeat_at),
+        leased=sum(flow.leases.held_by(node.id) for flow in run.all_flows),
         episodes_per_s=episodes_per_s,
         tokens_per_s=tokens_per_s,
         versions=dict(node.versions),

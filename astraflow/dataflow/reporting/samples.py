@@ -1,4 +1,4 @@
-"""Trajectories to look at: the latest groups whose nodes attached their text, with what became of them."""
+"""Sampled trajectories for inspection: the latest groups whose nodes attached texts, with their outcomes."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
@@ -7,11 +7,11 @@ from dataclasses import replace
 from astraflow.archive.samples import find_groups, find_rewards, find_trajectories
 from astraflow.contract.groups import Group
 from astraflow.contract.ids import GroupId, PolicyId
-from astraflow.contract.lookups import (
+from astraflow.contract.queries import (
     GroupPage,
     GroupQuery,
+    RewardHistogram,
     RewardQuery,
-    RewardSpread,
     TrajectoryPage,
     TrajectoryQuery,
 )
@@ -20,22 +20,22 @@ from astraflow.contract.trajectories import Episode, Trajectory
 from astraflow.dataflow.issuing.groups import parse_task_id
 from astraflow.dataflow.reporting.archive import Archive
 from astraflow.dataflow.serving.stream import BUFFERED
-from astraflow.wire.codec_lookups import encode_sample
+from astraflow.wire.codec_queries import encode_sample
 
 UNRECORDED = "unrecorded"
-"""Fate of a group of which a crash took the note of what became of it."""
+"""Outcome of a group whose outcome was lost in a crash."""
 
 _SAMPLE_BYTES = 600
-"""What a sample takes besides its texts, roughly."""
+"""Approximate size of a sample without its texts. Bytes."""
 
 _INSERT = "insert into samples values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 
 
-class Samples:
-    """Whole groups with their fate: each trajectory that has a text, and the members that failed beside them.
+class TrajectorySamples:
+    """Stores whole groups with their outcomes: each trajectory with a text, and the failed members.
 
-    A group all of whose members failed is kept too, without any text. The oldest leave when there are more than `limit`
-    samples, or more than `limit_bytes` of them.
+    A group whose members all failed is stored too, without texts. The oldest samples are deleted beyond `limit` samples
+    or `limit_bytes`.
     """
 
     def __init__(self, archive: Archive, *, limit: int, limit_bytes: int) -> None:
@@ -46,89 +46,95 @@ class Samples:
             archive.rows("select ordinal, size_bytes from samples order by ordinal")
         )
         self._size_bytes = sum(size for _, size in self._sizes)
-        self._last = self._sizes[-1][0] if self._sizes else 0
-        open_groups = archive.rows("select distinct policy, group_id from samples where fate = ?", (BUFFERED,))
+        self._last_ordinal = self._sizes[-1][0] if self._sizes else 0
+        open_groups = archive.rows("select distinct policy, group_id from samples where outcome = ?", (BUFFERED,))
         self._open = {(PolicyId(policy), GroupId(group)) for policy, group in open_groups}
-        """Shares of groups whose fate may yet change."""
+        """Shares of groups whose outcome may still change."""
 
-    def add(self, group: Group, fates: Mapping[PolicyId, str], *, at: float) -> None:
-        """Keep what there is to look at of a finished group. fates: what became of each policy's share."""
-        samples = list(_samples(group, fates, at)) if self._limit else []
+    def add(self, group: Group, outcomes: Mapping[PolicyId, str], *, at: float) -> None:
+        """Stores the samples of a finished group. outcomes: outcome of each policy's share."""
+        samples = list(_samples(group, outcomes, at)) if self._limit else []
         for policy in {sample.policy for sample in samples}:
-            # A group that came in again, after a crash before the journal had it, replaces itself.
+            # A group may arrive again after a crash before the journal had it; it then replaces its earlier samples.
             self._archive.put("delete from samples where policy = ? and group_id = ?", policy, group.id)
-            if fates[policy] == BUFFERED:
+            if outcomes[policy] == BUFFERED:
                 self._open.add((policy, group.id))
         for sample in samples:
-            self._keep(sample)
+            self._store(sample)
         self._trim()
 
-    def mark(self, policy: PolicyId, group: GroupId, *, fate: str, step: int | None) -> None:
-        """What became of a buffered group."""
+    def set_outcome(self, policy: PolicyId, group: GroupId, *, outcome: str, step: int | None) -> None:
+        """Sets the outcome of a buffered group."""
         if (policy, group) in self._open:
             self._open.remove((policy, group))
-            statement = "update samples set fate = ?, step = ? where policy = ? and group_id = ?"
-            self._archive.put(statement, fate, step, policy, group)
+            statement = "update samples set outcome = ?, step = ? where policy = ? and group_id = ?"
+            self._archive.put(statement, outcome, step, policy, group)
 
-    def settle(self, waiting: Mapping[PolicyId, Iterable[GroupId]]) -> None:
-        """After a restart: what still waits. Of the others, the note of what became of them is lost."""
-        still = {(policy, group) for policy, groups in waiting.items() for group in groups}
-        for policy, group in self._open - still:
-            self.mark(policy, group, fate=UNRECORDED, step=None)
+    def mark_unrecorded(self, waiting: Mapping[PolicyId, Iterable[GroupId]]) -> None:
+        """Marks groups that are not waiting after a restart: their outcome was lost."""
+        still_waiting = {(policy, group) for policy, groups in waiting.items() for group in groups}
+        for policy, group in self._open - still_waiting:
+            self.set_outcome(policy, group, outcome=UNRECORDED, step=None)
 
     async def page(self, query: TrajectoryQuery) -> TrajectoryPage:
-        """Samples, newest first. Raises: DeadlineExceeded."""
+        """Returns samples, newest first. Raises: DeadlineExceeded."""
         return await self._archive.read(lambda database: find_trajectories(database, query))
 
     async def groups(self, query: GroupQuery) -> GroupPage:
-        """Their groups, newest first. Raises: DeadlineExceeded."""
+        """Returns the groups of samples, newest first. Raises: DeadlineExceeded."""
         return await self._archive.read(lambda database: find_groups(database, query))
 
-    async def rewards(self, query: RewardQuery) -> RewardSpread:
-        """How their rewards are spread. Raises: DeadlineExceeded."""
+    async def rewards(self, query: RewardQuery) -> RewardHistogram:
+        """Returns the distribution of rewards. Raises: DeadlineExceeded."""
         return await self._archive.read(lambda database: find_rewards(database, query))
 
-    def _keep(self, sample: SampledTrajectory) -> None:
-        self._last += 1
-        kept = replace(sample, ordinal=self._last)
-        text_bytes = len(kept.prompt_text.encode()) + len(kept.completion_text.encode())
-        size_bytes = _SAMPLE_BYTES + text_bytes + len(kept.reference_text.encode())
-        self._sizes.append((kept.ordinal, size_bytes))
+    def _store(self, sample: SampledTrajectory) -> None:
+        self._last_ordinal += 1
+        numbered = replace(sample, ordinal=self._last_ordinal)
+        text_bytes = len(numbered.prompt_text.encode()) + len(numbered.completion_text.encode())
+        size_bytes = _SAMPLE_BYTES + text_bytes + len(numbered.reference_text.encode())
+        self._sizes.append((numbered.ordinal, size_bytes))
         self._size_bytes += size_bytes
-        columns = _columns(kept, size_bytes)
+        columns = _columns(numbered, size_bytes)
         self._archive.put(_INSERT, *columns, size_bytes=size_bytes)
 
     def _trim(self) -> None:
-        gone = 0
+        last_deleted = 0
         while len(self._sizes) > self._limit or self._size_bytes > self._limit_bytes:
-            gone, size_bytes = self._sizes.popleft()
+            last_deleted, size_bytes = self._sizes.popleft()
             self._size_bytes -= size_bytes
-        if gone:
-            self._archive.put("delete from samples where ordinal <= ?", gone)
+        if last_deleted:
+            self._archive.put("delete from samples where ordinal <= ?", last_deleted)
 
 
-def _samples(group: Group, fates: Mapping[PolicyId, str], at: float) -> Iterator[SampledTrajectory]:
-    """In order of the members; ordinals are for whoever keeps them."""
+def _samples(group: Group, outcomes: Mapping[PolicyId, str], at: float) -> Iterator[SampledTrajectory]:
+    """Yields samples in the order of the members, with ordinal 0."""
     if not _has_text(group) and any(episode.failure is None for episode in group.episodes):
         return
     reference = str(group.prompt.fields.get("answer", ""))
     for episode in group.episodes:
-        for policy, fate in fates.items():
-            member = _member(group, episode, policy, fate=fate, at=at)
+        for policy, outcome in outcomes.items():
+            member = _sample_without_texts(group, episode, policy, outcome=outcome, at=at)
             if episode.failure is not None:
                 yield member
                 continue
             for trajectory in episode.trajectories:
                 if trajectory.policy == policy and (trajectory.prompt_text or trajectory.completion_text):
-                    yield replace(_written(member, trajectory), reference_text=reference)
+                    yield replace(_with_text(member, trajectory), reference_text=reference)
 
 
 def _has_text(group: Group) -> bool:
-    return any(one.prompt_text or one.completion_text for episode in group.episodes for one in episode.trajectories)
+    return any(
+        trajectory.prompt_text or trajectory.completion_text
+        for episode in group.episodes
+        for trajectory in episode.trajectories
+    )
 
 
-def _member(group: Group, episode: Episode, policy: PolicyId, *, fate: str, at: float) -> SampledTrajectory:
-    """A member without anything written: all there is to one that failed."""
+def _sample_without_texts(
+    group: Group, episode: Episode, policy: PolicyId, *, outcome: str, at: float
+) -> SampledTrajectory:
+    """Returns a sample without texts, which is complete for a failed member."""
     parsed = parse_task_id(episode.task)
     return SampledTrajectory(
         ordinal=0,
@@ -139,7 +145,7 @@ def _member(group: Group, episode: Episode, policy: PolicyId, *, fate: str, at: 
         node=episode.node,
         at=at,
         step=None,
-        fate=fate,
+        outcome=outcome,
         reward=0.0,
         prompt_text="",
         completion_text="",
@@ -155,7 +161,7 @@ def _member(group: Group, episode: Episode, policy: PolicyId, *, fate: str, at: 
     )
 
 
-def _written(member: SampledTrajectory, trajectory: Trajectory) -> SampledTrajectory:
+def _with_text(member: SampledTrajectory, trajectory: Trajectory) -> SampledTrajectory:
     return replace(
         member,
         reward=trajectory.reward,
@@ -172,8 +178,8 @@ def _written(member: SampledTrajectory, trajectory: Trajectory) -> SampledTrajec
 
 
 def _columns(sample: SampledTrajectory, size_bytes: int) -> tuple[object, ...]:
-    """A row: what is asked for, or may change, in columns; the rest as a message, made in the writer's thread."""
-    rest = replace(sample, prompt_text="", completion_text="", fate="", step=None)
+    """Returns a row: queried or changeable values as columns, the rest as a message encoded in the writer's thread."""
+    rest = replace(sample, prompt_text="", completion_text="", outcome="", step=None)
     return (
         sample.ordinal,
         sample.policy,
@@ -183,7 +189,7 @@ def _columns(sample: SampledTrajectory, size_bytes: int) -> tuple[object, ...]:
         sample.node,
         sample.at,
         sample.step,
-        sample.fate,
+        sample.outcome,
         sample.reward if sample.failure is None else None,
         sample.is_truncated,
         sample.failure.message if sample.failure is not None else None,

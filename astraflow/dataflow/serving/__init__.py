@@ -1,1 +1,1 @@
-"""At the batch: what a trainer learns from next."""
+"""Serving: chooses the groups of a trainer's next batch."""

@@ -1,53 +1,53 @@
-"""Groups that wait for a batch."""
+"""Buffer of the groups that wait for a batch."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from astraflow.contract.ids import GroupId, Version
-from astraflow.dataflow.admitting.routing import RoutedGroup
+from astraflow.dataflow.admission.routing import RoutedGroup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Buffered:
-    """A group that may be put into a batch. `arrival` orders groups by when they were put into their buffer."""
+class BufferedGroup:
+    """A group that may be put into a batch. `arrival` orders groups by the time they were buffered."""
 
     group: RoutedGroup
     arrival: int
-    born: Version
+    oldest_version: Version
     deadline: Version
-    """The trainer's last version at which it may still be in a batch."""
+    """Last version of the trainer at which the group may be in a batch."""
 
 
 class Buffer:
-    """Groups of one stream that are in no batch, and leave when they become too stale. Bounded by the issue gate."""
+    """Groups of one stream that are in no batch; stale groups are evicted. Bounded by the staleness gate."""
 
     def __init__(self, max_staleness: int) -> None:
         self._max_staleness = max_staleness
-        self._groups: dict[GroupId, Buffered] = {}
+        self._groups: dict[GroupId, BufferedGroup] = {}
         self._arrivals = 0
 
     def __len__(self) -> int:
         return len(self._groups)
 
     def put(self, group: RoutedGroup) -> None:
-        """Keep a group."""
-        self._groups[group.id] = Buffered(
+        """Adds a group."""
+        self._groups[group.id] = BufferedGroup(
             group=group,
             arrival=self._arrivals,
-            born=group.born,
-            deadline=Version(group.born + self._max_staleness),
+            oldest_version=group.oldest_version,
+            deadline=Version(group.oldest_version + self._max_staleness),
         )
         self._arrivals += 1
 
-    def candidates(self) -> list[Buffered]:
-        """All of them, by arrival."""
+    def candidates(self) -> list[BufferedGroup]:
+        """Returns all groups by arrival."""
         return list(self._groups.values())
 
-    def take(self, chosen: Iterable[Buffered]) -> list[RoutedGroup]:
-        """Remove the chosen ones and return their groups in that order."""
+    def take(self, chosen: Iterable[BufferedGroup]) -> list[RoutedGroup]:
+        """Removes the chosen groups and returns them in that order."""
         return [self._groups.pop(buffered.group.id).group for buffered in chosen]
 
     def evict_stale(self, version: Version) -> list[RoutedGroup]:
-        """Remove and return the groups whose deadline was before `version`."""
+        """Removes and returns the groups whose deadline was before `version`."""
         stale = [buffered for buffered in self._groups.values() if buffered.deadline < version]
         return self.take(stale)

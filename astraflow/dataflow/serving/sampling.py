@@ -1,36 +1,37 @@
-"""The port of samplers: the data algorithm at the batch."""
+"""Interface of samplers: the data algorithm at the batch."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from astraflow.contract.ids import Version
 from astraflow.contract.values import Json
-from astraflow.dataflow.serving.buffer import Buffered
+from astraflow.dataflow.serving.buffer import BufferedGroup
 
 
 class Sampler(Protocol):
     """Chooses the groups of a batch. Built by `samplers.build(spec)`."""
 
     def fresh_count(self, count: int, trained: int) -> int:
-        """How many of a batch of `count` groups are to be fresh, 1 to `count`, when `trained` groups could be replayed.
+        """Returns how many of `count` groups must be fresh, 1 to `count`, when `trained` groups could be replayed.
 
-        A batch waits for that many. It never grows with `trained`, and `count` means that nothing is ever replayed.
+        A batch waits for that many. The result never grows with `trained`; `count` means that nothing is replayed.
         """
 
     def sample(
-        self, fresh: Sequence[Buffered], trained: Sequence[Buffered], count: int, version: Version
-    ) -> list[Buffered]:
-        """`count` different groups, at most `count - fresh_count(count, len(trained))` of them trained before.
+        self, fresh: Sequence[BufferedGroup], trained: Sequence[BufferedGroup], count: int, version: Version
+    ) -> list[BufferedGroup]:
+        """Returns `count` different groups, at most `count - fresh_count(count, len(trained))` of them trained before.
 
-        All that are offered are admissible at `version`, and there are at least `fresh_count` fresh ones. Fresh groups
-        are by arrival, trained ones by when they were trained last.
+        All candidates are admissible at `version`, and at least `fresh_count` are fresh. Fresh groups are ordered by
+        arrival, trained groups by their last training.
+
         """
 
     def state_dict(self) -> dict[str, Json]:
-        """What `load_state_dict` needs, as JSON."""
+        """Returns the state for `load_state_dict`, as JSON."""
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there."""
+        """Restores the state."""
 
     def metrics(self) -> dict[str, float]:
-        """Its own figures for the report."""
+        """Returns the metrics of the plugin for the report."""

@@ -1,4 +1,4 @@
-"""What one policy's trainer consumes."""
+"""Stream: the buffer and the batches that one policy's trainer consumes."""
 
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
@@ -8,38 +8,42 @@ from typing import Any
 from astraflow.contract.batches import Batch, StepReport
 from astraflow.contract.errors import InternalError, InvalidInput
 from astraflow.contract.ids import BatchId, GroupId, PolicyId, Version
-from astraflow.contract.links import VersionReport
-from astraflow.contract.plugins import Seam
+from astraflow.contract.plugins import PluginSlot
 from astraflow.contract.values import Json
-from astraflow.dataflow.admitting.routing import RoutedGroup
-from astraflow.dataflow.issuing.throttle import issue_room
-from astraflow.dataflow.plugged import Plugged
-from astraflow.dataflow.serving.batching import Acknowledged, ServedBatch
-from astraflow.dataflow.serving.buffer import Buffer, Buffered
+from astraflow.contract.weight_reports import VersionReport
+from astraflow.dataflow.admission.routing import RoutedGroup
+from astraflow.dataflow.issuing.staleness_gate import issue_headroom
+from astraflow.dataflow.plugin_slot import SlotPlugins
+from astraflow.dataflow.serving.batches import AcknowledgedBatch, ServedBatch
+from astraflow.dataflow.serving.buffer import Buffer, BufferedGroup
 from astraflow.dataflow.serving.sampling import Sampler
 
 BUFFERED = "buffered"
-"""Fate of a group that waits for a batch."""
+"""Outcome of a group that waits for a batch."""
 
 STALE = "stale"
-"""Reason of a group that was begun too many versions ago."""
+"""Drop reason of a group whose weights are too many versions old."""
 
 FULL = "full"
-"""Reason of a group that was issued for another policy's sake, while this one's trainer was stalled."""
+"""Drop reason of a group that was issued for other policies while the trainer of this policy was stalled."""
 
 RECENT_STEPS = 10
-"""Steps that windowed figures look back on."""
+"""Steps over which windowed values are computed. Count."""
 
 REWARD_STEPS = 32
-"""Steps whose rewards are kept: more than any trainer makes between two reports that somebody reads."""
+"""Steps whose rewards are retained: more than a trainer makes between two reports. Count."""
 
 PUBLISHED_VERSIONS = 16
-"""Versions of the weights that are told of."""
+"""Published versions that are reported. Count."""
+
+
+MAX_UNACKNOWLEDGED = 1
+"""Trained batches whose acknowledgement a trainer may delay while it trains the next one. Count."""
 
 
 @dataclass(slots=True)
 class StepTotals:
-    """Sums over all steps of the run, seconds."""
+    """Sums over all steps of the run. Seconds."""
 
     wait_s: float = 0.0
     compute_s: float = 0.0
@@ -48,15 +52,15 @@ class StepTotals:
 
 @dataclass(slots=True)
 class StreamCounts:
-    """Groups of one stream since the run began. `admitted == buffered + in_batch + trained + sum(dropped)` always.
+    """Groups of one stream since the run began. Invariant: `admitted == buffered + in_batch + trained + sum(dropped)`.
 
-    That balance is about fresh groups. A group that is trained again is counted in `replayed`, each time, and nowhere
-    else: the batches of the run so far hold `trained + replayed` groups.
+    The invariant is about fresh groups. A group that is trained again is counted only in `replayed`, each
+    time: the batches of the run so far contain `trained + replayed` groups.
     """
 
     issued: int = 0
     refused: int = 0
-    """Dropped at admission: they never reached the stream, but count for the gate."""
+    """Groups dropped at admission: they never reached the stream, but count for the gate."""
     admitted: int = 0
     trained: int = 0
     replayed: int = 0
@@ -73,84 +77,92 @@ class Stream:
                         │                     │ ▲
                         └──► dropped (stale)  │ ▲
                                               ▼ │
-                                           replayable ──► forgotten (stale)
+                                           replayable ──► released (stale)
 
-    Where the sampler replays, trained groups are kept while they are admissible, and may be in a batch again.
-    At most one batch is out; it is served again, the same, until its step is reported.
+    If the sampler replays, trained groups are kept while they are admissible, and may be in a batch again.
+    A batch is open until its step is reported, and is served again until then. A trainer that acknowledges each batch
+    before it pulls the next has one open batch. One that writes its checkpoints while it computes has two: it has
+    trained the first, and pulls the second.
     """
 
-    def __init__(self, policy: PolicyId, *, batch_groups: int, max_staleness: int, sampler: Plugged[Sampler]) -> None:
+    def __init__(
+        self, policy: PolicyId, *, batch_groups: int, max_staleness: int, sampler: SlotPlugins[Sampler]
+    ) -> None:
         self.policy = policy
         self.batch_groups = batch_groups
         self.max_staleness = max_staleness
-        self.plugged = sampler
+        self.slot_plugins = sampler
         self.version = Version(0)
-        """The trainer's, as far as it told."""
+        """Version that the trainer reported last."""
         self.buffer = Buffer(max_staleness)
         self.replayable = Buffer(max_staleness)
         """Trained groups that may be trained again."""
-        self.batch: ServedBatch | None = None
+        self.open_batches: list[ServedBatch] = []
+        """Served batches without acknowledgement, oldest first."""
         self.counts = StreamCounts()
         self.last_step: dict[str, float] = {}
-        """Reward, tokens and the trainer's own metrics of the last step."""
-        self.recent: deque[dict[str, Any]] = deque(maxlen=RECENT_STEPS)
+        """Reward, tokens and the trainer's metrics of the last step."""
+        self.recent_steps: deque[dict[str, Any]] = deque(maxlen=RECENT_STEPS)
         """Wait and wall seconds and staleness of the latest steps."""
         self.rewards: deque[float] = deque(maxlen=REWARD_STEPS)
-        """Mean reward of the rollouts that came in before each of the latest steps, since the step before."""
-        self.published: deque[VersionReport] = deque(maxlen=PUBLISHED_VERSIONS)
-        """The latest versions of the weights, as the trainer told of them."""
+        """Mean reward of the rollouts that arrived before each of the latest steps, since the previous step."""
+        self.published_versions: deque[VersionReport] = deque(maxlen=PUBLISHED_VERSIONS)
+        """Latest published versions, as reported by the trainer."""
         self._rewards_since_step: list[float] = []
-        self._was_delivered = False
+        self._delivered: set[BatchId] = set()
+        """Open batches that were delivered before."""
 
-    def issue_room(self, served: Version | None = None) -> int:
-        """How many more groups the staleness gate lets out.
+    def issue_headroom(self, served: Version | None = None) -> int:
+        """Returns how many more groups the staleness gate admits.
 
-        served: the version a node would begin them with, where it is behind the trainer's; what is begun with older
-        weights has as much less time to be trained on.
+        served: version with which a node would begin them, if it is behind the trainer's; groups begun with older
+        weights have less time to be trained on.
         """
         dropped = self.counts.refused + sum(self.counts.dropped.values())
-        return issue_room(
+        trained = max(0, self.version - self.counts.steps)
+        following = self.open_batches[trained : trained + 1]
+        return issue_headroom(
             version=self.version,
             lag=0 if served is None else max(0, self.version - served),
             max_staleness=self.max_staleness,
             batch_groups=self.batch_groups,
             fresh_groups=(
-                self.in_batch or self._fresh_needed,
+                len(following[0].fresh_groups) if following else self._fresh_needed,
                 self._sampler.fresh_count(self.batch_groups, self.batch_groups),
             ),
-            replayed=self.counts.replayed,
+            replayed=self.counts.replayed + sum(len(batch.replayed) for batch in self.open_batches[:trained]),
             issued=self.counts.issued,
             dropped=dropped,
         )
 
     @property
     def has_batch(self) -> bool:
-        """A batch is out, or could be."""
-        return self.batch is not None or len(self.buffer) >= self._fresh_needed
+        """True if a batch is open, or could be made."""
+        return bool(self.open_batches) or len(self.buffer) >= self._fresh_needed
 
     @property
     def usual_step_s(self) -> float:
-        """Mean duration of the latest steps without the wait for their batches; 0 before the first."""
-        busy = [step["wall_s"] - step["wait_s"] for step in self.recent]
+        """Mean duration of the latest steps without the wait for their batches; 0 before the first step."""
+        busy = [step["wall_s"] - step["wait_s"] for step in self.recent_steps]
         return sum(busy) / len(busy) if busy else 0.0
 
     @property
-    def seams(self) -> dict[Seam, Plugged[Sampler]]:
-        """Where its plug-in may be changed."""
-        return {Seam.SAMPLER: self.plugged}
+    def plugin_slots(self) -> dict[PluginSlot, SlotPlugins[Sampler]]:
+        """Slot whose plugin may be changed during the run."""
+        return {PluginSlot.SAMPLER: self.slot_plugins}
 
     @property
     def in_batch(self) -> int:
-        """Fresh groups of the batch that is out."""
-        return len(self.batch.groups) if self.batch else 0
+        """Number of fresh groups in the open batches."""
+        return sum(len(batch.fresh_groups) for batch in self.open_batches)
 
     @property
-    def floor(self) -> Version:
-        """The oldest version that a row may have been begun with to be trained on now."""
+    def oldest_trainable_version(self) -> Version:
+        """Oldest version of the weights that may have generated a trainable row."""
         return Version(max(0, self.version - self.max_staleness))
 
     def admit(self, group: RoutedGroup) -> str:
-        """Buffer a group, or drop it when it is too stale already; tells its fate."""
+        """Buffers a group, or drops it when it is already too stale; returns its outcome."""
         self.counts.admitted += 1
         if not self._is_admissible(group):
             self.counts.dropped[STALE] += 1
@@ -158,55 +170,69 @@ class Stream:
         self.buffer.put(group)
         return BUFFERED
 
-    def shed(self) -> str:
-        """Drop a complete group that took no place here, because the stream was full when it was issued."""
+    def drop_surplus(self) -> str:
+        """Drops a complete group that was surplus here, because the stream was full when it was issued."""
         self.counts.issued += 1
         self.counts.admitted += 1
         self.counts.dropped[FULL] += 1
         return FULL
 
     def observe(self, reward: float) -> None:
-        """A rollout came in, whatever becomes of it."""
+        """Records the reward of a rollout with any outcome."""
         self._rewards_since_step.append(reward)
 
     def attach(self, version: Version) -> None:
-        """A trainer at `version` consumes from now on."""
+        """Sets the version of the trainer that consumes the stream from now on."""
         self.version = max(self.version, version)
 
     def evict_stale(self) -> list[RoutedGroup]:
-        """Drop what became too stale for the trainer's version; tells which."""
+        """Drops and returns the groups that are too stale for the trainer's version."""
         stale = self.buffer.evict_stale(self.version)
         self.counts.dropped[STALE] += len(stale)
         return stale
 
-    def forget_stale(self) -> list[RoutedGroup]:
-        """Forget the trained groups that may not be trained again any more; tells which."""
+    def release_stale_replayable(self) -> list[RoutedGroup]:
+        """Removes and returns the trained groups that are too stale to be trained again."""
         return self.replayable.evict_stale(self.version)
 
-    def forget_unreplayed(self) -> list[RoutedGroup]:
-        """Forget all trained groups when the sampler replays none; tells which."""
+    def release_unreplayed(self) -> list[RoutedGroup]:
+        """Removes and returns all trained groups if the sampler replays none."""
         return [] if self._does_replay else self.replayable.take(self.replayable.candidates())
 
-    def next_batch(self) -> ServedBatch | None:
-        """The batch that is out, or a new one if the buffer holds enough; None otherwise."""
-        if self.batch is None and len(self.buffer) >= self._fresh_needed:
+    def position_of(self, version: Version, *, unacknowledged: int) -> int:
+        """Returns which of the open batches, from the oldest, a trainer at `version` trains next.
+
+        unacknowledged: trained batches that it acknowledges later. The number of a batch is the version that it is
+        trained from, so the answer is right also if their acknowledgement was on its way. In every other case it is the
+        oldest batch: a trainer that was restarted trains it again, one that has trained it acknowledges it again.
+        """
+        ahead = version - self.counts.steps
+        return ahead if 0 <= ahead <= min(unacknowledged, MAX_UNACKNOWLEDGED) else 0
+
+    def next_batch(self, position: int = 0) -> ServedBatch | None:
+        """Returns the open batch at `position`, or a new one if the buffer holds enough groups; None otherwise."""
+        if position == len(self.open_batches) and len(self.buffer) >= self._fresh_needed:
             fresh, trained = self.buffer.candidates(), self.replayable.candidates()
             chosen = self._sampler.sample(fresh, trained, self.batch_groups, self.version)
-            self._check_choice([one.group.id for one in chosen], (*fresh, *trained))
-            again = {candidate.group.id for candidate in trained}
-            self.batch = ServedBatch(
-                id=BatchId(f"{self.policy}:{self.counts.steps}"),
+            self._check_choice([candidate.group.id for candidate in chosen], (*fresh, *trained))
+            trained_ids = {candidate.group.id for candidate in trained}
+            batch = ServedBatch(
+                id=BatchId(f"{self.policy}:{self.counts.steps + position}"),
                 version=self.version,
-                groups=tuple(self.buffer.take(one for one in chosen if one.group.id not in again)),
-                replayed=tuple(self.replayable.take(one for one in chosen if one.group.id in again)),
+                fresh_groups=tuple(
+                    self.buffer.take(candidate for candidate in chosen if candidate.group.id not in trained_ids)
+                ),
+                replayed=tuple(
+                    self.replayable.take(candidate for candidate in chosen if candidate.group.id in trained_ids)
+                ),
             )
-            self._was_delivered = False
-        return self.batch
+            self.open_batches.append(batch)
+        return self.open_batches[position] if position < len(self.open_batches) else None
 
     def deliver(self, served: ServedBatch) -> Batch:
-        """The batch as the trainer gets it; counts a second delivery."""
-        is_redelivered = self._was_delivered
-        self._was_delivered = True
+        """Returns the batch for the trainer and counts repeated deliveries."""
+        is_redelivered = served.id in self._delivered
+        self._delivered.add(served.id)
         self.counts.redelivered += is_redelivered
         return Batch(
             id=served.id,
@@ -216,40 +242,47 @@ class Stream:
             rows=served.rows,
         )
 
-    def acknowledge(self, report: StepReport) -> Acknowledged | None:
-        """The trainer trained on a batch; tells what it was made of, or None if that was known.
+    def acknowledge(self, report: StepReport) -> AcknowledgedBatch | None:
+        """Acknowledges the oldest open batch as trained; returns its groups, or None if it was acknowledged before.
 
-        Raises: InvalidInput for a batch that was never served.
+        Raises: InvalidInput for a batch that was never served, or while an older one is open.
         """
-        if self.batch is None or report.batch != self.batch.id:
+        if not self.open_batches or report.batch != self.open_batches[0].id:
             if self._was_trained(report.batch):
                 return None
-            out = self.batch.id if self.batch else "none"
-            raise InvalidInput(f"batch {report.batch} of {self.policy} is not out (out: {out}): attach again")
-        served, self.batch = self.batch, None
-        self.counts.trained += len(served.groups)
+            open_batch = repr(self.open_batches[0].id) if self.open_batches else "none"
+            raise InvalidInput(
+                f"cannot acknowledge batch {report.batch!r} of {self.policy!r}: it is not the oldest open one ("
+                f"{open_batch}); attach again",
+                code="batch.not_open",
+            )
+        served = self.open_batches.pop(0)
+        self._delivered.discard(served.id)
+        self.counts.trained += len(served.fresh_groups)
         self.counts.replayed += len(served.replayed)
         self.counts.steps += 1
         self._record(served, report)
         self.version = max(self.version, report.version)
         return self._acknowledged(served)
 
-    def restore(self, buffered: list[RoutedGroup], batch: ServedBatch | None, replayable: list[RoutedGroup]) -> None:
-        """Put back what was buffered, out and kept when the service stopped."""
+    def restore(
+        self, buffered: list[RoutedGroup], open_batches: list[ServedBatch], replayable: list[RoutedGroup]
+    ) -> None:
+        """Restores the groups that were buffered, in open batches or replayable when the service stopped."""
         for group in buffered:
             self.buffer.put(group)
         for group in replayable:
             self.replayable.put(group)
-        self.batch = batch
-        self._was_delivered = batch is not None
+        self.open_batches = list(open_batches)
+        self._delivered = {batch.id for batch in open_batches}
 
-    def waiting(self) -> list[GroupId]:
-        """Fresh groups that are buffered or in the batch that is out."""
-        in_batch = self.batch.groups if self.batch else ()
-        return [*(buffered.group.id for buffered in self.buffer.candidates()), *(group.id for group in in_batch)]
+    def untrained_groups(self) -> list[GroupId]:
+        """Returns the fresh groups that are buffered or in an open batch."""
+        in_batch = [group.id for batch in self.open_batches for group in batch.fresh_groups]
+        return [*(buffered.group.id for buffered in self.buffer.candidates()), *in_batch]
 
     def state_dict(self) -> dict[str, Json]:
-        """Version, counts and recent steps."""
+        """Returns version, counts and recent steps."""
         counts = self.counts
         return {
             "version": int(self.version),
@@ -260,32 +293,32 @@ class Stream:
             "dropped": dict(counts.dropped),
             "totals": {name: getattr(counts.totals, name) for name in ("wait_s", "compute_s", "publish_s")},
             "last_step": dict(self.last_step),
-            "recent": list(self.recent),
+            "recent": list(self.recent_steps),
             "rewards": list(self.rewards),
-            "published": [dict(version.metrics()) for version in self.published],
-            "sampler": self.plugged.state_dict(),
+            "published": [dict(version.metrics()) for version in self.published_versions],
+            "sampler": self.slot_plugins.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there."""
+        """Restores the state."""
         self.version = Version(state["version"])
         self.counts = StreamCounts(
             **state["counts"], dropped=Counter(state["dropped"]), totals=StepTotals(**state["totals"])
         )
         self.last_step = state["last_step"]
-        self.recent = deque(state["recent"], maxlen=RECENT_STEPS)
+        self.recent_steps = deque(state["recent"], maxlen=RECENT_STEPS)
         self.rewards = deque(state["rewards"], maxlen=REWARD_STEPS)
-        told = (VersionReport.told(metrics) for metrics in state["published"])
-        self.published = deque((version for version in told if version), maxlen=PUBLISHED_VERSIONS)
-        self.plugged.load_state_dict(state["sampler"])
+        reported = (VersionReport.from_metrics(metrics) for metrics in state["published"])
+        self.published_versions = deque((version for version in reported if version), maxlen=PUBLISHED_VERSIONS)
+        self.slot_plugins.load_state_dict(state["sampler"])
 
     def metrics(self) -> dict[str, float]:
-        """What the sampler says of itself, as `kind.metric`."""
-        return self.plugged.metrics()
+        """Returns the sampler's metrics, named `kind.metric`."""
+        return self.slot_plugins.metrics()
 
     @property
     def _sampler(self) -> Sampler:
-        return self.plugged.first[1]
+        return self.slot_plugins.first_plugin[1]
 
     @property
     def _does_replay(self) -> bool:
@@ -293,30 +326,31 @@ class Stream:
 
     @property
     def _fresh_needed(self) -> int:
-        """Fresh groups that the next batch waits for."""
+        """Number of fresh groups that the next batch waits for."""
         return self._sampler.fresh_count(self.batch_groups, len(self.replayable))
 
-    def _check_choice(self, chosen: Sequence[GroupId], offered: Sequence[Buffered]) -> None:
-        """Before anything is taken out. Raises: InternalError for a sampler that breaks its promise."""
-        good = set(chosen) & {one.group.id for one in offered}
-        if not len(good) == len(chosen) == self.batch_groups:
+    def _check_choice(self, chosen: Sequence[GroupId], offered: Sequence[BufferedGroup]) -> None:
+        """Checks a sampler's choice before groups are removed. Raises: InternalError for an invalid choice."""
+        valid = set(chosen) & {candidate.group.id for candidate in offered}
+        if not len(valid) == len(chosen) == self.batch_groups:
             raise InternalError(
-                f"the sampler {self.plugged.first[0]!r} of {self.policy} chose {len(good)} different groups of those "
-                f"it was offered, {len(chosen)} in all, for a batch of {self.batch_groups}: set another, and pause the "
-                "flow so that it holds at once"
+                f"cannot make a batch of {self.policy!r}: the sampler {self.slot_plugins.first_plugin[0]!r} chose "
+                f"{len(chosen)} groups, {len(valid)} of them different and offered, instead of {self.batch_groups}; "
+                "change the sampler, and pause the flow so that the change applies at once",
+                code="sampler.invalid_choice",
             )
 
     def _is_admissible(self, group: RoutedGroup) -> bool:
-        return group.born >= self.floor
+        return group.oldest_version >= self.oldest_trainable_version
 
-    def _acknowledged(self, served: ServedBatch) -> Acknowledged:
+    def _acknowledged(self, served: ServedBatch) -> AcknowledgedBatch:
         does_replay = self._does_replay
-        groups = (*served.groups, *served.replayed)
-        kept = tuple(group for group in groups if does_replay and self._is_admissible(group))
-        for group in kept:
+        groups = (*served.fresh_groups, *served.replayed)
+        replayable = tuple(group for group in groups if does_replay and self._is_admissible(group))
+        for group in replayable:
             self.replayable.put(group)
-        forgotten = tuple(group for group in groups if not (does_replay and self._is_admissible(group)))
-        return Acknowledged(trained=served.groups, kept=kept, forgotten=forgotten)
+        released = tuple(group for group in groups if not (does_replay and self._is_admissible(group)))
+        return AcknowledgedBatch(trained=served.fresh_groups, replayable=replayable, released=released)
 
     def _was_trained(self, batch: BatchId) -> bool:
         policy, _, step = batch.rpartition(":")
@@ -331,7 +365,7 @@ class Stream:
         ages = Counter(
             str(max(0, served.version - row.oldest_version)) for row in rows if row.oldest_version is not None
         )
-        self.recent.append(
+        self.recent_steps.append(
             {
                 "wait_s": report.wait_s,
                 "wall_s": report.wait_s + report.compute_s + report.publish_s,
@@ -339,14 +373,19 @@ class Stream:
             }
         )
         self.last_step = {
+            "wait_s": report.wait_s,
+            "compute_s": report.compute_s,
+            "publish_s": report.publish_s,
             **report.metrics,
             "reward_mean": sum(row.reward for row in rows) / len(rows),
             "tokens_mean": sum(row.model_tokens for row in rows) / len(rows),
         }
-        told = VersionReport.told(report.metrics)
-        if told is not None and not (self.published and told.version <= self.published[-1].version):
-            self.published.append(told)
-        # A step may be made of rollouts that came in before the step before it.
-        came_in = self._rewards_since_step or [row.reward for row in rows]
-        self.rewards.append(sum(came_in) / len(came_in))
+        published = VersionReport.from_metrics(report.metrics)
+        if published is not None and not (
+            self.published_versions and published.version <= self.published_versions[-1].version
+        ):
+            self.published_versions.append(published)
+        # All rollouts of a step may have arrived before the previous step.
+        new_rewards = self._rewards_since_step or [row.reward for row in rows]
+        self.rewards.append(sum(new_rewards) / len(new_rewards))
         self._rewards_since_step = []

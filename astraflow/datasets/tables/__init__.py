@@ -1,1 +1,1 @@
-"""Rows as they were published, read on demand from files: what prompts are made of."""
+"""Tables: rows of published files, read on demand, from which prompts are made."""

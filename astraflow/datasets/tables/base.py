@@ -1,4 +1,4 @@
-"""The port of tables, and what every table does to a row."""
+"""Interface of tables, and row operations common to all of them."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -13,37 +13,37 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.contract.values import Json
 from astraflow.datasets.base import check_index
 
-Wanted: TypeAlias = Mapping[str, tuple[type, ...]]
-"""Fields that every row must have, and which of `str`, `int`, `float`, `list` and `dict` their values may be."""
+RequiredFields: TypeAlias = Mapping[str, tuple[type, ...]]
+"""Fields that every row must have, and the accepted types of their values: `str`, `int`, `float`, `list`, `dict`."""
 
-_WORDS = {str: "text", int: "a whole number", float: "a number", list: "a list", dict: "an object"}
+_TYPE_NAMES = {str: "text", int: "a whole number", float: "a number", list: "a list", dict: "an object"}
 
 
 class Table(Protocol):
-    """Numbered rows of JSON values. A row is read when it is asked for: what a table holds does not grow with its file.
+    """Numbered rows of JSON values. A row is read on request: memory does not grow with the file.
 
-    Built with the fields that are wanted, and refused with InvalidInput where they can be seen to be missing.
+    Built with the required fields; construction raises InvalidInput if they are known to be missing.
     """
 
     @property
     def size(self) -> int:
-        """Rows."""
+        """Number of rows."""
 
     @property
     def fingerprint(self) -> str:
-        """Differs when the rows do, or their order."""
+        """Text that changes when the rows or their order change."""
 
     def row(self, index: int) -> dict[str, Json]:
-        """Raises: InvalidInput outside `0 <= index < size`, or when the file changed since the table was opened."""
+        """Returns a row. Raises: InvalidInput outside `0 <= index < size`, or when the file has changed since."""
 
     def where(self, index: int) -> str:
-        """Names a row in messages, with its file."""
+        """Returns the location of a row for messages, with its file."""
 
     def key(self, index: int) -> str:
-        """Names a row in the id of its prompt; no two rows share it."""
+        """Returns the unique key of a row for the id of its prompt."""
 
 
-class Head:
+class FirstRows:
     """The first rows of a table."""
 
     def __init__(self, table: Table, size: int) -> None:
@@ -52,49 +52,53 @@ class Head:
         self.fingerprint = f"{table.fingerprint}[:{size}]"
 
     def row(self, index: int) -> dict[str, Json]:
-        """As the table's."""
+        """Returns a row of the table."""
         check_index(index, self.size)
         return self._table.row(index)
 
     def where(self, index: int) -> str:
-        """As the table's."""
+        """Returns the location of a row of the table."""
         return self._table.where(index)
 
     def key(self, index: int) -> str:
-        """As the table's."""
+        """Returns the key of a row of the table."""
         return self._table.key(index)
 
 
-def check_fields(row: Mapping[str, Json], wanted: Wanted, where: str) -> None:
-    """Raises: InvalidInput when a wanted field is missing or of another type; a bool is no number."""
-    for field, kinds in wanted.items():
+def check_fields(row: Mapping[str, Json], required_fields: RequiredFields, where: str) -> None:
+    """Checks the required fields of a row; a bool is no number. Raises: InvalidInput for a missing or wrong field."""
+    for field, kinds in required_fields.items():
         value = row.get(field)
         if isinstance(value, bool) or not isinstance(value, kinds):
             state = f"is {type(value).__name__}" if field in row else "is missing"
-            raise InvalidInput(f"{where}: field {field!r} {state}, expected {worded(kinds)}; it has {listed(row)}")
+            raise InvalidInput(
+                f"cannot use {where}: field {field!r} {state}, expected {type_names(kinds)}; choose from "
+                f"{joined_names(row)}, or correct the row",
+                code="dataset.wrong_field",
+            )
 
 
-def worded(kinds: tuple[type, ...]) -> str:
-    """Types as people call them.
+def type_names(kinds: tuple[type, ...]) -> str:
+    """Returns the types as text for a message.
 
-    >>> worded((str, int))
+    >>> type_names((str, int))
     'text or a whole number'
     """
-    return " or ".join(_WORDS[kind] for kind in kinds)
+    return " or ".join(_TYPE_NAMES[kind] for kind in kinds)
 
 
-def listed(names: Iterable[str]) -> str:
-    """Names, sorted, for a message."""
+def joined_names(names: Iterable[str]) -> str:
+    """Returns the names, sorted, for a message."""
     return ", ".join(sorted(names))
 
 
 def as_json(value: Any, where: str) -> Json:
-    """A value of a column as JSON: dates as ISO 8601, exact decimals as text, and null for what is not a finite number.
+    """Converts a column's value to JSON: dates to ISO 8601, exact decimals to text, non-finite numbers to null.
 
     >>> as_json({"at": date(2026, 1, 2), "score": float("nan")}, "row 1")
     {'at': '2026-01-02', 'score': None}
 
-    Raises: InvalidInput for bytes and whatever else has no JSON form.
+    Raises: InvalidInput for bytes and other types without a JSON form.
     """
     match value:
         case float():
@@ -111,11 +115,14 @@ def as_json(value: Any, where: str) -> Json:
             return str(value)
         case _:
             kind = type(value).__name__
-            raise InvalidInput(f"{where}: {kind} has no JSON form; choose other columns with `fields`")
+            raise InvalidInput(
+                f"cannot use {where}: {kind} has no JSON form; choose other columns with `fields`",
+                code="dataset.wrong_field",
+            )
 
 
 def fingerprint_of(*parts: object) -> str:
-    """A short text that differs when the parts do.
+    """Returns a short text that differs when the parts do.
 
     >>> fingerprint_of("a", 1) == fingerprint_of("a", 1) != fingerprint_of("a", 2)
     True

@@ -1,7 +1,7 @@
-"""Serving engines behind one small port; the built-ins by kind.
+"""Serving engines behind one interface; the built-in engines by kind.
 
-A plug-in is a class in a module that registers itself, with its options beside it; list the module under the entry
-point group `astraflow.engines`, and run `tests/suites/engine_suite.py` on it:
+A plugin is a class in a module that registers itself, with its options beside it; list the module under the entry
+point group `astraflow.engines`, and run `astraflow check engine KIND` on it (docs/engines-own.md):
 
     @engines.register("my_server", options=MyServerOptions)
     class MyServer:  # an astraflow.raas.engines.base.Engine
@@ -15,7 +15,11 @@ engines: Registry[Engine] = Registry(
     "engine",
     built_in={
         "local_torch": "astraflow.raas.engines.local_torch",
+        "openai_tokens": "astraflow.raas.engines.server.openai_tokens",
         "scripted": "astraflow.raas.engines.scripted",
+        "sglang": "astraflow.raas.engines.server.sglang",
+        "vllm": "astraflow.raas.engines.server.vllm",
     },
-    heavy=("local_torch",),
+    heavy=("local_torch", "sglang", "vllm"),
+    install_hint="install it with pip install 'astraflow[train,engines]'",
 )

@@ -1,12 +1,12 @@
-"""The port every serving engine fits: one engine serves one policy.
+"""Interface of serving engines; one engine serves one policy.
 
-The shape is that of the servers in use. SGLang: `/generate` with `input_ids` and `return_logprob`, `/pause_generation`
-in_place or abort, `/update_weights_from_disk`, `logprob_start_len` to score. vLLM: `/inference/v1/generate`, `/pause`
-keep or abort, weight reload through a worker extension, `prompt_logprobs` to score. Both report version spans.
+An engine in this process (`local_torch`, `scripted`) and one behind HTTP (`sglang`, `vllm`, `openai_tokens`) have the
+same interface: token ids in; token ids, logprobs and version spans out.
 """
 
 from dataclasses import dataclass
 from enum import Enum
+from math import inf
 from typing import Protocol
 
 from astraflow.contract.generation import Generation, Sampling
@@ -16,72 +16,128 @@ from astraflow.weights.tensors import VerifiedWeights
 
 
 class PauseMode(Enum):
-    """What becomes of requests in flight while weights are swapped."""
+    """Treatment of requests in flight during a pause."""
 
     KEEP = "keep"
-    """They wait and go on with the new weights; their spans show both versions."""
+    """Requests wait. When generation resumes, the engine computes the key-value cache of their prefix again with the
+    weights in service, so that each token's logprob is that of one version over the whole prefix, as a trainer
+    recomputes it; their spans show both versions. Continuing on the cache of the old weights changes logprobs by
+    several nats. SGLang: `retract` and a cache flush, not `in_place`; vLLM: `keep` with `clear_cache`."""
     ABORT = "abort"
-    """They end now with what they have, `Finish.ABORT`."""
+    """Requests end at once with the tokens generated so far and `Finish.ABORT`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EngineLoad:
-    """What taking a version in took, phase by phase."""
+class EngineGauges:
+    """Load of an engine, at most a second old."""
+
+    running: int = 0
+    """Requests that are generating. Count."""
+    waiting: int = 0
+    """Requests in the queue of the engine. Count."""
+    cache_used: float = 0.0
+    """Used share of the key-value cache, 0 to 1."""
+    restarts: int = 0
+    """Restarts of the engine's servers so far. Count."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogprobTolerance:
+    """Largest accepted logprob differences to the trainer after a load, over the tokens of the probe, in nats."""
+
+    max: float = inf
+    mean: float = inf
+    p99: float = inf
+    """99th percentile; needs a probe of at least `MIN_P99_TOKENS` tokens, otherwise the maximum must not exceed twice
+    this value."""
+
+
+MIN_P99_TOKENS = 256
+
+EXACT = LogprobTolerance(max=1e-3)
+"""Tolerance in float32."""
+ROUNDED = LogprobTolerance(mean=0.02, p99=0.25)
+"""Tolerance in bfloat16 and float16, where the largest of a few differences is 0.1 to 0.2 for noisy weights."""
+UNLIMITED = LogprobTolerance()
+"""Tolerance of simulated engines, whose logprobs are not those of a model."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadTimings:
+    """Duration of the phases of a weight load, in seconds."""
 
     stage_s: float = 0.0
-    """Preparing the new weights, while the old ones served."""
+    """Preparation of the new weights while the old weights serve."""
     pause_s: float = 0.0
-    """Until nothing ran any more."""
+    """Time until no request was running: the step in flight ends first, and its tokens count."""
     apply_s: float
-    """The swap."""
+    """Duration of the swap."""
     resume_s: float = 0.0
-    """Until what was interrupted went on, or could."""
+    """Time until interrupted requests continued, or could."""
 
     @property
     def stopped_s(self) -> float:
-        """In which no token could be generated."""
+        """Duration of the pause with all its phases, in seconds."""
         return self.pause_s + self.apply_s + self.resume_s
 
 
 class Engine(Protocol):
-    """Turns prompts into tokens with the weights it was last given.
+    """Generates tokens for prompts with the weights loaded last.
 
-    Built by `engines.build(spec, model)` with the policy's model spec. Failures rise as any exception; the caller turns
-    them into failed episodes with the boundary `engine`.
+    Built by `engines.build(spec, model)` with the policy's model spec. An engine may raise any exception; the caller
+    turns it into a failed episode with the boundary `engine`.
     """
 
     @property
     def version(self) -> Version | None:
-        """The version it serves; None until the first load."""
+        """Version loaded last; None until the first load."""
 
     @property
     def is_simulated(self) -> bool:
-        """True for stand-ins, which say so in every report."""
+        """True for simulated engines; every report shows it."""
 
     @property
-    def logprob_tolerance(self) -> float:
-        """Largest logprob difference to the trainer (nats) that is accepted after a load; infinite for stand-ins."""
+    def logprob_tolerance(self) -> LogprobTolerance:
+        """Largest accepted logprob differences to the trainer after a load."""
+
+    async def start(self) -> None:
+        """Prepares to load weights; returns when `load` can be called. Starts the server of an engine that has one.
+
+        Raises: Unavailable when the server does not start.
+        """
+
+    async def wait_failed(self) -> str:
+        """Waits until the engine cannot be kept running; returns the reason.
+
+        Restarts of a server within its budget do not end the wait.
+        """
+
+    def gauges(self) -> EngineGauges:
+        """Returns the load of the engine."""
 
     async def generate(self, request_id: str, prompt: Int32Array, sampling: Sampling) -> Generation:
-        """Continue `prompt` (int32 `[n]`, n ≥ 1). Any number may run at once; the engine batches them."""
+        """Continues `prompt` (int32 `[n]`, n ≥ 1). Calls may run concurrently; the engine batches them."""
 
     async def score(self, tokens: Int32Array, scored_from: int) -> Float32Array:
-        """Logprobs at temperature 1 of `tokens[scored_from:]` given what stands before: float32 `[n - scored_from]`."""
+        """Returns logprobs at temperature 1 of `tokens[scored_from:]` given the prefix: float32 `[n - scored_from]`."""
 
-    async def load(self, weights: VerifiedWeights) -> EngineLoad:
-        """Swap to these weights; what can be prepared is, before anything stops.
+    async def load(self, weights: VerifiedWeights) -> LoadTimings:
+        """Swaps to these weights; preparation happens before generation stops.
 
-        `weights.changes` lets an engine that already has `weights.base` patch in place.
+        Returns when no token is generated on the cache of older weights. After an error the weights in service are
+        unknown, unless the error is InvalidInput: `version` is then None until the next load.
+
+        `weights.changes` lets an engine that already serves `weights.base` patch in place.
         """
 
     async def pause(self, mode: PauseMode) -> None:
-        """Stop generating; returns when nothing runs any more."""
+        """Stops generation; returns when no request runs."""
 
     async def resume(self) -> None:
-        """Go on."""
+        """Resumes generation."""
 
     async def abort(self, request_id: str) -> None:
-        """End one request now; its `generate` returns with `Finish.ABORT`. Unknown ids are ignored."""
+        """Ends one request at once; its `generate` returns with `Finish.ABORT`. Unknown ids are ignored."""
 
     async def close(self) -> None:
-        """Abort everything and free what it holds."""
+        """Aborts all requests and frees the resources."""

@@ -1,4 +1,4 @@
-"""An engine in this process: a Hugging Face model in torch, batched continuously, on a CPU or one GPU."""
+"""Engine in this process: a Hugging Face model in torch with continuous batching, on a CPU or one GPU."""
 
 import asyncio
 import secrets
@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Annotated, Any
 
 import torch
@@ -19,55 +19,53 @@ from astraflow.contract.trajectories import Float32Array, Int32Array
 from astraflow.models import models
 from astraflow.models.causal import cast, check_supported, named_weights
 from astraflow.models.precision import ComputeDtype, compute_dtype_of, device_of
+from astraflow.models.tokenizers import ChatTokenizer
 from astraflow.raas.engines import engines
-from astraflow.raas.engines.base import EngineLoad, PauseMode
+from astraflow.raas.engines.base import EXACT, ROUNDED, EngineGauges, LoadTimings, LogprobTolerance, PauseMode
 from astraflow.raas.engines.local.batcher import Batcher, BatchLimits
 from astraflow.raas.engines.local.parameters import StagedTensor, stage, stage_adapted, swap
-from astraflow.raas.engines.local.sequences import Sequence, stream_key
+from astraflow.raas.engines.local.sequences import Sequence, random_stream_key
 from astraflow.raas.engines.local.worker import Worker
 from astraflow.runtime.config import Config
-from astraflow.runtime.overrides import SetBy
+from astraflow.runtime.setting_permissions import SettableBy
 from astraflow.weights.tensors import VerifiedWeights
-
-_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.02}
-"""Logprob gaps to the trainer that different orders of summation explain, by compute type; float32 is held to what the
-run promises."""
 
 
 class LocalTorchOptions(Config):
-    """Where and how much at once."""
+    """Device, precision and limits of the engine."""
 
-    device: Annotated[str, SetBy.AGENT] = "auto"
+    device: Annotated[str, SettableBy.AGENT] = "auto"
     """`auto` (the first GPU, else the CPU), `cpu`, `cuda`, `cuda:1`."""
     compute_dtype: ComputeDtype = "auto"
     """`auto`: float32 on a CPU, bfloat16 on a GPU. Weights are upcast from the published bits exactly."""
     threads: int = Field(default=1, ge=1)
-    """Of torch, in this whole process. More than one only helps when cores are idle."""
+    """Threads of torch in the whole process. More than one helps only when cores are idle."""
     max_sequences: int = Field(default=256, ge=1)
-    """Sequences decoded at once; more wait in line."""
+    """Maximum sequences decoded at once; further sequences are queued."""
     cache_tokens: int = Field(default=65_536, ge=64)
-    """Size of the key-value cache: running sequences times the length of the longest, about."""
+    """Approximate size of the key-value cache: running sequences times the length of the longest."""
     prefill_tokens: int = Field(default=16_384, ge=1)
-    """Of one prefill: bounds the pause it makes in the decoding of others."""
-    patience_steps: int = Field(default=4, ge=0)
-    """Decode steps that newcomers wait for company when they are less than a quarter of what runs."""
+    """Maximum tokens of one prefill; bounds the pause in the decoding of other sequences."""
+    max_admission_wait_steps: int = Field(default=4, ge=0)
+    """Maximum decode steps that queued sequences wait while they are fewer than a quarter of the running ones."""
     seed: int | None = None
-    """Of all randomness; what a request writes then depends on its id, prompt and weights alone. None: drawn anew."""
+    """Random seed; the result of a request then depends only on its id, prompt and weights. None: a random seed. A
+    request with a seed of its own does not use it."""
 
 
 @engines.register("local_torch", options=LocalTorchOptions)
 class LocalTorchEngine:
-    """Continuous batching over transformers' model with a cache of slots.
+    """Continuous batching over a transformers model with a slot cache.
 
-    A thread decodes all running sequences together, one token each a step; between steps, finished ones leave at once
-    and queued ones join in order of arrival. Prompts that join together and are equal, as the members of a group are,
-    are prefilled once: with groups of 8 short answers that is most of the work. A prefill costs everybody a step, so a
-    few newcomers wait for company, at most `patience_steps`. The first in line is never overtaken: when its length does
-    not fit into the cache yet, those behind it wait as well, so long requests are not starved by short ones.
+    A thread decodes all running sequences together, one token each per step; between steps, finished sequences leave
+    and queued sequences join in order of arrival. Equal prompts that join together, such as the members of a group, are
+    prefilled once: with groups of 8 short answers that is most of the work. A prefill delays all running sequences by
+    a step, so a few queued sequences wait for more, at most `max_admission_wait_steps`. The first queued sequence is
+    never overtaken: while it does not fit into the cache, later sequences wait as well, so long requests do not starve.
 
-    Weights are patched in place between two steps. No cached key or value survives a swap: what runs is prefilled again
-    with the new weights, so every token's logprob is that of one version over its whole prefix, which is what the
-    trainer recomputes. `score` takes the same path, one forced token a step, so that it checks what generates.
+    Weights are patched in place between two steps. A swap discards the cache and running sequences are prefilled again
+    with the new weights, so every token's logprob comes from one version over its whole prefix, as the trainer
+    recomputes it. `score` uses the same path, one forced token per step, so that it tests the generation path.
     """
 
     is_simulated = False
@@ -76,10 +74,11 @@ class LocalTorchEngine:
         device = device_of(options.device)
         dtype = compute_dtype_of(options.compute_dtype, device)
         torch.set_num_threads(options.threads)
-        self._model = cast(models.build(model).architecture(), device=device, dtype=dtype).eval().requires_grad_(False)
+        self._source = models.build(model)
+        self._model = cast(self._source.architecture(), device=device, dtype=dtype).eval().requires_grad_(False)
         self._options = options
         self._seed = secrets.randbits(62) if options.seed is None else options.seed
-        self._tolerance = _TOLERANCE[dtype]
+        self._tolerance = EXACT if dtype == torch.float32 else ROUNDED
         self._limits = BatchLimits(
             sequences=options.max_sequences, cache_tokens=options.cache_tokens, prefill_tokens=options.prefill_tokens
         )
@@ -89,31 +88,50 @@ class LocalTorchEngine:
         self._worker: Worker | None = None
         self._is_closed = False
         self._base_root: bytes | None = None
-        """Of what the adapters that are served were added to."""
-        self._swapping = asyncio.Lock()
+        """Root hash of the base of the served adapters; None without adapters."""
+        self._swap_lock = asyncio.Lock()
         self._in_flight: set[str] = set()
         self._unsent: list[Sequence] = []
         self._scores = 0
 
+    @cached_property
+    def _tokenizer(self) -> ChatTokenizer:
+        return self._source.tokenizer()
+
     @property
     def version(self) -> Version | None:
-        """The version it serves."""
+        """Version loaded last; None until the first load."""
         return self._worker.version if self._worker else None
 
     @property
-    def logprob_tolerance(self) -> float:
-        """1e-3 nats in float32; more where arithmetic is coarser."""
+    def logprob_tolerance(self) -> LogprobTolerance:
+        """`EXACT` in float32, `ROUNDED` in other types."""
         return self._tolerance
 
-    async def generate(self, request_id: str, prompt: Int32Array, sampling: Sampling) -> Generation:
-        """Continue `prompt`, until a stop token, `max_new_tokens` or the end of the model's context.
+    async def start(self) -> None:
+        """Returns at once; the thread starts with the first use."""
 
-        Raises: InvalidInput for a prompt that cannot be continued; Conflict for an id that is in flight; Unavailable
+    async def wait_failed(self) -> str:
+        """Waits without an end: a failed step fails its requests, and the engine continues."""
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    def gauges(self) -> EngineGauges:
+        """Returns the running and the queued sequences, and the used share of the cache."""
+        return self._worker.gauges() if self._worker is not None else EngineGauges()
+
+    async def generate(self, request_id: str, prompt: Int32Array, sampling: Sampling) -> Generation:
+        """Continues `prompt` until a stop token or string, `max_new_tokens` or the end of the model's context.
+
+        Raises: InvalidInput for an invalid prompt or sampling; Conflict for an id that is in flight; Unavailable
         before the first load and after `close`.
         """
-        sampling = self._fitted(prompt, sampling)
+        sampling = self._cut_to_context(prompt, sampling)
         if request_id in self._in_flight:
-            raise Conflict(f"request {request_id!r} is in flight already: every request needs an id of its own")
+            raise Conflict(
+                f"cannot generate: request {request_id!r} is in flight already; give every request its own id",
+                code="engine.duplicate_request",
+            )
         self._in_flight.add(request_id)
         try:
             return await self._complete(request_id, prompt, sampling)
@@ -121,32 +139,39 @@ class LocalTorchEngine:
             self._in_flight.discard(request_id)
 
     async def score(self, tokens: Int32Array, scored_from: int) -> Float32Array:
-        """Logprobs of `tokens[scored_from:]`, also while paused. Raises: InvalidInput, Unavailable."""
+        """Returns the logprobs of `tokens[scored_from:]`, also while paused. Raises: InvalidInput, Unavailable."""
         if not 1 <= scored_from < len(tokens):
             raise InvalidInput(
-                f"scoring {len(tokens)} tokens from {scored_from}: at least one must stand before, one after"
+                f"cannot score {len(tokens)} tokens from {scored_from}: a scored token needs a prefix; give at least "
+                "one token before and one after the start",
+                code="engine.invalid_score_range",
             )
         forced = tokens[scored_from:]
-        sampling = self._fitted(tokens[:scored_from], Sampling(max_new_tokens=len(forced)))
+        sampling = self._cut_to_context(tokens[:scored_from], Sampling(max_new_tokens=len(forced)))
         if sampling.max_new_tokens < len(forced):
-            raise InvalidInput(f"scoring {len(tokens)} tokens: the engine's context holds only {self._context}")
+            raise InvalidInput(
+                f"cannot score {len(tokens)} tokens: the context of the engine has {self._context}; score fewer tokens",
+                code="engine.context_exceeded",
+            )
         self._check_ids(forced)
         self._scores += 1
         generation = await self._complete(f"\0score {self._scores}", tokens[:scored_from], sampling, forced=forced)
         if len(generation.logprobs) < len(forced):
-            raise Unavailable("the engine was closed while it scored")
+            raise Unavailable(
+                "cannot score: the engine was closed meanwhile; score with another engine", code="engine.closed"
+            )
         return generation.logprobs
 
-    async def load(self, weights: VerifiedWeights) -> EngineLoad:
-        """Swap to these weights between two steps; what runs goes on with them.
+    async def load(self, weights: VerifiedWeights) -> LoadTimings:
+        """Swaps to these weights between two steps; running requests continue with them.
 
-        Raises: InvalidInput when they are of another model; then the old ones go on serving.
+        Raises: InvalidInput when they belong to another model; the previous weights then stay in service.
         """
-        async with self._swapping:
-            worker = self._started()
-            began = time.perf_counter()
-            staged = await asyncio.to_thread(self._staged, weights, worker.version)
-            stage_s = time.perf_counter() - began
+        async with self._swap_lock:
+            worker = self._started_worker()
+            began_at = time.perf_counter()
+            staged = await asyncio.to_thread(self._stage, weights, worker.version)
+            stage_s = time.perf_counter() - began_at
             is_first = worker.version is None
 
             def exchange() -> list[torch.Tensor]:
@@ -155,65 +180,72 @@ class LocalTorchEngine:
                     check_supported(self._model)
                 return replaced
 
-            served = await asyncio.wrap_future(worker.call(lambda: worker.serve(weights.manifest.version, exchange)))
-            resumed_at = await asyncio.wrap_future(served.resumed_at)
-            self._base_root = weights.adapts.manifest.root_hash if weights.adapts else None
-            await asyncio.to_thread(served.swapped.clear)
-            return EngineLoad(
+            swapped = await asyncio.wrap_future(
+                worker.call(lambda: worker.swap_weights(weights.manifest.version, exchange))
+            )
+            resumed_at = await asyncio.wrap_future(swapped.resumed_at)
+            self._base_root = weights.adapter_base.manifest.root_hash if weights.adapter_base else None
+            await asyncio.to_thread(swapped.result.clear)
+            return LoadTimings(
                 stage_s=stage_s,
-                pause_s=served.pause_s,
-                apply_s=served.apply_s,
-                resume_s=resumed_at - served.ended_at,
+                pause_s=swapped.pause_s,
+                apply_s=swapped.apply_s,
+                resume_s=resumed_at - swapped.ended_at,
             )
 
     async def pause(self, mode: PauseMode) -> None:
-        """Stop generating; scoring goes on."""
-        worker = self._started()
+        """Stops generation; scoring continues."""
+        worker = self._started_worker()
         self._send(worker)
         await asyncio.wrap_future(worker.call(partial(worker.pause, is_abort=mode is PauseMode.ABORT)))
 
     async def resume(self) -> None:
-        """Go on."""
-        worker = self._started()
+        """Resumes generation."""
+        worker = self._started_worker()
         await asyncio.wrap_future(worker.call(worker.resume))
 
     async def abort(self, request_id: str) -> None:
-        """End one request now."""
-        worker = self._started()
+        """Ends one request at once."""
+        worker = self._started_worker()
         self._send(worker)
         work = partial(worker.abort, lambda sequence: sequence.request_id == request_id)
         await asyncio.wrap_future(worker.call(work))
 
     async def close(self) -> None:
-        """Abort everything, end the thread, free the model."""
+        """Aborts all requests and ends the thread."""
         self._is_closed = True
         if self._worker is not None:
             self._send(self._worker)
             await asyncio.to_thread(self._worker.close)
 
-    def _staged(self, weights: VerifiedWeights, serving: Version | None) -> list[StagedTensor]:
+    def _stage(self, weights: VerifiedWeights, serving: Version | None) -> list[StagedTensor]:
         parameters = named_weights(self._model)
-        if weights.adapts is None:
+        if weights.adapter_base is None:
             return stage(weights, parameters, serving=serving)
-        is_base_served = self._base_root == weights.adapts.manifest.root_hash
-        return stage_adapted(weights, weights.adapts, parameters, is_base_served=is_base_served)
+        is_base_served = self._base_root == weights.adapter_base.manifest.root_hash
+        return stage_adapted(weights, weights.adapter_base, parameters, is_base_served=is_base_served)
 
     async def _complete(
         self, request_id: str, prompt: Int32Array, sampling: Sampling, *, forced: Int32Array | None = None
     ) -> Generation:
-        worker = self._started()
+        worker = self._started_worker()
         if worker.version is None:
-            raise Unavailable("the engine has no weights yet: it generates after its first load")
+            raise Unavailable(
+                "cannot generate: the engine has no weights; load a version first", code="engine.no_weights"
+            )
         loop = asyncio.get_running_loop()
         sequence = Sequence(
             request_id=request_id,
             prompt=prompt,
             sampling=sampling,
-            key=stream_key(self._seed, request_id),
+            random_key=random_stream_key(self._seed, request_id)
+            if sampling.seed is None
+            else random_stream_key(sampling.seed, "seed of a request"),
             reply=loop.create_future(),
             forced=forced,
+            decode=partial(self._tokenizer.decode, keep_special_tokens=True) if sampling.stop_strings else None,
         )
-        if not self._unsent:  # what is asked for in one turn of the loop is sent, batched and prefilled together
+        if not self._unsent:  # requests of one event loop iteration are sent, batched and prefilled together
             loop.call_soon(self._send, worker)
         self._unsent.append(sequence)
         try:
@@ -229,33 +261,55 @@ class LocalTorchEngine:
         if unsent:
             worker.submit(unsent)
 
-    def _started(self) -> Worker:
-        """The worker, started when it is first needed. Raises: Unavailable after `close`."""
+    def _started_worker(self) -> Worker:
+        """Returns the worker; starts it on first use. Raises: Unavailable after `close`."""
         if self._is_closed:
-            raise Unavailable("the engine is closed")
+            raise Unavailable(
+                "cannot run the request: the engine is closed; send it to another engine", code="engine.closed"
+            )
         if self._worker is None:
             options = self._options
             batcher = Batcher(self._model, self._limits)
-            self._worker = Worker(batcher, threads=options.threads, patience_steps=options.patience_steps)
+            self._worker = Worker(
+                batcher, threads=options.threads, max_admission_wait_steps=options.max_admission_wait_steps
+            )
             self._worker.start()
         return self._worker
 
-    def _fitted(self, prompt: Int32Array, sampling: Sampling) -> Sampling:
-        """`sampling` cut to the context. Raises: InvalidInput."""
-        room = self._context - len(prompt)
+    def _cut_to_context(self, prompt: Int32Array, sampling: Sampling) -> Sampling:
+        """Returns `sampling` with `max_new_tokens` cut to the context. Raises: InvalidInput."""
+        remaining_tokens = self._context - len(prompt)
         if not 1 <= len(prompt) < self._context:
             raise InvalidInput(
-                f"a prompt of {len(prompt)} tokens cannot be continued: the engine takes 1 to {self._context - 1}, the "
-                "smaller of the model's context and the option cache_tokens, less one"
+                f"cannot continue a prompt of {len(prompt)} tokens: the engine accepts 1 to {self._context - 1}; "
+                "shorten it, or use a model with a longer context and a larger option cache_tokens",
+                code="engine.context_exceeded",
             )
-        if sampling.max_new_tokens < 1 or sampling.temperature < 0 or not 0 < sampling.top_p <= 1:
-            raise InvalidInput(f"{sampling}: needs max_new_tokens >= 1, temperature >= 0 and 0 < top_p <= 1")
+        is_in_range = sampling.max_new_tokens >= 1 and sampling.temperature >= 0 and 0 < sampling.top_p <= 1
+        if not is_in_range or sampling.top_k < 0 or not 0 <= sampling.min_p <= 1:
+            raise InvalidInput(
+                f"cannot sample with {sampling}: a value is out of range; use max_new_tokens >= 1, temperature >= 0, "
+                "0 < top_p <= 1, top_k >= 0 and 0 <= min_p <= 1",
+                code="engine.invalid_sampling",
+            )
+        unsupported = [name for name in _UNSUPPORTED if getattr(sampling, name)]
+        if unsupported:
+            raise InvalidInput(
+                f"cannot sample with {', '.join(unsupported)}: the engine local_torch does not have it; use the engine "
+                "sglang or vllm",
+                code="engine.unsupported_sampling",
+            )
         self._check_ids(prompt)
-        return replace(sampling, max_new_tokens=min(sampling.max_new_tokens, room))
+        return replace(sampling, max_new_tokens=min(sampling.max_new_tokens, remaining_tokens))
 
     def _check_ids(self, tokens: Int32Array) -> None:
-        """One id outside the vocabulary would break the step of everybody in the batch. Raises: InvalidInput."""
+        """Checks that all ids are in the vocabulary; another id would fail the whole batch. Raises: InvalidInput."""
         if tokens.min() < 0 or tokens.max() >= self._vocab_size:
             raise InvalidInput(
-                f"token ids from {tokens.min()} to {tokens.max()}: the model has 0 to {self._vocab_size - 1}"
+                f"cannot use token ids from {tokens.min()} to {tokens.max()}: the model has 0 to "
+                f"{self._vocab_size - 1}; use the tokenizer of the model",
+                code="engine.unknown_token",
             )
+
+
+_UNSUPPORTED = ("json_schema", "regex", "with_routes")

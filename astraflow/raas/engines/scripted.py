@@ -1,5 +1,6 @@
-"""The mock engine: says what it is cued to, gets better with every version, and takes as long as it is told to."""
+"""Simulated engine: replies to a cue in the prompt, with configured accuracy per version and configured speed."""
 
+import asyncio
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,61 +16,61 @@ from astraflow.contract.ids import Version
 from astraflow.contract.trajectories import Float32Array, Int32Array
 from astraflow.contract.values import Json
 from astraflow.raas.engines import engines
-from astraflow.raas.engines.base import EngineLoad, PauseMode
+from astraflow.raas.engines.base import UNLIMITED, EngineGauges, LoadTimings, LogprobTolerance, PauseMode
+from astraflow.raas.engines.concurrent_requests import ConcurrentRequests
 from astraflow.raas.engines.distributions import Distribution
-from astraflow.raas.engines.requests import Requests
-from astraflow.raas.engines.script import TOKENIZER, line_for, split_reply
-from astraflow.raas.engines.timeline import Timeline, Writing
+from astraflow.raas.engines.scripted_replies import TOKENIZER, replies_for, split_reply
+from astraflow.raas.engines.timeline import Timeline, TokenSchedule
 from astraflow.runtime.clock import Clock, SystemClock
 from astraflow.runtime.config import Config
-from astraflow.runtime.overrides import SetBy
+from astraflow.runtime.setting_permissions import SettableBy
 from astraflow.weights.tensors import VerifiedWeights
 
-_DRAWS = 1000
-"""Lengths that are drawn for a reply that was begun; when none fits to its beginning, the words come at once."""
+_MAX_LENGTH_DRAWS = 1000
+"""Maximum draws of a length for a partial reply; if no length fits, the rest of the reply follows without padding."""
 
 
 class ScriptedFailure(AstraFlowError):
-    """A failure that the options ask for."""
+    """Failure injected by the option `failure_rate`."""
 
 
 class ScriptedEngineOptions(Config):
-    """How well, how fast and how reliably it answers."""
+    """Accuracy, speed and failure rate of the simulated engine."""
 
     accuracy_start: float = Field(default=0.2, ge=0, le=1)
-    """Probability of a right reply with version 0 on a question without difficulty."""
+    """Probability of a right reply with version 0 for a question of difficulty 0."""
     accuracy_gain: float = Field(default=0.02, ge=0, le=1)
-    """Added with each version."""
+    """Increase of the probability with each version."""
     accuracy_ceiling: float = Field(default=0.95, ge=0, le=1)
-    """It gets no better than this."""
+    """Maximum of the probability."""
     first_token_s: Distribution = Distribution(mean=0.05)
     """Seconds from the request to the first token."""
     tokens: Distribution = Distribution(mean=24.0)
-    """Tokens of a reply; at least what the reply needs, at most what the request allows."""
+    """Tokens of a reply; at least the length of its text, at most the limit of the request."""
     tokens_per_s: float = Field(default=400.0, ge=0)
-    """Of a request that runs alone; 0 writes all at once."""
-    half_speed_at: float | None = Field(default=None, gt=0)
-    """With that many requests beside it, a request takes twice as long, with twice as many three times: a step of a
-    decoding batch has a fixed part, reading the weights, and a part for each request. None: load slows nothing down."""
-    pace_file: Annotated[str, SetBy.RECIPE] = ""
-    """File with a factor on all speeds, read at each reply; 1 while there is none. With it a machine gets slow, as a
-    throttled or crowded one does, when somebody says so."""
+    """Tokens per second of a request that runs alone; 0 generates all tokens at once."""
+    half_speed_requests: float | None = Field(default=None, gt=0)
+    """Number of other requests that halves the speed of a request; twice as many reduce it to a third: a decode step
+    has a fixed cost, reading the weights, and a cost for each request. None: no slowdown under load."""
+    speed_factor_file: Annotated[str, SettableBy.RECIPE] = ""
+    """File with a factor on all speeds, read at each reply; 1 while the file is absent. Simulates a throttled or
+    overloaded machine."""
     failure_rate: float = Field(default=0.0, ge=0, le=1)
-    """Share of requests that end in an error."""
+    """Share of requests that fail."""
     swap_s: float = Field(default=0.01, ge=0)
-    """Seconds that a load stops generation."""
+    """Seconds that a weight load pauses generation."""
     seed: int = 0
-    """What a request is answered, and how fast, depends on the seed, its id and the version alone."""
+    """Random seed; the reply to a request and its speed depend only on the seed, the request id and the version."""
 
 
 @engines.register("scripted", options=ScriptedEngineOptions)
 class ScriptedEngine:
-    """A stand-in for a serving engine, for models of kind `scripted`.
+    """Simulated serving engine, for models of kind `scripted`.
 
-    Replies are padded in front to the drawn length with a token that reads as nothing, so that length costs time and
-    bytes as it does in earnest, and the text is still the bare reply. Nothing ticks: a generation waits until it ends,
-    and what was written by when, and with which version, is computed. A prompt that ends in the beginning of a reply is
-    continued: with the same words, and to a length that is distributed as if it had never been interrupted.
+    Replies begin with padding up to the drawn length: a token that decodes to no text. Length therefore costs time and
+    bytes as with a real engine, and the text is only the reply. There is no timer per token: a generation waits until
+    its end, and the tokens and versions at any time are computed. A prompt that ends with a partial reply is continued
+    with the same words, to a length that is distributed as without the interruption.
     """
 
     def __init__(
@@ -77,45 +78,62 @@ class ScriptedEngine:
     ) -> None:
         if model.get("kind") != "scripted":
             raise InvalidInput(
-                f"the scripted engine speaks bytes and cannot stand in for a model of kind {model.get('kind')!r}: "
-                "give the policy model = { kind = 'scripted' }, or choose another engine"
+                f"cannot simulate a model of kind {model.get('kind')!r}: the scripted engine generates bytes; give the "
+                "policy model = { kind = 'scripted' }, or choose another engine",
+                code="engine.unsupported_model",
             )
         self._options = options
         self._clock = clock or SystemClock()
         self._timeline = Timeline(self._clock)
-        self._requests = Requests(self._timeline, self._clock, half_speed_at=options.half_speed_at)
+        self._requests = ConcurrentRequests(
+            self._timeline, self._clock, half_speed_requests=options.half_speed_requests
+        )
 
     @property
     def version(self) -> Version | None:
-        """The version loaded last."""
+        """Version loaded last; None before the first load."""
         return self._timeline.version
 
     @property
     def is_simulated(self) -> bool:
-        """It is a stand-in."""
+        """Always True."""
         return True
 
     @property
-    def logprob_tolerance(self) -> float:
-        """Its logprobs mean nothing."""
-        return float("inf")
+    def logprob_tolerance(self) -> LogprobTolerance:
+        """Unlimited, because the logprobs do not come from a model."""
+        return UNLIMITED
+
+    async def start(self) -> None:
+        """Returns at once."""
+
+    async def wait_failed(self) -> str:
+        """Waits without an end: a simulated engine does not fail."""
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    def gauges(self) -> EngineGauges:
+        """Returns the number of running requests; none waits."""
+        return EngineGauges(running=len(self._requests))
 
     async def generate(self, request_id: str, prompt: Int32Array, sampling: Sampling) -> Generation:
-        """Reply to the cue in the prompt. Raises: ScriptedFailure as often as asked for; InvalidInput without a cue."""
+        """Replies to the cue in the prompt. Raises: ScriptedFailure at `failure_rate`; InvalidInput without a cue."""
         reply = self._reply(request_id, prompt, sampling)
-        until = await self._requests.write(request_id, reply.writing)
+        ended_at = await self._requests.wait_until_done(request_id, reply.schedule)
         if reply.fails:
             raise ScriptedFailure(
-                f"the scripted engine fails {self._options.failure_rate:.0%} of its requests on purpose"
+                f"cannot generate: injected failure of {self._options.failure_rate:.0%} of the requests; set the "
+                "option failure_rate to 0 to disable them",
+                code="engine.injected_failure",
             )
-        return self._written(reply, until)
+        return self._generation_until(reply, ended_at)
 
     async def score(self, tokens: Int32Array, scored_from: int) -> Float32Array:
-        """The same number for the same token, always."""
+        """Returns a fixed logprob for each token."""
         return _logprobs(tokens[scored_from:])
 
-    async def load(self, weights: VerifiedWeights) -> EngineLoad:
-        """Stand still for `swap_s`, then go on with the new version."""
+    async def load(self, weights: VerifiedWeights) -> LoadTimings:
+        """Pauses for `swap_s`, then continues with the new version."""
         was_running = self._timeline.is_running
         self._timeline.stop()
         began = self._clock.now()
@@ -124,93 +142,100 @@ class ScriptedEngine:
         self._timeline.load(weights.manifest.version)
         if was_running:
             await self.resume()
-        return EngineLoad(apply_s=self._clock.now() - began)
+        return LoadTimings(apply_s=self._clock.now() - began)
 
     async def pause(self, mode: PauseMode) -> None:
-        """Stop; requests in flight wait, or end with what they have."""
+        """Stops generation; requests in flight wait, or end with the tokens so far."""
         self._timeline.stop()
         if mode is PauseMode.ABORT:
             await self._requests.abort_all()
 
     async def resume(self) -> None:
-        """Go on."""
+        """Resumes generation."""
         self._timeline.start()
-        self._requests.look_again()
+        self._requests.reschedule()
 
     async def abort(self, request_id: str) -> None:
-        """End one request with what it has."""
+        """Ends one request with the tokens so far."""
         await self._requests.abort(request_id)
 
     async def close(self) -> None:
-        """End all requests with what they have."""
+        """Ends all requests with the tokens so far."""
         await self._requests.abort_all()
 
     def _reply(self, request_id: str, prompt: Int32Array, sampling: Sampling) -> "_Reply":
         if self.version is None:
-            raise Unavailable("the scripted engine has no version yet: load one first")
+            raise Unavailable(
+                "cannot generate: the engine has no weights; load a version first", code="engine.no_weights"
+            )
         options = self._options
-        source = random.Random(f"{options.seed}/{request_id}")
-        asked, begun = split_reply(prompt)
-        line = line_for(asked.astype(np.int32, copy=False).tobytes())
+        generator = random.Random(f"{options.seed}/{request_id}")
+        question, partial_reply = split_reply(prompt)
+        replies = replies_for(question.astype(np.int32, copy=False).tobytes())
         accuracy = min(options.accuracy_ceiling, options.accuracy_start + options.accuracy_gain * self.version)
-        is_right = source.random() < accuracy * (1 - line.difficulty)
-        reply = TOKENIZER.encode(line.going_on(TOKENIZER.decode(begun), is_right=is_right))
-        whole = _padded(reply, self._length(source, reply, begun), sampling)[len(begun) :]
+        is_right = generator.random() < accuracy * (1 - replies.difficulty)
+        reply = TOKENIZER.encode(replies.continuing(TOKENIZER.decode(partial_reply), is_right=is_right))
+        whole = _padded(reply, self._reply_length(generator, reply, partial_reply), sampling)[len(partial_reply) :]
         tokens = whole[: sampling.max_new_tokens]
-        pace = _pace(options.pace_file)
-        writing = Writing(
+        speed_factor = _speed_factor(options.speed_factor_file)
+        schedule = TokenSchedule(
             began_at=self._timeline.now(),
-            first_token_s=options.first_token_s.draw(source) / pace,
+            first_token_s=options.first_token_s.draw(generator) / speed_factor,
             tokens=len(tokens),
-            tokens_per_s=options.tokens_per_s * pace,
+            tokens_per_s=options.tokens_per_s * speed_factor,
         )
         finish = Finish.STOP if len(tokens) == len(whole) else Finish.LENGTH
-        return _Reply(writing=writing, tokens=tokens, finish=finish, fails=source.random() < options.failure_rate)
+        return _Reply(schedule=schedule, tokens=tokens, finish=finish, fails=generator.random() < options.failure_rate)
 
-    def _length(self, source: random.Random, reply: Int32Array, begun: Int32Array) -> int:
-        """Tokens of a whole reply: what is drawn, given that it has this beginning."""
-        silent = int(np.count_nonzero(begun == TOKENIZER.pad_token))
-        least = silent + len(reply) + 1
-        if silent < len(begun):
-            return least  # its words have begun, so there is no more silence to come
-        lengths = (round(self._options.tokens.draw(source)) for _ in range(_DRAWS))
-        return next((length for length in lengths if length >= least or not silent), least)
+    def _reply_length(self, generator: random.Random, reply: Int32Array, partial_reply: Int32Array) -> int:
+        """Returns the length of a whole reply in tokens, drawn under the condition that it starts with
+        `partial_reply`."""
+        padding = int(np.count_nonzero(partial_reply == TOKENIZER.pad_token))
+        min_length = padding + len(reply) + 1
+        if padding < len(partial_reply):
+            return min_length  # the partial reply has text, so no more padding follows
+        lengths = (round(self._options.tokens.draw(generator)) for _ in range(_MAX_LENGTH_DRAWS))
+        return next((length for length in lengths if length >= min_length or not padding), min_length)
 
-    def _written(self, reply: "_Reply", until: float) -> Generation:
-        tokens = reply.tokens[: reply.writing.written_at(until)]
+    def _generation_until(self, reply: "_Reply", until: float) -> Generation:
+        tokens = reply.tokens[: reply.schedule.tokens_at(until)]
         return Generation(
             tokens=tokens,
             logprobs=_logprobs(tokens),
-            spans=self._timeline.spans(reply.writing, until=until),
-            finish=reply.finish if len(tokens) == reply.writing.tokens else Finish.ABORT,
+            spans=self._timeline.spans(reply.schedule, until=until),
+            finish=reply.finish if len(tokens) == reply.schedule.tokens else Finish.ABORT,
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Reply:
-    writing: Writing
+    schedule: TokenSchedule
     tokens: Int32Array
     finish: Finish
     fails: bool
 
 
-def _pace(file: str) -> float:
-    """What the file says now. Raises: InvalidInput for what is no pace."""
+def _speed_factor(file: str) -> float:
+    """Returns the factor in the file; 1 without a file. Raises: InvalidInput for other content."""
     try:
-        said = Path(file).read_text() if file else ""
+        content = Path(file).read_text() if file else ""
     except FileNotFoundError:
         return 1.0
     try:
-        pace = float(said or 1.0)
+        factor = float(content or 1.0)
     except ValueError:
-        pace = 0.0
-    if not 0 < pace < float("inf"):
-        raise InvalidInput(f"{file} says {said[:40]!r}: write a factor above 0, such as 0.2, or remove the file")
-    return pace
+        factor = 0.0
+    if not 0 < factor < float("inf"):
+        raise InvalidInput(
+            f"cannot use the speed factor {content[:40]!r} in {file!r}: it is not a number above 0; write a factor "
+            "such as 0.2, or remove the file",
+            code="engine.invalid_speed_factor",
+        )
+    return factor
 
 
 def _padded(reply: Int32Array, length: int, sampling: Sampling) -> Int32Array:
-    """The reply and a stop token, behind as many silent tokens as make up the length."""
+    """Returns padding tokens up to the length, the reply and a stop token."""
     stop = sampling.stop_tokens[0] if sampling.stop_tokens else TOKENIZER.stop_tokens[0]
     padding = max(0, length - len(reply) - 1)
     whole = np.full(padding + len(reply) + 1, TOKENIZER.pad_token, dtype=np.int32)
@@ -220,5 +245,5 @@ def _padded(reply: Int32Array, length: int, sampling: Sampling) -> Int32Array:
 
 
 def _logprobs(tokens: Int32Array) -> Float32Array:
-    """Something between -0.5 and 0 that depends on the token alone."""
+    """Returns numbers between -0.5 and 0 that depend only on the token."""
     return (-(tokens * 40_503 % 1024 + 1) / 2048).astype(np.float32)

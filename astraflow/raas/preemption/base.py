@@ -1,4 +1,4 @@
-"""The port of notices, and how one is waited for."""
+"""Interface of notice sources, and the loop that polls one."""
 
 import asyncio
 from dataclasses import dataclass
@@ -14,56 +14,58 @@ log = get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
-    """The machine goes away."""
+    """Preemption notice for the machine."""
 
     at: float
-    """Unix seconds; may be past already."""
+    """Time of the preemption in Unix seconds; may be in the past."""
     source: str
-    """Where it was read, for people."""
+    """Origin of the notice, for messages."""
 
 
-class Source(Protocol):
-    """A place to look for a notice."""
+class NoticeSource(Protocol):
+    """Source of preemption notices."""
 
     @property
-    def every_s(self) -> float:
-        """Seconds between two looks."""
+    def poll_interval_s(self) -> float:
+        """Seconds between two polls."""
 
-    def look(self, now: float) -> Notice | None:
-        """The notice, if there is one. Called in a thread: it may block for a second or two. now: Unix seconds.
+    def poll(self, now: float) -> Notice | None:
+        """Returns the notice, if there is one. Runs in a thread and may block for a second or two. now: Unix seconds.
 
-        Raises: Unavailable when it cannot be told now; it is looked again later.
+        Raises: Unavailable when the source cannot be read now; the caller polls again later.
         """
 
 
-async def first_notice(source: Source, *, clock: Clock) -> Notice:
-    """Look until there is a notice. A source that cannot be read is logged once, and again when the trouble changes."""
-    trouble = ""
+async def wait_for_notice(source: NoticeSource, *, clock: Clock) -> Notice:
+    """Polls until there is a notice. Logs an unreadable source once, and again when its error changes."""
+    last_error = ""
     while True:
         try:
-            notice = await asyncio.to_thread(source.look, clock.wall())
+            notice = await asyncio.to_thread(source.poll, clock.wall())
         except Unavailable as problem:
-            if str(problem) != trouble:
-                log.warning("notice_not_readable", problem=str(problem))
-            trouble = str(problem)
+            if str(problem) != last_error:
+                log.warning("preemption_notice_unreadable", problem=str(problem))
+            last_error = str(problem)
         else:
-            trouble = ""
+            last_error = ""
             if notice is not None:
-                log.warning("preemption_notice", source=notice.source, left_s=round(notice.at - clock.wall(), 1))
+                log.warning(
+                    "preemption_notice_received", source=notice.source, left_s=round(notice.at - clock.wall(), 1)
+                )
                 return notice
-        await clock.sleep(source.every_s)
+        await clock.sleep(source.poll_interval_s)
 
 
-def time_in(text: str) -> float | None:
-    """Unix seconds of an ISO 8601 time, UTC where it names no zone; None for anything else.
+def parse_time(text: str) -> float | None:
+    """Returns the Unix seconds of an ISO 8601 time, UTC where it names no zone; None for other texts.
 
-    >>> time_in("2017-09-18T08:22:00Z")
+    >>> parse_time("2017-09-18T08:22:00Z")
     1505722920.0
-    >>> time_in("soon") is None
+    >>> parse_time("soon") is None
     True
     """
     try:
-        found = datetime.fromisoformat(text)
+        time = datetime.fromisoformat(text)
     except ValueError:
         return None
-    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+    return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()

@@ -1,4 +1,4 @@
-"""A notice as a file: for schedulers and scripts that learn of the end by their own means."""
+"""Preemption notice as a file, for schedulers and scripts that detect the preemption themselves."""
 
 import json
 from pathlib import Path
@@ -8,35 +8,35 @@ from pydantic import Field
 
 from astraflow.contract.errors import Unavailable
 from astraflow.raas.preemption import notices
-from astraflow.raas.preemption.base import Notice, time_in
+from astraflow.raas.preemption.base import Notice, parse_time
 from astraflow.runtime.config import Config
-from astraflow.runtime.overrides import SetBy
+from astraflow.runtime.setting_permissions import SettableBy
 
 _MAX_BYTES = 4096
 
 
 class FileNoticeOptions(Config):
-    """Which file, and what it means."""
+    """Location of the file and default deadline."""
 
-    path: Annotated[Path, SetBy.RECIPE]
-    """While it exists, the machine is going away, whatever is in it. `{"deadline_s": 30}` says how long after the file
-    was written, `{"time": "2030-01-31T12:00:00Z"}` when."""
-    every_s: float = Field(default=1.0, gt=0)
-    """How often it is looked for."""
+    path: Annotated[Path, SettableBy.RECIPE]
+    """Path of the file; its existence is a notice. Optional JSON content: `{"deadline_s": 30}`, seconds after the file
+    was written, or `{"time": "2030-01-31T12:00:00Z"}`."""
+    poll_interval_s: float = Field(default=1.0, gt=0)
+    """Seconds between two checks."""
     deadline_s: float = Field(default=120.0, ge=0)
-    """From when the file was written to the end, where it does not say."""
+    """Seconds from the file's modification time to the preemption when the content names none."""
 
 
 @notices.register("file", options=FileNoticeOptions)
 class FileNotice:
-    """Looks for a file. One that was left behind keeps a node from taking part until somebody removes it."""
+    """Reads notices from a file. A stale file prevents the node from taking part until it is removed."""
 
     def __init__(self, options: FileNoticeOptions) -> None:
         self._options = options
-        self.every_s = options.every_s
+        self.poll_interval_s = options.poll_interval_s
 
-    def look(self, now: float) -> Notice | None:
-        """The file's notice. Raises: Unavailable when it is there and cannot be read."""
+    def poll(self, now: float) -> Notice | None:
+        """Returns the notice of the file, if it exists. Raises: Unavailable when the file cannot be read."""
         path = self._options.path
         try:
             written_at = path.stat().st_mtime
@@ -45,21 +45,24 @@ class FileNotice:
         except FileNotFoundError:
             return None
         except OSError as problem:
-            raise Unavailable(f"the notice {path} cannot be read: {problem}") from problem
-        return Notice(at=self._end(_said(text), written_at), source=f"the file {path}")
+            raise Unavailable(
+                f"cannot read the preemption notice {str(path)!r}: {problem}; check its permissions",
+                code="preemption.unreadable_notice",
+            ) from problem
+        return Notice(at=self._end(_parsed(text), written_at), source=f"the file {path}")
 
-    def _end(self, said: dict[str, Any], written_at: float) -> float:
-        time, deadline_s = said.get("time"), said.get("deadline_s")
-        if isinstance(time, str) and (at := time_in(time)) is not None:
+    def _end(self, content: dict[str, Any], written_at: float) -> float:
+        time, deadline_s = content.get("time"), content.get("deadline_s")
+        if isinstance(time, str) and (at := parse_time(time)) is not None:
             return at
         if isinstance(deadline_s, int | float) and deadline_s >= 0:
             return written_at + deadline_s
         return written_at + self._options.deadline_s
 
 
-def _said(text: bytes) -> dict[str, Any]:
+def _parsed(text: bytes) -> dict[str, Any]:
     try:
-        said = json.loads(text)
+        content = json.loads(text)
     except ValueError:
         return {}
-    return said if isinstance(said, dict) else {}
+    return content if isinstance(content, dict) else {}

@@ -1,4 +1,4 @@
-"""No notice: the machine stays, or goes without a word."""
+"""No preemption notices, for machines that are not preempted or are preempted without a notice."""
 
 from astraflow.raas.preemption import notices
 from astraflow.raas.preemption.base import Notice
@@ -6,18 +6,18 @@ from astraflow.runtime.config import Config
 
 
 class NoOptions(Config):
-    """Nothing to choose."""
+    """No options."""
 
 
 @notices.register("none", options=NoOptions)
-class Nowhere:
-    """Looks nowhere."""
+class NoNotice:
+    """Returns no notice."""
 
-    every_s = 3600.0
+    poll_interval_s = 3600.0
 
     def __init__(self, options: NoOptions) -> None:
         pass
 
-    def look(self, now: float) -> Notice | None:
-        """There is none."""
+    def poll(self, now: float) -> Notice | None:
+        """Returns None."""
         return None

@@ -1,4 +1,4 @@
-"""What runs the optimizer step; the built-ins by kind."""
+"""Registry of training backends, which run the optimizer step; the built-ins by kind."""
 
 from astraflow.runtime.plugins import Registry
 from astraflow.trainer.backends.base import Backend
@@ -6,8 +6,9 @@ from astraflow.trainer.backends.base import Backend
 backends: Registry[Backend] = Registry(
     "backend",
     built_in={
+        "fsdp": "astraflow.trainer.backends.fsdp",
+        "local": "astraflow.trainer.backends.local",
         "scripted": "astraflow.trainer.backends.scripted",
-        "single": "astraflow.trainer.backends.single",
     },
-    heavy=("single",),
+    heavy=("fsdp", "local"),
 )

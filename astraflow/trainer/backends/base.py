@@ -1,4 +1,4 @@
-"""The port every training backend fits."""
+"""Interface of training backends."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -6,40 +6,60 @@ from typing import Protocol
 
 from astraflow.contract.batches import Batch
 from astraflow.contract.weights import Probe
-from astraflow.weights.drafts import Draft
+from astraflow.weights.staging_buffers import StagedVersion
 from astraflow.weights.tensors import TensorShapes
 
 
+class CapturedState(Protocol):
+    """State of a backend in host memory, which later steps do not change. Valid until the next `capture`."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the state over all ranks."""
+
+    def write(self, folder: Path) -> None:
+        """Writes the state into an empty folder, without pickle.
+
+        Runs in another thread while the backend steps, so it must not use the model, the device, or the collectives of
+        the step. It may be called again with another folder after an error. The caller flushes the files to disk.
+        Raises: OSError, with its errno when the disk is full; Unavailable when a rank is lost.
+        """
+
+
 class Backend(Protocol):
-    """Holds a model and its optimizer. All methods block; the trainer's loop calls them in a thread, one at a time.
+    """Model and optimizer of one policy. All methods block; the trainer's loop calls them in a thread, one at a time.
 
     Built by `backends.build(spec, model, algorithm, seed=...)`.
     """
 
     @property
     def is_simulated(self) -> bool:
-        """True for stand-ins, which say so in every report."""
+        """True for simulated backends, which every report states."""
 
     def step(self, batch: Batch) -> Mapping[str, float]:
-        """One optimizer step over the whole batch; returns metrics (`loss`, `grad_norm`, `clip_fraction`, `entropy`,
-        `ratio_mean`, `logprob_gap` over rows written wholly with the trainer's own version, ...)."""
+        """Runs one optimizer step over the whole batch; returns metrics (`loss`, `grad_norm`, `clip_fraction`,
+        `entropy`, `ratio_mean`, `logprob_gap` over rows written wholly with the trainer's own version, ...)."""
 
     @property
-    def published(self) -> TensorShapes:
-        """What every version has, in the model's own order: names as in the model's `state_dict`, tied weights once, in
-        the dtype they are published in."""
+    def published_shapes(self) -> TensorShapes:
+        """Tensors of every version, in the model's own order: names as in the model's `state_dict`, tied weights once,
+        in the published dtype."""
 
-    def snapshot(self, draft: Draft) -> None:
-        """Copy the weights now off the device, each tensor to its place: what the next step does cannot change them.
+    def snapshot(self, staged: StagedVersion) -> None:
+        """Copies the current weights off the device, each tensor directly into its staging buffer.
 
-        The trainer stands still meanwhile, so each is copied once, straight there.
+        Later steps do not affect the copy. The trainer is paused meanwhile, so each tensor is copied only once.
         """
 
     def probe(self) -> Probe | None:
-        """What an engine's logprobs are compared with, under the weights now."""
+        """Returns a probe under the current weights, which engines compare their logprobs with; None if unsupported."""
 
-    def save(self, folder: Path) -> None:
-        """Write model, optimizer and random state into an empty folder; no pickle."""
+    def capture(self) -> CapturedState:
+        """Copies model, optimizer and random state to host memory, for a checkpoint. The trainer is paused meanwhile.
+
+        The memory may be reused: it is called only after the `write` before it has returned.
+        """
 
     def load(self, folder: Path) -> None:
-        """Restore what `save` wrote, bit for bit. Raises: CorruptData, naming the file."""
+        """Restores the state that a captured state's `write` wrote, bit for bit. Raises: CorruptData, naming the
+        file."""

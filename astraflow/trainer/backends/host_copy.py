@@ -1,4 +1,4 @@
-"""Weights on their way off the device: rounded and copied once, straight to where they are published from."""
+"""Copy of weights off the device: rounded and copied once, directly into the buffer they are published from."""
 
 import weakref
 from collections.abc import Mapping
@@ -10,32 +10,32 @@ import torch
 from torch import Tensor
 
 from astraflow.runtime.logs import get_logger
-from astraflow.weights.tensors import Places
+from astraflow.weights.tensors import TensorViews
 
 log = get_logger()
 
 
 class HostCopy:
-    """Writes tensors to places in host memory, from a CPU or from an accelerator.
+    """Writes tensors to host memory, from a CPU or from an accelerator.
 
-    From a GPU all copies are queued first and waited for together. The memory behind the places is pinned when it is
-    seen first, so that they run at the bus's speed; where that is refused they are right all the same, only slower.
+    From a GPU all copies are queued first and awaited together. Each target buffer is pinned on first use, so that
+    copies run at the bus's speed; where pinning fails the copies are correct but slower.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._pinned: set[int] = set()
-        """Addresses of the buffers that are pinned."""
+        """Addresses of the pinned buffers."""
 
     @torch.no_grad()
-    def write(self, weights: Mapping[str, Tensor], places: Places, dtype: torch.dtype) -> None:
-        """Each tensor, rounded to `dtype`, to its place: as many elements, unsigned integers of the dtype's width."""
+    def write(self, weights: Mapping[str, Tensor], views: TensorViews, dtype: torch.dtype) -> None:
+        """Writes each tensor, rounded to `dtype`, to its view: as many unsigned integers of the dtype's width."""
         if self._device.type == "cuda":
-            for memory in {id(found): found for found in map(_memory_of, places.values())}.values():
+            for memory in {id(base): base for base in map(_base_array, views.values())}.values():
                 self._pin(memory)
         for name, weight in weights.items():
-            place = torch.from_numpy(places[name]).view(dtype).view(weight.shape)
-            place.copy_(weight, non_blocking=True)
+            target = torch.from_numpy(views[name]).view(dtype).view(weight.shape)
+            target.copy_(weight, non_blocking=True)
         if self._device.type == "cuda":
             torch.cuda.current_stream(self._device).synchronize()
 
@@ -47,19 +47,19 @@ class HostCopy:
         problem = int(torch.cuda.cudart().cudaHostRegister(address, memory.nbytes, 0))
         if problem:
             log.warning("weights_not_pinned", bytes=memory.nbytes, cuda_error=problem)
-            with suppress(RuntimeError):  # CUDA tells the next caller of an error; that is this one
+            with suppress(RuntimeError):  # CUDA reports the error to the next call, which is this one
                 torch.zeros(1, device=self._device)
         weakref.finalize(memory, self._unpin, address, is_registered=not problem).atexit = False
 
     def _unpin(self, address: int, *, is_registered: bool) -> None:
-        """Before the memory goes: CUDA must not take what comes to that address next for what was there."""
+        """Unpins before the memory is freed: CUDA must not mistake a later allocation for this buffer."""
         self._pinned.discard(address)
         if is_registered:
             torch.cuda.cudart().cudaHostUnregister(address)
 
 
-def _memory_of(place: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
-    """The whole buffer that a place is a view of."""
-    while isinstance(place.base, np.ndarray):
-        place = place.base
-    return place
+def _base_array(view: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
+    """Returns the whole buffer behind a view."""
+    while isinstance(view.base, np.ndarray):
+        view = view.base
+    return view

@@ -1,73 +1,79 @@
-"""A few sequences with the trainer's own logprobs, against which every engine checks what it loaded."""
+"""Probes: a few sequences with the trainer's own logprobs, which every engine compares with its loaded weights."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
-import torch
-from transformers import PreTrainedModel
 
 from astraflow.contract.batches import Batch
 from astraflow.contract.trajectories import Int32Array, Trajectory
 from astraflow.contract.weights import Probe
-from astraflow.models.causal import hidden_states, logits_at
+from astraflow.trainer.engines.base import Engine
+from astraflow.trainer.packing import pack_sequences
+
+MIN_SCORED_TOKENS = 256
+"""Scored tokens from which on the 99th percentile of the differences means something."""
+MAX_SEQUENCES = 64
+"""Sequences that a probe takes at most to reach `MIN_SCORED_TOKENS`; more only when the options ask for them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeText:
-    """What a probe scores: the tokens of each sequence from its `scored_from` on."""
+    """Sequences of a probe; the tokens of each from its `scored_from` on are scored."""
 
     sequences: tuple[Int32Array, ...]
     scored_from: tuple[int, ...]
 
     @classmethod
-    def of(cls, sequences: Iterable[Iterable[int]], scored_from: Iterable[int]) -> Self:
-        """From plain numbers."""
+    def from_lists(cls, sequences: Iterable[Iterable[int]], scored_from: Iterable[int]) -> Self:
+        """Builds a probe text from plain numbers."""
         return cls(
             sequences=tuple(np.array(list(tokens), dtype=np.int32) for tokens in sequences),
             scored_from=tuple(scored_from),
         )
 
 
-def text_from(batch: Batch, *, sequences: int, tokens: int) -> ProbeText | None:
-    """Rows spread over the batch, cut to `tokens`, scored from the first token the model wrote; None if none fits."""
-    usable = [trajectory for row in batch.rows if 0 < _begun(trajectory := row.trajectory) < tokens]
+def probe_text_from_batch(
+    batch: Batch, *, sequences: int, tokens: int, scored_tokens: int = MIN_SCORED_TOKENS
+) -> ProbeText | None:
+    """Returns rows spread over the batch, cut to `tokens`, scored from the first model token; None if none fits.
+
+    scored_tokens: more than `sequences` rows are taken, at most `MAX_SEQUENCES`, until so many tokens are scored.
+    """
+    usable = [trajectory for row in batch.rows if 0 < _first_model_token(trajectory := row.trajectory) < tokens]
     if not usable:
         return None
-    chosen = [usable[place] for place in sorted({*np.linspace(0, len(usable) - 1, sequences).astype(int).tolist()})]
+    count = sequences
+    chosen = _spread(usable, count)
+    while _scored(chosen, tokens) < scored_tokens and len(chosen) == count < max(sequences, MAX_SEQUENCES):
+        count = min(2 * count, max(sequences, MAX_SEQUENCES))
+        chosen = _spread(usable, count)
     return ProbeText(
         sequences=tuple(trajectory.tokens[:tokens] for trajectory in chosen),
-        scored_from=tuple(_begun(trajectory) for trajectory in chosen),
+        scored_from=tuple(_first_model_token(trajectory) for trajectory in chosen),
     )
 
 
-def made_up_text(vocab_size: int, *, sequences: int, tokens: int, seed: int) -> ProbeText:
-    """Random tokens, for the version before the first batch: a wrong weight shows in them just as well."""
+def random_probe_text(
+    vocab_size: int, *, sequences: int, tokens: int, seed: int, scored_tokens: int = MIN_SCORED_TOKENS
+) -> ProbeText:
+    """Returns random tokens, for the version before the first batch: they reveal a wrong weight just as well.
+
+    tokens: length of a sequence, at least 2. scored_tokens: more than `sequences` are drawn, at most `MAX_SEQUENCES`,
+    so that so many tokens are scored.
+    """
     draws = np.random.default_rng(seed)
+    sequences = max(sequences, min(MAX_SEQUENCES, -(-scored_tokens // (tokens - 1))))
     return ProbeText(
         sequences=tuple(draws.integers(0, vocab_size, tokens).astype(np.int32) for _ in range(sequences)),
         scored_from=(1,) * sequences,
     )
 
 
-@torch.inference_mode()
-def scored(model: PreTrainedModel, text: ProbeText) -> Probe:
-    """The text with the logprobs that `model` gives it at temperature 1."""
-    width = max(len(tokens) for tokens in text.sequences)
-    ids = np.zeros((len(text.sequences), width), dtype=np.int64)
-    places, targets = [], []
-    for row, (tokens, begin) in enumerate(zip(text.sequences, text.scored_from, strict=True)):
-        ids[row, : len(tokens)] = tokens
-        places.append(row * width + np.arange(begin - 1, len(tokens) - 1))
-        targets.append(tokens[begin:].astype(np.int64))
-    logits = logits_at(
-        model,
-        hidden_states(model, torch.from_numpy(ids).to(model.device)),
-        torch.from_numpy(np.concatenate(places)).to(model.device),
-    )
-    wanted = torch.from_numpy(np.concatenate(targets)).to(model.device)
-    logprobs = logits.log_softmax(-1).gather(-1, wanted[:, None])[:, 0]
+def score_probe(engine: Engine, text: ProbeText) -> Probe:
+    """Returns the text with the logprobs that the engine's policy assigns to it at temperature 1. Collective."""
+    logprobs = engine.score(pack_sequences(text.sequences, text.scored_from)).logprobs
     return Probe(
         tokens=np.concatenate(text.sequences).astype("<i4").tobytes(),
         lengths=tuple(len(tokens) for tokens in text.sequences),
@@ -76,6 +82,17 @@ def scored(model: PreTrainedModel, text: ProbeText) -> Probe:
     )
 
 
-def _begun(trajectory: Trajectory) -> int:
-    """Where the model wrote its first token; 0 when it wrote none."""
+def _spread(trajectories: Sequence[Trajectory], count: int) -> list[Trajectory]:
+    """Returns `count` of the trajectories at equal distances, or all of them."""
+    indices = np.linspace(0, len(trajectories) - 1, count).astype(int)
+    return [trajectories[index] for index in sorted({*indices.tolist()})]
+
+
+def _scored(trajectories: Iterable[Trajectory], tokens: int) -> int:
+    """Returns the number of tokens that a probe of these trajectories, cut to `tokens`, scores."""
+    return sum(min(len(one.tokens), tokens) - _first_model_token(one) for one in trajectories)
+
+
+def _first_model_token(trajectory: Trajectory) -> int:
+    """Returns the position of the first model-written token; 0 when there is none."""
     return int(trajectory.loss_mask().argmax())

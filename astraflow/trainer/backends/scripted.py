@@ -1,9 +1,10 @@
-"""The sleeping trainer: takes as long as a step would and moves weights as a step would, without a model or torch."""
+"""Simulated trainer: a step takes as long and changes weights as in real training, without a model or torch."""
 
 import json
 import math
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,52 +18,52 @@ from astraflow.contract.errors import CorruptData
 from astraflow.contract.weights import Dtype
 from astraflow.runtime.config import Config
 from astraflow.trainer.backends import backends
-from astraflow.weights.drafts import Draft
+from astraflow.weights.staging_buffers import StagedVersion
 from astraflow.weights.tensors import TensorShapes
 
 Weights = npt.NDArray[np.float32]
 
-_INITIAL_SPREAD = 0.02
-"""Standard deviation of the initial weights, that of common transformer initialisations."""
+_INITIAL_STD = 0.02
+"""Standard deviation of the initial weights, as in common transformer initialisations."""
 
 _WEIGHTS, _STATE = "weights.npy", "state.json"
 
 
-class Pace(Config):
-    """A change of how fast it trains: what makes a run need more rollouts, or fewer."""
+class SpeedChange(Config):
+    """Change of the training speed, and so of the rollouts that the run needs."""
 
     from_step: int = Field(ge=0)
-    """Holds from the step after so many on, until the next one does."""
+    """Number of completed steps from which the factor applies, until a later change applies."""
     factor: float = Field(gt=0)
-    """Steps take 1/factor of their usual time."""
+    """A step takes 1/factor of its usual time."""
 
 
 class ScriptedOptions(Config):
-    """How the stand-in behaves."""
+    """Options of the simulated backend."""
 
     step_s: float = Field(default=0.2, ge=0)
-    """Median duration of a step, besides its tokens."""
+    """Median duration of a step, without its tokens."""
     token_s: float = Field(default=0.0, ge=0)
-    """Added to it for each token that the policy wrote in the batch."""
+    """Duration added for each token in the batch that the policy wrote."""
     step_sigma: float = Field(default=0.1, ge=0)
-    """Spread of it all: standard deviation of its natural logarithm (log-normal); 0 for always the median."""
-    paces: tuple[Pace, ...] = ()
-    """Demand steps: the last of these that has begun counts; before the first, and without any, the factor is 1."""
+    """Standard deviation of the natural logarithm of the duration (log-normal); with 0 it is always the median."""
+    speed_changes: tuple[SpeedChange, ...] = ()
+    """Speed changes; the last one that has begun applies. The factor is 1 before the first and without any."""
     width: int = Field(default=64, ge=1)
     """Size of the tensors: each layer has `4 * width * width + width` elements."""
     layers: int = Field(default=2, ge=1)
     density: float = Field(default=0.02, ge=0, le=1)
-    """Share of the published bf16 elements that change in a step, about."""
+    """Approximate share of the published bf16 elements that change in a step."""
 
 
 @backends.register("scripted", options=ScriptedOptions)
 class ScriptedBackend:
-    """Weights on a seeded random walk in float32, published in bf16, and a step that is a nap.
+    """Weights on a seeded random walk in float32, published in bf16; a step sleeps.
 
     As in real training only some bf16 elements change in a step, those whose float32 value crosses a rounding boundary:
-    small weights, whose steps in the last place are small, far more often than large ones. The stride of the walk is
-    chosen so that `density` of all elements change. Everything follows from the seed and from what was trained, batch
-    by batch: equal bits mean that the same batches were trained, each as often, in the same order.
+    small weights, whose steps in the last place are small, far more often than large weights. The step size of the walk
+    is chosen so that `density` of all elements change. Weights depend only on the seed and on the trained batches:
+    equal bits prove that the same batches were trained, each as often, in the same order.
     """
 
     is_simulated = True
@@ -75,73 +76,97 @@ class ScriptedBackend:
         self._steps = 0
         self._shapes = _shapes(options)
         elements = sum(math.prod(shape) for shape in self._shapes.values())
-        self._weights: Weights = (
-            np.random.default_rng((seed, 0)).normal(0, _INITIAL_SPREAD, elements).astype(np.float32)
-        )
-        self._stride = _stride(self._weights, options.density)
+        self._weights: Weights = np.random.default_rng((seed, 0)).normal(0, _INITIAL_STD, elements).astype(np.float32)
+        self._step_size = _step_size(self._weights, options.density)
 
     def step(self, batch: Batch) -> Mapping[str, float]:
-        """Walk on and sleep for the rest of the step; the metrics are the batch's own."""
+        """Changes the weights and sleeps for the rest of the step; the metrics describe the batch."""
         began = time.monotonic()
         random = np.random.default_rng((self._seed, self._steps + 1, fingerprint(batch)))
-        usual_s = self._options.step_s + self._options.token_s * _written(batch)
-        median_s = usual_s / pace(self._options.paces, steps=self._steps)
+        usual_s = self._options.step_s + self._options.token_s * _written_tokens(batch)
+        median_s = usual_s / speed_factor(self._options.speed_changes, steps=self._steps)
         duration_s = median_s * random.lognormal(0, self._options.step_sigma)
-        self._weights = self._weights + self._stride * random.standard_normal(self._weights.size, dtype=np.float32)
+        self._weights = self._weights + self._step_size * random.standard_normal(self._weights.size, dtype=np.float32)
         self._steps += 1
         time.sleep(max(0.0, began + duration_s - time.monotonic()))
         return _metrics(batch)
 
     @property
-    def published(self) -> TensorShapes:
-        """Its tensors in bf16."""
+    def published_shapes(self) -> TensorShapes:
+        """Shapes of the simulated tensors, in bf16."""
         return {name: (Dtype.BFLOAT16, shape) for name, shape in self._shapes.items()}
 
-    def snapshot(self, draft: Draft) -> None:
-        """The weights in bf16."""
+    def snapshot(self, staged: StagedVersion) -> None:
+        """Writes the weights in bf16."""
         offset = 0
-        with draft.writing() as places:
+        with staged.open_for_writing() as views:
             for name, shape in self._shapes.items():
                 elements = math.prod(shape)
-                places[name][:] = bfloat16_bits(self._weights[offset : offset + elements])
+                views[name][:] = bfloat16_bits(self._weights[offset : offset + elements])
                 offset += elements
 
     def probe(self) -> None:
-        """It has no model that could score anything."""
+        """Returns None: there is no model to score with."""
 
-    def save(self, folder: Path) -> None:
-        """The float32 weights and the number of steps."""
-        with (folder / _WEIGHTS).open("wb") as file:
-            np.save(file, self._weights, allow_pickle=False)
-        (folder / _STATE).write_text(json.dumps({"steps": self._steps, "stride": self._stride}))
+    def capture(self) -> "ScriptedState":
+        """Returns the float32 weights, which steps replace and do not change, and the number of steps."""
+        return ScriptedState(weights=self._weights, steps=self._steps, step_size=self._step_size)
 
     def load(self, folder: Path) -> None:
-        """What `save` wrote."""
+        """Restores a written state."""
         try:
             weights = np.load(folder / _WEIGHTS, allow_pickle=False)
             state = json.loads((folder / _STATE).read_text())
-            steps, stride = int(state["steps"]), float(state["stride"])
+            steps, step_size = int(state["steps"]), float(state["stride"])
         except (OSError, ValueError, KeyError, TypeError, EOFError) as problem:
-            raise CorruptData(f"{folder} does not hold a scripted trainer's state: {problem}") from problem
+            raise CorruptData(
+                f"cannot restore the scripted trainer from {str(folder)!r}: {problem}; use another checkpoint",
+                code="checkpoint.unreadable_state",
+            ) from problem
         if weights.dtype != np.float32 or weights.shape != self._weights.shape:
-            raise CorruptData(f"{folder / _WEIGHTS} holds {weights.dtype} {weights.shape}, not {self._weights.shape}")
-        self._weights, self._steps, self._stride = weights, steps, stride
+            raise CorruptData(
+                f"cannot restore {str(folder / _WEIGHTS)!r}: it holds {weights.dtype} {weights.shape}, not float32 "
+                f"{self._weights.shape}; use another checkpoint",
+                code="checkpoint.shape_mismatch",
+            )
+        self._weights, self._steps, self._step_size = weights, steps, step_size
 
 
-def pace(paces: Sequence[Pace], *, steps: int) -> float:
-    """How many times as fast as usual it trains after so many steps.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptedState:
+    """Captured state of the simulated backend."""
 
-    >>> [pace((Pace(from_step=2, factor=1.6), Pace(from_step=4, factor=1.0)), steps=steps) for steps in (1, 2, 3, 4)]
+    weights: Weights
+    steps: int
+    step_size: float
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the weights."""
+        return self.weights.nbytes
+
+    def write(self, folder: Path) -> None:
+        """Writes the state. Raises: OSError."""
+        with (folder / _WEIGHTS).open("wb") as file:
+            np.save(file, self.weights, allow_pickle=False)
+        (folder / _STATE).write_text(json.dumps({"steps": self.steps, "stride": self.step_size}))
+
+
+def speed_factor(speed_changes: Sequence[SpeedChange], *, steps: int) -> float:
+    """Returns the speed after so many steps, as a multiple of the usual speed.
+
+    >>> changes = (SpeedChange(from_step=2, factor=1.6), SpeedChange(from_step=4, factor=1.0))
+    >>> [speed_factor(changes, steps=steps) for steps in (1, 2, 3, 4)]
     [1.0, 1.6, 1.6, 1.0]
     """
-    begun = [one for one in paces if one.from_step <= steps]
-    return max(begun, key=lambda one: one.from_step).factor if begun else 1.0
+    begun = [change for change in speed_changes if change.from_step <= steps]
+    return max(begun, key=lambda change: change.from_step).factor if begun else 1.0
 
 
 def fingerprint(batch: Batch) -> int:
-    """64 bits that follow from what a step is made of: the batch's id, its rows' tasks and all that they carry.
+    """Returns a 64-bit hash of a step's input: the batch's id, its rows' tasks and their content.
 
-    Whether it is delivered for the first time plays no part, and neither does the way it travelled.
+    It does not depend on whether the batch is delivered again or how it was transferred.
     """
     digest = xxhash.xxh3_64(batch.id.encode())
     for row in batch.rows:
@@ -152,7 +177,7 @@ def fingerprint(batch: Batch) -> int:
 
 
 def bfloat16_bits(values: Weights) -> npt.NDArray[np.uint16]:
-    """float32 -> the nearest bf16, ties to even, as bits; for finite values.
+    """Returns the bf16 nearest to each float32, ties to even, as bits; for finite values.
 
     >>> [hex(bits) for bits in bfloat16_bits(np.array([1.0, -2.5], dtype=np.float32))]
     ['0x3f80', '0xc020']
@@ -162,7 +187,7 @@ def bfloat16_bits(values: Weights) -> npt.NDArray[np.uint16]:
 
 
 def _shapes(options: ScriptedOptions) -> dict[str, tuple[int, ...]]:
-    """Names and shapes in the manner of a transformer."""
+    """Returns transformer-like names and shapes."""
     width = options.width
     shapes: dict[str, tuple[int, ...]] = {}
     for layer in range(options.layers):
@@ -172,11 +197,11 @@ def _shapes(options: ScriptedOptions) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def _stride(weights: Weights, density: float) -> float:
-    """Standard deviation of a step with which `density` of the bf16 values change.
+def _step_size(weights: Weights, density: float) -> float:
+    """Returns the standard deviation of a step with which `density` of the bf16 values change.
 
-    A value somewhere between two rounding boundaries a gap apart crosses one with probability E|step| / gap, at most
-    1. The share that changes grows with the stride, so halving the interval finds it.
+    A value between two rounding boundaries a gap apart crosses one with probability E|step| / gap, at most 1. The
+    share that changes grows with the step size, so bisection finds it.
     """
     gaps = np.exp2(np.floor(np.log2(np.maximum(np.abs(weights), np.finfo(np.float32).tiny))) - 7)
     low, high = 0.0, float(gaps.max()) * 10
@@ -188,7 +213,7 @@ def _stride(weights: Weights, density: float) -> float:
     return high if density else 0.0
 
 
-def _written(batch: Batch) -> int:
+def _written_tokens(batch: Batch) -> int:
     return sum(row.trajectory.model_tokens for row in batch.rows)
 
 

@@ -1,72 +1,161 @@
-"""A backend's state on disk: tensors as safetensors, numbers as JSON. Parsed, never executed."""
+"""State of a backend on disk: tensors as safetensors, numbers as JSON; no pickle."""
 
 import json
-import os
-import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 from astraflow.contract.errors import CorruptData
 
-_OS_ERROR = re.compile(r"os error (\d+)")
-"""How safetensors spells what the operating system said."""
+_ALIGNMENT_BYTES = 8
+"""Alignment of the data section."""
+
+_DTYPES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+"""Names of element types in the format."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapturedFiles:
+    """Captured state of one process: the content of its files. Implements `CapturedState`."""
+
+    tensors: Mapping[str, Mapping[str, Tensor]]
+    """File name -> tensors on the host, by name."""
+    numbers: Mapping[str, Mapping[str, Any]]
+    """File name -> JSON object."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the tensors."""
+        return sum(value.nbytes for named in self.tensors.values() for value in named.values())
+
+    def write(self, folder: Path) -> None:
+        """Writes the files. Raises: OSError."""
+        for name, tensors in self.tensors.items():
+            write_tensors(folder / name, tensors)
+        for name, numbers in self.numbers.items():
+            write_numbers(folder / name, numbers)
+
+
+class HostTensors:
+    """Host memory into which tensors are copied; pinned for tensors on a GPU, and reused by the next copy.
+
+    The memory is as large as the state: 12 bytes for each parameter with float32 moments.
+    """
+
+    def __init__(self) -> None:
+        self._copies: dict[str, Tensor] = {}
+
+    @torch.no_grad()
+    def copy(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Returns the tensors on the host; of DTensors, this rank's shards. Valid until the next call.
+
+        Copies from a GPU are queued first and awaited together.
+        """
+        local = {name: _local(value) for name, value in tensors.items()}
+        for name, value in local.items():
+            if not _has_form(self._copies.get(name), value):
+                self._copies[name] = torch.empty(value.shape, dtype=value.dtype, pin_memory=value.is_cuda)
+            self._copies[name].copy_(value, non_blocking=True)
+        for device in {value.device for value in local.values() if value.is_cuda}:
+            torch.cuda.current_stream(device).synchronize()
+        return {name: self._copies[name] for name in tensors}
+
+
+def _local(value: Tensor) -> Tensor:
+    return value.to_local().detach() if isinstance(value, DTensor) else value.detach()
+
+
+def _has_form(copy: Tensor | None, value: Tensor) -> bool:
+    return copy is not None and copy.shape == value.shape and copy.dtype == value.dtype
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write these under their names. Raises: OSError, with its errno when the disk is full."""
-    try:
-        save_file({name: value.detach().cpu().contiguous() for name, value in tensors.items()}, path)
-    except SafetensorError as problem:
-        code = _OS_ERROR.search(str(problem))
-        if code is None:
-            raise
-        raise OSError(int(code[1]), os.strerror(int(code[1])), str(path)) from problem
+    """Writes named tensors, which are on the host, as a safetensors file.
+
+    The library's writer would keep other Python threads from running, and so the step, for as long as it writes a part.
+    Source: the format's specification, https://github.com/huggingface/safetensors#format
+    Raises: OSError, with its errno when the disk is full.
+    """
+    entries: dict[str, dict[str, object]] = {"__metadata__": {"format": "pt"}}
+    offset = 0
+    for name, value in tensors.items():
+        end = offset + value.nbytes
+        entries[name] = {"dtype": _DTYPES[value.dtype], "shape": list(value.shape), "data_offsets": [offset, end]}
+        offset = end
+    header = json.dumps(entries).encode()
+    header = header.ljust(-(-len(header) // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES)
+    with path.open("wb") as file:
+        file.write(len(header).to_bytes(8, "little") + header)
+        for value in tensors.values():
+            file.write(value.detach().contiguous().reshape(-1).view(torch.uint8).numpy().data)
 
 
 def read_tensors(path: Path, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """What `write_tensors` wrote, on the host.
+    """Returns the tensors that `write_tensors` wrote, on the host.
 
-    Raises: CorruptData, naming the file, unless names, types and shapes are those of `like`.
+    Raises: CorruptData, naming the file, unless names, types and shapes equal the ones in `like`.
     """
     try:
-        found = load_file(path)
+        tensors = load_file(path)
     except (OSError, SafetensorError) as problem:
-        raise CorruptData(f"{path} cannot be read: {problem}") from problem
-    for name in sorted(found.keys() ^ like.keys()):
-        raise CorruptData(f"{path} does not fit this model: tensor {name} is in one of them only")
+        raise CorruptData(
+            f"cannot read {str(path)!r}: {problem}; use another checkpoint", code="checkpoint.unreadable_state"
+        ) from problem
+    for name in sorted(tensors.keys() ^ like.keys()):
+        raise CorruptData(
+            f"cannot restore {str(path)!r}: tensor {name!r} is either not in the file or not in this model; use a "
+            "checkpoint of this model",
+            code="checkpoint.shape_mismatch",
+        )
     for name, value in like.items():
-        if found[name].shape != value.shape or found[name].dtype != value.dtype:
+        if tensors[name].shape != value.shape or tensors[name].dtype != value.dtype:
             raise CorruptData(
-                f"{path}: tensor {name} is {found[name].dtype} {tuple(found[name].shape)}, "
-                f"this model's is {value.dtype} {tuple(value.shape)}"
+                f"cannot restore {str(path)!r}: tensor {name!r} is {tensors[name].dtype} {tuple(tensors[name].shape)}, "
+                f"the model has {value.dtype} {tuple(value.shape)}; use a checkpoint of this model",
+                code="checkpoint.shape_mismatch",
             )
-    return found
+    return tensors
 
 
 def write_numbers(path: Path, numbers: Mapping[str, Any]) -> None:
-    """Write a JSON object."""
+    """Writes a JSON object."""
     path.write_text(json.dumps(numbers))
 
 
 def read_numbers(path: Path) -> dict[str, Any]:
-    """A JSON object. Raises: CorruptData."""
+    """Reads a JSON object. Raises: CorruptData."""
     try:
-        found = json.loads(path.read_text())
+        numbers = json.loads(path.read_text())
     except (OSError, ValueError) as problem:
-        raise CorruptData(f"{path} cannot be read: {problem}") from problem
-    if not isinstance(found, dict):
-        raise CorruptData(f"{path} does not hold a JSON object")
-    return found
+        raise CorruptData(
+            f"cannot read {str(path)!r}: {problem}; use another checkpoint", code="checkpoint.unreadable_state"
+        ) from problem
+    if not isinstance(numbers, dict):
+        raise CorruptData(
+            f"cannot read {str(path)!r}: it does not hold a JSON object; use another checkpoint",
+            code="checkpoint.unreadable_state",
+        )
+    return numbers
 
 
 def random_state(device: torch.device) -> dict[str, Tensor]:
-    """Torch's random state on the host and on `device`."""
+    """Returns torch's random state on the host and on `device`."""
     states = {"host": torch.get_rng_state()}
     if device.type == "cuda":
         states["device"] = torch.cuda.get_rng_state(device)
@@ -74,7 +163,7 @@ def random_state(device: torch.device) -> dict[str, Tensor]:
 
 
 def restore_random_state(states: Mapping[str, Tensor], device: torch.device) -> None:
-    """Take back what `random_state` gave."""
+    """Restores the state that `random_state` returned."""
     torch.set_rng_state(states["host"])
     if device.type == "cuda":
         torch.cuda.set_rng_state(states["device"], device)

@@ -1,1 +1,1 @@
-"""The loops of the codec over elements, each in two ways: numpy's, which are the reference, and compiled ones."""
+"""Loops of the codec over elements, in two implementations: numpy (the reference) and compiled."""

@@ -1,7 +1,7 @@
-"""What the codec does to the elements of a block: four loops, and what goes in and out of them.
+"""Interface of the codec's loops over the elements of a block, and their inputs and outputs.
 
-All else about a block (choosing bands, its table, its frame) is about few numbers, in plain Python and numpy, once for
-all implementations. Those make and read the same bytes, whatever the input.
+All other parts of a block (choice of bands, table, frame) involve few numbers and are shared by all implementations, in
+plain Python and numpy. All implementations write and read the same bytes for every input.
 """
 
 from collections.abc import Sequence
@@ -21,44 +21,44 @@ WordArray = npt.NDArray[np.uint64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """The elements of a block that change, in one order; arrays `[changed]`."""
+    """Changed elements of a block, in one order; arrays `[changed]`."""
 
-    at: IndexArray
+    positions: IndexArray
     """Positions in the block, or ranks."""
     keys: ByteArray
-    """Of the old bits, see `bands`."""
-    extra: ValueArray
+    """Keys of the old bits, see `bands`."""
+    extra_units: ValueArray
     """Units in the last place beyond one."""
     is_up: ByteArray
-    """1 where the element grows."""
+    """1 where the element grows, else 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BandOrder:
-    """The elements of one block sorted by band, and inside a band by position: their places in it are *ranks*.
+    """Elements of one block sorted by band, and within a band by position; indices in this order are *ranks*.
 
-    A bitmap for each band, and counts of what is before each word, lead from positions to ranks and back. One band
-    needs neither: `words` and `before` are empty.
+    One bitmap per band, and the number of elements before each word, map positions to ranks and back. A single band
+    needs neither: `words` and `cumulative_counts` are empty.
     """
 
     first_keys: Sequence[int]
-    """Of each band, ascending from 0; the last band reaches to the highest key."""
+    """First key of each band, ascending from 0; the last band reaches to the highest key."""
     words: WordArray
-    """Bitmaps of 64 elements a word, band after band."""
-    before: npt.NDArray[np.int32]
-    """Elements in all words before one, and, at the end, in all: the rank at which it starts."""
+    """Bitmaps of 64 elements per word, band after band."""
+    cumulative_counts: npt.NDArray[np.int32]
+    """Elements in all earlier words, which is the rank at which the word starts; the last item is the total."""
     starts: IndexArray
-    """Ranks at which bands start, and the number of elements."""
+    """Rank at which each band starts, then the number of elements."""
 
     @property
     def words_per_band(self) -> int:
-        """The same for all."""
+        """Number of words in each band's bitmap."""
         return len(self.words) // len(self.first_keys)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Groups:
-    """Values band after band in Rice's code (`streams`); lists have an item for each band."""
+class RiceGroups:
+    """Values band after band in Rice code (`rice`); lists have one item per band."""
 
     counts: Sequence[int]
     low_bits: Sequence[int]
@@ -66,65 +66,65 @@ class Groups:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listing:
-    """Which members of each band are meant, told by how many are skipped before each: of those, or of the others."""
+class MemberList:
+    """Selected members of each band, encoded as gaps: the number of skipped members before each listed one."""
 
     is_inverted: Sequence[bool]
-    """Bands whose gaps are between members that are *not* meant, because those are fewer."""
-    gaps: Groups
+    """True for bands whose gaps list the members that are *not* selected, where these are fewer."""
+    gaps: RiceGroups
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Coded:
-    """What happened to a block."""
+class EncodedChanges:
+    """Changes of a block, encoded."""
 
     elements: Sequence[int]
-    """Of each band."""
+    """Elements of each band."""
     members: Sequence[int]
     """Changed elements of each band."""
-    changed: Listing
-    large: Listing
-    """Which of the changed made steps of more than one unit."""
-    extras: Groups
-    """Units beyond two of large steps."""
+    changed: MemberList
+    large: MemberList
+    """Changed elements with steps of more than one unit."""
+    extras: RiceGroups
+    """Size of each large step minus two units."""
     directions: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    """What a table says about one band."""
+class BandEntry:
+    """Table entry of one band."""
 
     listed: int
     is_inverted: bool
     low_bits: int
     members: int
-    """How many are meant."""
+    """Number of selected members."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
-    """What a table says: lists have an item for each band."""
+class BandTable:
+    """Table of a block; lists have one item per band."""
 
-    changed: Sequence[Entry]
-    large: Sequence[Entry]
+    changed: Sequence[BandEntry]
+    large: Sequence[BandEntry]
     low_bits: Sequence[int]
-    """Of extras."""
+    """Low bits of the extras."""
 
 
 class Kernels(Protocol):
-    """The loops. Arrays are C-contiguous, and may be read-only unless they are changed in place."""
+    """Loops of the codec. Arrays are C-contiguous; arrays that are not changed in place may be read-only."""
 
-    def changes(self, old: BitArray, new: BitArray) -> Changes:
-        """What differs, by position."""
+    def find_changes(self, old: BitArray, new: BitArray) -> Changes:
+        """Returns the differences, by position."""
 
-    def coded(self, bits: BitArray, first_keys: Sequence[int], changes: Changes) -> Coded:
-        """How changes by position are told in bands that begin at these keys. bits: the block before."""
+    def encode_changes(self, bits: BitArray, first_keys: Sequence[int], changes: Changes) -> EncodedChanges:
+        """Encodes changes by position in bands that begin at these keys. bits: the old block."""
 
     def band_order(self, bits: BitArray, first_keys: Sequence[int]) -> BandOrder:
-        """The order of a block's elements by band."""
+        """Returns the order of a block's elements by band."""
 
-    def apply(self, bits: BitArray, order: BandOrder, table: Table, sequences: memoryview) -> IndexArray:
-        """Take the steps of a block, in place; returns the positions that moved, sorted.
+    def apply(self, bits: BitArray, order: BandOrder, table: BandTable, sequences: memoryview) -> IndexArray:
+        """Applies the steps to a block in place; returns the positions that changed, sorted.
 
-        sequences: all that follows the table. Raises: CorruptData; `bits` are then as they were.
+        sequences: all bytes after the table. Raises: CorruptData; `bits` are then unchanged.
         """

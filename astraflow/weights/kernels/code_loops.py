@@ -1,21 +1,21 @@
-"""The codec's loops that write gaps and values in Rice's code, compiled.
+"""Compiled loops of the codec that write gaps and values in Rice code.
 
-Nothing here checks an index: what comes from outside was checked before. numba makes floats of signed and unsigned
-integers together, so bits are unsigned (`U`) on both sides everywhere.
+Indices are not checked here: the callers have checked all external input. numba converts mixed signed and unsigned
+integers to floats, so bits are unsigned (`U`) on both sides everywhere.
 """
 
 import numpy as np
 
 from astraflow.weights.kernels.element_loops import bitmaps, by_rank
 from astraflow.weights.kernels.rice import ESCAPE, SAMPLED_VALUES
-from astraflow.weights.kernels.vectors import below, digits, loop
+from astraflow.weights.kernels.simd import bit_length, compile_loop, mask_less_than
 
 U = np.uint64
 
 
-@loop
-def coded(bits, mask, limits, bands, cost, at, keys, extra, is_up):
-    """What `Coded` has. bands: of every key; at, keys, extra, is_up: changes by position."""
+@compile_loop
+def encode(bits, mask, limits, bands, cost, at, keys, extra, is_up):
+    """Returns the fields of `EncodedChanges`. bands: band of every key; at, keys, extra, is_up: changes by position."""
     starts = np.zeros(len(limits) + 2, dtype=np.int64)
     if len(limits):
         words, before = bitmaps(bits, mask, limits)
@@ -36,9 +36,9 @@ def coded(bits, mask, limits, bands, cost, at, keys, extra, is_up):
     )
 
 
-@loop
+@compile_loop
 def _large(extra):
-    """Which steps are of more than one unit, and how many units beyond two they are of."""
+    """Returns the indices of steps of more than one unit, and their units beyond two."""
     count = 0
     for at in range(len(extra)):
         count += extra[at] != 0
@@ -52,9 +52,9 @@ def _large(extra):
     return large, extras
 
 
-@loop
+@compile_loop
 def _bounds(chosen, starts):
-    """How many of the chosen are before each start."""
+    """Returns the number of chosen members before each start."""
     bounds = np.empty_like(starts)
     at = 0
     for band in range(len(starts)):
@@ -64,26 +64,26 @@ def _bounds(chosen, starts):
     return bounds
 
 
-@loop
+@compile_loop
 def _sizes(starts):
-    found = np.empty(len(starts) - 1, dtype=np.int64)
-    for band in range(len(found)):
-        found[band] = starts[band + 1] - starts[band]
-    return found
+    sizes = np.empty(len(starts) - 1, dtype=np.int64)
+    for band in range(len(sizes)):
+        sizes[band] = starts[band + 1] - starts[band]
+    return sizes
 
 
-@loop
+@compile_loop
 def _packed(flags):
-    """Bytes of bits, from flags of 0 or 1."""
-    found = np.zeros((len(flags) + 7) // 8, dtype=np.uint8)
+    """Packs flags of 0 or 1 into the bits of bytes."""
+    packed = np.zeros((len(flags) + 7) // 8, dtype=np.uint8)
     for at in range(len(flags)):
-        found[at >> 3] |= flags[at] << (at & 7)
-    return found
+        packed[at >> 3] |= flags[at] << (at & 7)
+    return packed
 
 
-@loop
+@compile_loop
 def _listing(chosen, starts, cost):
-    """What `Listing` has: inversions, and gaps as groups."""
+    """Returns the fields of `MemberList`: inversions, and gaps as groups."""
     members, sizes = _sizes(_bounds(chosen, starts)), _sizes(starts)
     counts, is_inverted = np.empty_like(sizes), np.empty(len(sizes), dtype=np.bool_)
     total = 0
@@ -112,9 +112,10 @@ def _listing(chosen, starts, cost):
     return is_inverted, _groups(gaps, counts, cost)
 
 
-@loop
+@compile_loop
 def _groups(values, counts, cost):
-    """Counts and low bits of groups; unary part and remainders as words, how many bits they have, and excesses."""
+    """Returns counts and low bits of groups, unary part and remainders as words with their bit lengths, and
+    excesses."""
     low_bits = _low_bits(values, counts, cost)
     unary_bits, remainder_bits, excess_count = _lengths(values, counts, low_bits)
     unary = np.zeros((unary_bits + 63) // 64 + 1, dtype=np.uint64)
@@ -124,15 +125,15 @@ def _groups(values, counts, cost):
     return counts, low_bits, unary, unary_bits, remainders, remainder_bits, excesses
 
 
-@loop
+@compile_loop
 def _low_bits(values, counts, cost):
-    """Low bits that make a sample of each group smallest."""
+    """Returns the low bits that make a sample of each group smallest."""
     fewest_values = len(values)
     for group in range(len(counts)):
         if counts[group]:
             fewest_values = min(fewest_values, counts[group])
     every = max(1, fewest_values // SAMPLED_VALUES)
-    found = np.empty_like(counts)
+    chosen = np.empty_like(counts)
     histogram = np.zeros(33, dtype=np.int64)
     start = 0
     for group in range(len(counts)):
@@ -140,7 +141,7 @@ def _low_bits(values, counts, cost):
         for length in range(33):
             histogram[length] = 0
         for at in range((start + every - 1) // every * every, end, every):
-            histogram[digits(U(values[at]))] += 1
+            histogram[bit_length(U(values[at]))] += 1
         best, fewest = 0, np.int64(2**62)
         for bits in range(cost.shape[1]):
             total = 0
@@ -148,14 +149,14 @@ def _low_bits(values, counts, cost):
                 total += histogram[length] * cost[length, bits]
             if total < fewest:
                 best, fewest = bits, total
-        found[group] = best
+        chosen[group] = best
         start = end
-    return found
+    return chosen
 
 
-@loop
+@compile_loop
 def _lengths(values, counts, low_bits):
-    """Bits of the unary part and of the remainders, and how many values have an excess."""
+    """Returns the bits of the unary part and of the remainders, and the number of values with an excess."""
     unary = remainders = excesses = at = 0
     for group in range(len(counts)):
         shift = U(low_bits[group])
@@ -168,9 +169,9 @@ def _lengths(values, counts, low_bits):
     return unary, remainders, excesses
 
 
-@loop
+@compile_loop
 def _write(values, counts, low_bits, unary, remainders, excesses):
-    """Write the parts. unary, remainders: words, cleared, with one more than their bits need."""
+    """Writes the parts. unary, remainders: words, cleared, with one more than their bits need."""
     bit = plane_bit = start = escaped = 0
     for group in range(len(counts)):
         shift, count = U(low_bits[group]), counts[group]
@@ -188,11 +189,11 @@ def _write(values, counts, low_bits, unary, remainders, excesses):
             while at < start + count:
                 size = min(64, start + count - at)
                 if size == 64:
-                    word = ~below(values, at, np.uint32(1 << plane), np.uint32(1))
+                    word = ~mask_less_than(values, at, np.uint32(1 << plane), np.uint32(1))
                 else:
                     word = U(0)
-                    for place in range(size):
-                        word |= (U(values[at + place]) >> U(plane) & U(1)) << U(place)
+                    for offset in range(size):
+                        word |= (U(values[at + offset]) >> U(plane) & U(1)) << U(offset)
                 remainders[plane_bit >> 6] |= word << U(plane_bit & 63)
                 if plane_bit & 63:
                     remainders[(plane_bit >> 6) + 1] |= word >> U(64 - (plane_bit & 63))

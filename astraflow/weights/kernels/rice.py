@@ -1,4 +1,4 @@
-"""Rice's code: what a value takes with a number of low bits. `streams` says what it is."""
+"""Rice code: the size of values by number of low bits. `payload_codec` describes the code."""
 
 from collections.abc import Sequence
 
@@ -8,20 +8,20 @@ import numpy.typing as npt
 from astraflow.weights.kernels.base import IndexArray, ValueArray
 
 ESCAPE = 16
-"""Quotients from here on are told as this and an excess."""
+"""Quotients from here on are encoded as this and an excess."""
 MAX_LOW_BITS = 31
 MAX_VALUE = 2**32 - 1
 SAMPLED_VALUES = 1024
-"""Of each group, at least, where not all are looked at to choose its low bits."""
+"""Smallest number of values per group that are sampled to choose its low bits."""
 
 
 def sampled_every(counts: Sequence[int]) -> int:
-    """One value in how many is looked at, where all groups are large."""
+    """Returns the sampling interval of values, which is more than 1 where all groups are large."""
     return max(1, min((count for count in counts if count), default=0) // SAMPLED_VALUES)
 
 
 def bit_lengths(values: ValueArray) -> IndexArray:
-    """Binary digits of each value.
+    """Returns the number of binary digits of each value.
 
     >>> bit_lengths(np.array([0, 1, 5, 2**32 - 1], dtype=np.uint32)).tolist()
     [0, 1, 3, 32]
@@ -33,15 +33,11 @@ def bit_lengths(values: ValueArray) -> IndexArray:
 
 
 def _cost() -> npt.NDArray[np.int64]:
-    cost = np.zeros((33, MAX_LOW_BITS + 1), dtype=np.int64)
-    for length in range(33):
-        for bits in range(MAX_LOW_BITS + 1):
-            quotients = [(2**length * part // 64) >> bits for part in range(32, 64)] if length else [0] * 32
-            cost[length, bits] = sum(
-                2 * (min(quotient, ESCAPE) + 1 + bits + 32 * (quotient >= ESCAPE)) for quotient in quotients
-            )
-    return cost
+    lengths, bits = np.arange(33)[:, None, None], np.arange(MAX_LOW_BITS + 1)[:, None]
+    values = np.where(lengths > 0, (np.arange(32, 64, dtype=np.int64) << lengths) // 64, 0)
+    quotients = values >> bits
+    return np.asarray((2 * (np.minimum(quotients, ESCAPE) + 1 + bits + 32 * (quotients >= ESCAPE))).sum(axis=2))
 
 
 COST = _cost()
-"""Bits, times 64, that a value of each bit length takes with each number of low bits `[33, MAX_LOW_BITS + 1]`."""
+"""Bits, times 64, of a value of each bit length with each number of low bits `[33, MAX_LOW_BITS + 1]`."""

@@ -20,7 +20,7 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class Span(_message.Message):
-    """Who wrote a stretch of tokens, and with which weights."""
+    """Author of a stretch of tokens, and the version that wrote it."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -47,8 +47,8 @@ Global___Span: _TypeAlias = Span  # noqa: Y015
 
 @_typing.final
 class Trajectory(_message.Message):
-    """One sequence of one policy. Its arrays are in the `arrays` field of the message that carries it: an int32 token id for
-    each token of its spans, a float32 log-probability for each that the model wrote.
+    """Token sequence of one policy. Its arrays are in the `arrays` field of the message that carries it: an int32 token id
+    for each token of its spans, a float32 log-probability for each token that the model wrote.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -87,21 +87,21 @@ class Trajectory(_message.Message):
     reward: _builtins.float
     is_truncated: _builtins.bool
     prompt_text: _builtins.str
-    """For people to look at; sampled, else empty."""
+    """Texts for people, for a sample of groups; otherwise empty."""
     completion_text: _builtins.str
     answer: _builtins.str
-    """What it answered, as its reward reads it; empty when there is none."""
+    """Answer as its reward reads it; empty when there is none."""
     @_builtins.property
     def spans(self) -> _containers.RepeatedCompositeFieldContainer[Global___Span]: ...
     @_builtins.property
     def metrics(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]: ...
     @_builtins.property
     def text_ends(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Where in the texts, one after the other, each span ends, in code points; empty when they are not known."""
+        """End of each span in prompt_text + completion_text, in code points; empty when unknown."""
 
     @_builtins.property
     def span_s(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
-        """Seconds of each span, 0 where they are not known; empty without texts."""
+        """Seconds of each span, 0 where unknown; empty without texts."""
 
     def __init__(
         self,
@@ -150,7 +150,7 @@ Global___Prompt: _TypeAlias = Prompt  # noqa: Y015
 
 @_typing.final
 class Spec(_message.Message):
-    """A plug-in kind with its options: a JSON object with the key "kind"."""
+    """Plugin kind with its options: a JSON object with the key "kind"."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -174,7 +174,7 @@ Global___Spec: _TypeAlias = Spec  # noqa: Y015
 
 @_typing.final
 class LinkReport(_message.Message):
-    """What one node had over one of its links."""
+    """Statistics of one weight link of a node."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -194,7 +194,7 @@ class LinkReport(_message.Message):
     FAILURES_FIELD_NUMBER: _builtins.int
     LATEST_BYTES_FIELD_NUMBER: _builtins.int
     LATEST_FETCH_S_FIELD_NUMBER: _builtins.int
-    LATEST_BEHIND_FIELD_NUMBER: _builtins.int
+    LATEST_VERSIONS_BEHIND_FIELD_NUMBER: _builtins.int
     LATEST_CHANGED_SHARE_FIELD_NUMBER: _builtins.int
     source: _builtins.str
     """Address of the store or mirror at the other end."""
@@ -214,7 +214,7 @@ class LinkReport(_message.Message):
     failures: _builtins.int
     latest_bytes: _builtins.int
     latest_fetch_s: _builtins.float
-    latest_behind: _builtins.int
+    latest_versions_behind: _builtins.int
     latest_changed_share: _builtins.float
     def __init__(
         self,
@@ -235,12 +235,12 @@ class LinkReport(_message.Message):
         failures: _builtins.int = ...,
         latest_bytes: _builtins.int = ...,
         latest_fetch_s: _builtins.float = ...,
-        latest_behind: _builtins.int = ...,
+        latest_versions_behind: _builtins.int = ...,
         latest_changed_share: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["apply_s", b"apply_s", "decode_s", b"decode_s", "delta_bytes", b"delta_bytes", "failures", b"failures", "fetch_s", b"fetch_s", "full_bytes", b"full_bytes", "latest_behind", b"latest_behind", "latest_bytes", b"latest_bytes", "latest_changed_share", b"latest_changed_share", "latest_fetch_s", b"latest_fetch_s", "pause_s", b"pause_s", "resume_s", b"resume_s", "resumes", b"resumes", "shared_bytes", b"shared_bytes", "source", b"source", "stage_s", b"stage_s", "verify_s", b"verify_s", "versions", b"versions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["apply_s", b"apply_s", "decode_s", b"decode_s", "delta_bytes", b"delta_bytes", "failures", b"failures", "fetch_s", b"fetch_s", "full_bytes", b"full_bytes", "latest_bytes", b"latest_bytes", "latest_changed_share", b"latest_changed_share", "latest_fetch_s", b"latest_fetch_s", "latest_versions_behind", b"latest_versions_behind", "pause_s", b"pause_s", "resume_s", b"resume_s", "resumes", b"resumes", "shared_bytes", b"shared_bytes", "source", b"source", "stage_s", b"stage_s", "verify_s", b"verify_s", "versions", b"versions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -260,6 +260,7 @@ class NodeFacts(_message.Message):
     PRICE_PER_HOUR_FIELD_NUMBER: _builtins.int
     SOFTWARE_FIELD_NUMBER: _builtins.int
     RUNNING_FIELD_NUMBER: _builtins.int
+    POLICIES_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     pool: _builtins.str
     region: _builtins.str
@@ -271,6 +272,10 @@ class NodeFacts(_message.Message):
     software: _builtins.str
     @_builtins.property
     def running(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def policies(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Policies that the node serves; empty for all."""
+
     def __init__(
         self,
         *,
@@ -284,10 +289,11 @@ class NodeFacts(_message.Message):
         price_per_hour: _builtins.float = ...,
         software: _builtins.str = ...,
         running: _abc.Iterable[_builtins.str] | None = ...,
+        policies: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["capacity", b"capacity", "engine", b"engine", "hardware", b"hardware", "is_simulated", b"is_simulated", "name", b"name", "pool", b"pool", "price_per_hour", b"price_per_hour", "region", b"region", "running", b"running", "software", b"software"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["capacity", b"capacity", "engine", b"engine", "hardware", b"hardware", "is_simulated", b"is_simulated", "name", b"name", "policies", b"policies", "pool", b"pool", "price_per_hour", b"price_per_hour", "region", b"region", "running", b"running", "software", b"software"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -57,7 +57,7 @@ class HistoryRequest(_message.Message):
     LIMIT_FIELD_NUMBER: _builtins.int
     RESOLUTION_S_FIELD_NUMBER: _builtins.int
     after_sequence: _builtins.int
-    """Reports with a greater sequence only."""
+    """Only reports with a greater sequence."""
     limit: _builtins.int
     resolution_s: _builtins.int
     """1: every report of the last minutes; 60: one point a minute for the whole run; 0 is 1."""
@@ -83,7 +83,7 @@ class HistoryReply(_message.Message):
     REPORTS_FIELD_NUMBER: _builtins.int
     HAS_MORE_FIELD_NUMBER: _builtins.int
     has_more: _builtins.bool
-    """Not all fits into one reply: ask again, after the last sequence."""
+    """True if more reports follow; request them after the last sequence."""
     @_builtins.property
     def reports(self) -> _containers.RepeatedCompositeFieldContainer[Global___Report]: ...
     def __init__(
@@ -168,7 +168,7 @@ class NodeReport(_message.Message):
     FACTS_FIELD_NUMBER: _builtins.int
     STATE_FIELD_NUMBER: _builtins.int
     JOINED_AT_FIELD_NUMBER: _builtins.int
-    BEAT_AGE_S_FIELD_NUMBER: _builtins.int
+    HEARTBEAT_AGE_S_FIELD_NUMBER: _builtins.int
     LEASED_FIELD_NUMBER: _builtins.int
     EPISODES_PER_S_FIELD_NUMBER: _builtins.int
     TOKENS_PER_S_FIELD_NUMBER: _builtins.int
@@ -182,13 +182,13 @@ class NodeReport(_message.Message):
     id: _builtins.str
     state: _builtins.str
     joined_at: _builtins.float
-    beat_age_s: _builtins.float
+    heartbeat_age_s: _builtins.float
     leased: _builtins.int
     episodes_per_s: _builtins.float
     tokens_per_s: _builtins.float
     lease_expiries: _builtins.int
     cause: _builtins.str
-    """Why it drains, or left: ordered, taken; empty while it goes on, and where it does not say."""
+    """Reason for which it drains or left: requested, preempted; empty while it stays, and when unknown."""
     @_builtins.property
     def facts(self) -> _common_pb2.NodeFacts: ...
     @_builtins.property
@@ -208,7 +208,7 @@ class NodeReport(_message.Message):
         facts: _common_pb2.NodeFacts | None = ...,
         state: _builtins.str = ...,
         joined_at: _builtins.float = ...,
-        beat_age_s: _builtins.float = ...,
+        heartbeat_age_s: _builtins.float = ...,
         leased: _builtins.int = ...,
         episodes_per_s: _builtins.float = ...,
         tokens_per_s: _builtins.float = ...,
@@ -222,7 +222,7 @@ class NodeReport(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["facts", b"facts"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["beat_age_s", b"beat_age_s", "cause", b"cause", "counters", b"counters", "episodes_per_s", b"episodes_per_s", "errors", b"errors", "facts", b"facts", "gauges", b"gauges", "id", b"id", "joined_at", b"joined_at", "lease_expiries", b"lease_expiries", "leased", b"leased", "links", b"links", "state", b"state", "tokens_per_s", b"tokens_per_s", "versions", b"versions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "counters", b"counters", "episodes_per_s", b"episodes_per_s", "errors", b"errors", "facts", b"facts", "gauges", b"gauges", "heartbeat_age_s", b"heartbeat_age_s", "id", b"id", "joined_at", b"joined_at", "lease_expiries", b"lease_expiries", "leased", b"leased", "links", b"links", "state", b"state", "tokens_per_s", b"tokens_per_s", "versions", b"versions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -330,7 +330,7 @@ class FlowReport(_message.Message):
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
     @_typing.final
-    class PrefixesEntry(_message.Message):
+    class PartialRolloutsEntry(_message.Message):
         DESCRIPTOR: _descriptor.Descriptor
 
         KEY_FIELD_NUMBER: _builtins.int
@@ -361,7 +361,7 @@ class FlowReport(_message.Message):
     TASKS_RETURNED_FIELD_NUMBER: _builtins.int
     IS_PAUSED_FIELD_NUMBER: _builtins.int
     PLUGINS_FIELD_NUMBER: _builtins.int
-    PREFIXES_FIELD_NUMBER: _builtins.int
+    PARTIAL_ROLLOUTS_FIELD_NUMBER: _builtins.int
     SELECTOR_FIELD_NUMBER: _builtins.int
     FILTERS_FIELD_NUMBER: _builtins.int
     PLANNED_FIELD_NUMBER: _builtins.int
@@ -375,18 +375,18 @@ class FlowReport(_message.Message):
     tasks_returned: _builtins.int
     is_paused: _builtins.bool
     selector: _builtins.str
-    """In force, each a JSON object with `kind` and its options."""
+    """Active plugins, each a JSON object with `kind` and its options."""
     @_builtins.property
     def dropped(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]: ...
     @_builtins.property
     def episodes(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]: ...
     @_builtins.property
     def plugins(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
-        """kind.metric of selector and filters."""
+        """Metrics of selector and filters, as kind.metric."""
 
     @_builtins.property
-    def prefixes(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
-        """What became of the beginnings of episodes that nodes handed back."""
+    def partial_rollouts(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+        """Generations of handed-back tasks, by outcome."""
 
     @_builtins.property
     def filters(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
@@ -407,14 +407,14 @@ class FlowReport(_message.Message):
         tasks_returned: _builtins.int = ...,
         is_paused: _builtins.bool = ...,
         plugins: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
-        prefixes: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        partial_rollouts: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
         selector: _builtins.str = ...,
         filters: _abc.Iterable[_builtins.str] | None = ...,
         planned: _abc.Iterable[Global___PlannedPlugins] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["admitted", b"admitted", "dropped", b"dropped", "episodes", b"episodes", "filters", b"filters", "id", b"id", "is_paused", b"is_paused", "issued", b"issued", "leases_expired", b"leases_expired", "open", b"open", "planned", b"planned", "plugins", b"plugins", "prefixes", b"prefixes", "selector", b"selector", "tasks_leased", b"tasks_leased", "tasks_queued", b"tasks_queued", "tasks_returned", b"tasks_returned"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admitted", b"admitted", "dropped", b"dropped", "episodes", b"episodes", "filters", b"filters", "id", b"id", "is_paused", b"is_paused", "issued", b"issued", "leases_expired", b"leases_expired", "open", b"open", "partial_rollouts", b"partial_rollouts", "planned", b"planned", "plugins", b"plugins", "selector", b"selector", "tasks_leased", b"tasks_leased", "tasks_queued", b"tasks_queued", "tasks_returned", b"tasks_returned"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -513,7 +513,7 @@ class StreamReport(_message.Message):
     IN_BATCH_FIELD_NUMBER: _builtins.int
     TRAINED_FIELD_NUMBER: _builtins.int
     DROPPED_FIELD_NUMBER: _builtins.int
-    ISSUE_ROOM_FIELD_NUMBER: _builtins.int
+    ISSUE_HEADROOM_FIELD_NUMBER: _builtins.int
     PRODUCED_PER_S_FIELD_NUMBER: _builtins.int
     CONSUMED_PER_S_FIELD_NUMBER: _builtins.int
     STALENESS_FIELD_NUMBER: _builtins.int
@@ -542,7 +542,7 @@ class StreamReport(_message.Message):
     buffered: _builtins.int
     in_batch: _builtins.int
     trained: _builtins.int
-    issue_room: _builtins.int
+    issue_headroom: _builtins.int
     produced_per_s: _builtins.float
     consumed_per_s: _builtins.float
     steps: _builtins.int
@@ -558,7 +558,7 @@ class StreamReport(_message.Message):
     replayed: _builtins.int
     replayable: _builtins.int
     sampler: _builtins.str
-    """In force, a JSON object with `kind` and its options."""
+    """Active sampler, a JSON object with `kind` and its options."""
     @_builtins.property
     def dropped(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]: ...
     @_builtins.property
@@ -567,11 +567,11 @@ class StreamReport(_message.Message):
     def metrics(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]: ...
     @_builtins.property
     def rewards(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
-        """One a step, the latest 32, newest last."""
+        """Mean reward of the rollouts before each of the latest 32 steps, newest last."""
 
     @_builtins.property
     def plugins(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
-        """kind.metric of the sampler."""
+        """Metrics of the sampler, as kind.metric."""
 
     @_builtins.property
     def planned(self) -> _containers.RepeatedCompositeFieldContainer[Global___PlannedPlugins]: ...
@@ -587,7 +587,7 @@ class StreamReport(_message.Message):
         in_batch: _builtins.int = ...,
         trained: _builtins.int = ...,
         dropped: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
-        issue_room: _builtins.int = ...,
+        issue_headroom: _builtins.int = ...,
         produced_per_s: _builtins.float = ...,
         consumed_per_s: _builtins.float = ...,
         staleness: _abc.Mapping[_builtins.int, _builtins.int] | None = ...,
@@ -611,7 +611,7 @@ class StreamReport(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["admitted", b"admitted", "batch_groups", b"batch_groups", "buffered", b"buffered", "compute_s", b"compute_s", "consumed_per_s", b"consumed_per_s", "dropped", b"dropped", "in_batch", b"in_batch", "is_waiting", b"is_waiting", "issue_room", b"issue_room", "max_staleness", b"max_staleness", "metrics", b"metrics", "planned", b"planned", "plugins", b"plugins", "policy", b"policy", "produced_per_s", b"produced_per_s", "publish_s", b"publish_s", "redelivered", b"redelivered", "replayable", b"replayable", "replayed", b"replayed", "reward_mean", b"reward_mean", "reward_produced", b"reward_produced", "rewards", b"rewards", "sampler", b"sampler", "staleness", b"staleness", "steps", b"steps", "tokens_mean", b"tokens_mean", "trained", b"trained", "version", b"version", "wait_fraction", b"wait_fraction", "wait_s", b"wait_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admitted", b"admitted", "batch_groups", b"batch_groups", "buffered", b"buffered", "compute_s", b"compute_s", "consumed_per_s", b"consumed_per_s", "dropped", b"dropped", "in_batch", b"in_batch", "is_waiting", b"is_waiting", "issue_headroom", b"issue_headroom", "max_staleness", b"max_staleness", "metrics", b"metrics", "planned", b"planned", "plugins", b"plugins", "policy", b"policy", "produced_per_s", b"produced_per_s", "publish_s", b"publish_s", "redelivered", b"redelivered", "replayable", b"replayable", "replayed", b"replayed", "reward_mean", b"reward_mean", "reward_produced", b"reward_produced", "rewards", b"rewards", "sampler", b"sampler", "staleness", b"staleness", "steps", b"steps", "tokens_mean", b"tokens_mean", "trained", b"trained", "version", b"version", "wait_fraction", b"wait_fraction", "wait_s", b"wait_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -619,27 +619,27 @@ Global___StreamReport: _TypeAlias = StreamReport  # noqa: Y015
 
 @_typing.final
 class PlannedPlugins(_message.Message):
-    """Plug-ins that take over with the next version."""
+    """Plugins that take effect with the next version."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    SEAM_FIELD_NUMBER: _builtins.int
+    SLOT_FIELD_NUMBER: _builtins.int
     SPECS_FIELD_NUMBER: _builtins.int
     ACTOR_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
-    seam: _builtins.str
+    slot: _builtins.str
     """selector, filters or sampler."""
     actor: _builtins.str
     reason: _builtins.str
     version: _builtins.int
-    """At which they were asked for."""
+    """Version at the time of the request."""
     @_builtins.property
     def specs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     def __init__(
         self,
         *,
-        seam: _builtins.str = ...,
+        slot: _builtins.str = ...,
         specs: _abc.Iterable[_builtins.str] | None = ...,
         actor: _builtins.str = ...,
         reason: _builtins.str = ...,
@@ -647,7 +647,7 @@ class PlannedPlugins(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["actor", b"actor", "reason", b"reason", "seam", b"seam", "specs", b"specs", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["actor", b"actor", "reason", b"reason", "slot", b"slot", "specs", b"specs", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -662,14 +662,14 @@ class Event(_message.Message):
     KIND_FIELD_NUMBER: _builtins.int
     SUBJECT_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
-    FOLDED_FIELD_NUMBER: _builtins.int
+    REPEATS_FIELD_NUMBER: _builtins.int
     ordinal: _builtins.int
     at: _builtins.float
     kind: _builtins.str
     subject: _builtins.str
     message: _builtins.str
-    folded: _builtins.int
-    """Happenings of the same kind that this event stands for besides itself."""
+    repeats: _builtins.int
+    """Further occurrences of the same kind that this event stands for."""
     def __init__(
         self,
         *,
@@ -678,11 +678,11 @@ class Event(_message.Message):
         kind: _builtins.str = ...,
         subject: _builtins.str = ...,
         message: _builtins.str = ...,
-        folded: _builtins.int = ...,
+        repeats: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "folded", b"folded", "kind", b"kind", "message", b"message", "ordinal", b"ordinal", "subject", b"subject"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "kind", b"kind", "message", b"message", "ordinal", b"ordinal", "repeats", b"repeats", "subject", b"subject"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -702,13 +702,13 @@ class Report(_message.Message):
     POOLS_FIELD_NUMBER: _builtins.int
     NODES_FIELD_NUMBER: _builtins.int
     EVENTS_FIELD_NUMBER: _builtins.int
-    TROUBLES_FIELD_NUMBER: _builtins.int
+    PROBLEMS_FIELD_NUMBER: _builtins.int
     EVALUATIONS_FIELD_NUMBER: _builtins.int
     IS_DURABLE_FIELD_NUMBER: _builtins.int
     HELD_BYTES_FIELD_NUMBER: _builtins.int
     MEMORY_BYTES_FIELD_NUMBER: _builtins.int
     WEIGHTS_FIELD_NUMBER: _builtins.int
-    ADVICE_FIELD_NUMBER: _builtins.int
+    RECOMMENDATIONS_FIELD_NUMBER: _builtins.int
     COMPLETION_FIELD_NUMBER: _builtins.int
     run: _builtins.str
     sequence: _builtins.int
@@ -730,15 +730,15 @@ class Report(_message.Message):
     @_builtins.property
     def events(self) -> _containers.RepeatedCompositeFieldContainer[Global___Event]: ...
     @_builtins.property
-    def troubles(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def problems(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
     def evaluations(self) -> _containers.RepeatedCompositeFieldContainer[Global___EvaluationReport]:
-        """Of each evaluation the round that ended last, the one that runs and the one that waits."""
+        """For each evaluation, the last finished round, the running one and the waiting one."""
 
     @_builtins.property
     def weights(self) -> _containers.RepeatedCompositeFieldContainer[Global___WeightsReport]: ...
     @_builtins.property
-    def advice(self) -> _containers.RepeatedCompositeFieldContainer[Global___PoolAdvice]: ...
+    def recommendations(self) -> _containers.RepeatedCompositeFieldContainer[Global___PoolRecommendation]: ...
     @_builtins.property
     def completion(self) -> Global___Completion:
         """Absent until the stop condition is met."""
@@ -756,18 +756,18 @@ class Report(_message.Message):
         pools: _abc.Iterable[Global___PoolReport] | None = ...,
         nodes: _abc.Iterable[Global___NodeReport] | None = ...,
         events: _abc.Iterable[Global___Event] | None = ...,
-        troubles: _abc.Iterable[_builtins.str] | None = ...,
+        problems: _abc.Iterable[_builtins.str] | None = ...,
         evaluations: _abc.Iterable[Global___EvaluationReport] | None = ...,
         is_durable: _builtins.bool = ...,
         held_bytes: _builtins.int = ...,
         memory_bytes: _builtins.int = ...,
         weights: _abc.Iterable[Global___WeightsReport] | None = ...,
-        advice: _abc.Iterable[Global___PoolAdvice] | None = ...,
+        recommendations: _abc.Iterable[Global___PoolRecommendation] | None = ...,
         completion: Global___Completion | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["completion", b"completion"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["advice", b"advice", "at", b"at", "completion", b"completion", "evaluations", b"evaluations", "events", b"events", "flows", b"flows", "held_bytes", b"held_bytes", "is_durable", b"is_durable", "memory_bytes", b"memory_bytes", "nodes", b"nodes", "pools", b"pools", "run", b"run", "sequence", b"sequence", "simulated", b"simulated", "streams", b"streams", "troubles", b"troubles", "uptime_s", b"uptime_s", "weights", b"weights"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "completion", b"completion", "evaluations", b"evaluations", "events", b"events", "flows", b"flows", "held_bytes", b"held_bytes", "is_durable", b"is_durable", "memory_bytes", b"memory_bytes", "nodes", b"nodes", "pools", b"pools", "problems", b"problems", "recommendations", b"recommendations", "run", b"run", "sequence", b"sequence", "simulated", b"simulated", "streams", b"streams", "uptime_s", b"uptime_s", "weights", b"weights"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -775,7 +775,7 @@ Global___Report: _TypeAlias = Report  # noqa: Y015
 
 @_typing.final
 class Completion(_message.Message):
-    """The stop condition of a run that was met, and whether the run ended with it."""
+    """Stop condition that a run has met, and whether it ended the run."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -805,8 +805,8 @@ class Completion(_message.Message):
 Global___Completion: _TypeAlias = Completion  # noqa: Y015
 
 @_typing.final
-class PoolAdvice(_message.Message):
-    """How large one pool should be, and why."""
+class PoolRecommendation(_message.Message):
+    """Recommended size of one pool, with reasons."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -841,7 +841,7 @@ class PoolAdvice(_message.Message):
     BAND_HIGH_FIELD_NUMBER: _builtins.int
     REASONS_FIELD_NUMBER: _builtins.int
     SENTENCE_FIELD_NUMBER: _builtins.int
-    CAPPED_BY_FIELD_NUMBER: _builtins.int
+    LIMITED_BY_FIELD_NUMBER: _builtins.int
     VICTIMS_FIELD_NUMBER: _builtins.int
     INPUTS_FIELD_NUMBER: _builtins.int
     INPUT_HASH_FIELD_NUMBER: _builtins.int
@@ -863,7 +863,7 @@ class PoolAdvice(_message.Message):
     @_builtins.property
     def reasons(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
-    def capped_by(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def limited_by(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
     def victims(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -882,21 +882,21 @@ class PoolAdvice(_message.Message):
         band_high: _builtins.float = ...,
         reasons: _abc.Iterable[_builtins.str] | None = ...,
         sentence: _builtins.str = ...,
-        capped_by: _abc.Iterable[_builtins.str] | None = ...,
+        limited_by: _abc.Iterable[_builtins.str] | None = ...,
         victims: _abc.Iterable[_builtins.str] | None = ...,
         inputs: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
         input_hash: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "band_high", b"band_high", "band_low", b"band_low", "capped_by", b"capped_by", "input_hash", b"input_hash", "inputs", b"inputs", "mode", b"mode", "pending", b"pending", "policy", b"policy", "pool", b"pool", "present", b"present", "reasons", b"reasons", "sentence", b"sentence", "target", b"target", "victims", b"victims"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "band_high", b"band_high", "band_low", b"band_low", "input_hash", b"input_hash", "inputs", b"inputs", "limited_by", b"limited_by", "mode", b"mode", "pending", b"pending", "policy", b"policy", "pool", b"pool", "present", b"present", "reasons", b"reasons", "sentence", b"sentence", "target", b"target", "victims", b"victims"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___PoolAdvice: _TypeAlias = PoolAdvice  # noqa: Y015
+Global___PoolRecommendation: _TypeAlias = PoolRecommendation  # noqa: Y015
 
 @_typing.final
-class PoolTerms(_message.Message):
+class PoolConstraints(_message.Message):
     """US dollars, Unix seconds."""
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -908,13 +908,13 @@ class PoolTerms(_message.Message):
     IS_SPOT_FIELD_NUMBER: _builtins.int
     PRICE_PER_HOUR_FIELD_NUMBER: _builtins.int
     LAUNCH_DELAY_S_FIELD_NUMBER: _builtins.int
-    IS_HELD_FIELD_NUMBER: _builtins.int
+    IS_OVERRIDDEN_FIELD_NUMBER: _builtins.int
     DOLLARS_PER_HOUR_MAX_FIELD_NUMBER: _builtins.int
     DOLLARS_PER_DAY_MAX_FIELD_NUMBER: _builtins.int
     DOLLARS_PER_HOUR_FIELD_NUMBER: _builtins.int
     DOLLARS_TODAY_FIELD_NUMBER: _builtins.int
     FAILURES_FIELD_NUMBER: _builtins.int
-    SHUT_UNTIL_FIELD_NUMBER: _builtins.int
+    BREAKER_UNTIL_FIELD_NUMBER: _builtins.int
     NODES_FIELD_NUMBER: _builtins.int
     pool: _builtins.str
     mode: _builtins.str
@@ -924,15 +924,15 @@ class PoolTerms(_message.Message):
     is_spot: _builtins.bool
     price_per_hour: _builtins.float
     launch_delay_s: _builtins.float
-    is_held: _builtins.bool
+    is_overridden: _builtins.bool
     dollars_per_hour_max: _builtins.float
     dollars_per_day_max: _builtins.float
     dollars_per_hour: _builtins.float
     dollars_today: _builtins.float
     failures: _builtins.int
-    shut_until: _builtins.float
+    breaker_until: _builtins.float
     nodes: _builtins.int
-    """Machines that are there or ordered: those of dollars_per_hour."""
+    """Current plus requested nodes, whose cost is dollars_per_hour."""
     def __init__(
         self,
         *,
@@ -943,61 +943,61 @@ class PoolTerms(_message.Message):
         is_spot: _builtins.bool = ...,
         price_per_hour: _builtins.float = ...,
         launch_delay_s: _builtins.float = ...,
-        is_held: _builtins.bool = ...,
+        is_overridden: _builtins.bool = ...,
         dollars_per_hour_max: _builtins.float | None = ...,
         dollars_per_day_max: _builtins.float | None = ...,
         dollars_per_hour: _builtins.float = ...,
         dollars_today: _builtins.float = ...,
         failures: _builtins.int = ...,
-        shut_until: _builtins.float | None = ...,
+        breaker_until: _builtins.float | None = ...,
         nodes: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_dollars_per_day_max", b"_dollars_per_day_max", "_dollars_per_hour_max", b"_dollars_per_hour_max", "_shut_until", b"_shut_until", "dollars_per_day_max", b"dollars_per_day_max", "dollars_per_hour_max", b"dollars_per_hour_max", "shut_until", b"shut_until"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_breaker_until", b"_breaker_until", "_dollars_per_day_max", b"_dollars_per_day_max", "_dollars_per_hour_max", b"_dollars_per_hour_max", "breaker_until", b"breaker_until", "dollars_per_day_max", b"dollars_per_day_max", "dollars_per_hour_max", b"dollars_per_hour_max"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_dollars_per_day_max", b"_dollars_per_day_max", "_dollars_per_hour_max", b"_dollars_per_hour_max", "_shut_until", b"_shut_until", "dollars_per_day_max", b"dollars_per_day_max", "dollars_per_hour", b"dollars_per_hour", "dollars_per_hour_max", b"dollars_per_hour_max", "dollars_today", b"dollars_today", "failures", b"failures", "is_held", b"is_held", "is_spot", b"is_spot", "launch_delay_s", b"launch_delay_s", "max_nodes", b"max_nodes", "min_nodes", b"min_nodes", "mode", b"mode", "nodes", b"nodes", "pool", b"pool", "price_per_hour", b"price_per_hour", "shut_until", b"shut_until"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_breaker_until", b"_breaker_until", "_dollars_per_day_max", b"_dollars_per_day_max", "_dollars_per_hour_max", b"_dollars_per_hour_max", "breaker_until", b"breaker_until", "dollars_per_day_max", b"dollars_per_day_max", "dollars_per_hour", b"dollars_per_hour", "dollars_per_hour_max", b"dollars_per_hour_max", "dollars_today", b"dollars_today", "failures", b"failures", "is_overridden", b"is_overridden", "is_spot", b"is_spot", "launch_delay_s", b"launch_delay_s", "max_nodes", b"max_nodes", "min_nodes", b"min_nodes", "mode", b"mode", "nodes", b"nodes", "pool", b"pool", "price_per_hour", b"price_per_hour"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__breaker_until: _TypeAlias = _typing.Literal["breaker_until"]  # noqa: Y015
+    _WhichOneofArgType__breaker_until: _TypeAlias = _typing.Literal["_breaker_until", b"_breaker_until"]  # noqa: Y015
     _WhichOneofReturnType__dollars_per_day_max: _TypeAlias = _typing.Literal["dollars_per_day_max"]  # noqa: Y015
     _WhichOneofArgType__dollars_per_day_max: _TypeAlias = _typing.Literal["_dollars_per_day_max", b"_dollars_per_day_max"]  # noqa: Y015
     _WhichOneofReturnType__dollars_per_hour_max: _TypeAlias = _typing.Literal["dollars_per_hour_max"]  # noqa: Y015
     _WhichOneofArgType__dollars_per_hour_max: _TypeAlias = _typing.Literal["_dollars_per_hour_max", b"_dollars_per_hour_max"]  # noqa: Y015
-    _WhichOneofReturnType__shut_until: _TypeAlias = _typing.Literal["shut_until"]  # noqa: Y015
-    _WhichOneofArgType__shut_until: _TypeAlias = _typing.Literal["_shut_until", b"_shut_until"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__breaker_until) -> _WhichOneofReturnType__breaker_until | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__dollars_per_day_max) -> _WhichOneofReturnType__dollars_per_day_max | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__dollars_per_hour_max) -> _WhichOneofReturnType__dollars_per_hour_max | None: ...
-    @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__shut_until) -> _WhichOneofReturnType__shut_until | None: ...
 
-Global___PoolTerms: _TypeAlias = PoolTerms  # noqa: Y015
+Global___PoolConstraints: _TypeAlias = PoolConstraints  # noqa: Y015
 
 @_typing.final
-class FleetTerms(_message.Message):
+class FleetConstraints(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     POOLS_FIELD_NUMBER: _builtins.int
-    IS_KILLED_FIELD_NUMBER: _builtins.int
+    IS_KILL_SWITCH_ON_FIELD_NUMBER: _builtins.int
     DOLLARS_PER_HOUR_MAX_FIELD_NUMBER: _builtins.int
     DOLLARS_PER_DAY_MAX_FIELD_NUMBER: _builtins.int
     DOLLARS_TODAY_FIELD_NUMBER: _builtins.int
-    is_killed: _builtins.bool
+    is_kill_switch_on: _builtins.bool
     dollars_per_hour_max: _builtins.float
     dollars_per_day_max: _builtins.float
     dollars_today: _builtins.float
     @_builtins.property
-    def pools(self) -> _containers.RepeatedCompositeFieldContainer[Global___PoolTerms]: ...
+    def pools(self) -> _containers.RepeatedCompositeFieldContainer[Global___PoolConstraints]: ...
     def __init__(
         self,
         *,
-        pools: _abc.Iterable[Global___PoolTerms] | None = ...,
-        is_killed: _builtins.bool = ...,
+        pools: _abc.Iterable[Global___PoolConstraints] | None = ...,
+        is_kill_switch_on: _builtins.bool = ...,
         dollars_per_hour_max: _builtins.float | None = ...,
         dollars_per_day_max: _builtins.float | None = ...,
         dollars_today: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_dollars_per_day_max", b"_dollars_per_day_max", "_dollars_per_hour_max", b"_dollars_per_hour_max", "dollars_per_day_max", b"dollars_per_day_max", "dollars_per_hour_max", b"dollars_per_hour_max"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_dollars_per_day_max", b"_dollars_per_day_max", "_dollars_per_hour_max", b"_dollars_per_hour_max", "dollars_per_day_max", b"dollars_per_day_max", "dollars_per_hour_max", b"dollars_per_hour_max", "dollars_today", b"dollars_today", "is_killed", b"is_killed", "pools", b"pools"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_dollars_per_day_max", b"_dollars_per_day_max", "_dollars_per_hour_max", b"_dollars_per_hour_max", "dollars_per_day_max", b"dollars_per_day_max", "dollars_per_hour_max", b"dollars_per_hour_max", "dollars_today", b"dollars_today", "is_kill_switch_on", b"is_kill_switch_on", "pools", b"pools"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__dollars_per_day_max: _TypeAlias = _typing.Literal["dollars_per_day_max"]  # noqa: Y015
     _WhichOneofArgType__dollars_per_day_max: _TypeAlias = _typing.Literal["_dollars_per_day_max", b"_dollars_per_day_max"]  # noqa: Y015
@@ -1008,7 +1008,7 @@ class FleetTerms(_message.Message):
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__dollars_per_hour_max) -> _WhichOneofReturnType__dollars_per_hour_max | None: ...
 
-Global___FleetTerms: _TypeAlias = FleetTerms  # noqa: Y015
+Global___FleetConstraints: _TypeAlias = FleetConstraints  # noqa: Y015
 
 @_typing.final
 class WhatIfRequest(_message.Message):
@@ -1019,10 +1019,10 @@ class WhatIfRequest(_message.Message):
     RESOLUTION_S_FIELD_NUMBER: _builtins.int
     LIMIT_FIELD_NUMBER: _builtins.int
     options: _builtins.str
-    """JSON objects: differences to the options of the sizer, and to those of each pool."""
+    """JSON objects: overrides of the sizer's options, and of each pool's."""
     pools: _builtins.str
     resolution_s: _builtins.int
-    """1 or 60, as of the history."""
+    """1 or 60, as in HistoryRequest."""
     limit: _builtins.int
     def __init__(
         self,
@@ -1084,7 +1084,7 @@ class WhatIfReply(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-    ADVICE_FIELD_NUMBER: _builtins.int
+    RECOMMENDATIONS_FIELD_NUMBER: _builtins.int
     REPORTS_FIELD_NUMBER: _builtins.int
     BEGAN_AT_FIELD_NUMBER: _builtins.int
     ENDED_AT_FIELD_NUMBER: _builtins.int
@@ -1102,7 +1102,7 @@ class WhatIfReply(_message.Message):
     wait: _builtins.float
     recorded_wait: _builtins.float
     @_builtins.property
-    def advice(self) -> _containers.RepeatedCompositeFieldContainer[Global___PoolAdvice]: ...
+    def recommendations(self) -> _containers.RepeatedCompositeFieldContainer[Global___PoolRecommendation]: ...
     @_builtins.property
     def node_hours(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]: ...
     @_builtins.property
@@ -1110,7 +1110,7 @@ class WhatIfReply(_message.Message):
     def __init__(
         self,
         *,
-        advice: _abc.Iterable[Global___PoolAdvice] | None = ...,
+        recommendations: _abc.Iterable[Global___PoolRecommendation] | None = ...,
         reports: _builtins.int = ...,
         began_at: _builtins.float = ...,
         ended_at: _builtins.float = ...,
@@ -1123,7 +1123,7 @@ class WhatIfReply(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["advice", b"advice", "began_at", b"began_at", "dollars", b"dollars", "ended_at", b"ended_at", "node_hours", b"node_hours", "recorded_dollars", b"recorded_dollars", "recorded_node_hours", b"recorded_node_hours", "recorded_wait", b"recorded_wait", "reports", b"reports", "wait", b"wait"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["began_at", b"began_at", "dollars", b"dollars", "ended_at", b"ended_at", "node_hours", b"node_hours", "recommendations", b"recommendations", "recorded_dollars", b"recorded_dollars", "recorded_node_hours", b"recorded_node_hours", "recorded_wait", b"recorded_wait", "reports", b"reports", "wait", b"wait"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1131,7 +1131,7 @@ Global___WhatIfReply: _TypeAlias = WhatIfReply  # noqa: Y015
 
 @_typing.final
 class VersionReport(_message.Message):
-    """What publishing one version took."""
+    """Cost of publishing one version."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1180,7 +1180,7 @@ Global___VersionReport: _TypeAlias = VersionReport  # noqa: Y015
 
 @_typing.final
 class WeightsReport(_message.Message):
-    """The versions of one policy, lately published, oldest first."""
+    """Latest published versions of one policy, oldest first."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1205,7 +1205,7 @@ Global___WeightsReport: _TypeAlias = WeightsReport  # noqa: Y015
 
 @_typing.final
 class EvaluationScore(_message.Message):
-    """One figure of one policy: the mean over prompts."""
+    """One metric of one policy: the mean over prompts."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1274,12 +1274,12 @@ class EvaluationReport(_message.Message):
     SCORES_FIELD_NUMBER: _builtins.int
     ACTOR_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
-    ASKED_AT_FIELD_NUMBER: _builtins.int
+    REQUESTED_AT_FIELD_NUMBER: _builtins.int
     STARTED_AT_FIELD_NUMBER: _builtins.int
     FINISHED_AT_FIELD_NUMBER: _builtins.int
     flow: _builtins.str
     round: _builtins.int
-    """Grows over all evaluations of the run, from 1; 0 while it waits."""
+    """Counts the rounds of all evaluations of the run from 1; 0 while it waits."""
     state: _builtins.str
     """waiting, running, done, stopped."""
     done: _builtins.int
@@ -1287,11 +1287,11 @@ class EvaluationReport(_message.Message):
     total: _builtins.int
     masked: _builtins.int
     failed: _builtins.int
-    """Prompts of which every sample was masked."""
+    """Prompts whose samples were all masked."""
     actor: _builtins.str
     reason: _builtins.str
-    asked_at: _builtins.float
-    """Unix seconds, as the two below."""
+    requested_at: _builtins.float
+    """Unix seconds, like started_at and finished_at."""
     started_at: _builtins.float
     finished_at: _builtins.float
     @_builtins.property
@@ -1312,13 +1312,13 @@ class EvaluationReport(_message.Message):
         scores: _abc.Iterable[Global___EvaluationScore] | None = ...,
         actor: _builtins.str = ...,
         reason: _builtins.str = ...,
-        asked_at: _builtins.float = ...,
+        requested_at: _builtins.float = ...,
         started_at: _builtins.float | None = ...,
         finished_at: _builtins.float | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_finished_at", b"_finished_at", "_started_at", b"_started_at", "finished_at", b"finished_at", "started_at", b"started_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_finished_at", b"_finished_at", "_started_at", b"_started_at", "actor", b"actor", "asked_at", b"asked_at", "done", b"done", "failed", b"failed", "finished_at", b"finished_at", "flow", b"flow", "masked", b"masked", "reason", b"reason", "round", b"round", "scores", b"scores", "started_at", b"started_at", "state", b"state", "total", b"total", "versions", b"versions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_finished_at", b"_finished_at", "_started_at", b"_started_at", "actor", b"actor", "done", b"done", "failed", b"failed", "finished_at", b"finished_at", "flow", b"flow", "masked", b"masked", "reason", b"reason", "requested_at", b"requested_at", "round", b"round", "scores", b"scores", "started_at", b"started_at", "state", b"state", "total", b"total", "versions", b"versions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__finished_at: _TypeAlias = _typing.Literal["finished_at"]  # noqa: Y015
     _WhichOneofArgType__finished_at: _TypeAlias = _typing.Literal["_finished_at", b"_finished_at"]  # noqa: Y015
@@ -1364,7 +1364,7 @@ class EvaluateRequest(_message.Message):
     reason: _builtins.str
     @_builtins.property
     def versions(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
-        """Of the policies that are not named: the trainer's own."""
+        """Pinned versions; policies without one get the trainer's current version."""
 
     def __init__(
         self,
@@ -1468,7 +1468,7 @@ class TrajectoriesRequest(_message.Message):
     FLOW_FIELD_NUMBER: _builtins.int
     TASK_FIELD_NUMBER: _builtins.int
     NODE_FIELD_NUMBER: _builtins.int
-    FATE_FIELD_NUMBER: _builtins.int
+    OUTCOME_FIELD_NUMBER: _builtins.int
     MIN_REWARD_FIELD_NUMBER: _builtins.int
     MAX_REWARD_FIELD_NUMBER: _builtins.int
     TEXT_FIELD_NUMBER: _builtins.int
@@ -1487,18 +1487,18 @@ class TrajectoriesRequest(_message.Message):
     flow: _builtins.str
     task: _builtins.str
     node: _builtins.str
-    fate: _builtins.str
+    outcome: _builtins.str
     min_reward: _builtins.float
     max_reward: _builtins.float
     text: _builtins.str
-    """Part of prompt, completion or failure message."""
+    """Substring of prompt, completion or failure message."""
     is_truncated: _builtins.bool
     is_failed: _builtins.bool
     first_step: _builtins.int
     """Both included."""
     last_step: _builtins.int
     after: _builtins.int
-    """Entries newer than this ordinal, the oldest of them; not together with `before`."""
+    """The oldest entries newer than this ordinal; excludes `before`."""
     def __init__(
         self,
         *,
@@ -1510,7 +1510,7 @@ class TrajectoriesRequest(_message.Message):
         flow: _builtins.str = ...,
         task: _builtins.str = ...,
         node: _builtins.str = ...,
-        fate: _builtins.str = ...,
+        outcome: _builtins.str = ...,
         min_reward: _builtins.float | None = ...,
         max_reward: _builtins.float | None = ...,
         text: _builtins.str = ...,
@@ -1522,7 +1522,7 @@ class TrajectoriesRequest(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "_before", b"_before", "_first_step", b"_first_step", "_is_failed", b"_is_failed", "_is_truncated", b"_is_truncated", "_last_step", b"_last_step", "_max_reward", b"_max_reward", "_min_reward", b"_min_reward", "_step", b"_step", "after", b"after", "before", b"before", "first_step", b"first_step", "is_failed", b"is_failed", "is_truncated", b"is_truncated", "last_step", b"last_step", "max_reward", b"max_reward", "min_reward", b"min_reward", "step", b"step"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "_before", b"_before", "_first_step", b"_first_step", "_is_failed", b"_is_failed", "_is_truncated", b"_is_truncated", "_last_step", b"_last_step", "_max_reward", b"_max_reward", "_min_reward", b"_min_reward", "_step", b"_step", "after", b"after", "before", b"before", "fate", b"fate", "first_step", b"first_step", "flow", b"flow", "group", b"group", "is_failed", b"is_failed", "is_truncated", b"is_truncated", "last_step", b"last_step", "limit", b"limit", "max_reward", b"max_reward", "min_reward", b"min_reward", "node", b"node", "policy", b"policy", "step", b"step", "task", b"task", "text", b"text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "_before", b"_before", "_first_step", b"_first_step", "_is_failed", b"_is_failed", "_is_truncated", b"_is_truncated", "_last_step", b"_last_step", "_max_reward", b"_max_reward", "_min_reward", b"_min_reward", "_step", b"_step", "after", b"after", "before", b"before", "first_step", b"first_step", "flow", b"flow", "group", b"group", "is_failed", b"is_failed", "is_truncated", b"is_truncated", "last_step", b"last_step", "limit", b"limit", "max_reward", b"max_reward", "min_reward", b"min_reward", "node", b"node", "outcome", b"outcome", "policy", b"policy", "step", b"step", "task", b"task", "text", b"text"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__after: _TypeAlias = _typing.Literal["after"]  # noqa: Y015
     _WhichOneofArgType__after: _TypeAlias = _typing.Literal["_after", b"_after"]  # noqa: Y015
@@ -1595,7 +1595,7 @@ class SampledTrajectory(_message.Message):
     NODE_FIELD_NUMBER: _builtins.int
     AT_FIELD_NUMBER: _builtins.int
     STEP_FIELD_NUMBER: _builtins.int
-    FATE_FIELD_NUMBER: _builtins.int
+    OUTCOME_FIELD_NUMBER: _builtins.int
     REWARD_FIELD_NUMBER: _builtins.int
     PROMPT_TEXT_FIELD_NUMBER: _builtins.int
     COMPLETION_TEXT_FIELD_NUMBER: _builtins.int
@@ -1620,7 +1620,7 @@ class SampledTrajectory(_message.Message):
     node: _builtins.str
     at: _builtins.float
     step: _builtins.int
-    fate: _builtins.str
+    outcome: _builtins.str
     reward: _builtins.float
     prompt_text: _builtins.str
     completion_text: _builtins.str
@@ -1632,7 +1632,7 @@ class SampledTrajectory(_message.Message):
     attempt: _builtins.int
     duration_s: _builtins.float
     failure_boundary: _builtins.str
-    """Where a member without a trajectory broke; empty for all others."""
+    """Boundary of the failure of a member without a trajectory; empty for all others."""
     failure_message: _builtins.str
     @_builtins.property
     def spans(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Span]: ...
@@ -1640,11 +1640,11 @@ class SampledTrajectory(_message.Message):
     def metrics(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]: ...
     @_builtins.property
     def text_ends(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Where in prompt and completion, one after the other, each span ends, in code points."""
+        """End of each span in prompt_text + completion_text, in code points."""
 
     @_builtins.property
     def span_s(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
-        """Seconds of each span, 0 where they are not known."""
+        """Seconds of each span, 0 where unknown."""
 
     def __init__(
         self,
@@ -1657,7 +1657,7 @@ class SampledTrajectory(_message.Message):
         node: _builtins.str = ...,
         at: _builtins.float = ...,
         step: _builtins.int | None = ...,
-        fate: _builtins.str = ...,
+        outcome: _builtins.str = ...,
         reward: _builtins.float = ...,
         prompt_text: _builtins.str = ...,
         completion_text: _builtins.str = ...,
@@ -1677,7 +1677,7 @@ class SampledTrajectory(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_step", b"_step", "step", b"step"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_step", b"_step", "at", b"at", "attempt", b"attempt", "completion_text", b"completion_text", "duration_s", b"duration_s", "failure_boundary", b"failure_boundary", "failure_message", b"failure_message", "fate", b"fate", "flow", b"flow", "group", b"group", "is_truncated", b"is_truncated", "member", b"member", "metrics", b"metrics", "model_tokens", b"model_tokens", "node", b"node", "ordinal", b"ordinal", "policy", b"policy", "prompt_text", b"prompt_text", "reference_text", b"reference_text", "reward", b"reward", "span_s", b"span_s", "spans", b"spans", "step", b"step", "task", b"task", "text_ends", b"text_ends", "tokens", b"tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_step", b"_step", "at", b"at", "attempt", b"attempt", "completion_text", b"completion_text", "duration_s", b"duration_s", "failure_boundary", b"failure_boundary", "failure_message", b"failure_message", "flow", b"flow", "group", b"group", "is_truncated", b"is_truncated", "member", b"member", "metrics", b"metrics", "model_tokens", b"model_tokens", "node", b"node", "ordinal", b"ordinal", "outcome", b"outcome", "policy", b"policy", "prompt_text", b"prompt_text", "reference_text", b"reference_text", "reward", b"reward", "span_s", b"span_s", "spans", b"spans", "step", b"step", "task", b"task", "text_ends", b"text_ends", "tokens", b"tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__step: _TypeAlias = _typing.Literal["step"]  # noqa: Y015
     _WhichOneofArgType__step: _TypeAlias = _typing.Literal["_step", b"_step"]  # noqa: Y015
@@ -1716,21 +1716,21 @@ class RewardsRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     MATCHING_FIELD_NUMBER: _builtins.int
-    AT_MOST_FIELD_NUMBER: _builtins.int
-    at_most: _builtins.int
+    MAX_BINS_FIELD_NUMBER: _builtins.int
+    max_bins: _builtins.int
     @_builtins.property
     def matching(self) -> Global___TrajectoriesRequest:
-        """Its paging is left out."""
+        """Trajectories to count; the paging fields are ignored."""
 
     def __init__(
         self,
         *,
         matching: Global___TrajectoriesRequest | None = ...,
-        at_most: _builtins.int = ...,
+        max_bins: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["matching", b"matching"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["at_most", b"at_most", "matching", b"matching"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["matching", b"matching", "max_bins", b"max_bins"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1799,7 +1799,7 @@ class GroupsRequest(_message.Message):
 
     POLICY_FIELD_NUMBER: _builtins.int
     FLOW_FIELD_NUMBER: _builtins.int
-    FATE_FIELD_NUMBER: _builtins.int
+    OUTCOME_FIELD_NUMBER: _builtins.int
     STEP_FIELD_NUMBER: _builtins.int
     FIRST_STEP_FIELD_NUMBER: _builtins.int
     LAST_STEP_FIELD_NUMBER: _builtins.int
@@ -1807,7 +1807,7 @@ class GroupsRequest(_message.Message):
     LIMIT_FIELD_NUMBER: _builtins.int
     policy: _builtins.str
     flow: _builtins.str
-    fate: _builtins.str
+    outcome: _builtins.str
     step: _builtins.int
     first_step: _builtins.int
     last_step: _builtins.int
@@ -1819,7 +1819,7 @@ class GroupsRequest(_message.Message):
         *,
         policy: _builtins.str = ...,
         flow: _builtins.str = ...,
-        fate: _builtins.str = ...,
+        outcome: _builtins.str = ...,
         step: _builtins.int | None = ...,
         first_step: _builtins.int | None = ...,
         last_step: _builtins.int | None = ...,
@@ -1828,7 +1828,7 @@ class GroupsRequest(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_before", b"_before", "_first_step", b"_first_step", "_last_step", b"_last_step", "_step", b"_step", "before", b"before", "first_step", b"first_step", "last_step", b"last_step", "step", b"step"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_before", b"_before", "_first_step", b"_first_step", "_last_step", b"_last_step", "_step", b"_step", "before", b"before", "fate", b"fate", "first_step", b"first_step", "flow", b"flow", "last_step", b"last_step", "limit", b"limit", "policy", b"policy", "step", b"step"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_before", b"_before", "_first_step", b"_first_step", "_last_step", b"_last_step", "_step", b"_step", "before", b"before", "first_step", b"first_step", "flow", b"flow", "last_step", b"last_step", "limit", b"limit", "outcome", b"outcome", "policy", b"policy", "step", b"step"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__before: _TypeAlias = _typing.Literal["before"]  # noqa: Y015
     _WhichOneofArgType__before: _TypeAlias = _typing.Literal["_before", b"_before"]  # noqa: Y015
@@ -1859,7 +1859,7 @@ class SampledGroup(_message.Message):
     ORDINAL_FIELD_NUMBER: _builtins.int
     AT_FIELD_NUMBER: _builtins.int
     STEP_FIELD_NUMBER: _builtins.int
-    FATE_FIELD_NUMBER: _builtins.int
+    OUTCOME_FIELD_NUMBER: _builtins.int
     TRAJECTORIES_FIELD_NUMBER: _builtins.int
     FAILED_FIELD_NUMBER: _builtins.int
     TRUNCATED_FIELD_NUMBER: _builtins.int
@@ -1870,10 +1870,10 @@ class SampledGroup(_message.Message):
     policy: _builtins.str
     flow: _builtins.str
     ordinal: _builtins.int
-    """Of its newest trajectory."""
+    """Ordinal of its newest trajectory."""
     at: _builtins.float
     step: _builtins.int
-    fate: _builtins.str
+    outcome: _builtins.str
     trajectories: _builtins.int
     failed: _builtins.int
     truncated: _builtins.int
@@ -1889,7 +1889,7 @@ class SampledGroup(_message.Message):
         ordinal: _builtins.int = ...,
         at: _builtins.float = ...,
         step: _builtins.int | None = ...,
-        fate: _builtins.str = ...,
+        outcome: _builtins.str = ...,
         trajectories: _builtins.int = ...,
         failed: _builtins.int = ...,
         truncated: _builtins.int = ...,
@@ -1899,7 +1899,7 @@ class SampledGroup(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_reward_max", b"_reward_max", "_reward_mean", b"_reward_mean", "_reward_min", b"_reward_min", "_step", b"_step", "reward_max", b"reward_max", "reward_mean", b"reward_mean", "reward_min", b"reward_min", "step", b"step"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_reward_max", b"_reward_max", "_reward_mean", b"_reward_mean", "_reward_min", b"_reward_min", "_step", b"_step", "at", b"at", "failed", b"failed", "fate", b"fate", "flow", b"flow", "group", b"group", "ordinal", b"ordinal", "policy", b"policy", "reward_max", b"reward_max", "reward_mean", b"reward_mean", "reward_min", b"reward_min", "step", b"step", "trajectories", b"trajectories", "truncated", b"truncated"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_reward_max", b"_reward_max", "_reward_mean", b"_reward_mean", "_reward_min", b"_reward_min", "_step", b"_step", "at", b"at", "failed", b"failed", "flow", b"flow", "group", b"group", "ordinal", b"ordinal", "outcome", b"outcome", "policy", b"policy", "reward_max", b"reward_max", "reward_mean", b"reward_mean", "reward_min", b"reward_min", "step", b"step", "trajectories", b"trajectories", "truncated", b"truncated"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__reward_max: _TypeAlias = _typing.Literal["reward_max"]  # noqa: Y015
     _WhichOneofArgType__reward_max: _TypeAlias = _typing.Literal["_reward_max", b"_reward_max"]  # noqa: Y015
@@ -1957,7 +1957,7 @@ class EventsRequest(_message.Message):
     limit: _builtins.int
     subject: _builtins.str
     text: _builtins.str
-    """Part of subject or message."""
+    """Substring of subject or message."""
     @_builtins.property
     def kinds(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Any of these; all when empty."""
@@ -2016,7 +2016,7 @@ class DrainNodeRequest(_message.Message):
     actor: _builtins.str
     reason: _builtins.str
     deadline_s: _builtins.float
-    """The node is to be gone by then: what has not ended is handed back with what was written so far. 0 for no limit."""
+    """Seconds until the node must leave and hand back unfinished tasks with their generations; 0 for no limit."""
     def __init__(
         self,
         *,
@@ -2063,8 +2063,8 @@ Global___PauseFlowRequest: _TypeAlias = PauseFlowRequest  # noqa: Y015
 
 @_typing.final
 class ChangePluginsRequest(_message.Message):
-    """Of a flow selector and filters, of a policy the sampler; each a JSON object with `kind` and its options. What is absent
-    stays as it is.
+    """New plugins: selector and filters of a flow, or sampler of a policy; each a JSON object with `kind` and its options.
+    Absent fields leave their slot unchanged.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -2163,7 +2163,7 @@ Global___ControlReply: _TypeAlias = ControlReply  # noqa: Y015
 
 @_typing.final
 class MintJoinTokenRequest(_message.Message):
-    """Access: join tokens and what came of them."""
+    """Access: join tokens and credentials."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -2174,23 +2174,25 @@ class MintJoinTokenRequest(_message.Message):
     ACTOR_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     IS_REUSABLE_FIELD_NUMBER: _builtins.int
-    MOST_USES_FIELD_NUMBER: _builtins.int
+    MAX_USES_FIELD_NUMBER: _builtins.int
     role: _builtins.str
     """node, trainer, viewer, operator or agent."""
     pool: _builtins.str
-    """Of a node: the pool it joins. Needed."""
+    """For a node, the pool that it joins. Required."""
     name: _builtins.str
-    """Of a trainer: its policy. Of people and services: their name. Of a node: the only name it may take; any when empty."""
+    """For a trainer, its policy. For people and services, their name. For a node, the only name it may use; empty for
+    any.
+    """
     valid_s: _builtins.float
-    """Lifetime in seconds; 0 for the default. A single-use token: at most a day, 15 minutes by default. A reusable one: at
-    most 30 days, 7 days by default.
+    """Lifetime in seconds; 0 for the default. A single-use token: at most a day, 15 minutes by default. A reusable one:
+    at most 30 days, 7 days by default.
     """
     actor: _builtins.str
     reason: _builtins.str
     is_reusable: _builtins.bool
-    """Nodes of `pool` exchange it any number of times until it expires or is revoked. For the role node, without a name."""
-    most_uses: _builtins.int
-    """Of a reusable token: exchanges after which it is refused; 0 for no limit."""
+    """Any number of nodes of `pool` may exchange it until it expires or is revoked. For the role node, without a name."""
+    max_uses: _builtins.int
+    """For a reusable token, exchanges after which it is refused; 0 for no limit."""
     def __init__(
         self,
         *,
@@ -2201,11 +2203,11 @@ class MintJoinTokenRequest(_message.Message):
         actor: _builtins.str = ...,
         reason: _builtins.str = ...,
         is_reusable: _builtins.bool = ...,
-        most_uses: _builtins.int = ...,
+        max_uses: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["actor", b"actor", "is_reusable", b"is_reusable", "most_uses", b"most_uses", "name", b"name", "pool", b"pool", "reason", b"reason", "role", b"role", "valid_s", b"valid_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["actor", b"actor", "is_reusable", b"is_reusable", "max_uses", b"max_uses", "name", b"name", "pool", b"pool", "reason", b"reason", "role", b"role", "valid_s", b"valid_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2222,11 +2224,11 @@ class MintJoinTokenReply(_message.Message):
     token: _builtins.str
     """A secret: exchanged for one credential, or for one per exchange if it is reusable."""
     id: _builtins.str
-    """What events and revocations call it."""
+    """Identifier of the token in events and revocations."""
     expires_at: _builtins.float
     """Unix seconds."""
     port: _builtins.int
-    """Where to join, on the host of this service."""
+    """Port to join on, on the host of this service."""
     def __init__(
         self,
         *,
@@ -2289,18 +2291,18 @@ class KnownJoinToken(_message.Message):
     EXPIRES_AT_FIELD_NUMBER: _builtins.int
     IS_REUSABLE_FIELD_NUMBER: _builtins.int
     USES_FIELD_NUMBER: _builtins.int
-    MOST_USES_FIELD_NUMBER: _builtins.int
+    MAX_USES_FIELD_NUMBER: _builtins.int
     STATE_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     role: _builtins.str
-    """What its holder becomes."""
+    """Role that its holder gets."""
     name: _builtins.str
     pool: _builtins.str
     expires_at: _builtins.float
     """Unix seconds."""
     is_reusable: _builtins.bool
     uses: _builtins.int
-    most_uses: _builtins.int
+    max_uses: _builtins.int
     """0 for no limit."""
     state: _builtins.str
     """minted, used or revoked."""
@@ -2314,12 +2316,12 @@ class KnownJoinToken(_message.Message):
         expires_at: _builtins.float = ...,
         is_reusable: _builtins.bool = ...,
         uses: _builtins.int = ...,
-        most_uses: _builtins.int = ...,
+        max_uses: _builtins.int = ...,
         state: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["expires_at", b"expires_at", "id", b"id", "is_reusable", b"is_reusable", "most_uses", b"most_uses", "name", b"name", "pool", b"pool", "role", b"role", "state", b"state", "uses", b"uses"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["expires_at", b"expires_at", "id", b"id", "is_reusable", b"is_reusable", "max_uses", b"max_uses", "name", b"name", "pool", b"pool", "role", b"role", "state", b"state", "uses", b"uses"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2327,7 +2329,9 @@ Global___KnownJoinToken: _TypeAlias = KnownJoinToken  # noqa: Y015
 
 @_typing.final
 class RevokeJoinTokenRequest(_message.Message):
-    """Of a reusable token: every credential that came from it is revoked too, and what its nodes lease returns at once."""
+    """For a reusable token, revokes every credential that it was exchanged for, too; their nodes' leases are returned at
+    once.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -2361,7 +2365,7 @@ class RevokeCredentialRequest(_message.Message):
     ACTOR_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     role: _builtins.str
-    """Whose: every credential of this role and name, and what a node leases returns at once."""
+    """Revokes every credential of this role and name; a node's leases are returned at once."""
     name: _builtins.str
     actor: _builtins.str
     reason: _builtins.str

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class ControlPlaneStub:
-    """Watches and steers a run. Served by dataflow, never on the path of data or weights.
+    """Observes and controls a run. Served by dataflow, never on the path of data or weights.
     """
 
     def __init__(self, channel):
@@ -120,9 +120,9 @@ class ControlPlaneStub:
                 request_serializer=control__plane__pb2.RevokeCredentialRequest.SerializeToString,
                 response_deserializer=control__plane__pb2.ControlReply.FromString,
                 _registered_method=True)
-        self.TellTerms = channel.unary_unary(
-                '/astraflow.v1.ControlPlane/TellTerms',
-                request_serializer=control__plane__pb2.FleetTerms.SerializeToString,
+        self.ReportFleetConstraints = channel.unary_unary(
+                '/astraflow.v1.ControlPlane/ReportFleetConstraints',
+                request_serializer=control__plane__pb2.FleetConstraints.SerializeToString,
                 response_deserializer=control__plane__pb2.ControlReply.FromString,
                 _registered_method=True)
         self.WhatIf = channel.unary_unary(
@@ -133,7 +133,7 @@ class ControlPlaneStub:
 
 
 class ControlPlaneServicer:
-    """Watches and steers a run. Served by dataflow, never on the path of data or weights.
+    """Observes and controls a run. Served by dataflow, never on the path of data or weights.
     """
 
     def GetReport(self, request, context):
@@ -143,21 +143,21 @@ class ControlPlaneServicer:
         raise NotImplementedError('Method not implemented!')
 
     def WatchReport(self, request, context):
-        """One a second, beginning with the latest.
+        """Streams one report a second, beginning with the latest.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def History(self, request, context):
-        """Points of the history, oldest first.
+        """Returns recorded reports, oldest first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Trajectories(self, request, context):
-        """Sampled trajectories, their groups, and events, newest first.
+        """Return sampled trajectories, their groups, and events, newest first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -170,7 +170,7 @@ class ControlPlaneServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Rewards(self, request, context):
-        """How the rewards of sampled trajectories are spread.
+        """Returns the reward histogram of sampled trajectories.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -202,35 +202,35 @@ class ControlPlaneServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Evaluations(self, request, context):
-        """Rounds that ended or run, newest first.
+        """Returns running and finished rounds, newest first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def StopEvaluation(self, request, context):
-        """Ends the round that runs, and forgets the one that waits.
+        """Stops the running round and drops the waiting one.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ChangePlugins(self, request, context):
-        """Other data algorithms from the next version on, without a restart.
+        """Changes data algorithm plugins from the next version on, without a restart.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def MintJoinToken(self, request, context):
-        """Who may join: see the end of this file.
+        """Access: see the end of this file.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def JoinTokens(self, request, context):
-        """The join tokens that have not expired, newest last, without the tokens themselves.
+        """Returns the unexpired join tokens, newest last, without their secrets.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -248,16 +248,16 @@ class ControlPlaneServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def TellTerms(self, request, context):
-        """What the sizer would have advised over the kept reports, under other bounds and options.
-        What the fleet service may and would do now: advice keeps to it as long as it is told again, within a minute.
+    def ReportFleetConstraints(self, request, context):
+        """Reports the fleet service's current limits to the sizer; must be repeated within a minute.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WhatIf(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Replays the sizer over the recorded reports with other bounds and options.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -350,9 +350,9 @@ def add_ControlPlaneServicer_to_server(servicer, server):
                     request_deserializer=control__plane__pb2.RevokeCredentialRequest.FromString,
                     response_serializer=control__plane__pb2.ControlReply.SerializeToString,
             ),
-            'TellTerms': grpc.unary_unary_rpc_method_handler(
-                    servicer.TellTerms,
-                    request_deserializer=control__plane__pb2.FleetTerms.FromString,
+            'ReportFleetConstraints': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReportFleetConstraints,
+                    request_deserializer=control__plane__pb2.FleetConstraints.FromString,
                     response_serializer=control__plane__pb2.ControlReply.SerializeToString,
             ),
             'WhatIf': grpc.unary_unary_rpc_method_handler(
@@ -369,7 +369,7 @@ def add_ControlPlaneServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ControlPlane:
-    """Watches and steers a run. Served by dataflow, never on the path of data or weights.
+    """Observes and controls a run. Served by dataflow, never on the path of data or weights.
     """
 
     @staticmethod
@@ -832,7 +832,7 @@ class ControlPlane:
             _registered_method=True)
 
     @staticmethod
-    def TellTerms(request,
+    def ReportFleetConstraints(request,
             target,
             options=(),
             channel_credentials=None,
@@ -845,8 +845,8 @@ class ControlPlane:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/astraflow.v1.ControlPlane/TellTerms',
-            control__plane__pb2.FleetTerms.SerializeToString,
+            '/astraflow.v1.ControlPlane/ReportFleetConstraints',
+            control__plane__pb2.FleetConstraints.SerializeToString,
             control__plane__pb2.ControlReply.FromString,
             options,
             channel_credentials,

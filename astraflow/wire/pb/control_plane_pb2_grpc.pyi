@@ -13,44 +13,43 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class ControlPlaneStub:
-    """Watches and steers a run. Served by dataflow, never on the path of data or weights."""
+    """Observes and controls a run. Served by dataflow, never on the path of data or weights."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetReport: _aio.UnaryUnaryMultiCallable[_control_plane_pb2.GetReportRequest, _control_plane_pb2.Report]
     WatchReport: _aio.UnaryStreamMultiCallable[_control_plane_pb2.WatchReportRequest, _control_plane_pb2.Report]
-    """One a second, beginning with the latest."""
+    """Streams one report a second, beginning with the latest."""
     History: _aio.UnaryUnaryMultiCallable[_control_plane_pb2.HistoryRequest, _control_plane_pb2.HistoryReply]
-    """Points of the history, oldest first."""
+    """Returns recorded reports, oldest first."""
     Trajectories: _aio.UnaryUnaryMultiCallable[_control_plane_pb2.TrajectoriesRequest, _control_plane_pb2.TrajectoriesReply]
-    """Sampled trajectories, their groups, and events, newest first."""
+    """Return sampled trajectories, their groups, and events, newest first."""
     Groups: _aio.UnaryUnaryMultiCallable[_control_plane_pb2.GroupsRequest, _control_plane_pb2.GroupsReply]
     Rewards: _aio.UnaryUnaryMultiCallable[_control_plane_pb2.RewardsRequest, _control_plane_pb2.RewardsReply]
-    """How the rewards of sampled trajectories are spread."""
+    """Returns the reward histogram of sampled trajectories."""
     Events: _aio.UnaryUnaryMultiCallable[_control_plane_pb2.EventsRequest, _control_plane_pb2.EventsReply]
     DrainNode: _aio.UnaryUnaryMultiCallable[_control_plane_pb2.DrainNodeRequest, _control_plane_pb2.ControlReply]
     PauseFlow: _aio.UnaryUnaryMultiCallable[_control_plane_pb2.PauseFlowRequest, _control_plane_pb2.ControlReply]
     Evaluate: _aio.UnaryUnaryMultiCallable[_control_plane_pb2.EvaluateRequest, _control_plane_pb2.EvaluationReport]
     """Begins a round of an evaluation; returns it."""
     Evaluations: _aio.UnaryUnaryMultiCallable[_control_plane_pb2.EvaluationsRequest, _control_plane_pb2.EvaluationsReply]
-    """Rounds that ended or run, newest first."""
+    """Returns running and finished rounds, newest first."""
     StopEvaluation: _aio.UnaryUnaryMultiCallable[_control_plane_pb2.StopEvaluationRequest, _control_plane_pb2.ControlReply]
-    """Ends the round that runs, and forgets the one that waits."""
+    """Stops the running round and drops the waiting one."""
     ChangePlugins: _aio.UnaryUnaryMultiCallable[_control_plane_pb2.ChangePluginsRequest, _control_plane_pb2.ControlReply]
-    """Other data algorithms from the next version on, without a restart."""
+    """Changes data algorithm plugins from the next version on, without a restart."""
     MintJoinToken: _aio.UnaryUnaryMultiCallable[_control_plane_pb2.MintJoinTokenRequest, _control_plane_pb2.MintJoinTokenReply]
-    """Who may join: see the end of this file."""
+    """Access: see the end of this file."""
     JoinTokens: _aio.UnaryUnaryMultiCallable[_control_plane_pb2.JoinTokensRequest, _control_plane_pb2.JoinTokensReply]
-    """The join tokens that have not expired, newest last, without the tokens themselves."""
+    """Returns the unexpired join tokens, newest last, without their secrets."""
     RevokeJoinToken: _aio.UnaryUnaryMultiCallable[_control_plane_pb2.RevokeJoinTokenRequest, _control_plane_pb2.ControlReply]
     RevokeCredential: _aio.UnaryUnaryMultiCallable[_control_plane_pb2.RevokeCredentialRequest, _control_plane_pb2.ControlReply]
-    TellTerms: _aio.UnaryUnaryMultiCallable[_control_plane_pb2.FleetTerms, _control_plane_pb2.ControlReply]
-    """What the sizer would have advised over the kept reports, under other bounds and options.
-    What the fleet service may and would do now: advice keeps to it as long as it is told again, within a minute.
-    """
+    ReportFleetConstraints: _aio.UnaryUnaryMultiCallable[_control_plane_pb2.FleetConstraints, _control_plane_pb2.ControlReply]
+    """Reports the fleet service's current limits to the sizer; must be repeated within a minute."""
     WhatIf: _aio.UnaryUnaryMultiCallable[_control_plane_pb2.WhatIfRequest, _control_plane_pb2.WhatIfReply]
+    """Replays the sizer over the recorded reports with other bounds and options."""
 
 class ControlPlaneServicer(metaclass=_abc_1.ABCMeta):
-    """Watches and steers a run. Served by dataflow, never on the path of data or weights."""
+    """Observes and controls a run. Served by dataflow, never on the path of data or weights."""
 
     @_abc_1.abstractmethod
     def GetReport(
@@ -65,7 +64,7 @@ class ControlPlaneServicer(metaclass=_abc_1.ABCMeta):
         request: _control_plane_pb2.WatchReportRequest,
         context: _aio.ServicerContext[_control_plane_pb2.WatchReportRequest, _abc.AsyncIterator[_control_plane_pb2.Report]],
     ) -> _abc.AsyncIterator[_control_plane_pb2.Report]:
-        """One a second, beginning with the latest."""
+        """Streams one report a second, beginning with the latest."""
 
     @_abc_1.abstractmethod
     def History(
@@ -73,7 +72,7 @@ class ControlPlaneServicer(metaclass=_abc_1.ABCMeta):
         request: _control_plane_pb2.HistoryRequest,
         context: _aio.ServicerContext[_control_plane_pb2.HistoryRequest, _abc.Awaitable[_control_plane_pb2.HistoryReply]],
     ) -> _abc.Awaitable[_control_plane_pb2.HistoryReply]:
-        """Points of the history, oldest first."""
+        """Returns recorded reports, oldest first."""
 
     @_abc_1.abstractmethod
     def Trajectories(
@@ -81,7 +80,7 @@ class ControlPlaneServicer(metaclass=_abc_1.ABCMeta):
         request: _control_plane_pb2.TrajectoriesRequest,
         context: _aio.ServicerContext[_control_plane_pb2.TrajectoriesRequest, _abc.Awaitable[_control_plane_pb2.TrajectoriesReply]],
     ) -> _abc.Awaitable[_control_plane_pb2.TrajectoriesReply]:
-        """Sampled trajectories, their groups, and events, newest first."""
+        """Return sampled trajectories, their groups, and events, newest first."""
 
     @_abc_1.abstractmethod
     def Groups(
@@ -96,7 +95,7 @@ class ControlPlaneServicer(metaclass=_abc_1.ABCMeta):
         request: _control_plane_pb2.RewardsRequest,
         context: _aio.ServicerContext[_control_plane_pb2.RewardsRequest, _abc.Awaitable[_control_plane_pb2.RewardsReply]],
     ) -> _abc.Awaitable[_control_plane_pb2.RewardsReply]:
-        """How the rewards of sampled trajectories are spread."""
+        """Returns the reward histogram of sampled trajectories."""
 
     @_abc_1.abstractmethod
     def Events(
@@ -133,7 +132,7 @@ class ControlPlaneServicer(metaclass=_abc_1.ABCMeta):
         request: _control_plane_pb2.EvaluationsRequest,
         context: _aio.ServicerContext[_control_plane_pb2.EvaluationsRequest, _abc.Awaitable[_control_plane_pb2.EvaluationsReply]],
     ) -> _abc.Awaitable[_control_plane_pb2.EvaluationsReply]:
-        """Rounds that ended or run, newest first."""
+        """Returns running and finished rounds, newest first."""
 
     @_abc_1.abstractmethod
     def StopEvaluation(
@@ -141,7 +140,7 @@ class ControlPlaneServicer(metaclass=_abc_1.ABCMeta):
         request: _control_plane_pb2.StopEvaluationRequest,
         context: _aio.ServicerContext[_control_plane_pb2.StopEvaluationRequest, _abc.Awaitable[_control_plane_pb2.ControlReply]],
     ) -> _abc.Awaitable[_control_plane_pb2.ControlReply]:
-        """Ends the round that runs, and forgets the one that waits."""
+        """Stops the running round and drops the waiting one."""
 
     @_abc_1.abstractmethod
     def ChangePlugins(
@@ -149,7 +148,7 @@ class ControlPlaneServicer(metaclass=_abc_1.ABCMeta):
         request: _control_plane_pb2.ChangePluginsRequest,
         context: _aio.ServicerContext[_control_plane_pb2.ChangePluginsRequest, _abc.Awaitable[_control_plane_pb2.ControlReply]],
     ) -> _abc.Awaitable[_control_plane_pb2.ControlReply]:
-        """Other data algorithms from the next version on, without a restart."""
+        """Changes data algorithm plugins from the next version on, without a restart."""
 
     @_abc_1.abstractmethod
     def MintJoinToken(
@@ -157,7 +156,7 @@ class ControlPlaneServicer(metaclass=_abc_1.ABCMeta):
         request: _control_plane_pb2.MintJoinTokenRequest,
         context: _aio.ServicerContext[_control_plane_pb2.MintJoinTokenRequest, _abc.Awaitable[_control_plane_pb2.MintJoinTokenReply]],
     ) -> _abc.Awaitable[_control_plane_pb2.MintJoinTokenReply]:
-        """Who may join: see the end of this file."""
+        """Access: see the end of this file."""
 
     @_abc_1.abstractmethod
     def JoinTokens(
@@ -165,7 +164,7 @@ class ControlPlaneServicer(metaclass=_abc_1.ABCMeta):
         request: _control_plane_pb2.JoinTokensRequest,
         context: _aio.ServicerContext[_control_plane_pb2.JoinTokensRequest, _abc.Awaitable[_control_plane_pb2.JoinTokensReply]],
     ) -> _abc.Awaitable[_control_plane_pb2.JoinTokensReply]:
-        """The join tokens that have not expired, newest last, without the tokens themselves."""
+        """Returns the unexpired join tokens, newest last, without their secrets."""
 
     @_abc_1.abstractmethod
     def RevokeJoinToken(
@@ -182,20 +181,19 @@ class ControlPlaneServicer(metaclass=_abc_1.ABCMeta):
     ) -> _abc.Awaitable[_control_plane_pb2.ControlReply]: ...
 
     @_abc_1.abstractmethod
-    def TellTerms(
+    def ReportFleetConstraints(
         self,
-        request: _control_plane_pb2.FleetTerms,
-        context: _aio.ServicerContext[_control_plane_pb2.FleetTerms, _abc.Awaitable[_control_plane_pb2.ControlReply]],
+        request: _control_plane_pb2.FleetConstraints,
+        context: _aio.ServicerContext[_control_plane_pb2.FleetConstraints, _abc.Awaitable[_control_plane_pb2.ControlReply]],
     ) -> _abc.Awaitable[_control_plane_pb2.ControlReply]:
-        """What the sizer would have advised over the kept reports, under other bounds and options.
-        What the fleet service may and would do now: advice keeps to it as long as it is told again, within a minute.
-        """
+        """Reports the fleet service's current limits to the sizer; must be repeated within a minute."""
 
     @_abc_1.abstractmethod
     def WhatIf(
         self,
         request: _control_plane_pb2.WhatIfRequest,
         context: _aio.ServicerContext[_control_plane_pb2.WhatIfRequest, _abc.Awaitable[_control_plane_pb2.WhatIfReply]],
-    ) -> _abc.Awaitable[_control_plane_pb2.WhatIfReply]: ...
+    ) -> _abc.Awaitable[_control_plane_pb2.WhatIfReply]:
+        """Replays the sizer over the recorded reports with other bounds and options."""
 
 def add_ControlPlaneServicer_to_server(servicer: ControlPlaneServicer, server: _aio.Server) -> None: ...

@@ -25,43 +25,49 @@ class JoinReply(_message.Message):
 
     NODE_FIELD_NUMBER: _builtins.int
     LEASE_S_FIELD_NUMBER: _builtins.int
-    BEAT_S_FIELD_NUMBER: _builtins.int
+    HEARTBEAT_S_FIELD_NUMBER: _builtins.int
     RUN_FIELD_NUMBER: _builtins.int
     WEIGHTS_ADDRESS_FIELD_NUMBER: _builtins.int
     FLOWS_FIELD_NUMBER: _builtins.int
     POLICIES_FIELD_NUMBER: _builtins.int
     ENGINE_JSON_FIELD_NUMBER: _builtins.int
     WEIGHTS_KEY_FIELD_NUMBER: _builtins.int
+    ENGINES_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     lease_s: _builtins.float
-    beat_s: _builtins.float
+    heartbeat_s: _builtins.float
     run: _builtins.str
     weights_address: _builtins.str
     engine_json: _builtins.str
     weights_key: _builtins.bytes
-    """Ed25519 public key, 32 bytes, that signs the run's versions; empty when it does not sign."""
+    """Ed25519 public key, 32 bytes, that verifies the run's versions; empty when the run does not sign."""
     @_builtins.property
     def flows(self) -> _containers.RepeatedCompositeFieldContainer[Global___FlowSpec]:
-        """workflow and reward of each flow; model of each policy."""
+        """Workflow and reward of each flow; model of each policy."""
 
     @_builtins.property
     def policies(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Spec]: ...
+    @_builtins.property
+    def engines(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Spec]:
+        """Engines of single policies, instead of engine_json."""
+
     def __init__(
         self,
         *,
         node: _builtins.str = ...,
         lease_s: _builtins.float = ...,
-        beat_s: _builtins.float = ...,
+        heartbeat_s: _builtins.float = ...,
         run: _builtins.str = ...,
         weights_address: _builtins.str = ...,
         flows: _abc.Iterable[Global___FlowSpec] | None = ...,
         policies: _abc.Iterable[_common_pb2.Spec] | None = ...,
         engine_json: _builtins.str = ...,
         weights_key: _builtins.bytes = ...,
+        engines: _abc.Iterable[_common_pb2.Spec] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["beat_s", b"beat_s", "engine_json", b"engine_json", "flows", b"flows", "lease_s", b"lease_s", "node", b"node", "policies", b"policies", "run", b"run", "weights_address", b"weights_address", "weights_key", b"weights_key"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["engine_json", b"engine_json", "engines", b"engines", "flows", b"flows", "heartbeat_s", b"heartbeat_s", "lease_s", b"lease_s", "node", b"node", "policies", b"policies", "run", b"run", "weights_address", b"weights_address", "weights_key", b"weights_key"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -79,7 +85,7 @@ class FlowSpec(_message.Message):
     workflow_json: _builtins.str
     reward_json: _builtins.str
     evaluation_share: _builtins.float
-    """For an evaluation only: the largest share of a node's capacity that it takes."""
+    """For an evaluation, the largest share of a node's capacity that it uses; absent for a flow that is trained on."""
     def __init__(
         self,
         *,
@@ -131,10 +137,10 @@ class LeaseRequest(_message.Message):
     capacity: _builtins.int
     wait_s: _builtins.float
     evaluation_capacity: _builtins.int
-    """Evaluation tasks that the node takes at once, those it holds included; 0 for none."""
+    """Concurrent evaluation tasks of the node, current ones included; 0 for none."""
     @_builtins.property
     def versions(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
-        """What the node serves now: tasks that would be too old by the time they are trained are not begun with it."""
+        """Versions that the node serves; tasks that would be too stale when trained are not issued for them."""
 
     def __init__(
         self,
@@ -213,7 +219,7 @@ class Task(_message.Message):
     ATTEMPT_FIELD_NUMBER: _builtins.int
     PROMPT_FIELD_NUMBER: _builtins.int
     PINNED_FIELD_NUMBER: _builtins.int
-    RESUME_FIELD_NUMBER: _builtins.int
+    RESUME_FROM_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     group: _builtins.str
     flow: _builtins.str
@@ -223,11 +229,11 @@ class Task(_message.Message):
     """Index into LeaseReply.prompts."""
     @_builtins.property
     def pinned(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
-        """Versions that must write every token, by policy; empty for training: the newest the node has."""
+        """Versions that must write every token, by policy; empty for training, which uses the node's newest."""
 
     @_builtins.property
-    def resume(self) -> _containers.RepeatedCompositeFieldContainer[Global___Recorded]:
-        """What an earlier node wrote and handed back."""
+    def resume_from(self) -> _containers.RepeatedCompositeFieldContainer[Global___RecordedGeneration]:
+        """Generations of an earlier node that handed the task back."""
 
     def __init__(
         self,
@@ -239,19 +245,19 @@ class Task(_message.Message):
         attempt: _builtins.int = ...,
         prompt: _builtins.int = ...,
         pinned: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
-        resume: _abc.Iterable[Global___Recorded] | None = ...,
+        resume_from: _abc.Iterable[Global___RecordedGeneration] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "flow", b"flow", "group", b"group", "id", b"id", "member", b"member", "pinned", b"pinned", "prompt", b"prompt", "resume", b"resume"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "flow", b"flow", "group", b"group", "id", b"id", "member", b"member", "pinned", b"pinned", "prompt", b"prompt", "resume_from", b"resume_from"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Task: _TypeAlias = Task  # noqa: Y015
 
 @_typing.final
-class Recorded(_message.Message):
-    """What a policy wrote for one request of an episode."""
+class RecordedGeneration(_message.Message):
+    """A policy's output for one request of an episode."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -263,16 +269,16 @@ class Recorded(_message.Message):
     FINISH_FIELD_NUMBER: _builtins.int
     policy: _builtins.str
     request: _builtins.bytes
-    """Digest of policy, prompt tokens and sampling."""
+    """Digest of policy, prompt tokens and sampling parameters."""
     tokens: _builtins.bytes
     """int32, little-endian."""
     logprobs: _builtins.bytes
     """float32, little-endian, one for each token."""
     finish: _builtins.str
-    """stop, length, or abort for an answer that was only begun."""
+    """stop, length, or abort for an unfinished answer."""
     @_builtins.property
     def spans(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Span]:
-        """Which versions wrote the tokens."""
+        """Versions that wrote the tokens."""
 
     def __init__(
         self,
@@ -290,10 +296,10 @@ class Recorded(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___Recorded: _TypeAlias = Recorded  # noqa: Y015
+Global___RecordedGeneration: _TypeAlias = RecordedGeneration  # noqa: Y015
 
 @_typing.final
-class Partial(_message.Message):
+class PartialRollout(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     TASK_FIELD_NUMBER: _builtins.int
@@ -303,15 +309,15 @@ class Partial(_message.Message):
     task: _builtins.str
     attempt: _builtins.int
     continued_tokens: _builtins.int
-    """Tokens among them that were handed back before."""
+    """Tokens in `generations` that a previous node wrote."""
     @_builtins.property
-    def generations(self) -> _containers.RepeatedCompositeFieldContainer[Global___Recorded]: ...
+    def generations(self) -> _containers.RepeatedCompositeFieldContainer[Global___RecordedGeneration]: ...
     def __init__(
         self,
         *,
         task: _builtins.str = ...,
         attempt: _builtins.int = ...,
-        generations: _abc.Iterable[Global___Recorded] | None = ...,
+        generations: _abc.Iterable[Global___RecordedGeneration] | None = ...,
         continued_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
@@ -320,7 +326,7 @@ class Partial(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___Partial: _TypeAlias = Partial  # noqa: Y015
+Global___PartialRollout: _TypeAlias = PartialRollout  # noqa: Y015
 
 @_typing.final
 class HandBackRequest(_message.Message):
@@ -330,12 +336,12 @@ class HandBackRequest(_message.Message):
     PARTIALS_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     @_builtins.property
-    def partials(self) -> _containers.RepeatedCompositeFieldContainer[Global___Partial]: ...
+    def partials(self) -> _containers.RepeatedCompositeFieldContainer[Global___PartialRollout]: ...
     def __init__(
         self,
         *,
         node: _builtins.str = ...,
-        partials: _abc.Iterable[Global___Partial] | None = ...,
+        partials: _abc.Iterable[Global___PartialRollout] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
@@ -349,19 +355,19 @@ Global___HandBackRequest: _TypeAlias = HandBackRequest  # noqa: Y015
 class HandBackReply(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
-    FATES_FIELD_NUMBER: _builtins.int
+    OUTCOMES_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def fates(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """What became of each, in order: handed_back, late, unknown."""
+    def outcomes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Outcome of each, in order: handed_back, late, unknown."""
 
     def __init__(
         self,
         *,
-        fates: _abc.Iterable[_builtins.str] | None = ...,
+        outcomes: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["fates", b"fates"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["outcomes", b"outcomes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -380,13 +386,13 @@ class Episode(_message.Message):
     CONTINUED_TOKENS_FIELD_NUMBER: _builtins.int
     task: _builtins.str
     failure_boundary: _builtins.str
-    """Set when the episode failed: engine, environment, workflow or reward."""
+    """Set for a failed episode: engine, environment, workflow or reward."""
     failure_message: _builtins.str
     duration_s: _builtins.float
     attempt: _builtins.int
-    """Which try of the task it was."""
+    """Attempt of the task."""
     continued_tokens: _builtins.int
-    """Tokens in it that were handed back by an earlier node."""
+    """Tokens that an earlier node wrote and handed back."""
     @_builtins.property
     def trajectories(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Trajectory]: ...
     def __init__(
@@ -441,26 +447,26 @@ Global___PushRequest: _TypeAlias = PushRequest  # noqa: Y015
 class PushReply(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
-    FATES_FIELD_NUMBER: _builtins.int
+    OUTCOMES_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def fates(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """What became of each episode, in order: accepted, retried, superseded, duplicate, late, unknown, failed_<boundary>."""
+    def outcomes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Outcome of each episode, in order: accepted, retried, superseded, duplicate, late, unknown, failed_<boundary>."""
 
     def __init__(
         self,
         *,
-        fates: _abc.Iterable[_builtins.str] | None = ...,
+        outcomes: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["fates", b"fates"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["outcomes", b"outcomes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PushReply: _TypeAlias = PushReply  # noqa: Y015
 
 @_typing.final
-class BeatRequest(_message.Message):
+class HeartbeatRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     @_typing.final
@@ -529,14 +535,14 @@ class BeatRequest(_message.Message):
     COUNTERS_FIELD_NUMBER: _builtins.int
     GAUGES_FIELD_NUMBER: _builtins.int
     ERRORS_FIELD_NUMBER: _builtins.int
-    ENDING_FIELD_NUMBER: _builtins.int
-    IS_TAKEN_FIELD_NUMBER: _builtins.int
+    LEAVE_REASON_FIELD_NUMBER: _builtins.int
+    IS_PREEMPTED_FIELD_NUMBER: _builtins.int
     LINKS_FIELD_NUMBER: _builtins.int
     node: _builtins.str
-    ending: _builtins.str
-    """Why the node is about to leave by its own decision; empty while it goes on."""
-    is_taken: _builtins.bool
-    """It leaves because it was given notice that its machine is taken away."""
+    leave_reason: _builtins.str
+    """Reason for which the node leaves by its own decision; empty while it stays."""
+    is_preempted: _builtins.bool
+    """The node leaves because it received a preemption notice."""
     @_builtins.property
     def running(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -549,7 +555,7 @@ class BeatRequest(_message.Message):
     def errors(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
     def links(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.LinkReport]:
-        """Where its weights come from."""
+        """Links over which it fetches weights."""
 
     def __init__(
         self,
@@ -560,20 +566,20 @@ class BeatRequest(_message.Message):
         counters: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
         gauges: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
         errors: _abc.Iterable[_builtins.str] | None = ...,
-        ending: _builtins.str = ...,
-        is_taken: _builtins.bool = ...,
+        leave_reason: _builtins.str = ...,
+        is_preempted: _builtins.bool = ...,
         links: _abc.Iterable[_common_pb2.LinkReport] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["counters", b"counters", "ending", b"ending", "errors", b"errors", "gauges", b"gauges", "is_taken", b"is_taken", "links", b"links", "node", b"node", "running", b"running", "versions", b"versions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["counters", b"counters", "errors", b"errors", "gauges", b"gauges", "is_preempted", b"is_preempted", "leave_reason", b"leave_reason", "links", b"links", "node", b"node", "running", b"running", "versions", b"versions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___BeatRequest: _TypeAlias = BeatRequest  # noqa: Y015
+Global___HeartbeatRequest: _TypeAlias = HeartbeatRequest  # noqa: Y015
 
 @_typing.final
-class BeatReply(_message.Message):
+class HeartbeatReply(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     ACTION_FIELD_NUMBER: _builtins.int
@@ -582,7 +588,7 @@ class BeatReply(_message.Message):
     action: _builtins.str
     reason: _builtins.str
     deadline_s: _builtins.float
-    """Of a drain: seconds after which the node is to be gone; 0 for no limit."""
+    """For a drain, seconds until the node must leave; 0 for no limit."""
     def __init__(
         self,
         *,
@@ -596,7 +602,7 @@ class BeatReply(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___BeatReply: _TypeAlias = BeatReply  # noqa: Y015
+Global___HeartbeatReply: _TypeAlias = HeartbeatReply  # noqa: Y015
 
 @_typing.final
 class LeaveRequest(_message.Message):
@@ -604,21 +610,21 @@ class LeaveRequest(_message.Message):
 
     NODE_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
-    IS_TAKEN_FIELD_NUMBER: _builtins.int
+    IS_PREEMPTED_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     reason: _builtins.str
-    is_taken: _builtins.bool
-    """It was given notice that its machine is taken away."""
+    is_preempted: _builtins.bool
+    """The node received a preemption notice."""
     def __init__(
         self,
         *,
         node: _builtins.str = ...,
         reason: _builtins.str = ...,
-        is_taken: _builtins.bool = ...,
+        is_preempted: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_taken", b"is_taken", "node", b"node", "reason", b"reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_preempted", b"is_preempted", "node", b"node", "reason", b"reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -653,7 +659,7 @@ class AttachRequest(_message.Message):
     IS_SIMULATED_FIELD_NUMBER: _builtins.int
     policy: _builtins.str
     version: _builtins.int
-    """The trainer's version now, from its checkpoint; 0 at first."""
+    """The trainer's current version, from its checkpoint; 0 at first."""
     backend: _builtins.str
     is_simulated: _builtins.bool
     def __init__(
@@ -684,7 +690,7 @@ class AttachReply(_message.Message):
     weights_address: _builtins.str
     acknowledged_steps: _builtins.int
     weights_key: _builtins.bytes
-    """As in JoinReply: a trainer that cannot sign with this key's other half is told before it trains."""
+    """As in JoinReply: a trainer without the matching private key is refused before it trains."""
     def __init__(
         self,
         *,
@@ -708,19 +714,23 @@ class PullBatchRequest(_message.Message):
     POLICY_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
     WAIT_S_FIELD_NUMBER: _builtins.int
+    UNACKNOWLEDGED_FIELD_NUMBER: _builtins.int
     policy: _builtins.str
     version: _builtins.int
     wait_s: _builtins.float
+    unacknowledged: _builtins.int
+    """Batches that the trainer has trained and acknowledges when they are durable: 0 or 1."""
     def __init__(
         self,
         *,
         policy: _builtins.str = ...,
         version: _builtins.int = ...,
         wait_s: _builtins.float = ...,
+        unacknowledged: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["policy", b"policy", "version", b"version", "wait_s", b"wait_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["policy", b"policy", "unacknowledged", b"unacknowledged", "version", b"version", "wait_s", b"wait_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -728,7 +738,7 @@ Global___PullBatchRequest: _TypeAlias = PullBatchRequest  # noqa: Y015
 
 @_typing.final
 class BatchPiece(_message.Message):
-    """The first piece carries the head; rows follow in pieces small enough for any message limit."""
+    """The first piece has the head; rows follow in pieces below every message limit."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -882,7 +892,7 @@ class ReportStepReply(_message.Message):
 
     IS_FIRST_FIELD_NUMBER: _builtins.int
     is_first: _builtins.bool
-    """False when it had been acknowledged before."""
+    """False when it was acknowledged before."""
     def __init__(
         self,
         *,

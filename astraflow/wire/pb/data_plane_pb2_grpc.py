@@ -27,11 +27,12 @@ if _version_not_supported:
 
 
 class NodeDataStub:
-    """Messages with trajectories end with their arrays, little-endian: the token ids (int32) of all trajectories in order, then
-    the log-probabilities (float32) of all in order; the spans say how many of each. A sender may put the field first, after
-    an empty `padding`, so that the arrays begin at byte 8 and a receiver can use them where they are; any order is valid.
+    """Messages with trajectories end with their arrays, little-endian: the token ids (int32) of all trajectories in order,
+    then the log-probabilities (float32) of all in order; the spans give the counts. A sender may put the field first,
+    after an empty `padding`, so that the arrays begin at byte 8 and a receiver can use them in place; any order is
+    valid.
 
-    Node side: nodes dial in, lease tasks, push episodes. Nothing dials a node.
+    Calls of nodes, which connect to dataflow, lease tasks and push episodes. No service connects to a node.
     """
 
     def __init__(self, channel):
@@ -60,10 +61,10 @@ class NodeDataStub:
                 request_serializer=data__plane__pb2.HandBackRequest.SerializeToString,
                 response_deserializer=data__plane__pb2.HandBackReply.FromString,
                 _registered_method=True)
-        self.Beat = channel.unary_unary(
-                '/astraflow.v1.NodeData/Beat',
-                request_serializer=data__plane__pb2.BeatRequest.SerializeToString,
-                response_deserializer=data__plane__pb2.BeatReply.FromString,
+        self.Heartbeat = channel.unary_unary(
+                '/astraflow.v1.NodeData/Heartbeat',
+                request_serializer=data__plane__pb2.HeartbeatRequest.SerializeToString,
+                response_deserializer=data__plane__pb2.HeartbeatReply.FromString,
                 _registered_method=True)
         self.Leave = channel.unary_unary(
                 '/astraflow.v1.NodeData/Leave',
@@ -73,11 +74,12 @@ class NodeDataStub:
 
 
 class NodeDataServicer:
-    """Messages with trajectories end with their arrays, little-endian: the token ids (int32) of all trajectories in order, then
-    the log-probabilities (float32) of all in order; the spans say how many of each. A sender may put the field first, after
-    an empty `padding`, so that the arrays begin at byte 8 and a receiver can use them where they are; any order is valid.
+    """Messages with trajectories end with their arrays, little-endian: the token ids (int32) of all trajectories in order,
+    then the log-probabilities (float32) of all in order; the spans give the counts. A sender may put the field first,
+    after an empty `padding`, so that the arrays begin at byte 8 and a receiver can use them in place; any order is
+    valid.
 
-    Node side: nodes dial in, lease tasks, push episodes. Nothing dials a node.
+    Calls of nodes, which connect to dataflow, lease tasks and push episodes. No service connects to a node.
     """
 
     def Join(self, request, context):
@@ -87,28 +89,28 @@ class NodeDataServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Lease(self, request, context):
-        """Long poll: answers as soon as there is at least one task, or empty after wait_s.
+        """Long poll: returns as soon as there is at least one task, or empty after wait_s.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Push(self, request, context):
-        """Acknowledged after it is durable. Idempotent by task id.
+        """Acknowledged once durable. Idempotent by task id.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def HandBack(self, request, context):
-        """Hands tasks back with what was written so far, for another node to continue. Acknowledged after it is durable.
-        Only who holds a task at its present attempt may: a repeated call changes nothing.
+        """Hands tasks back with their generations so far, for another node to continue. Acknowledged once durable. Only the
+        holder of a task's current attempt may do so; a repeated call changes nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def Beat(self, request, context):
+    def Heartbeat(self, request, context):
         """Renews the leases of the tasks it names.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -116,7 +118,7 @@ class NodeDataServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Leave(self, request, context):
-        """Hands unfinished leases back at once.
+        """Leaves the run and hands back unfinished leases at once.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -145,10 +147,10 @@ def add_NodeDataServicer_to_server(servicer, server):
                     request_deserializer=data__plane__pb2.HandBackRequest.FromString,
                     response_serializer=data__plane__pb2.HandBackReply.SerializeToString,
             ),
-            'Beat': grpc.unary_unary_rpc_method_handler(
-                    servicer.Beat,
-                    request_deserializer=data__plane__pb2.BeatRequest.FromString,
-                    response_serializer=data__plane__pb2.BeatReply.SerializeToString,
+            'Heartbeat': grpc.unary_unary_rpc_method_handler(
+                    servicer.Heartbeat,
+                    request_deserializer=data__plane__pb2.HeartbeatRequest.FromString,
+                    response_serializer=data__plane__pb2.HeartbeatReply.SerializeToString,
             ),
             'Leave': grpc.unary_unary_rpc_method_handler(
                     servicer.Leave,
@@ -164,11 +166,12 @@ def add_NodeDataServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class NodeData:
-    """Messages with trajectories end with their arrays, little-endian: the token ids (int32) of all trajectories in order, then
-    the log-probabilities (float32) of all in order; the spans say how many of each. A sender may put the field first, after
-    an empty `padding`, so that the arrays begin at byte 8 and a receiver can use them where they are; any order is valid.
+    """Messages with trajectories end with their arrays, little-endian: the token ids (int32) of all trajectories in order,
+    then the log-probabilities (float32) of all in order; the spans give the counts. A sender may put the field first,
+    after an empty `padding`, so that the arrays begin at byte 8 and a receiver can use them in place; any order is
+    valid.
 
-    Node side: nodes dial in, lease tasks, push episodes. Nothing dials a node.
+    Calls of nodes, which connect to dataflow, lease tasks and push episodes. No service connects to a node.
     """
 
     @staticmethod
@@ -280,7 +283,7 @@ class NodeData:
             _registered_method=True)
 
     @staticmethod
-    def Beat(request,
+    def Heartbeat(request,
             target,
             options=(),
             channel_credentials=None,
@@ -293,9 +296,9 @@ class NodeData:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/astraflow.v1.NodeData/Beat',
-            data__plane__pb2.BeatRequest.SerializeToString,
-            data__plane__pb2.BeatReply.FromString,
+            '/astraflow.v1.NodeData/Heartbeat',
+            data__plane__pb2.HeartbeatRequest.SerializeToString,
+            data__plane__pb2.HeartbeatReply.FromString,
             options,
             channel_credentials,
             insecure,
@@ -335,7 +338,7 @@ class NodeData:
 
 
 class TrainerDataStub:
-    """Trainer side.
+    """Calls of trainers.
     """
 
     def __init__(self, channel):
@@ -362,7 +365,7 @@ class TrainerDataStub:
 
 
 class TrainerDataServicer:
-    """Trainer side.
+    """Calls of trainers.
     """
 
     def Attach(self, request, context):
@@ -372,7 +375,7 @@ class TrainerDataServicer:
         raise NotImplementedError('Method not implemented!')
 
     def PullBatch(self, request, context):
-        """Streams one batch in pieces, or nothing when none was complete within wait_s. The batch belongs to the trainer until ReportStep.
+        """Streams one batch in pieces, or nothing when none was complete within wait_s. It is redelivered until ReportStep.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -412,7 +415,7 @@ def add_TrainerDataServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class TrainerData:
-    """Trainer side.
+    """Calls of trainers.
     """
 
     @staticmethod

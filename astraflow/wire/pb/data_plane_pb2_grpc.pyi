@@ -14,34 +14,36 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class NodeDataStub:
-    """Messages with trajectories end with their arrays, little-endian: the token ids (int32) of all trajectories in order, then
-    the log-probabilities (float32) of all in order; the spans say how many of each. A sender may put the field first, after
-    an empty `padding`, so that the arrays begin at byte 8 and a receiver can use them where they are; any order is valid.
+    """Messages with trajectories end with their arrays, little-endian: the token ids (int32) of all trajectories in order,
+    then the log-probabilities (float32) of all in order; the spans give the counts. A sender may put the field first,
+    after an empty `padding`, so that the arrays begin at byte 8 and a receiver can use them in place; any order is
+    valid.
 
-    Node side: nodes dial in, lease tasks, push episodes. Nothing dials a node.
+    Calls of nodes, which connect to dataflow, lease tasks and push episodes. No service connects to a node.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Join: _aio.UnaryUnaryMultiCallable[_common_pb2.NodeFacts, _data_plane_pb2.JoinReply]
     Lease: _aio.UnaryUnaryMultiCallable[_data_plane_pb2.LeaseRequest, _data_plane_pb2.LeaseReply]
-    """Long poll: answers as soon as there is at least one task, or empty after wait_s."""
+    """Long poll: returns as soon as there is at least one task, or empty after wait_s."""
     Push: _aio.UnaryUnaryMultiCallable[_data_plane_pb2.PushRequest, _data_plane_pb2.PushReply]
-    """Acknowledged after it is durable. Idempotent by task id."""
+    """Acknowledged once durable. Idempotent by task id."""
     HandBack: _aio.UnaryUnaryMultiCallable[_data_plane_pb2.HandBackRequest, _data_plane_pb2.HandBackReply]
-    """Hands tasks back with what was written so far, for another node to continue. Acknowledged after it is durable.
-    Only who holds a task at its present attempt may: a repeated call changes nothing.
+    """Hands tasks back with their generations so far, for another node to continue. Acknowledged once durable. Only the
+    holder of a task's current attempt may do so; a repeated call changes nothing.
     """
-    Beat: _aio.UnaryUnaryMultiCallable[_data_plane_pb2.BeatRequest, _data_plane_pb2.BeatReply]
+    Heartbeat: _aio.UnaryUnaryMultiCallable[_data_plane_pb2.HeartbeatRequest, _data_plane_pb2.HeartbeatReply]
     """Renews the leases of the tasks it names."""
     Leave: _aio.UnaryUnaryMultiCallable[_data_plane_pb2.LeaveRequest, _data_plane_pb2.LeaveReply]
-    """Hands unfinished leases back at once."""
+    """Leaves the run and hands back unfinished leases at once."""
 
 class NodeDataServicer(metaclass=_abc_1.ABCMeta):
-    """Messages with trajectories end with their arrays, little-endian: the token ids (int32) of all trajectories in order, then
-    the log-probabilities (float32) of all in order; the spans say how many of each. A sender may put the field first, after
-    an empty `padding`, so that the arrays begin at byte 8 and a receiver can use them where they are; any order is valid.
+    """Messages with trajectories end with their arrays, little-endian: the token ids (int32) of all trajectories in order,
+    then the log-probabilities (float32) of all in order; the spans give the counts. A sender may put the field first,
+    after an empty `padding`, so that the arrays begin at byte 8 and a receiver can use them in place; any order is
+    valid.
 
-    Node side: nodes dial in, lease tasks, push episodes. Nothing dials a node.
+    Calls of nodes, which connect to dataflow, lease tasks and push episodes. No service connects to a node.
     """
 
     @_abc_1.abstractmethod
@@ -57,7 +59,7 @@ class NodeDataServicer(metaclass=_abc_1.ABCMeta):
         request: _data_plane_pb2.LeaseRequest,
         context: _aio.ServicerContext[_data_plane_pb2.LeaseRequest, _abc.Awaitable[_data_plane_pb2.LeaseReply]],
     ) -> _abc.Awaitable[_data_plane_pb2.LeaseReply]:
-        """Long poll: answers as soon as there is at least one task, or empty after wait_s."""
+        """Long poll: returns as soon as there is at least one task, or empty after wait_s."""
 
     @_abc_1.abstractmethod
     def Push(
@@ -65,7 +67,7 @@ class NodeDataServicer(metaclass=_abc_1.ABCMeta):
         request: _data_plane_pb2.PushRequest,
         context: _aio.ServicerContext[_data_plane_pb2.PushRequest, _abc.Awaitable[_data_plane_pb2.PushReply]],
     ) -> _abc.Awaitable[_data_plane_pb2.PushReply]:
-        """Acknowledged after it is durable. Idempotent by task id."""
+        """Acknowledged once durable. Idempotent by task id."""
 
     @_abc_1.abstractmethod
     def HandBack(
@@ -73,16 +75,16 @@ class NodeDataServicer(metaclass=_abc_1.ABCMeta):
         request: _data_plane_pb2.HandBackRequest,
         context: _aio.ServicerContext[_data_plane_pb2.HandBackRequest, _abc.Awaitable[_data_plane_pb2.HandBackReply]],
     ) -> _abc.Awaitable[_data_plane_pb2.HandBackReply]:
-        """Hands tasks back with what was written so far, for another node to continue. Acknowledged after it is durable.
-        Only who holds a task at its present attempt may: a repeated call changes nothing.
+        """Hands tasks back with their generations so far, for another node to continue. Acknowledged once durable. Only the
+        holder of a task's current attempt may do so; a repeated call changes nothing.
         """
 
     @_abc_1.abstractmethod
-    def Beat(
+    def Heartbeat(
         self,
-        request: _data_plane_pb2.BeatRequest,
-        context: _aio.ServicerContext[_data_plane_pb2.BeatRequest, _abc.Awaitable[_data_plane_pb2.BeatReply]],
-    ) -> _abc.Awaitable[_data_plane_pb2.BeatReply]:
+        request: _data_plane_pb2.HeartbeatRequest,
+        context: _aio.ServicerContext[_data_plane_pb2.HeartbeatRequest, _abc.Awaitable[_data_plane_pb2.HeartbeatReply]],
+    ) -> _abc.Awaitable[_data_plane_pb2.HeartbeatReply]:
         """Renews the leases of the tasks it names."""
 
     @_abc_1.abstractmethod
@@ -91,22 +93,22 @@ class NodeDataServicer(metaclass=_abc_1.ABCMeta):
         request: _data_plane_pb2.LeaveRequest,
         context: _aio.ServicerContext[_data_plane_pb2.LeaveRequest, _abc.Awaitable[_data_plane_pb2.LeaveReply]],
     ) -> _abc.Awaitable[_data_plane_pb2.LeaveReply]:
-        """Hands unfinished leases back at once."""
+        """Leaves the run and hands back unfinished leases at once."""
 
 def add_NodeDataServicer_to_server(servicer: NodeDataServicer, server: _aio.Server) -> None: ...
 
 class TrainerDataStub:
-    """Trainer side."""
+    """Calls of trainers."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Attach: _aio.UnaryUnaryMultiCallable[_data_plane_pb2.AttachRequest, _data_plane_pb2.AttachReply]
     PullBatch: _aio.UnaryStreamMultiCallable[_data_plane_pb2.PullBatchRequest, _data_plane_pb2.BatchPiece]
-    """Streams one batch in pieces, or nothing when none was complete within wait_s. The batch belongs to the trainer until ReportStep."""
+    """Streams one batch in pieces, or nothing when none was complete within wait_s. It is redelivered until ReportStep."""
     ReportStep: _aio.UnaryUnaryMultiCallable[_data_plane_pb2.ReportStepRequest, _data_plane_pb2.ReportStepReply]
     """Acknowledges a batch. Idempotent by batch id."""
 
 class TrainerDataServicer(metaclass=_abc_1.ABCMeta):
-    """Trainer side."""
+    """Calls of trainers."""
 
     @_abc_1.abstractmethod
     def Attach(
@@ -121,7 +123,7 @@ class TrainerDataServicer(metaclass=_abc_1.ABCMeta):
         request: _data_plane_pb2.PullBatchRequest,
         context: _aio.ServicerContext[_data_plane_pb2.PullBatchRequest, _abc.AsyncIterator[_data_plane_pb2.BatchPiece]],
     ) -> _abc.AsyncIterator[_data_plane_pb2.BatchPiece]:
-        """Streams one batch in pieces, or nothing when none was complete within wait_s. The batch belongs to the trainer until ReportStep."""
+        """Streams one batch in pieces, or nothing when none was complete within wait_s. It is redelivered until ReportStep."""
 
     @_abc_1.abstractmethod
     def ReportStep(

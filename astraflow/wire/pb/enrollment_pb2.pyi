@@ -25,9 +25,9 @@ class EnrollRequest(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     POOL_FIELD_NUMBER: _builtins.int
     signing_request: _builtins.bytes
-    """A certificate signing request, PEM; only its key counts."""
+    """A certificate signing request, PEM; only its public key is used."""
     role: _builtins.str
-    """Who to be: what a join token says holds, and may not be contradicted."""
+    """Requested identity; must not contradict the join token."""
     name: _builtins.str
     pool: _builtins.str
     def __init__(
@@ -57,11 +57,11 @@ class EnrollReply(_message.Message):
     credential: _builtins.str
     """A secret."""
     certificate: _builtins.bytes
-    """PEM, the caller's own; empty for a run without an authority."""
+    """The caller's certificate, PEM; empty for a run without an authority."""
     expires_at: _builtins.float
-    """Unix seconds; both expire then."""
+    """Expiry of credential and certificate. Unix seconds."""
     port: _builtins.int
-    """The service's port for everything else, on the host that this was asked of."""
+    """The service's port for all other calls, on the same host."""
     def __init__(
         self,
         *,

@@ -26,8 +26,8 @@ if _version_not_supported:
 
 
 class EnrollmentStub:
-    """How whoever joins gets a credential of its own. With TLS, served on a port of its own too, where no certificate is asked
-    for: it is got here.
+    """Issues credentials to joining processes. With TLS it is also served on a port of its own that requires no client
+    certificate, because callers get theirs here.
     """
 
     def __init__(self, channel):
@@ -44,14 +44,14 @@ class EnrollmentStub:
 
 
 class EnrollmentServicer:
-    """How whoever joins gets a credential of its own. With TLS, served on a port of its own too, where no certificate is asked
-    for: it is got here.
+    """Issues credentials to joining processes. With TLS it is also served on a port of its own that requires no client
+    certificate, because callers get theirs here.
     """
 
     def Enroll(self, request, context):
-        """With a join token that is for one use: once, and again only for the same key. With a reusable one: for each name of a
-        node. With the run token: for the holder that the request names. With a credential: renews it, where the caller shows
-        the certificate that belongs to it; the port that asks for no certificate refuses credentials.
+        """With a single-use join token: once, and again only for the same key. With a reusable one: for each node name. With
+        the run token: for the holder that the request names. With a credential: renews it, where the caller presents its
+        certificate; the port without client certificates refuses credentials.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -74,8 +74,8 @@ def add_EnrollmentServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Enrollment:
-    """How whoever joins gets a credential of its own. With TLS, served on a port of its own too, where no certificate is asked
-    for: it is got here.
+    """Issues credentials to joining processes. With TLS it is also served on a port of its own that requires no client
+    certificate, because callers get theirs here.
     """
 
     @staticmethod

@@ -13,20 +13,20 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class EnrollmentStub:
-    """How whoever joins gets a credential of its own. With TLS, served on a port of its own too, where no certificate is asked
-    for: it is got here.
+    """Issues credentials to joining processes. With TLS it is also served on a port of its own that requires no client
+    certificate, because callers get theirs here.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Enroll: _aio.UnaryUnaryMultiCallable[_enrollment_pb2.EnrollRequest, _enrollment_pb2.EnrollReply]
-    """With a join token that is for one use: once, and again only for the same key. With a reusable one: for each name of a
-    node. With the run token: for the holder that the request names. With a credential: renews it, where the caller shows
-    the certificate that belongs to it; the port that asks for no certificate refuses credentials.
+    """With a single-use join token: once, and again only for the same key. With a reusable one: for each node name. With
+    the run token: for the holder that the request names. With a credential: renews it, where the caller presents its
+    certificate; the port without client certificates refuses credentials.
     """
 
 class EnrollmentServicer(metaclass=_abc_1.ABCMeta):
-    """How whoever joins gets a credential of its own. With TLS, served on a port of its own too, where no certificate is asked
-    for: it is got here.
+    """Issues credentials to joining processes. With TLS it is also served on a port of its own that requires no client
+    certificate, because callers get theirs here.
     """
 
     @_abc_1.abstractmethod
@@ -35,9 +35,9 @@ class EnrollmentServicer(metaclass=_abc_1.ABCMeta):
         request: _enrollment_pb2.EnrollRequest,
         context: _aio.ServicerContext[_enrollment_pb2.EnrollRequest, _abc.Awaitable[_enrollment_pb2.EnrollReply]],
     ) -> _abc.Awaitable[_enrollment_pb2.EnrollReply]:
-        """With a join token that is for one use: once, and again only for the same key. With a reusable one: for each name of a
-        node. With the run token: for the holder that the request names. With a credential: renews it, where the caller shows
-        the certificate that belongs to it; the port that asks for no certificate refuses credentials.
+        """With a single-use join token: once, and again only for the same key. With a reusable one: for each node name. With
+        the run token: for the holder that the request names. With a credential: renews it, where the caller presents its
+        certificate; the port without client certificates refuses credentials.
         """
 
 def add_EnrollmentServicer_to_server(servicer: EnrollmentServicer, server: _aio.Server) -> None: ...

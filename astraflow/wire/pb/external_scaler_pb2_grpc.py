@@ -60,14 +60,14 @@ class ExternalScalerServicer:
     """Missing associated documentation comment in .proto file."""
 
     def IsActive(self, request, context):
-        """Whether there is to be any node at all.
+        """True if the target is at least one node.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def StreamIsActive(self, request, context):
-        """The same whenever it changes, beginning with how it is.
+        """Streams the same value: the current one, then every change.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

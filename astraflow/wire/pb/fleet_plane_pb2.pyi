@@ -29,7 +29,7 @@ class FleetActor(_message.Message):
     role: _builtins.str
     """agent, rule, operator, admin."""
     pool: _builtins.str
-    """The only pool that they may touch; empty for all of them."""
+    """Only pool that the actor may change; empty for all pools."""
     def __init__(
         self,
         *,
@@ -47,7 +47,7 @@ Global___FleetActor: _TypeAlias = FleetActor  # noqa: Y015
 
 @_typing.final
 class FleetMutation(_message.Message):
-    """Who, under which key, why: part of every change."""
+    """Actor, idempotency key and reason of a change."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -91,6 +91,7 @@ class FleetPoolSpec(_message.Message):
     CAPACITY_FIELD_NUMBER: _builtins.int
     DRAIN_S_FIELD_NUMBER: _builtins.int
     OPTIONS_JSON_FIELD_NUMBER: _builtins.int
+    POLICIES_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     provider: _builtins.str
     mode: _builtins.str
@@ -107,6 +108,10 @@ class FleetPoolSpec(_message.Message):
     drain_s: _builtins.float
     options_json: _builtins.str
     """A JSON object."""
+    @_builtins.property
+    def policies(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Policies that the nodes serve; empty: all."""
+
     def __init__(
         self,
         *,
@@ -124,10 +129,11 @@ class FleetPoolSpec(_message.Message):
         capacity: _builtins.int | None = ...,
         drain_s: _builtins.float = ...,
         options_json: _builtins.str = ...,
+        policies: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_capacity", b"_capacity", "_usd_per_day_max", b"_usd_per_day_max", "_usd_per_hour_max", b"_usd_per_hour_max", "capacity", b"capacity", "usd_per_day_max", b"usd_per_day_max", "usd_per_hour_max", b"usd_per_hour_max"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_capacity", b"_capacity", "_usd_per_day_max", b"_usd_per_day_max", "_usd_per_hour_max", b"_usd_per_hour_max", "capacity", b"capacity", "drain_s", b"drain_s", "engine", b"engine", "id", b"id", "is_spot", b"is_spot", "max_nodes", b"max_nodes", "min_nodes", b"min_nodes", "mode", b"mode", "options_json", b"options_json", "provider", b"provider", "region", b"region", "type", b"type", "usd_per_day_max", b"usd_per_day_max", "usd_per_hour_max", b"usd_per_hour_max"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_capacity", b"_capacity", "_usd_per_day_max", b"_usd_per_day_max", "_usd_per_hour_max", b"_usd_per_hour_max", "capacity", b"capacity", "drain_s", b"drain_s", "engine", b"engine", "id", b"id", "is_spot", b"is_spot", "max_nodes", b"max_nodes", "min_nodes", b"min_nodes", "mode", b"mode", "options_json", b"options_json", "policies", b"policies", "provider", b"provider", "region", b"region", "type", b"type", "usd_per_day_max", b"usd_per_day_max", "usd_per_hour_max", b"usd_per_hour_max"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__capacity: _TypeAlias = _typing.Literal["capacity"]  # noqa: Y015
     _WhichOneofArgType__capacity: _TypeAlias = _typing.Literal["_capacity", b"_capacity"]  # noqa: Y015
@@ -169,7 +175,7 @@ class FleetPool(_message.Message):
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
     @_typing.final
-    class LeavingEntry(_message.Message):
+    class TerminatingEntry(_message.Message):
         DESCRIPTOR: _descriptor.Descriptor
 
         KEY_FIELD_NUMBER: _builtins.int
@@ -216,13 +222,13 @@ class FleetPool(_message.Message):
     USD_TODAY_FIELD_NUMBER: _builtins.int
     RULE_TARGET_FIELD_NUMBER: _builtins.int
     LAUNCH_DELAY_S_FIELD_NUMBER: _builtins.int
-    HOLD_UNTIL_FIELD_NUMBER: _builtins.int
-    HOLD_REASON_FIELD_NUMBER: _builtins.int
+    OVERRIDE_UNTIL_AT_FIELD_NUMBER: _builtins.int
+    OVERRIDE_REASON_FIELD_NUMBER: _builtins.int
     BREAKER_UNTIL_FIELD_NUMBER: _builtins.int
     LAST_CHANGE_AT_FIELD_NUMBER: _builtins.int
     SIMULATED_FIELD_NUMBER: _builtins.int
-    CAN_LOSE_FIELD_NUMBER: _builtins.int
-    LEAVING_FIELD_NUMBER: _builtins.int
+    CAN_INJECT_FAULT_FIELD_NUMBER: _builtins.int
+    TERMINATING_FIELD_NUMBER: _builtins.int
     LOSSES_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     target: _builtins.int
@@ -230,12 +236,12 @@ class FleetPool(_message.Message):
     usd_today: _builtins.float
     rule_target: _builtins.int
     launch_delay_s: _builtins.float
-    hold_until: _builtins.float
-    hold_reason: _builtins.str
+    override_until_at: _builtins.float
+    override_reason: _builtins.str
     breaker_until: _builtins.float
     last_change_at: _builtins.float
-    can_lose: _builtins.bool
-    """Whether LoseNodes works here."""
+    can_inject_fault: _builtins.bool
+    """True if the provider supports InjectFault."""
     @_builtins.property
     def spec(self) -> Global___FleetPoolSpec: ...
     @_builtins.property
@@ -245,12 +251,12 @@ class FleetPool(_message.Message):
     @_builtins.property
     def simulated(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
-    def leaving(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+    def terminating(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
         """Cause -> instances that drain or are retired."""
 
     @_builtins.property
     def losses(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
-        """Cause -> nodes that worked and went within the last hour without having been asked."""
+        """Cause -> nodes that were preempted or lost within the last hour."""
 
     def __init__(
         self,
@@ -263,33 +269,33 @@ class FleetPool(_message.Message):
         usd_today: _builtins.float = ...,
         rule_target: _builtins.int | None = ...,
         launch_delay_s: _builtins.float = ...,
-        hold_until: _builtins.float | None = ...,
-        hold_reason: _builtins.str = ...,
+        override_until_at: _builtins.float | None = ...,
+        override_reason: _builtins.str = ...,
         breaker_until: _builtins.float | None = ...,
         last_change_at: _builtins.float | None = ...,
         simulated: _abc.Iterable[_builtins.str] | None = ...,
-        can_lose: _builtins.bool = ...,
-        leaving: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        can_inject_fault: _builtins.bool = ...,
+        terminating: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
         losses: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_breaker_until", b"_breaker_until", "_hold_until", b"_hold_until", "_last_change_at", b"_last_change_at", "_rule_target", b"_rule_target", "breaker_until", b"breaker_until", "hold_until", b"hold_until", "last_change_at", b"last_change_at", "rule_target", b"rule_target", "spec", b"spec"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_breaker_until", b"_breaker_until", "_last_change_at", b"_last_change_at", "_override_until_at", b"_override_until_at", "_rule_target", b"_rule_target", "breaker_until", b"breaker_until", "last_change_at", b"last_change_at", "override_until_at", b"override_until_at", "rule_target", b"rule_target", "spec", b"spec"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_breaker_until", b"_breaker_until", "_hold_until", b"_hold_until", "_last_change_at", b"_last_change_at", "_rule_target", b"_rule_target", "breaker_until", b"breaker_until", "can_lose", b"can_lose", "hold_reason", b"hold_reason", "hold_until", b"hold_until", "last_change_at", b"last_change_at", "launch_delay_s", b"launch_delay_s", "leaving", b"leaving", "losses", b"losses", "nodes", b"nodes", "rule_target", b"rule_target", "simulated", b"simulated", "spec", b"spec", "target", b"target", "usd_per_hour", b"usd_per_hour", "usd_today", b"usd_today", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_breaker_until", b"_breaker_until", "_last_change_at", b"_last_change_at", "_override_until_at", b"_override_until_at", "_rule_target", b"_rule_target", "breaker_until", b"breaker_until", "can_inject_fault", b"can_inject_fault", "last_change_at", b"last_change_at", "launch_delay_s", b"launch_delay_s", "losses", b"losses", "nodes", b"nodes", "override_reason", b"override_reason", "override_until_at", b"override_until_at", "rule_target", b"rule_target", "simulated", b"simulated", "spec", b"spec", "target", b"target", "terminating", b"terminating", "usd_per_hour", b"usd_per_hour", "usd_today", b"usd_today", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__breaker_until: _TypeAlias = _typing.Literal["breaker_until"]  # noqa: Y015
     _WhichOneofArgType__breaker_until: _TypeAlias = _typing.Literal["_breaker_until", b"_breaker_until"]  # noqa: Y015
-    _WhichOneofReturnType__hold_until: _TypeAlias = _typing.Literal["hold_until"]  # noqa: Y015
-    _WhichOneofArgType__hold_until: _TypeAlias = _typing.Literal["_hold_until", b"_hold_until"]  # noqa: Y015
     _WhichOneofReturnType__last_change_at: _TypeAlias = _typing.Literal["last_change_at"]  # noqa: Y015
     _WhichOneofArgType__last_change_at: _TypeAlias = _typing.Literal["_last_change_at", b"_last_change_at"]  # noqa: Y015
+    _WhichOneofReturnType__override_until_at: _TypeAlias = _typing.Literal["override_until_at"]  # noqa: Y015
+    _WhichOneofArgType__override_until_at: _TypeAlias = _typing.Literal["_override_until_at", b"_override_until_at"]  # noqa: Y015
     _WhichOneofReturnType__rule_target: _TypeAlias = _typing.Literal["rule_target"]  # noqa: Y015
     _WhichOneofArgType__rule_target: _TypeAlias = _typing.Literal["_rule_target", b"_rule_target"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__breaker_until) -> _WhichOneofReturnType__breaker_until | None: ...
     @_typing.overload
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__hold_until) -> _WhichOneofReturnType__hold_until | None: ...
-    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__last_change_at) -> _WhichOneofReturnType__last_change_at | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__override_until_at) -> _WhichOneofReturnType__override_until_at | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__rule_target) -> _WhichOneofReturnType__rule_target | None: ...
 
@@ -331,7 +337,7 @@ class FleetInstance(_message.Message):
     actor: _builtins.str
     reason: _builtins.str
     intended_at: _builtins.float
-    """Unix seconds, as all below."""
+    """Unix seconds, like all times below."""
     expires_at: _builtins.float
     launched_at: _builtins.float
     ready_at: _builtins.float
@@ -340,7 +346,7 @@ class FleetInstance(_message.Message):
     gone_at: _builtins.float
     message: _builtins.str
     cause: _builtins.str
-    """What made it go: ordered, taken, lost, failed, expired, unclear; empty while it stays."""
+    """Cause of its end: requested, preempted, lost, failed, expired, inconsistent; empty while it stays."""
     def __init__(
         self,
         *,
@@ -405,7 +411,7 @@ class FleetStatus(_message.Message):
     USD_TODAY_FIELD_NUMBER: _builtins.int
     LAST_SWEEP_AT_FIELD_NUMBER: _builtins.int
     ORPHANS_FIELD_NUMBER: _builtins.int
-    TROUBLES_FIELD_NUMBER: _builtins.int
+    PROBLEMS_FIELD_NUMBER: _builtins.int
     WAITING_FIELD_NUMBER: _builtins.int
     cluster: _builtins.str
     at: _builtins.float
@@ -417,11 +423,11 @@ class FleetStatus(_message.Message):
     last_sweep_at: _builtins.float
     orphans: _builtins.int
     waiting: _builtins.int
-    """Proposals that wait for a person."""
+    """Proposals that wait for approval."""
     @_builtins.property
     def pools(self) -> _containers.RepeatedCompositeFieldContainer[Global___FleetPool]: ...
     @_builtins.property
-    def troubles(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def problems(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     def __init__(
         self,
         *,
@@ -434,12 +440,12 @@ class FleetStatus(_message.Message):
         usd_today: _builtins.float = ...,
         last_sweep_at: _builtins.float | None = ...,
         orphans: _builtins.int = ...,
-        troubles: _abc.Iterable[_builtins.str] | None = ...,
+        problems: _abc.Iterable[_builtins.str] | None = ...,
         waiting: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_last_sweep_at", b"_last_sweep_at", "last_sweep_at", b"last_sweep_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_last_sweep_at", b"_last_sweep_at", "at", b"at", "cluster", b"cluster", "kill", b"kill", "kill_reason", b"kill_reason", "last_sweep_at", b"last_sweep_at", "orphans", b"orphans", "pools", b"pools", "troubles", b"troubles", "usd_per_hour", b"usd_per_hour", "usd_today", b"usd_today", "waiting", b"waiting"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_last_sweep_at", b"_last_sweep_at", "at", b"at", "cluster", b"cluster", "kill", b"kill", "kill_reason", b"kill_reason", "last_sweep_at", b"last_sweep_at", "orphans", b"orphans", "pools", b"pools", "problems", b"problems", "usd_per_hour", b"usd_per_hour", "usd_today", b"usd_today", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__last_sweep_at: _TypeAlias = _typing.Literal["last_sweep_at"]  # noqa: Y015
     _WhichOneofArgType__last_sweep_at: _TypeAlias = _typing.Literal["_last_sweep_at", b"_last_sweep_at"]  # noqa: Y015
@@ -470,7 +476,7 @@ class PutPoolRequest(_message.Message):
     OBSERVED_VERSION_FIELD_NUMBER: _builtins.int
     MUTATION_FIELD_NUMBER: _builtins.int
     observed_version: _builtins.int
-    """Version of the pool that the caller saw; 0 for a new one."""
+    """Version of the pool that the caller read; 0 for a new pool."""
     @_builtins.property
     def spec(self) -> Global___FleetPoolSpec: ...
     @_builtins.property
@@ -503,7 +509,7 @@ class PlanChangeRequest(_message.Message):
     pool: _builtins.str
     reason: _builtins.str
     target: _builtins.int
-    """Either a size or certain instances."""
+    """Exactly one of `target` and `retire` is set."""
     is_kill: _builtins.bool
     @_builtins.property
     def actor(self) -> Global___FleetActor: ...
@@ -596,7 +602,7 @@ class FleetPlan(_message.Message):
     CREATED_AT_FIELD_NUMBER: _builtins.int
     EXPIRES_AT_FIELD_NUMBER: _builtins.int
     GUARD_JSON_FIELD_NUMBER: _builtins.int
-    HOLD_S_FIELD_NUMBER: _builtins.int
+    OVERRIDE_S_FIELD_NUMBER: _builtins.int
     RULE_TARGET_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     observed_version: _builtins.int
@@ -610,9 +616,9 @@ class FleetPlan(_message.Message):
     created_at: _builtins.float
     expires_at: _builtins.float
     guard_json: _builtins.str
-    """JSON: all that the guard was told, so that it can be asked again."""
-    hold_s: _builtins.float
-    """With it no node of the pool is taken away for so long; 0 for no hold."""
+    """JSON: inputs of the guard, which can be evaluated again."""
+    override_s: _builtins.float
+    """Manual override that applying the plan sets, in seconds; 0 for none."""
     rule_target: _builtins.int
     @_builtins.property
     def request(self) -> Global___PlanChangeRequest: ...
@@ -637,12 +643,12 @@ class FleetPlan(_message.Message):
         created_at: _builtins.float = ...,
         expires_at: _builtins.float = ...,
         guard_json: _builtins.str = ...,
-        hold_s: _builtins.float = ...,
+        override_s: _builtins.float = ...,
         rule_target: _builtins.int | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_rule_target", b"_rule_target", "request", b"request", "rule_target", b"rule_target"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rule_target", b"_rule_target", "created_at", b"created_at", "eta_s", b"eta_s", "expires_at", b"expires_at", "findings", b"findings", "guard_json", b"guard_json", "hold_s", b"hold_s", "id", b"id", "launches", b"launches", "nodes", b"nodes", "observed_version", b"observed_version", "request", b"request", "rule_target", b"rule_target", "target", b"target", "usd_per_hour_change", b"usd_per_hour_change", "verdict", b"verdict", "victims", b"victims"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rule_target", b"_rule_target", "created_at", b"created_at", "eta_s", b"eta_s", "expires_at", b"expires_at", "findings", b"findings", "guard_json", b"guard_json", "id", b"id", "launches", b"launches", "nodes", b"nodes", "observed_version", b"observed_version", "override_s", b"override_s", "request", b"request", "rule_target", b"rule_target", "target", b"target", "usd_per_hour_change", b"usd_per_hour_change", "verdict", b"verdict", "victims", b"victims"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__rule_target: _TypeAlias = _typing.Literal["rule_target"]  # noqa: Y015
     _WhichOneofArgType__rule_target: _TypeAlias = _typing.Literal["_rule_target", b"_rule_target"]  # noqa: Y015
@@ -661,7 +667,7 @@ class ApplyPlanRequest(_message.Message):
     idempotency_key: _builtins.str
     @_builtins.property
     def approver(self) -> Global___FleetActor:
-        """Who agrees, where the plan needs that."""
+        """Approver, where the plan needs approval."""
 
     def __init__(
         self,
@@ -688,18 +694,18 @@ class AppliedPlan(_message.Message):
     RETIRED_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
     GUARD_JSON_FIELD_NUMBER: _builtins.int
-    HOLD_UNTIL_FIELD_NUMBER: _builtins.int
+    OVERRIDE_UNTIL_AT_FIELD_NUMBER: _builtins.int
     REFUSAL_FIELD_NUMBER: _builtins.int
     plan: _builtins.str
     decision: _builtins.int
     message: _builtins.str
     guard_json: _builtins.str
-    """JSON: all that the guard was told when it was applied, or refused."""
-    hold_until: _builtins.float
-    """Unix seconds; absent when it set no hold."""
+    """JSON: inputs of the guard when the plan was applied or refused."""
+    override_until_at: _builtins.float
+    """End of the manual override in Unix seconds; absent when the plan set none."""
     refusal: _builtins.str
-    """Why the guard refused it; empty when it was applied. Of a refused plan there is nothing else but guard_json: what the
-    guard is told of a large pool does not fit into the status of a call.
+    """Reason of the guard's refusal; empty when applied. A refused plan has only this field and guard_json: the guard's
+    inputs for a large pool exceed the size of a call's status.
     """
     @_builtins.property
     def launched(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
@@ -714,21 +720,21 @@ class AppliedPlan(_message.Message):
         retired: _abc.Iterable[_builtins.str] | None = ...,
         message: _builtins.str = ...,
         guard_json: _builtins.str = ...,
-        hold_until: _builtins.float | None = ...,
+        override_until_at: _builtins.float | None = ...,
         refusal: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_hold_until", b"_hold_until", "hold_until", b"hold_until"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_override_until_at", b"_override_until_at", "override_until_at", b"override_until_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_hold_until", b"_hold_until", "decision", b"decision", "guard_json", b"guard_json", "hold_until", b"hold_until", "launched", b"launched", "message", b"message", "plan", b"plan", "refusal", b"refusal", "retired", b"retired"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_override_until_at", b"_override_until_at", "decision", b"decision", "guard_json", b"guard_json", "launched", b"launched", "message", b"message", "override_until_at", b"override_until_at", "plan", b"plan", "refusal", b"refusal", "retired", b"retired"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType__hold_until: _TypeAlias = _typing.Literal["hold_until"]  # noqa: Y015
-    _WhichOneofArgType__hold_until: _TypeAlias = _typing.Literal["_hold_until", b"_hold_until"]  # noqa: Y015
-    def WhichOneof(self, oneof_group: _WhichOneofArgType__hold_until) -> _WhichOneofReturnType__hold_until | None: ...
+    _WhichOneofReturnType__override_until_at: _TypeAlias = _typing.Literal["override_until_at"]  # noqa: Y015
+    _WhichOneofArgType__override_until_at: _TypeAlias = _typing.Literal["_override_until_at", b"_override_until_at"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__override_until_at) -> _WhichOneofReturnType__override_until_at | None: ...
 
 Global___AppliedPlan: _TypeAlias = AppliedPlan  # noqa: Y015
 
 @_typing.final
-class HoldPoolRequest(_message.Message):
+class SetPoolOverrideRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     POOL_FIELD_NUMBER: _builtins.int
@@ -736,7 +742,7 @@ class HoldPoolRequest(_message.Message):
     MUTATION_FIELD_NUMBER: _builtins.int
     pool: _builtins.str
     minutes: _builtins.float
-    """0 ends the hold."""
+    """0 ends the override."""
     @_builtins.property
     def mutation(self) -> Global___FleetMutation: ...
     def __init__(
@@ -752,7 +758,7 @@ class HoldPoolRequest(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___HoldPoolRequest: _TypeAlias = HoldPoolRequest  # noqa: Y015
+Global___SetPoolOverrideRequest: _TypeAlias = SetPoolOverrideRequest  # noqa: Y015
 
 @_typing.final
 class EscalateRequest(_message.Message):
@@ -802,7 +808,7 @@ class SetKillSwitchRequest(_message.Message):
 Global___SetKillSwitchRequest: _TypeAlias = SetKillSwitchRequest  # noqa: Y015
 
 @_typing.final
-class LoseNodesRequest(_message.Message):
+class InjectFaultRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     POOL_FIELD_NUMBER: _builtins.int
@@ -810,7 +816,7 @@ class LoseNodesRequest(_message.Message):
     MUTATION_FIELD_NUMBER: _builtins.int
     pool: _builtins.str
     share: _builtins.float
-    """Of the nodes that work; at least one is lost."""
+    """Share of the ready nodes; at least one is lost."""
     @_builtins.property
     def mutation(self) -> Global___FleetMutation: ...
     def __init__(
@@ -826,10 +832,10 @@ class LoseNodesRequest(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___LoseNodesRequest: _TypeAlias = LoseNodesRequest  # noqa: Y015
+Global___InjectFaultRequest: _TypeAlias = InjectFaultRequest  # noqa: Y015
 
 @_typing.final
-class LostNodes(_message.Message):
+class InjectedFault(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     DECISION_FIELD_NUMBER: _builtins.int
@@ -850,7 +856,7 @@ class LostNodes(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___LostNodes: _TypeAlias = LostNodes  # noqa: Y015
+Global___InjectedFault: _TypeAlias = InjectedFault  # noqa: Y015
 
 @_typing.final
 class InstancesRequest(_message.Message):
@@ -864,7 +870,7 @@ class InstancesRequest(_message.Message):
     """All pools when empty."""
     with_gone: _builtins.bool
     before: _builtins.str
-    """Ids smaller than this one, for paging: ids grow with time."""
+    """Only smaller ids, for paging: ids grow with time."""
     limit: _builtins.int
     def __init__(
         self,
@@ -906,6 +912,42 @@ class InstancesReply(_message.Message):
 Global___InstancesReply: _TypeAlias = InstancesReply  # noqa: Y015
 
 @_typing.final
+class AppliedChange(_message.Message):
+    """Change of a pool that an applied plan requested."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODES_BEFORE_FIELD_NUMBER: _builtins.int
+    NODES_AFTER_FIELD_NUMBER: _builtins.int
+    LAUNCHED_FIELD_NUMBER: _builtins.int
+    RETIRED_FIELD_NUMBER: _builtins.int
+    OVERRIDE_S_FIELD_NUMBER: _builtins.int
+    IS_APPROVED_FIELD_NUMBER: _builtins.int
+    nodes_before: _builtins.int
+    nodes_after: _builtins.int
+    launched: _builtins.int
+    retired: _builtins.int
+    override_s: _builtins.float
+    is_approved: _builtins.bool
+    def __init__(
+        self,
+        *,
+        nodes_before: _builtins.int = ...,
+        nodes_after: _builtins.int = ...,
+        launched: _builtins.int = ...,
+        retired: _builtins.int = ...,
+        override_s: _builtins.float = ...,
+        is_approved: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_approved", b"is_approved", "launched", b"launched", "nodes_after", b"nodes_after", "nodes_before", b"nodes_before", "override_s", b"override_s", "retired", b"retired"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AppliedChange: _TypeAlias = AppliedChange  # noqa: Y015
+
+@_typing.final
 class FleetDecision(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -918,6 +960,7 @@ class FleetDecision(_message.Message):
     MESSAGE_FIELD_NUMBER: _builtins.int
     KEY_FIELD_NUMBER: _builtins.int
     FINDINGS_FIELD_NUMBER: _builtins.int
+    CHANGE_FIELD_NUMBER: _builtins.int
     ordinal: _builtins.int
     at: _builtins.float
     kind: _builtins.str
@@ -929,7 +972,11 @@ class FleetDecision(_message.Message):
     def actor(self) -> Global___FleetActor: ...
     @_builtins.property
     def findings(self) -> _containers.RepeatedCompositeFieldContainer[Global___FleetFinding]:
-        """Of the guard, about a plan that was applied or refused."""
+        """The guard's findings on a plan that was applied or refused."""
+
+    @_builtins.property
+    def change(self) -> Global___AppliedChange:
+        """Absent for kinds other than an applied plan."""
 
     def __init__(
         self,
@@ -943,12 +990,15 @@ class FleetDecision(_message.Message):
         message: _builtins.str = ...,
         key: _builtins.str = ...,
         findings: _abc.Iterable[Global___FleetFinding] | None = ...,
+        change: Global___AppliedChange | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["actor", b"actor"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_change", b"_change", "actor", b"actor", "change", b"change"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["actor", b"actor", "at", b"at", "findings", b"findings", "key", b"key", "kind", b"kind", "message", b"message", "ordinal", b"ordinal", "pool", b"pool", "reason", b"reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_change", b"_change", "actor", b"actor", "at", b"at", "change", b"change", "findings", b"findings", "key", b"key", "kind", b"kind", "message", b"message", "ordinal", b"ordinal", "pool", b"pool", "reason", b"reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__change: _TypeAlias = _typing.Literal["change"]  # noqa: Y015
+    _WhichOneofArgType__change: _TypeAlias = _typing.Literal["_change", b"_change"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__change) -> _WhichOneofReturnType__change | None: ...
 
 Global___FleetDecision: _TypeAlias = FleetDecision  # noqa: Y015
 
@@ -1061,7 +1111,7 @@ class FleetProposal(_message.Message):
     DECIDED_BY_FIELD_NUMBER: _builtins.int
     DECISION_REASON_FIELD_NUMBER: _builtins.int
     state: _builtins.str
-    """waiting, approved, rejected, expired, overtaken."""
+    """waiting, approved, rejected, expired, superseded."""
     proposed_at: _builtins.float
     decided_at: _builtins.float
     decided_by: _builtins.str
@@ -1100,7 +1150,7 @@ class ProposalsRequest(_message.Message):
     LIMIT_FIELD_NUMBER: _builtins.int
     only_waiting: _builtins.bool
     before: _builtins.str
-    """Plans with smaller ids than this one, for paging: ids grow with time."""
+    """Only plans with smaller ids, for paging: ids grow with time."""
     limit: _builtins.int
     def __init__(
         self,
@@ -1149,7 +1199,7 @@ class HandOverRequest(_message.Message):
     MUTATION_FIELD_NUMBER: _builtins.int
     pool: _builtins.str
     message: _builtins.str
-    """What was done, and what came of it."""
+    """Done work and its result."""
     @_builtins.property
     def mutation(self) -> Global___FleetMutation: ...
     def __init__(
@@ -1228,7 +1278,7 @@ class FleetGroupScore(_message.Message):
 Global___FleetGroupScore: _TypeAlias = FleetGroupScore  # noqa: Y015
 
 @_typing.final
-class FleetEvaluationScore(_message.Message):
+class FleetMaintainerScore(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     SOURCE_FIELD_NUMBER: _builtins.int
@@ -1264,7 +1314,7 @@ class FleetEvaluationScore(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___FleetEvaluationScore: _TypeAlias = FleetEvaluationScore  # noqa: Y015
+Global___FleetMaintainerScore: _TypeAlias = FleetMaintainerScore  # noqa: Y015
 
 @_typing.final
 class FleetLiveScore(_message.Message):
@@ -1354,7 +1404,7 @@ class FleetMaintainerStatus(_message.Message):
     COUNTERS_FIELD_NUMBER: _builtins.int
     PROMPT_HASH_FIELD_NUMBER: _builtins.int
     TOOLS_HASH_FIELD_NUMBER: _builtins.int
-    TROUBLES_FIELD_NUMBER: _builtins.int
+    PROBLEMS_FIELD_NUMBER: _builtins.int
     EVALUATION_FIELD_NUMBER: _builtins.int
     EVALUATION_SOURCE_FIELD_NUMBER: _builtins.int
     EVALUATION_PROBLEM_FIELD_NUMBER: _builtins.int
@@ -1384,9 +1434,9 @@ class FleetMaintainerStatus(_message.Message):
     @_builtins.property
     def counters(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]: ...
     @_builtins.property
-    def troubles(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def problems(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
-    def evaluation(self) -> Global___FleetEvaluationScore: ...
+    def evaluation(self) -> Global___FleetMaintainerScore: ...
     @_builtins.property
     def live(self) -> Global___FleetLiveScore: ...
     def __init__(
@@ -1407,8 +1457,8 @@ class FleetMaintainerStatus(_message.Message):
         counters: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
         prompt_hash: _builtins.str = ...,
         tools_hash: _builtins.str = ...,
-        troubles: _abc.Iterable[_builtins.str] | None = ...,
-        evaluation: Global___FleetEvaluationScore | None = ...,
+        problems: _abc.Iterable[_builtins.str] | None = ...,
+        evaluation: Global___FleetMaintainerScore | None = ...,
         evaluation_source: _builtins.str = ...,
         evaluation_problem: _builtins.str = ...,
         live: Global___FleetLiveScore | None = ...,
@@ -1416,7 +1466,7 @@ class FleetMaintainerStatus(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_last_wake_at", b"_last_wake_at", "_next_wake_at", b"_next_wake_at", "evaluation", b"evaluation", "last_wake_at", b"last_wake_at", "live", b"live", "next_wake_at", b"next_wake_at"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_last_wake_at", b"_last_wake_at", "_next_wake_at", b"_next_wake_at", "at", b"at", "budgets", b"budgets", "counters", b"counters", "evaluation", b"evaluation", "evaluation_problem", b"evaluation_problem", "evaluation_source", b"evaluation_source", "is_simulated", b"is_simulated", "last_signals", b"last_signals", "last_wake", b"last_wake", "last_wake_at", b"last_wake_at", "live", b"live", "live_problem", b"live_problem", "mode", b"mode", "model", b"model", "next_wake_at", b"next_wake_at", "prompt_hash", b"prompt_hash", "run", b"run", "started_at", b"started_at", "state", b"state", "tools_hash", b"tools_hash", "troubles", b"troubles"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_last_wake_at", b"_last_wake_at", "_next_wake_at", b"_next_wake_at", "at", b"at", "budgets", b"budgets", "counters", b"counters", "evaluation", b"evaluation", "evaluation_problem", b"evaluation_problem", "evaluation_source", b"evaluation_source", "is_simulated", b"is_simulated", "last_signals", b"last_signals", "last_wake", b"last_wake", "last_wake_at", b"last_wake_at", "live", b"live", "live_problem", b"live_problem", "mode", b"mode", "model", b"model", "next_wake_at", b"next_wake_at", "problems", b"problems", "prompt_hash", b"prompt_hash", "run", b"run", "started_at", b"started_at", "state", b"state", "tools_hash", b"tools_hash"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__last_wake_at: _TypeAlias = _typing.Literal["last_wake_at"]  # noqa: Y015
     _WhichOneofArgType__last_wake_at: _TypeAlias = _typing.Literal["_last_wake_at", b"_last_wake_at"]  # noqa: Y015
@@ -1430,7 +1480,7 @@ class FleetMaintainerStatus(_message.Message):
 Global___FleetMaintainerStatus: _TypeAlias = FleetMaintainerStatus  # noqa: Y015
 
 @_typing.final
-class MaintainerOrders(_message.Message):
+class MaintainerControlState(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     MODE_FIELD_NUMBER: _builtins.int
@@ -1453,7 +1503,7 @@ class MaintainerOrders(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___MaintainerOrders: _TypeAlias = MaintainerOrders  # noqa: Y015
+Global___MaintainerControlState: _TypeAlias = MaintainerControlState  # noqa: Y015
 
 @_typing.final
 class GetMaintainerRequest(_message.Message):
@@ -1574,13 +1624,13 @@ class FleetTranscriptEntry(_message.Message):
 Global___FleetTranscriptEntry: _TypeAlias = FleetTranscriptEntry  # noqa: Y015
 
 @_typing.final
-class KeepTranscriptRequest(_message.Message):
+class AppendTranscriptRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     CHAIN_FIELD_NUMBER: _builtins.int
     ENTRIES_FIELD_NUMBER: _builtins.int
     chain: _builtins.str
-    """Hash of the transcript's first entry: which transcript it is."""
+    """Hash of the transcript's first entry, which identifies the transcript."""
     @_builtins.property
     def entries(self) -> _containers.RepeatedCompositeFieldContainer[Global___FleetTranscriptEntry]: ...
     def __init__(
@@ -1595,15 +1645,15 @@ class KeepTranscriptRequest(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___KeepTranscriptRequest: _TypeAlias = KeepTranscriptRequest  # noqa: Y015
+Global___AppendTranscriptRequest: _TypeAlias = AppendTranscriptRequest  # noqa: Y015
 
 @_typing.final
-class KeepTranscriptReply(_message.Message):
+class AppendTranscriptReply(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     NEXT_ORDINAL_FIELD_NUMBER: _builtins.int
     next_ordinal: _builtins.int
-    """Of the entry that is wanted next."""
+    """Ordinal of the next expected entry."""
     def __init__(
         self,
         *,
@@ -1615,7 +1665,7 @@ class KeepTranscriptReply(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___KeepTranscriptReply: _TypeAlias = KeepTranscriptReply  # noqa: Y015
+Global___AppendTranscriptReply: _TypeAlias = AppendTranscriptReply  # noqa: Y015
 
 @_typing.final
 class TranscriptRequest(_message.Message):
@@ -1699,7 +1749,7 @@ class FleetProvider(_message.Message):
     POOLS_FIELD_NUMBER: _builtins.int
     SIMULATED_FIELD_NUMBER: _builtins.int
     HAS_SPOT_FIELD_NUMBER: _builtins.int
-    LAST_FIELD_NUMBER: _builtins.int
+    LAST_PREFLIGHT_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     kind: _builtins.str
     has_spot: _builtins.bool
@@ -1708,7 +1758,7 @@ class FleetProvider(_message.Message):
     @_builtins.property
     def simulated(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
-    def last(self) -> Global___FleetRehearsal: ...
+    def last_preflight(self) -> Global___FleetPreflightResult: ...
     def __init__(
         self,
         *,
@@ -1717,11 +1767,11 @@ class FleetProvider(_message.Message):
         pools: _abc.Iterable[_builtins.str] | None = ...,
         simulated: _abc.Iterable[_builtins.str] | None = ...,
         has_spot: _builtins.bool = ...,
-        last: Global___FleetRehearsal | None = ...,
+        last_preflight: Global___FleetPreflightResult | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["last", b"last"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["last_preflight", b"last_preflight"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["has_spot", b"has_spot", "kind", b"kind", "last", b"last", "name", b"name", "pools", b"pools", "simulated", b"simulated"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["has_spot", b"has_spot", "kind", b"kind", "last_preflight", b"last_preflight", "name", b"name", "pools", b"pools", "simulated", b"simulated"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1748,7 +1798,7 @@ class ProvidersReply(_message.Message):
 Global___ProvidersReply: _TypeAlias = ProvidersReply  # noqa: Y015
 
 @_typing.final
-class RehearseProviderRequest(_message.Message):
+class RunPreflightRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     PROVIDER_FIELD_NUMBER: _builtins.int
@@ -1768,24 +1818,24 @@ class RehearseProviderRequest(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___RehearseProviderRequest: _TypeAlias = RehearseProviderRequest  # noqa: Y015
+Global___RunPreflightRequest: _TypeAlias = RunPreflightRequest  # noqa: Y015
 
 @_typing.final
-class FleetCheck(_message.Message):
+class FleetPreflightCheck(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     KIND_FIELD_NUMBER: _builtins.int
     POOL_FIELD_NUMBER: _builtins.int
     IS_OK_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
-    TO_DO_FIELD_NUMBER: _builtins.int
+    REMEDY_FIELD_NUMBER: _builtins.int
     kind: _builtins.str
     """list, launch, price."""
     pool: _builtins.str
-    """Empty for what concerns no single pool."""
+    """Empty for checks that concern no single pool."""
     is_ok: _builtins.bool
     message: _builtins.str
-    to_do: _builtins.str
+    remedy: _builtins.str
     def __init__(
         self,
         *,
@@ -1793,44 +1843,44 @@ class FleetCheck(_message.Message):
         pool: _builtins.str = ...,
         is_ok: _builtins.bool = ...,
         message: _builtins.str = ...,
-        to_do: _builtins.str = ...,
+        remedy: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_ok", b"is_ok", "kind", b"kind", "message", b"message", "pool", b"pool", "to_do", b"to_do"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_ok", b"is_ok", "kind", b"kind", "message", b"message", "pool", b"pool", "remedy", b"remedy"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___FleetCheck: _TypeAlias = FleetCheck  # noqa: Y015
+Global___FleetPreflightCheck: _TypeAlias = FleetPreflightCheck  # noqa: Y015
 
 @_typing.final
-class FleetRehearsal(_message.Message):
+class FleetPreflightResult(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     PROVIDER_FIELD_NUMBER: _builtins.int
     BEGAN_AT_FIELD_NUMBER: _builtins.int
-    TOOK_S_FIELD_NUMBER: _builtins.int
-    BY_FIELD_NUMBER: _builtins.int
+    DURATION_S_FIELD_NUMBER: _builtins.int
+    REQUESTED_BY_FIELD_NUMBER: _builtins.int
     CHECKS_FIELD_NUMBER: _builtins.int
     provider: _builtins.str
     began_at: _builtins.float
-    took_s: _builtins.float
-    by: _builtins.str
+    duration_s: _builtins.float
+    requested_by: _builtins.str
     @_builtins.property
-    def checks(self) -> _containers.RepeatedCompositeFieldContainer[Global___FleetCheck]: ...
+    def checks(self) -> _containers.RepeatedCompositeFieldContainer[Global___FleetPreflightCheck]: ...
     def __init__(
         self,
         *,
         provider: _builtins.str = ...,
         began_at: _builtins.float = ...,
-        took_s: _builtins.float = ...,
-        by: _builtins.str = ...,
-        checks: _abc.Iterable[Global___FleetCheck] | None = ...,
+        duration_s: _builtins.float = ...,
+        requested_by: _builtins.str = ...,
+        checks: _abc.Iterable[Global___FleetPreflightCheck] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["began_at", b"began_at", "by", b"by", "checks", b"checks", "provider", b"provider", "took_s", b"took_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["began_at", b"began_at", "checks", b"checks", "duration_s", b"duration_s", "provider", b"provider", "requested_by", b"requested_by"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___FleetRehearsal: _TypeAlias = FleetRehearsal  # noqa: Y015
+Global___FleetPreflightResult: _TypeAlias = FleetPreflightResult  # noqa: Y015

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class FleetPlaneStub:
-    """Starts and stops machines. Served by the fleet service; never on the path of data or weights. Every change has an
+    """Starts and stops instances. Served by the fleet service; never on the path of data or weights. Every change has an
     actor, an idempotency key and a reason.
     """
 
@@ -56,9 +56,9 @@ class FleetPlaneStub:
                 request_serializer=fleet__plane__pb2.ApplyPlanRequest.SerializeToString,
                 response_deserializer=fleet__plane__pb2.AppliedPlan.FromString,
                 _registered_method=True)
-        self.HoldPool = channel.unary_unary(
-                '/astraflow.v1.FleetPlane/HoldPool',
-                request_serializer=fleet__plane__pb2.HoldPoolRequest.SerializeToString,
+        self.SetPoolOverride = channel.unary_unary(
+                '/astraflow.v1.FleetPlane/SetPoolOverride',
+                request_serializer=fleet__plane__pb2.SetPoolOverrideRequest.SerializeToString,
                 response_deserializer=fleet__plane__pb2.FleetDecision.FromString,
                 _registered_method=True)
         self.Escalate = channel.unary_unary(
@@ -71,10 +71,10 @@ class FleetPlaneStub:
                 request_serializer=fleet__plane__pb2.SetKillSwitchRequest.SerializeToString,
                 response_deserializer=fleet__plane__pb2.FleetDecision.FromString,
                 _registered_method=True)
-        self.LoseNodes = channel.unary_unary(
-                '/astraflow.v1.FleetPlane/LoseNodes',
-                request_serializer=fleet__plane__pb2.LoseNodesRequest.SerializeToString,
-                response_deserializer=fleet__plane__pb2.LostNodes.FromString,
+        self.InjectFault = channel.unary_unary(
+                '/astraflow.v1.FleetPlane/InjectFault',
+                request_serializer=fleet__plane__pb2.InjectFaultRequest.SerializeToString,
+                response_deserializer=fleet__plane__pb2.InjectedFault.FromString,
                 _registered_method=True)
         self.Instances = channel.unary_unary(
                 '/astraflow.v1.FleetPlane/Instances',
@@ -106,10 +106,10 @@ class FleetPlaneStub:
                 request_serializer=fleet__plane__pb2.HandOverRequest.SerializeToString,
                 response_deserializer=fleet__plane__pb2.FleetDecision.FromString,
                 _registered_method=True)
-        self.BeatMaintainer = channel.unary_unary(
-                '/astraflow.v1.FleetPlane/BeatMaintainer',
+        self.MaintainerHeartbeat = channel.unary_unary(
+                '/astraflow.v1.FleetPlane/MaintainerHeartbeat',
                 request_serializer=fleet__plane__pb2.FleetMaintainerStatus.SerializeToString,
-                response_deserializer=fleet__plane__pb2.MaintainerOrders.FromString,
+                response_deserializer=fleet__plane__pb2.MaintainerControlState.FromString,
                 _registered_method=True)
         self.GetMaintainer = channel.unary_unary(
                 '/astraflow.v1.FleetPlane/GetMaintainer',
@@ -121,10 +121,10 @@ class FleetPlaneStub:
                 request_serializer=fleet__plane__pb2.SetMaintainerModeRequest.SerializeToString,
                 response_deserializer=fleet__plane__pb2.FleetDecision.FromString,
                 _registered_method=True)
-        self.KeepTranscript = channel.unary_unary(
-                '/astraflow.v1.FleetPlane/KeepTranscript',
-                request_serializer=fleet__plane__pb2.KeepTranscriptRequest.SerializeToString,
-                response_deserializer=fleet__plane__pb2.KeepTranscriptReply.FromString,
+        self.AppendTranscript = channel.unary_unary(
+                '/astraflow.v1.FleetPlane/AppendTranscript',
+                request_serializer=fleet__plane__pb2.AppendTranscriptRequest.SerializeToString,
+                response_deserializer=fleet__plane__pb2.AppendTranscriptReply.FromString,
                 _registered_method=True)
         self.Transcript = channel.unary_unary(
                 '/astraflow.v1.FleetPlane/Transcript',
@@ -136,15 +136,15 @@ class FleetPlaneStub:
                 request_serializer=fleet__plane__pb2.ProvidersRequest.SerializeToString,
                 response_deserializer=fleet__plane__pb2.ProvidersReply.FromString,
                 _registered_method=True)
-        self.RehearseProvider = channel.unary_unary(
-                '/astraflow.v1.FleetPlane/RehearseProvider',
-                request_serializer=fleet__plane__pb2.RehearseProviderRequest.SerializeToString,
-                response_deserializer=fleet__plane__pb2.FleetRehearsal.FromString,
+        self.RunPreflight = channel.unary_unary(
+                '/astraflow.v1.FleetPlane/RunPreflight',
+                request_serializer=fleet__plane__pb2.RunPreflightRequest.SerializeToString,
+                response_deserializer=fleet__plane__pb2.FleetPreflightResult.FromString,
                 _registered_method=True)
 
 
 class FleetPlaneServicer:
-    """Starts and stops machines. Served by the fleet service; never on the path of data or weights. Every change has an
+    """Starts and stops instances. Served by the fleet service; never on the path of data or weights. Every change has an
     actor, an idempotency key and a reason.
     """
 
@@ -161,20 +161,20 @@ class FleetPlaneServicer:
         raise NotImplementedError('Method not implemented!')
 
     def PlanChange(self, request, context):
-        """What a change would do. No side effect.
+        """Plans a change without side effects.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ApplyPlan(self, request, context):
-        """Does it, once for each key; a conflict when the pool is not as it was planned for.
+        """Applies a plan, once per key; a conflict when the pool has changed since.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def HoldPool(self, request, context):
+    def SetPoolOverride(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -192,8 +192,9 @@ class FleetPlaneServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def LoseNodes(self, request, context):
-        """Simulated: a share of a pool's nodes ends at once and without notice, where the provider can do that. For admins.
+    def InjectFault(self, request, context):
+        """Injects a fault: a share of a pool's nodes ends at once and without notice, where the provider supports it. For
+        admins.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -213,7 +214,7 @@ class FleetPlaneServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ProposePlan(self, request, context):
-        """A plan is put before a person: to approve it, an operator applies it. A later one for the pool takes its place.
+        """Proposes a plan to people; an operator approves it by applying it. A later proposal for the pool replaces it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -233,14 +234,14 @@ class FleetPlaneServicer:
         raise NotImplementedError('Method not implemented!')
 
     def HandOver(self, request, context):
-        """A note for whoever comes next, in the journal.
+        """Records a handover note in the audit log.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def BeatMaintainer(self, request, context):
-        """The maintainer says how it is, once a second, and is told what to go by.
+    def MaintainerHeartbeat(self, request, context):
+        """Reports the maintainer's status, once a second; returns its control state.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -258,8 +259,8 @@ class FleetPlaneServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def KeepTranscript(self, request, context):
-        """A copy of the maintainer's transcript: entries follow one another, and their hashes are checked.
+    def AppendTranscript(self, request, context):
+        """Stores a copy of the maintainer's transcript: entries are consecutive, and their hashes are checked.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -278,8 +279,8 @@ class FleetPlaneServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def RehearseProvider(self, request, context):
-        """Asks a provider whether it would do its part: lists, dry runs, prices. Nothing is started.
+    def RunPreflight(self, request, context):
+        """Runs a provider's preflight checks: lists, dry runs, prices. Nothing is started.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -308,9 +309,9 @@ def add_FleetPlaneServicer_to_server(servicer, server):
                     request_deserializer=fleet__plane__pb2.ApplyPlanRequest.FromString,
                     response_serializer=fleet__plane__pb2.AppliedPlan.SerializeToString,
             ),
-            'HoldPool': grpc.unary_unary_rpc_method_handler(
-                    servicer.HoldPool,
-                    request_deserializer=fleet__plane__pb2.HoldPoolRequest.FromString,
+            'SetPoolOverride': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetPoolOverride,
+                    request_deserializer=fleet__plane__pb2.SetPoolOverrideRequest.FromString,
                     response_serializer=fleet__plane__pb2.FleetDecision.SerializeToString,
             ),
             'Escalate': grpc.unary_unary_rpc_method_handler(
@@ -323,10 +324,10 @@ def add_FleetPlaneServicer_to_server(servicer, server):
                     request_deserializer=fleet__plane__pb2.SetKillSwitchRequest.FromString,
                     response_serializer=fleet__plane__pb2.FleetDecision.SerializeToString,
             ),
-            'LoseNodes': grpc.unary_unary_rpc_method_handler(
-                    servicer.LoseNodes,
-                    request_deserializer=fleet__plane__pb2.LoseNodesRequest.FromString,
-                    response_serializer=fleet__plane__pb2.LostNodes.SerializeToString,
+            'InjectFault': grpc.unary_unary_rpc_method_handler(
+                    servicer.InjectFault,
+                    request_deserializer=fleet__plane__pb2.InjectFaultRequest.FromString,
+                    response_serializer=fleet__plane__pb2.InjectedFault.SerializeToString,
             ),
             'Instances': grpc.unary_unary_rpc_method_handler(
                     servicer.Instances,
@@ -358,10 +359,10 @@ def add_FleetPlaneServicer_to_server(servicer, server):
                     request_deserializer=fleet__plane__pb2.HandOverRequest.FromString,
                     response_serializer=fleet__plane__pb2.FleetDecision.SerializeToString,
             ),
-            'BeatMaintainer': grpc.unary_unary_rpc_method_handler(
-                    servicer.BeatMaintainer,
+            'MaintainerHeartbeat': grpc.unary_unary_rpc_method_handler(
+                    servicer.MaintainerHeartbeat,
                     request_deserializer=fleet__plane__pb2.FleetMaintainerStatus.FromString,
-                    response_serializer=fleet__plane__pb2.MaintainerOrders.SerializeToString,
+                    response_serializer=fleet__plane__pb2.MaintainerControlState.SerializeToString,
             ),
             'GetMaintainer': grpc.unary_unary_rpc_method_handler(
                     servicer.GetMaintainer,
@@ -373,10 +374,10 @@ def add_FleetPlaneServicer_to_server(servicer, server):
                     request_deserializer=fleet__plane__pb2.SetMaintainerModeRequest.FromString,
                     response_serializer=fleet__plane__pb2.FleetDecision.SerializeToString,
             ),
-            'KeepTranscript': grpc.unary_unary_rpc_method_handler(
-                    servicer.KeepTranscript,
-                    request_deserializer=fleet__plane__pb2.KeepTranscriptRequest.FromString,
-                    response_serializer=fleet__plane__pb2.KeepTranscriptReply.SerializeToString,
+            'AppendTranscript': grpc.unary_unary_rpc_method_handler(
+                    servicer.AppendTranscript,
+                    request_deserializer=fleet__plane__pb2.AppendTranscriptRequest.FromString,
+                    response_serializer=fleet__plane__pb2.AppendTranscriptReply.SerializeToString,
             ),
             'Transcript': grpc.unary_unary_rpc_method_handler(
                     servicer.Transcript,
@@ -388,10 +389,10 @@ def add_FleetPlaneServicer_to_server(servicer, server):
                     request_deserializer=fleet__plane__pb2.ProvidersRequest.FromString,
                     response_serializer=fleet__plane__pb2.ProvidersReply.SerializeToString,
             ),
-            'RehearseProvider': grpc.unary_unary_rpc_method_handler(
-                    servicer.RehearseProvider,
-                    request_deserializer=fleet__plane__pb2.RehearseProviderRequest.FromString,
-                    response_serializer=fleet__plane__pb2.FleetRehearsal.SerializeToString,
+            'RunPreflight': grpc.unary_unary_rpc_method_handler(
+                    servicer.RunPreflight,
+                    request_deserializer=fleet__plane__pb2.RunPreflightRequest.FromString,
+                    response_serializer=fleet__plane__pb2.FleetPreflightResult.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -402,7 +403,7 @@ def add_FleetPlaneServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class FleetPlane:
-    """Starts and stops machines. Served by the fleet service; never on the path of data or weights. Every change has an
+    """Starts and stops instances. Served by the fleet service; never on the path of data or weights. Every change has an
     actor, an idempotency key and a reason.
     """
 
@@ -515,7 +516,7 @@ class FleetPlane:
             _registered_method=True)
 
     @staticmethod
-    def HoldPool(request,
+    def SetPoolOverride(request,
             target,
             options=(),
             channel_credentials=None,
@@ -528,8 +529,8 @@ class FleetPlane:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/astraflow.v1.FleetPlane/HoldPool',
-            fleet__plane__pb2.HoldPoolRequest.SerializeToString,
+            '/astraflow.v1.FleetPlane/SetPoolOverride',
+            fleet__plane__pb2.SetPoolOverrideRequest.SerializeToString,
             fleet__plane__pb2.FleetDecision.FromString,
             options,
             channel_credentials,
@@ -596,7 +597,7 @@ class FleetPlane:
             _registered_method=True)
 
     @staticmethod
-    def LoseNodes(request,
+    def InjectFault(request,
             target,
             options=(),
             channel_credentials=None,
@@ -609,9 +610,9 @@ class FleetPlane:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/astraflow.v1.FleetPlane/LoseNodes',
-            fleet__plane__pb2.LoseNodesRequest.SerializeToString,
-            fleet__plane__pb2.LostNodes.FromString,
+            '/astraflow.v1.FleetPlane/InjectFault',
+            fleet__plane__pb2.InjectFaultRequest.SerializeToString,
+            fleet__plane__pb2.InjectedFault.FromString,
             options,
             channel_credentials,
             insecure,
@@ -785,7 +786,7 @@ class FleetPlane:
             _registered_method=True)
 
     @staticmethod
-    def BeatMaintainer(request,
+    def MaintainerHeartbeat(request,
             target,
             options=(),
             channel_credentials=None,
@@ -798,9 +799,9 @@ class FleetPlane:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/astraflow.v1.FleetPlane/BeatMaintainer',
+            '/astraflow.v1.FleetPlane/MaintainerHeartbeat',
             fleet__plane__pb2.FleetMaintainerStatus.SerializeToString,
-            fleet__plane__pb2.MaintainerOrders.FromString,
+            fleet__plane__pb2.MaintainerControlState.FromString,
             options,
             channel_credentials,
             insecure,
@@ -866,7 +867,7 @@ class FleetPlane:
             _registered_method=True)
 
     @staticmethod
-    def KeepTranscript(request,
+    def AppendTranscript(request,
             target,
             options=(),
             channel_credentials=None,
@@ -879,9 +880,9 @@ class FleetPlane:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/astraflow.v1.FleetPlane/KeepTranscript',
-            fleet__plane__pb2.KeepTranscriptRequest.SerializeToString,
-            fleet__plane__pb2.KeepTranscriptReply.FromString,
+            '/astraflow.v1.FleetPlane/AppendTranscript',
+            fleet__plane__pb2.AppendTranscriptRequest.SerializeToString,
+            fleet__plane__pb2.AppendTranscriptReply.FromString,
             options,
             channel_credentials,
             insecure,
@@ -947,7 +948,7 @@ class FleetPlane:
             _registered_method=True)
 
     @staticmethod
-    def RehearseProvider(request,
+    def RunPreflight(request,
             target,
             options=(),
             channel_credentials=None,
@@ -960,9 +961,9 @@ class FleetPlane:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/astraflow.v1.FleetPlane/RehearseProvider',
-            fleet__plane__pb2.RehearseProviderRequest.SerializeToString,
-            fleet__plane__pb2.FleetRehearsal.FromString,
+            '/astraflow.v1.FleetPlane/RunPreflight',
+            fleet__plane__pb2.RunPreflightRequest.SerializeToString,
+            fleet__plane__pb2.FleetPreflightResult.FromString,
             options,
             channel_credentials,
             insecure,

@@ -13,7 +13,7 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class FleetPlaneStub:
-    """Starts and stops machines. Served by the fleet service; never on the path of data or weights. Every change has an
+    """Starts and stops instances. Served by the fleet service; never on the path of data or weights. Every change has an
     actor, an idempotency key and a reason.
     """
 
@@ -21,38 +21,40 @@ class FleetPlaneStub:
     GetFleet: _aio.UnaryUnaryMultiCallable[_fleet_plane_pb2.GetFleetRequest, _fleet_plane_pb2.FleetStatus]
     PutPool: _aio.UnaryUnaryMultiCallable[_fleet_plane_pb2.PutPoolRequest, _fleet_plane_pb2.FleetPool]
     PlanChange: _aio.UnaryUnaryMultiCallable[_fleet_plane_pb2.PlanChangeRequest, _fleet_plane_pb2.FleetPlan]
-    """What a change would do. No side effect."""
+    """Plans a change without side effects."""
     ApplyPlan: _aio.UnaryUnaryMultiCallable[_fleet_plane_pb2.ApplyPlanRequest, _fleet_plane_pb2.AppliedPlan]
-    """Does it, once for each key; a conflict when the pool is not as it was planned for."""
-    HoldPool: _aio.UnaryUnaryMultiCallable[_fleet_plane_pb2.HoldPoolRequest, _fleet_plane_pb2.FleetDecision]
+    """Applies a plan, once per key; a conflict when the pool has changed since."""
+    SetPoolOverride: _aio.UnaryUnaryMultiCallable[_fleet_plane_pb2.SetPoolOverrideRequest, _fleet_plane_pb2.FleetDecision]
     Escalate: _aio.UnaryUnaryMultiCallable[_fleet_plane_pb2.EscalateRequest, _fleet_plane_pb2.FleetDecision]
     SetKillSwitch: _aio.UnaryUnaryMultiCallable[_fleet_plane_pb2.SetKillSwitchRequest, _fleet_plane_pb2.FleetDecision]
-    LoseNodes: _aio.UnaryUnaryMultiCallable[_fleet_plane_pb2.LoseNodesRequest, _fleet_plane_pb2.LostNodes]
-    """Simulated: a share of a pool's nodes ends at once and without notice, where the provider can do that. For admins."""
+    InjectFault: _aio.UnaryUnaryMultiCallable[_fleet_plane_pb2.InjectFaultRequest, _fleet_plane_pb2.InjectedFault]
+    """Injects a fault: a share of a pool's nodes ends at once and without notice, where the provider supports it. For
+    admins.
+    """
     Instances: _aio.UnaryUnaryMultiCallable[_fleet_plane_pb2.InstancesRequest, _fleet_plane_pb2.InstancesReply]
     """Newest first."""
     Decisions: _aio.UnaryUnaryMultiCallable[_fleet_plane_pb2.DecisionsRequest, _fleet_plane_pb2.DecisionsReply]
     ProposePlan: _aio.UnaryUnaryMultiCallable[_fleet_plane_pb2.ProposePlanRequest, _fleet_plane_pb2.FleetProposal]
-    """A plan is put before a person: to approve it, an operator applies it. A later one for the pool takes its place."""
+    """Proposes a plan to people; an operator approves it by applying it. A later proposal for the pool replaces it."""
     RejectPlan: _aio.UnaryUnaryMultiCallable[_fleet_plane_pb2.RejectPlanRequest, _fleet_plane_pb2.FleetDecision]
     Proposals: _aio.UnaryUnaryMultiCallable[_fleet_plane_pb2.ProposalsRequest, _fleet_plane_pb2.ProposalsReply]
     """Newest first."""
     HandOver: _aio.UnaryUnaryMultiCallable[_fleet_plane_pb2.HandOverRequest, _fleet_plane_pb2.FleetDecision]
-    """A note for whoever comes next, in the journal."""
-    BeatMaintainer: _aio.UnaryUnaryMultiCallable[_fleet_plane_pb2.FleetMaintainerStatus, _fleet_plane_pb2.MaintainerOrders]
-    """The maintainer says how it is, once a second, and is told what to go by."""
+    """Records a handover note in the audit log."""
+    MaintainerHeartbeat: _aio.UnaryUnaryMultiCallable[_fleet_plane_pb2.FleetMaintainerStatus, _fleet_plane_pb2.MaintainerControlState]
+    """Reports the maintainer's status, once a second; returns its control state."""
     GetMaintainer: _aio.UnaryUnaryMultiCallable[_fleet_plane_pb2.GetMaintainerRequest, _fleet_plane_pb2.FleetMaintainer]
     SetMaintainerMode: _aio.UnaryUnaryMultiCallable[_fleet_plane_pb2.SetMaintainerModeRequest, _fleet_plane_pb2.FleetDecision]
-    KeepTranscript: _aio.UnaryUnaryMultiCallable[_fleet_plane_pb2.KeepTranscriptRequest, _fleet_plane_pb2.KeepTranscriptReply]
-    """A copy of the maintainer's transcript: entries follow one another, and their hashes are checked."""
+    AppendTranscript: _aio.UnaryUnaryMultiCallable[_fleet_plane_pb2.AppendTranscriptRequest, _fleet_plane_pb2.AppendTranscriptReply]
+    """Stores a copy of the maintainer's transcript: entries are consecutive, and their hashes are checked."""
     Transcript: _aio.UnaryUnaryMultiCallable[_fleet_plane_pb2.TranscriptRequest, _fleet_plane_pb2.TranscriptReply]
     """Newest first."""
     Providers: _aio.UnaryUnaryMultiCallable[_fleet_plane_pb2.ProvidersRequest, _fleet_plane_pb2.ProvidersReply]
-    RehearseProvider: _aio.UnaryUnaryMultiCallable[_fleet_plane_pb2.RehearseProviderRequest, _fleet_plane_pb2.FleetRehearsal]
-    """Asks a provider whether it would do its part: lists, dry runs, prices. Nothing is started."""
+    RunPreflight: _aio.UnaryUnaryMultiCallable[_fleet_plane_pb2.RunPreflightRequest, _fleet_plane_pb2.FleetPreflightResult]
+    """Runs a provider's preflight checks: lists, dry runs, prices. Nothing is started."""
 
 class FleetPlaneServicer(metaclass=_abc_1.ABCMeta):
-    """Starts and stops machines. Served by the fleet service; never on the path of data or weights. Every change has an
+    """Starts and stops instances. Served by the fleet service; never on the path of data or weights. Every change has an
     actor, an idempotency key and a reason.
     """
 
@@ -76,7 +78,7 @@ class FleetPlaneServicer(metaclass=_abc_1.ABCMeta):
         request: _fleet_plane_pb2.PlanChangeRequest,
         context: _aio.ServicerContext[_fleet_plane_pb2.PlanChangeRequest, _abc.Awaitable[_fleet_plane_pb2.FleetPlan]],
     ) -> _abc.Awaitable[_fleet_plane_pb2.FleetPlan]:
-        """What a change would do. No side effect."""
+        """Plans a change without side effects."""
 
     @_abc_1.abstractmethod
     def ApplyPlan(
@@ -84,13 +86,13 @@ class FleetPlaneServicer(metaclass=_abc_1.ABCMeta):
         request: _fleet_plane_pb2.ApplyPlanRequest,
         context: _aio.ServicerContext[_fleet_plane_pb2.ApplyPlanRequest, _abc.Awaitable[_fleet_plane_pb2.AppliedPlan]],
     ) -> _abc.Awaitable[_fleet_plane_pb2.AppliedPlan]:
-        """Does it, once for each key; a conflict when the pool is not as it was planned for."""
+        """Applies a plan, once per key; a conflict when the pool has changed since."""
 
     @_abc_1.abstractmethod
-    def HoldPool(
+    def SetPoolOverride(
         self,
-        request: _fleet_plane_pb2.HoldPoolRequest,
-        context: _aio.ServicerContext[_fleet_plane_pb2.HoldPoolRequest, _abc.Awaitable[_fleet_plane_pb2.FleetDecision]],
+        request: _fleet_plane_pb2.SetPoolOverrideRequest,
+        context: _aio.ServicerContext[_fleet_plane_pb2.SetPoolOverrideRequest, _abc.Awaitable[_fleet_plane_pb2.FleetDecision]],
     ) -> _abc.Awaitable[_fleet_plane_pb2.FleetDecision]: ...
 
     @_abc_1.abstractmethod
@@ -108,12 +110,14 @@ class FleetPlaneServicer(metaclass=_abc_1.ABCMeta):
     ) -> _abc.Awaitable[_fleet_plane_pb2.FleetDecision]: ...
 
     @_abc_1.abstractmethod
-    def LoseNodes(
+    def InjectFault(
         self,
-        request: _fleet_plane_pb2.LoseNodesRequest,
-        context: _aio.ServicerContext[_fleet_plane_pb2.LoseNodesRequest, _abc.Awaitable[_fleet_plane_pb2.LostNodes]],
-    ) -> _abc.Awaitable[_fleet_plane_pb2.LostNodes]:
-        """Simulated: a share of a pool's nodes ends at once and without notice, where the provider can do that. For admins."""
+        request: _fleet_plane_pb2.InjectFaultRequest,
+        context: _aio.ServicerContext[_fleet_plane_pb2.InjectFaultRequest, _abc.Awaitable[_fleet_plane_pb2.InjectedFault]],
+    ) -> _abc.Awaitable[_fleet_plane_pb2.InjectedFault]:
+        """Injects a fault: a share of a pool's nodes ends at once and without notice, where the provider supports it. For
+        admins.
+        """
 
     @_abc_1.abstractmethod
     def Instances(
@@ -136,7 +140,7 @@ class FleetPlaneServicer(metaclass=_abc_1.ABCMeta):
         request: _fleet_plane_pb2.ProposePlanRequest,
         context: _aio.ServicerContext[_fleet_plane_pb2.ProposePlanRequest, _abc.Awaitable[_fleet_plane_pb2.FleetProposal]],
     ) -> _abc.Awaitable[_fleet_plane_pb2.FleetProposal]:
-        """A plan is put before a person: to approve it, an operator applies it. A later one for the pool takes its place."""
+        """Proposes a plan to people; an operator approves it by applying it. A later proposal for the pool replaces it."""
 
     @_abc_1.abstractmethod
     def RejectPlan(
@@ -159,15 +163,15 @@ class FleetPlaneServicer(metaclass=_abc_1.ABCMeta):
         request: _fleet_plane_pb2.HandOverRequest,
         context: _aio.ServicerContext[_fleet_plane_pb2.HandOverRequest, _abc.Awaitable[_fleet_plane_pb2.FleetDecision]],
     ) -> _abc.Awaitable[_fleet_plane_pb2.FleetDecision]:
-        """A note for whoever comes next, in the journal."""
+        """Records a handover note in the audit log."""
 
     @_abc_1.abstractmethod
-    def BeatMaintainer(
+    def MaintainerHeartbeat(
         self,
         request: _fleet_plane_pb2.FleetMaintainerStatus,
-        context: _aio.ServicerContext[_fleet_plane_pb2.FleetMaintainerStatus, _abc.Awaitable[_fleet_plane_pb2.MaintainerOrders]],
-    ) -> _abc.Awaitable[_fleet_plane_pb2.MaintainerOrders]:
-        """The maintainer says how it is, once a second, and is told what to go by."""
+        context: _aio.ServicerContext[_fleet_plane_pb2.FleetMaintainerStatus, _abc.Awaitable[_fleet_plane_pb2.MaintainerControlState]],
+    ) -> _abc.Awaitable[_fleet_plane_pb2.MaintainerControlState]:
+        """Reports the maintainer's status, once a second; returns its control state."""
 
     @_abc_1.abstractmethod
     def GetMaintainer(
@@ -184,12 +188,12 @@ class FleetPlaneServicer(metaclass=_abc_1.ABCMeta):
     ) -> _abc.Awaitable[_fleet_plane_pb2.FleetDecision]: ...
 
     @_abc_1.abstractmethod
-    def KeepTranscript(
+    def AppendTranscript(
         self,
-        request: _fleet_plane_pb2.KeepTranscriptRequest,
-        context: _aio.ServicerContext[_fleet_plane_pb2.KeepTranscriptRequest, _abc.Awaitable[_fleet_plane_pb2.KeepTranscriptReply]],
-    ) -> _abc.Awaitable[_fleet_plane_pb2.KeepTranscriptReply]:
-        """A copy of the maintainer's transcript: entries follow one another, and their hashes are checked."""
+        request: _fleet_plane_pb2.AppendTranscriptRequest,
+        context: _aio.ServicerContext[_fleet_plane_pb2.AppendTranscriptRequest, _abc.Awaitable[_fleet_plane_pb2.AppendTranscriptReply]],
+    ) -> _abc.Awaitable[_fleet_plane_pb2.AppendTranscriptReply]:
+        """Stores a copy of the maintainer's transcript: entries are consecutive, and their hashes are checked."""
 
     @_abc_1.abstractmethod
     def Transcript(
@@ -207,11 +211,11 @@ class FleetPlaneServicer(metaclass=_abc_1.ABCMeta):
     ) -> _abc.Awaitable[_fleet_plane_pb2.ProvidersReply]: ...
 
     @_abc_1.abstractmethod
-    def RehearseProvider(
+    def RunPreflight(
         self,
-        request: _fleet_plane_pb2.RehearseProviderRequest,
-        context: _aio.ServicerContext[_fleet_plane_pb2.RehearseProviderRequest, _abc.Awaitable[_fleet_plane_pb2.FleetRehearsal]],
-    ) -> _abc.Awaitable[_fleet_plane_pb2.FleetRehearsal]:
-        """Asks a provider whether it would do its part: lists, dry runs, prices. Nothing is started."""
+        request: _fleet_plane_pb2.RunPreflightRequest,
+        context: _aio.ServicerContext[_fleet_plane_pb2.RunPreflightRequest, _abc.Awaitable[_fleet_plane_pb2.FleetPreflightResult]],
+    ) -> _abc.Awaitable[_fleet_plane_pb2.FleetPreflightResult]:
+        """Runs a provider's preflight checks: lists, dry runs, prices. Nothing is started."""
 
 def add_FleetPlaneServicer_to_server(servicer: FleetPlaneServicer, server: _aio.Server) -> None: ...

@@ -244,11 +244,13 @@ class PublishHead(_message.Message):
     def transfer(self) -> Global___Transfer: ...
     @_builtins.property
     def shared(self) -> Global___SharedFile:
-        """The version's full bits, for a store on the same host: then no chunks of a full snapshot follow."""
+        """The version's full bits, for a store on the same host; no chunks of a full snapshot follow then."""
 
     @_builtins.property
     def part(self) -> Global___Part:
-        """What follows is this part of the version, and others send the rest: answered once all of it is durable."""
+        """Set when the chunks hold only this part of the version and other publishers send the rest; the reply comes once the
+        version is durable.
+        """
 
     def __init__(
         self,
@@ -268,7 +270,7 @@ Global___PublishHead: _TypeAlias = PublishHead  # noqa: Y015
 
 @_typing.final
 class Part(_message.Message):
-    """A stretch of a version's flat buffer, from the start of one tensor to the end of another."""
+    """Contiguous range of a version's flat buffer, from the start of one tensor to the end of another."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -323,7 +325,7 @@ class PublishReply(_message.Message):
 
     IS_NEW_FIELD_NUMBER: _builtins.int
     is_new: _builtins.bool
-    """False when this very version was there already."""
+    """False when the store had the same version already."""
     def __init__(
         self,
         *,
@@ -345,7 +347,7 @@ class WatchRequest(_message.Message):
     AFTER_FIELD_NUMBER: _builtins.int
     policy: _builtins.str
     after: _builtins.int
-    """Notices of this version and older are not sent."""
+    """Only newer versions are sent."""
     def __init__(
         self,
         *,
@@ -382,10 +384,10 @@ class VersionNotice(_message.Message):
     delta_bytes: _builtins.int
     published_at: _builtins.float
     changed_elements: _builtins.int
-    """Elements that differ from the version before, of how many; both 0 when not known."""
+    """Elements that differ from the previous version, and the total; both 0 when unknown."""
     elements: _builtins.int
     is_durable: _builtins.bool
-    """Whether the store keeps it where it outlasts the machine's memory."""
+    """True if the store holds it on storage that survives a reboot of the machine."""
     def __init__(
         self,
         *,
@@ -453,7 +455,7 @@ class PlanReply(_message.Message):
     def transfers(self) -> _containers.RepeatedCompositeFieldContainer[Global___Transfer]: ...
     @_builtins.property
     def shared(self) -> Global___SharedFile:
-        """The target's full bits, for a reader on the store's host."""
+        """The target's full bits, for readers on the store's host."""
 
     def __init__(
         self,
@@ -479,7 +481,7 @@ class FetchRequest(_message.Message):
     SIZE_BYTES_FIELD_NUMBER: _builtins.int
     offset: _builtins.int
     size_bytes: _builtins.int
-    """Bytes from there on; 0: to the end."""
+    """Bytes to send; 0 for all up to the end."""
     @_builtins.property
     def transfer(self) -> Global___Transfer: ...
     def __init__(

@@ -74,21 +74,21 @@ class WeightPlaneServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Watch(self, request, context):
-        """The latest version at once if it is newer than `after`, then every new one. Without a policy: of all policies.
+        """Streams the latest version if it is newer than `after`, then every new one. Without a policy: of all policies.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Plan(self, request, context):
-        """The way with the fewest bytes from `have` to `want`.
+        """Returns the transfers with the fewest bytes from `have` to `want`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Fetch(self, request, context):
-        """Resumable: any offset of an immutable encoded file.
+        """Streams an immutable encoded file from any offset, so that transfers can resume.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -19,11 +19,11 @@ class WeightPlaneStub:
     Publish: _aio.StreamUnaryMultiCallable[_weight_plane_pb2.PublishPiece, _weight_plane_pb2.PublishReply]
     """First message: the head; then chunks of the encoded file in order."""
     Watch: _aio.UnaryStreamMultiCallable[_weight_plane_pb2.WatchRequest, _weight_plane_pb2.VersionNotice]
-    """The latest version at once if it is newer than `after`, then every new one. Without a policy: of all policies."""
+    """Streams the latest version if it is newer than `after`, then every new one. Without a policy: of all policies."""
     Plan: _aio.UnaryUnaryMultiCallable[_weight_plane_pb2.PlanRequest, _weight_plane_pb2.PlanReply]
-    """The way with the fewest bytes from `have` to `want`."""
+    """Returns the transfers with the fewest bytes from `have` to `want`."""
     Fetch: _aio.UnaryStreamMultiCallable[_weight_plane_pb2.FetchRequest, _weight_plane_pb2.Chunk]
-    """Resumable: any offset of an immutable encoded file."""
+    """Streams an immutable encoded file from any offset, so that transfers can resume."""
     Versions: _aio.UnaryUnaryMultiCallable[_weight_plane_pb2.VersionsRequest, _weight_plane_pb2.VersionsReply]
 
 class WeightPlaneServicer(metaclass=_abc_1.ABCMeta):
@@ -43,7 +43,7 @@ class WeightPlaneServicer(metaclass=_abc_1.ABCMeta):
         request: _weight_plane_pb2.WatchRequest,
         context: _aio.ServicerContext[_weight_plane_pb2.WatchRequest, _abc.AsyncIterator[_weight_plane_pb2.VersionNotice]],
     ) -> _abc.AsyncIterator[_weight_plane_pb2.VersionNotice]:
-        """The latest version at once if it is newer than `after`, then every new one. Without a policy: of all policies."""
+        """Streams the latest version if it is newer than `after`, then every new one. Without a policy: of all policies."""
 
     @_abc_1.abstractmethod
     def Plan(
@@ -51,7 +51,7 @@ class WeightPlaneServicer(metaclass=_abc_1.ABCMeta):
         request: _weight_plane_pb2.PlanRequest,
         context: _aio.ServicerContext[_weight_plane_pb2.PlanRequest, _abc.Awaitable[_weight_plane_pb2.PlanReply]],
     ) -> _abc.Awaitable[_weight_plane_pb2.PlanReply]:
-        """The way with the fewest bytes from `have` to `want`."""
+        """Returns the transfers with the fewest bytes from `have` to `want`."""
 
     @_abc_1.abstractmethod
     def Fetch(
@@ -59,7 +59,7 @@ class WeightPlaneServicer(metaclass=_abc_1.ABCMeta):
         request: _weight_plane_pb2.FetchRequest,
         context: _aio.ServicerContext[_weight_plane_pb2.FetchRequest, _abc.AsyncIterator[_weight_plane_pb2.Chunk]],
     ) -> _abc.AsyncIterator[_weight_plane_pb2.Chunk]:
-        """Resumable: any offset of an immutable encoded file."""
+        """Streams an immutable encoded file from any offset, so that transfers can resume."""
 
     @_abc_1.abstractmethod
     def Versions(

@@ -1,4 +1,4 @@
-"""Alembic's entry: migrates the connection it is handed by `astraflow.runtime.database`."""
+"""Entry point of Alembic: migrates the connection passed by `astraflow.runtime.database`."""
 
 from alembic import context
 from sqlmodel import SQLModel

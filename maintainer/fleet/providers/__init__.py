@@ -1,15 +1,15 @@
-"""Where machines come from; the built-ins by kind.
+"""Registry of providers, with the built-in kinds.
 
-A provider is a class in a module that registers itself, with its options beside it; list the module here, or under the
-entry point group `astraflow.providers`:
+A provider is a class that its module registers together with its options. List the module here, or under the entry
+point group `astraflow.providers`:
 
     @providers.register("my_cloud", options=MyCloudOptions)
     class MyCloud:  # a maintainer.fleet.providers.base.Provider
         def __init__(self, options: MyCloudOptions, *, clock: Clock, directory: Path) -> None: ...
 
-`directory` is the provider's own, for what must survive a restart. A package that is missing is an error when the fleet
-service reads its configuration: a module imports what it needs at its top, or calls `require_package` there for an SDK
-that takes long to import.
+`directory` holds the provider's persistent files. A missing package is an error when the fleet service reads its
+configuration: a module imports its dependencies at the top, or calls `require_package` there for an SDK that takes long
+to import.
 """
 
 from astraflow.runtime.plugins import Registry
@@ -25,6 +25,6 @@ providers: Registry[Provider] = Registry(
         "slurm": "maintainer.fleet.providers.slurm",
         "static_ssh": "maintainer.fleet.providers.static_ssh",
     },
-    advice="install the extra of the provider: 'astraflow[aws]' for ec2, 'astraflow[k8s]' for kubernetes, "
+    install_hint="install the extra of the provider: 'astraflow[aws]' for ec2, 'astraflow[k8s]' for kubernetes, "
     "'astraflow[skypilot]' or 'astraflow[ssh]' for static_ssh; in an image name it in EXTRAS of deploy/node/Dockerfile",
 )

@@ -1,8 +1,7 @@
-"""The port of providers: what the fleet service asks of a cloud, a cluster or this machine.
+"""Interface of providers: clouds, clusters or hosts on which the fleet service starts instances.
 
-Every call may be made twice and means the same as made once. The fleet service writes down a launch id, then launches
-under it; whatever happens in between, the id finds what was started, because it is a tag from the instance's first
-moment on.
+Every call is idempotent. The fleet service records a launch id, then launches under it. The id is a tag of the instance
+from its creation on, so that it identifies started instances after any failure.
 """
 
 import hashlib
@@ -17,9 +16,9 @@ from astraflow.contract.errors import AstraFlowError
 
 
 def require_package(name: str) -> None:
-    """Checks that a package is installed which a provider imports only when it calls the provider's service.
+    """Checks that a package is installed that a provider imports only at its first call.
 
-    A provider's module calls this at its import, so that the fleet service says at its start what is missing.
+    A provider's module calls this at import time, so that the fleet service reports a missing package at its start.
     Raises: ModuleNotFoundError, which the registry turns into InvalidInput with the extra to install.
     """
     if find_spec(name) is None:
@@ -27,113 +26,118 @@ def require_package(name: str) -> None:
 
 
 class ProviderError(AstraFlowError):
-    """A provider could not do what it was asked. Always one of the six below; each leads to another next step."""
+    """A provider call failed. Always one of the six types below, each with its own next step."""
 
 
 class Retry(ProviderError):
-    """A passing trouble: throttled, a timeout, a lost connection. It may have happened: look, ask again."""
+    """Temporary failure: throttling, timeout, lost connection. The call may have succeeded: check, then retry."""
 
 
 class Quota(ProviderError):
-    """The account may not have more. Nothing was started; a person has to raise the limit."""
+    """The account's limit is reached. No instance was started; a person must raise the limit."""
 
 
 class Capacity(ProviderError):
-    """The provider has none left now. Nothing was started; try another type, region or provider, or later."""
+    """The provider has no capacity. No instance was started; use another type, region or provider, or retry later."""
 
 
 class Auth(ProviderError):
-    """The credentials are missing, expired or not allowed to. Nothing was started; a person has to mend them."""
+    """The credentials are missing, expired or insufficient. No instance was started; a person must correct them."""
 
 
 class Invalid(ProviderError):
-    """What was asked for cannot be: unknown type, bad options, a launch id with another spec. Nothing was started."""
+    """Invalid request: unknown type, bad options, launch id with another spec. No instance was started."""
 
 
 class Unknown(ProviderError):
-    """Something else. It may have happened all the same: look before asking again."""
+    """Other failure. The call may have succeeded: check before a retry."""
 
 
 class State(Enum):
-    """An instance as its provider sees it: PENDING ─► RUNNING ─► GOING ─► GONE, and from each state to GONE.
+    """State of an instance at its provider: PENDING ─► RUNNING ─► TERMINATING ─► GONE, and from each state to GONE.
 
-    One that does not come up is STUCK instead of RUNNING.
+    An instance that does not start is STUCK instead of RUNNING.
     """
 
     PENDING = "pending"
-    """It is being made, or boots."""
+    """The instance is being created or boots."""
     STUCK = "stuck"
-    """It will not boot, and holds what it was given until it is retired: a launch that failed."""
+    """The launch failed: the instance will not boot, and holds its resources until it is retired."""
     RUNNING = "running"
-    """The node's program was started."""
-    GOING = "going"
-    """It was asked to end, or the provider takes it away."""
+    """The node's program has been started."""
+    TERMINATING = "terminating"
+    """The instance is terminating on request or by preemption."""
     GONE = "gone"
-    """It runs and costs no more."""
+    """The instance has terminated and is not billed."""
 
 
-class Retired(Enum):
-    """What came of asking for an end."""
+class RetireResult(Enum):
+    """Result of a retire call."""
 
     GONE = "gone"
-    """It has ended, or never was."""
-    GOING = "going"
-    """It ends; ask again to learn when it has."""
+    """The instance has ended, or never existed."""
+    TERMINATING = "terminating"
+    """The instance is terminating; call again to learn when it has ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tags:
-    """Written on the instance when it is made, in the same call."""
+    """Tags that are set on the instance in the call that creates it."""
 
     cluster: str
-    """The fleet service it belongs to: nothing without this tag is ever touched."""
+    """Fleet service that owns the instance. Instances without this tag are never touched."""
     pool: str
     run: str
     expires_at: float
-    """Unix seconds after which anybody may end it: a bound for what even a sweep does not find."""
+    """Unix seconds after which any process may terminate the instance, as a last resort against leaks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodePlan:
-    """The node that an instance is to run: the options of `astraflow join`."""
+    """Node that an instance runs: options of `astraflow join`."""
 
     dataflow: str
-    """`HOST:PORT`, as the instance reaches it."""
+    """`HOST:PORT` of dataflow, as seen from the instance."""
     engine: str = ""
-    """A kind, or a TOML table of its options; empty for what the run suggests."""
+    """Engine kind, or a TOML table of its options; empty for the run's default."""
     capacity: int | None = None
-    """Episodes at once; None for the node's default."""
+    """Concurrent episodes; None for the node's default."""
+    policies: tuple[str, ...] = ()
+    """Policies that the node serves; empty for all."""
     drain_s: float = 0.0
-    """What runs gets so long to end when the instance is retired without having been drained."""
-    dead_man_s: float = 900.0
-    """Without an answer from dataflow for so long, the node ends by itself."""
+    """Time for episodes to finish when the instance is retired without a drain. Seconds."""
+    dataflow_timeout_s: float = 900.0
+    """Time without an answer from dataflow after which the node terminates itself. Seconds."""
     usd_per_hour: float = 0.0
-    """What the instance costs by its quote, for the node to say when it joins; 0 when unknown."""
+    """Quoted price of the instance, which the node reports when it joins; 0 when unknown."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "policies", tuple(self.policies))  # stored as a list
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchSpec:
-    """One instance to be started."""
+    """Request to launch an instance."""
 
     tags: Tags
     node: NodePlan
     type: str = ""
-    """The provider's name of the hardware; empty for its default."""
+    """Instance type, as the provider names it; empty for the default."""
     region: str = ""
-    """Where it is to stand; empty for the provider's default."""
+    """Region; empty for the provider's default."""
     is_spot: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)
-    """What only this provider knows, as the pool's spec has it."""
+    """Provider-specific options from the pool's spec."""
     token: str = field(default="", repr=False)
-    """Lets the node join. A secret: it travels in the environment, never in a command line, a tag or an error."""
+    """Join token of the node. A secret: passed in the environment, never in a command line, a tag or an error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handle:
-    """One instance in its provider's words."""
+    """Reference to an instance at its provider."""
 
     provider: str
-    """Kind."""
+    """Kind of the provider."""
     id: str
     """The provider's id of the instance."""
     launch_id: str
@@ -141,11 +145,11 @@ class Handle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instance:
-    """What a provider knows of one instance."""
+    """Instance as reported by its provider."""
 
     handle: Handle
     tags: Tags | None
-    """None where the instance was never there, or its tags are forgotten."""
+    """None when the instance never existed, or its tags are lost."""
     state: State
     created_at: float = 0.0
     """Unix seconds; 0 when unknown."""
@@ -153,113 +157,121 @@ class Instance:
     region: str = ""
     is_spot: bool = False
     notice_at: float | None = None
-    """Unix seconds at which the provider says it takes the instance away."""
+    """Unix seconds of an announced preemption; None without a notice."""
     message: str = ""
-    """Why it is in this state, as far as the provider says."""
+    """Reason of the state, as far as the provider reports it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
-    """What a provider can do: data, read without a call."""
+    """Capabilities of a provider, known without a call."""
 
     kind: str
     simulated: tuple[str, ...] = ()
-    """What of it is a stand-in, for every report and page: `launch delay`, `preemption`."""
+    """Simulated properties, named in every report and page: `launch delay`, `preemption`."""
     has_spot: bool = False
     notice_s: float = 0.0
-    """How long before a preemption it is told; 0 for without a notice."""
+    """Time between notice and preemption. Seconds; 0: no notice."""
     listing_lag_s: float = 0.0
-    """What was launched is listed after so long at the latest."""
+    """Maximum time until a launched instance is listed. Seconds."""
     launch_delay_s: float = 60.0
-    """From launch to a node that works, as long as nothing better was measured."""
+    """Estimated time from launch to a ready node, until it is measured. Seconds."""
     launches_at_once: int = 8
-    """Calls that it takes beside each other."""
+    """Maximum number of concurrent calls."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quote:
-    """What an instance costs, and when it would work."""
+    """Price and expected launch delay of an instance."""
 
     usd_per_hour: float
     launch_delay_s: float
     source: str
-    """Where the price comes from, for people: `list price of 2026-08`, `this machine costs nothing`."""
+    """Source of the price, for people: `list price of 2026-08`, `this machine costs nothing`."""
 
 
 class Provider(Protocol):
-    """One account, cluster or machine. Every call is idempotent and raises a `ProviderError` or nothing.
+    """Interface of one account, cluster or host. Every call is idempotent and raises only `ProviderError`.
 
-    Several of these, in processes that come and go, may be the same provider: all they know is kept outside.
+    Several processes may use the same provider, so all state is stored outside the object.
     """
 
     async def launch(self, spec: LaunchSpec, launch_id: str) -> Handle:
-        """Start one instance under `launch_id` (a ULID) with the spec's tags; returns once the provider has taken it.
+        """Launches an instance under `launch_id` (a ULID) with the spec's tags; returns once the provider accepts it.
 
-        The same id and spec again start nothing and return the same handle. Raises: ProviderError; after `Retry` and
-        `Unknown` it may have been started.
+        A repeated call with the same id and spec starts nothing and returns the same handle. Raises: ProviderError;
+        after `Retry` and `Unknown` the instance may have been started.
         """
 
-    async def retire(self, launch_id: str, *, keep: Handle | None = None) -> Retired:
-        """End every instance of `launch_id` but `keep`: a duplicate goes, the registered one stays.
+    async def retire(self, launch_id: str, *, keep: Handle | None = None) -> RetireResult:
+        """Terminates all instances of `launch_id` except `keep`, so that only duplicates of it end.
 
-        What is gone already, or never was, is GONE.
+        Returns GONE for instances that have ended or never existed.
         """
 
     async def list(self, cluster: str) -> tuple[Instance, ...]:
-        """Every instance with that cluster tag, in any order. Those that are GONE may be among them for a while."""
+        """Returns all instances with the cluster tag, in any order, possibly including recently ended ones."""
 
     async def describe(self, handle: Handle) -> Instance:
-        """One instance now; GONE for one that nobody knows."""
+        """Returns an instance's current state; GONE for an unknown one."""
 
     def capabilities(self) -> Capabilities:
-        """What it can do."""
+        """Returns the provider's capabilities."""
 
     async def quote(self, spec: LaunchSpec) -> Quote:
-        """What the instance would cost; starts nothing. Raises: Invalid for a type or region that it has not."""
+        """Returns the price of an instance, without launching it. Raises: Invalid for an unknown type or region."""
 
-    async def rehearse(self, spec: LaunchSpec) -> str:
-        """What it says to such a launch, for people, as far as it can be asked without one; starts nothing.
+    async def preflight(self, spec: LaunchSpec) -> str:
+        """Checks a launch request as far as possible without a launch; returns a sentence for people.
 
-        Raises: ProviderError when it would not be let through.
+        Raises: ProviderError when the launch would be refused.
         """
 
     async def close(self) -> None:
-        """Let go of connections. Instances go on."""
+        """Closes connections. Instances keep running."""
 
 
 @runtime_checkable
-class Breakable(Protocol):
-    """What a provider of machines that only stand for some can do besides: let them fail on somebody's word."""
+class FaultInjectable(Protocol):
+    """Interface of providers that can inject faults."""
 
-    async def lose(self, launch_id: str) -> None:
-        """End it at once and without a word, as when a machine fails. What is gone already stays so."""
+    async def inject_fault(self, launch_id: str) -> None:
+        """Terminates an instance at once and without a notice, like a failing machine."""
 
 
 def fingerprint(spec: LaunchSpec) -> str:
-    """Of what is asked for, without the token and the expiry, which may differ when it is asked for again."""
-    said = {
+    """Returns a hash of the request, without token and expiry, which differ in repeated requests."""
+    fields = {
         "cluster": spec.tags.cluster,
         "pool": spec.tags.pool,
         "run": spec.tags.run,
-        "node": [spec.node.dataflow, spec.node.engine, spec.node.capacity, spec.node.drain_s, spec.node.dead_man_s],
+        "node": [
+            spec.node.dataflow,
+            spec.node.engine,
+            spec.node.capacity,
+            spec.node.policies,
+            spec.node.drain_s,
+            spec.node.dataflow_timeout_s,
+        ],
         "where": [spec.type, spec.region, spec.is_spot],
         "options": dict(spec.options),
     }
-    return hashlib.blake2b(json.dumps(said, sort_keys=True).encode(), digest_size=16).hexdigest()
+    return hashlib.blake2b(json.dumps(fields, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
 def join_arguments(spec: LaunchSpec, launch_id: str, *, preemption: str = "") -> tuple[str, ...]:
-    """What comes after `astraflow` on the instance's command line; the node is called as the launch.
+    """Returns the arguments of `astraflow` on the instance; the node's name is the launch id.
 
-    The token goes into the environment variable ASTRAFLOW_TOKEN.
-    preemption: where the node reads that its machine goes away: a kind of notice, or a TOML table of its options.
+    The token is passed in the environment variable ASTRAFLOW_TOKEN.
+    preemption: source of preemption notices: a kind, or a TOML table of its options.
     """
     node = spec.node
     arguments = ["join", node.dataflow, "--name", launch_id, "--pool", spec.tags.pool]
     arguments += ["--region", spec.region] if spec.region else []
     arguments += ["--engine", node.engine] if node.engine else []
     arguments += ["--capacity", str(node.capacity)] if node.capacity is not None else []
-    arguments += ["--drain-s", f"{node.drain_s:g}", "--dead-man-s", f"{node.dead_man_s:g}"]
+    arguments += ["--policies", ",".join(node.policies)] if node.policies else []
+    arguments += ["--drain-s", f"{node.drain_s:g}", "--dataflow-timeout-s", f"{node.dataflow_timeout_s:g}"]
     arguments += ["--price-per-hour", f"{node.usd_per_hour:g}"] if node.usd_per_hour else []
     arguments += ["--preemption", preemption] if preemption else []
     return tuple(arguments)

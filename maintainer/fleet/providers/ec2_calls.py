@@ -1,4 +1,4 @@
-"""EC2 by threads: a client for each region, a bounded number of calls at once, and errors as the port has them."""
+"""Calls of EC2 in threads: a client per region, bounded concurrency, and translated errors."""
 
 import asyncio
 import threading
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 CONNECT_S, READ_S = 5, 30
-"""A call that may change something is made once: asking again is the fleet service's business."""
+"""Timeouts of a call in seconds. Calls are not retried here, but by the fleet service."""
 
 _AUTH = ("AuthFailure", "UnauthorizedOperation", "ExpiredToken", "RequestExpired", "OptInRequired", "Blocked")
-_AUTH_TOO = (
+_AUTH_CODES = (
     "InvalidClientTokenId",
     "SignatureDoesNotMatch",
     "UnrecognizedClient",
@@ -45,11 +45,11 @@ _RETRY = ("RequestLimitExceeded", "Throttl", "RequestThrottled", "ServiceUnavail
 _INVALID = ("Invalid", "Malformed", "Missing", "Unsupported", "UnknownParameter", "IdempotentParameterMismatch")
 
 MISMATCH = "IdempotentParameterMismatch"
-"""A client token that was used for another request: the launch was made before."""
+"""Error code for a client token that was used for another request: the launch was made before."""
 
 
 class Ec2Calls:
-    """The account, as credentials of the environment or a profile open it."""
+    """EC2 clients with credentials of the environment or a profile."""
 
     def __init__(self, *, endpoint_url: str, profile: str, calls_at_once: int) -> None:
         self._endpoint_url = endpoint_url or None
@@ -64,29 +64,29 @@ class Ec2Calls:
         self._threads = ThreadPoolExecutor(calls_at_once, thread_name_prefix="ec2")
         self._clients: dict[str, EC2Client] = {}
         self._session: boto3.Session | None = None
-        self._making = threading.Lock()
+        self._clients_lock = threading.Lock()
 
     async def call(self, region: str, work: "Callable[[EC2Client], T]") -> T:
-        """What `work` returns of that region's client. Raises: ProviderError.
+        """Runs `work` with the region's client; returns its result. Raises: ProviderError.
 
-        Cancelled, the call goes on in its thread until it is over: whether it worked is found out later.
+        A cancelled call continues in its thread; a later call finds out whether it succeeded.
         """
-        return await asyncio.get_running_loop().run_in_executor(self._threads, self._done, region, work)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self._run, region, work)
 
     def close(self) -> None:
-        """Calls that run end by themselves, within their time limit."""
+        """Closes clients. Running calls end by their own timeout."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         for client in self._clients.values():
             client.close()
 
-    def _done(self, region: str, work: "Callable[[EC2Client], T]") -> T:
+    def _run(self, region: str, work: "Callable[[EC2Client], T]") -> T:
         try:
             return work(self._client(region))
         except (ClientError, BotoCoreError) as problem:
             raise explained(problem, region) from problem
 
     def _client(self, region: str) -> "EC2Client":
-        with self._making:  # sessions are not for several threads; clients are
+        with self._clients_lock:  # sessions are not thread-safe; clients are
             if region not in self._clients:
                 if self._session is None:
                     self._session = boto3.Session(profile_name=self._profile)
@@ -97,31 +97,43 @@ class Ec2Calls:
 
 
 def code_of(problem: BaseException | None) -> str:
-    """EC2's name of what went wrong; empty for what is no answer of EC2."""
+    """Returns EC2's error code; empty for other errors."""
     response: Any = problem.response if isinstance(problem, ClientError) else {}
     return str(response.get("Error", {}).get("Code", ""))
 
 
 def explained(problem: ClientError | BotoCoreError, region: str) -> ProviderError:
-    """One of the port's errors. It never quotes a request, in which the token is."""
+    """Returns the provider error for a failed call. It never quotes the request, which contains the token."""
     match problem:
         case ClientError():
             code = code_of(problem)
             message = str(problem.response.get("Error", {}).get("Message", ""))[:500]
-            return _kind(code, problem)(f"EC2 in {region} says {code}: {message}")
+            return _kind(code, problem)(f"EC2 in {region} refused the call with {code}: {message}")
         case NoCredentialsError() | PartialCredentialsError() | ProfileNotFound() | TokenRetrievalError():
-            return Auth(f"no credentials for EC2: {problem}; set AWS_PROFILE or an instance role")
+            return Auth(
+                f"cannot call EC2: no valid credentials: {problem}; set AWS_PROFILE or an instance role",
+                code="provider.no_credentials",
+            )
         case ParamValidationError() | NoRegionError():
-            return Invalid(f"the request to EC2 in {region} is not well-formed: see the pool's options")
+            return Invalid(
+                f"cannot call EC2 in {region}: the request is malformed; correct the pool's options",
+                code="provider.malformed_request",
+            )
         case ConnectionError() | HTTPClientError():
-            return Retry(f"EC2 in {region} does not answer: {type(problem).__name__}")
+            return Retry(
+                f"cannot call EC2 in {region}: no answer ({type(problem).__name__}); retry later",
+                code="provider.no_answer",
+            )
         case _:
-            return Unknown(f"the call to EC2 in {region} failed: {type(problem).__name__}")
+            return Unknown(
+                f"cannot call EC2 in {region}: {type(problem).__name__}; check AWS's status",
+                code="provider.call_failed",
+            )
 
 
 def _kind(code: str, problem: ClientError) -> type[ProviderError]:
-    """By the code; of those that nobody knows, what the status says."""
-    if code.startswith((*_AUTH, *_AUTH_TOO)):
+    """Returns the error type for EC2's code, or for the HTTP status of unknown codes."""
+    if code.startswith((*_AUTH, *_AUTH_CODES)):
         return Auth
     if code.startswith(_RETRY):
         return Retry

@@ -1,4 +1,4 @@
-"""An EC2 instance and its tags, as the port has them. All that is known of one is there."""
+"""Translates EC2 instances and their tags into instances of the provider interface."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -8,14 +8,14 @@ from maintainer.fleet.providers.base import Handle, Instance, LaunchSpec, State,
 KIND = "ec2"
 
 PREFIX = "astraflow:"
-"""Of the tags' keys."""
+"""Prefix of the keys of tags."""
 
 _STATES = {
     "pending": State.PENDING,
     "running": State.RUNNING,
-    "shutting-down": State.GOING,
-    "stopping": State.GOING,
-    "stopped": State.GOING,  # it runs no node and still costs its disk: it is to be ended
+    "shutting-down": State.TERMINATING,
+    "stopping": State.TERMINATING,
+    "stopped": State.TERMINATING,  # it runs no node and its disk costs money: it must be terminated
     "terminated": State.GONE,
 }
 
@@ -33,33 +33,33 @@ def tags_for(spec: LaunchSpec, launch_id: str) -> dict[str, str]:
     return {"Name": f"astraflow {spec.tags.pool}", **{f"{PREFIX}{key}": value for key, value in own.items()}}
 
 
-def tags_of(seen: Mapping[str, Any]) -> dict[str, str]:
-    tags: Iterable[Mapping[str, str]] = seen.get("Tags", ())
+def tags_of(description: Mapping[str, Any]) -> dict[str, str]:
+    tags: Iterable[Mapping[str, str]] = description.get("Tags", ())
     return {tag["Key"]: tag["Value"] for tag in tags}
 
 
-def state_of(seen: Mapping[str, Any]) -> State:
-    return _STATES[seen["State"]["Name"]]
+def state_of(description: Mapping[str, Any]) -> State:
+    return _STATES[description["State"]["Name"]]
 
 
-def handle_of(region: str, seen: Mapping[str, Any]) -> Handle:
-    launch_id = tags_of(seen).get(f"{PREFIX}launch-id", "")
-    return Handle(provider=KIND, id=f"{region}/{seen['InstanceId']}", launch_id=launch_id)
+def handle_of(region: str, description: Mapping[str, Any]) -> Handle:
+    launch_id = tags_of(description).get(f"{PREFIX}launch-id", "")
+    return Handle(provider=KIND, id=f"{region}/{description['InstanceId']}", launch_id=launch_id)
 
 
-def instance_of(region: str, seen: Mapping[str, Any]) -> Instance:
-    own = {key.removeprefix(PREFIX): value for key, value in tags_of(seen).items() if key.startswith(PREFIX)}
+def instance_of(region: str, description: Mapping[str, Any]) -> Instance:
+    own = {key.removeprefix(PREFIX): value for key, value in tags_of(description).items() if key.startswith(PREFIX)}
     is_ours = {"cluster", "pool", "run", "expires-at"} <= own.keys()
-    reason = seen.get("StateReason") or {}
+    reason = description.get("StateReason") or {}
     return Instance(
-        handle=handle_of(region, seen),
+        handle=handle_of(region, description),
         tags=Tags(cluster=own["cluster"], pool=own["pool"], run=own["run"], expires_at=float(own["expires-at"]))
         if is_ours
         else None,
-        state=state_of(seen),
-        created_at=seen["LaunchTime"].timestamp(),
-        type=seen["InstanceType"],
+        state=state_of(description),
+        created_at=description["LaunchTime"].timestamp(),
+        type=description["InstanceType"],
         region=own.get("region") or region,
-        is_spot=seen.get("InstanceLifecycle") == "spot",
+        is_spot=description.get("InstanceLifecycle") == "spot",
         message=str(reason.get("Message", "")),
     )

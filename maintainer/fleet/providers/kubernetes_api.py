@@ -1,4 +1,4 @@
-"""Requests to a Kubernetes API server by its official client, in threads and bounded in time; its refusals as ours."""
+"""Requests to a Kubernetes API server with the official client, in threads, with timeouts and translated errors."""
 
 import asyncio
 import json
@@ -12,23 +12,23 @@ from maintainer.fleet.providers.base import Auth, Invalid, ProviderError, Quota,
 from maintainer.fleet.providers.kubernetes_config import KubernetesOptions
 
 _RESTARTS = 3
-"""A list whose pages have expired is begun anew so often."""
+"""Attempts to read a list whose pages expire."""
 
 
 class NotFound(ProviderError):
-    """It is not there. Always handled here: callers of the port never see it."""
+    """The object does not exist. Handled inside the provider."""
 
 
 class AlreadyExists(ProviderError):
-    """Something of that name is there. Always handled here."""
+    """An object of that name exists. Handled inside the provider."""
 
 
 class Expired(ProviderError):
-    """The rest of a list cannot be had any more. Always handled here."""
+    """The remaining pages of a list have expired. Handled inside the provider."""
 
 
 class KubernetesApi:
-    """Pods and secrets of one namespace. Raises: ProviderError everywhere."""
+    """Pods and secrets of one namespace. All methods raise ProviderError."""
 
     def __init__(self, options: KubernetesOptions, *, threads: int) -> None:
         self._options = options
@@ -37,68 +37,71 @@ class KubernetesApi:
         self._core: Any = None
 
     async def create_pod(self, manifest: Mapping[str, Any], *, is_dry: bool = False) -> dict[str, Any]:
-        """Returns it as it is then. is_dry: everything is checked and nothing kept. Raises: AlreadyExists."""
-        return await self._call("create_namespaced_pod", what="creating a pod", body=dict(manifest), **_dry(is_dry))
+        """Creates a pod and returns it. is_dry: the server only checks the request. Raises: AlreadyExists."""
+        return await self._call("create_namespaced_pod", what="create a pod", body=dict(manifest), **_dry(is_dry))
 
     async def create_secret(self, manifest: Mapping[str, Any], *, is_dry: bool = False) -> None:
-        """Raises: AlreadyExists. What the server answers is not repeated: it may quote the secret."""
-        what = "creating the secret of a pod"
+        """Creates a secret. Errors do not quote the answer, which may contain the secret. Raises: AlreadyExists."""
+        what = "create the secret of a pod"
         await self._call("create_namespaced_secret", what=what, is_secret=True, body=dict(manifest), **_dry(is_dry))
 
     async def pod(self, name: str) -> dict[str, Any]:
-        """Raises: NotFound."""
-        return await self._call("read_namespaced_pod", what=f"reading the pod {name}", name=name)
+        """Returns a pod. Raises: NotFound."""
+        return await self._call("read_namespaced_pod", what=f"read the pod {name}", name=name)
 
     async def secret_owners(self, name: str) -> frozenset[str]:
-        """Uids of whom a secret belongs to. Raises: NotFound."""
-        found = await self._call("read_namespaced_secret", what=f"reading the secret {name}", is_secret=True, name=name)
-        return frozenset(owner["uid"] for owner in found["metadata"].get("ownerReferences") or ())
+        """Returns the uids of a secret's owners. Raises: NotFound."""
+        secret = await self._call("read_namespaced_secret", what=f"read the secret {name}", is_secret=True, name=name)
+        return frozenset(owner["uid"] for owner in secret["metadata"].get("ownerReferences") or ())
 
     async def delete_pod(self, pod: Mapping[str, Any], *, grace_s: int | None = None) -> None:
-        """This very pod, and no later one of its name; one that is gone is fine. grace_s: None for its own."""
+        """Deletes this pod, by uid; a missing pod is no error. grace_s: None for the pod's own grace period."""
         name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
         body: dict[str, Any] = {"preconditions": {"uid": uid}, "propagationPolicy": "Background"}
         if grace_s is not None:
             body["gracePeriodSeconds"] = grace_s
         try:
-            await self._call("delete_namespaced_pod", what=f"deleting the pod {name}", name=name, body=body)
+            await self._call("delete_namespaced_pod", what=f"delete the pod {name}", name=name, body=body)
         except NotFound:
             return
 
     async def pods(self, labels: Mapping[str, str]) -> tuple[dict[str, Any], ...]:
-        """All that have these labels, page by page. An expired list is begun anew: half a list is none."""
+        """Lists all pods with the labels, page by page. An expired list is read again from the start."""
         selector = ",".join(f"{key}={value}" for key, value in labels.items())
         for _ in range(_RESTARTS):
             try:
                 return await self._pages(selector)
             except Expired:
                 continue
-        raise Retry(f"listing pods: the list expired {_RESTARTS} times before its end; a larger page_size may help")
+        raise Retry(
+            f"cannot list pods: the list expired {_RESTARTS} times before its end; raise page_size",
+            code="provider.list_expired",
+        )
 
     async def close(self) -> None:
-        """Let go of connections; requests under way end by their own bound."""
+        """Closes connections; running requests end by their own timeout."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         if self._core is not None:
             await asyncio.to_thread(self._core.api_client.close)
 
     async def _pages(self, selector: str) -> tuple[dict[str, Any], ...]:
-        found: list[dict[str, Any]] = []
-        rest: str | None = None
+        pods: list[dict[str, Any]] = []
+        continuation: str | None = None
         while True:
             page = await self._call(
                 "list_namespaced_pod",
-                what="listing pods",
+                what="list pods",
                 label_selector=selector,
                 limit=self._options.page_size,
-                _continue=rest,
+                _continue=continuation,
             )
-            found += page.get("items") or ()
-            rest = (page.get("metadata") or {}).get("continue")
-            if not rest:
-                return tuple(found)
+            pods += page.get("items") or ()
+            continuation = (page.get("metadata") or {}).get("continue")
+            if not continuation:
+                return tuple(pods)
 
     async def _call(self, operation: str, *, what: str, is_secret: bool = False, **arguments: Any) -> dict[str, Any]:
-        """One request. The thread's own bound is below the awaiting one, so that threads do not pile up."""
+        """Sends a request. The thread's timeout is below the caller's, so that threads do not accumulate."""
         loop, limit_s = asyncio.get_running_loop(), self._options.timeout_s
         try:
             async with asyncio.timeout(limit_s + 5.0):
@@ -106,7 +109,9 @@ class KubernetesApi:
                     self._threads, lambda: self._request(operation, what, is_secret, arguments)
                 )
         except TimeoutError:
-            raise Retry(f"{what}: no answer within {limit_s:g} s") from None
+            raise Retry(
+                f"cannot {what}: no answer within {limit_s:g} s; retry later", code="provider.no_answer"
+            ) from None
 
     def _request(self, operation: str, what: str, is_secret: bool, arguments: Mapping[str, Any]) -> dict[str, Any]:
         send: Callable[..., Any] = getattr(self._client(), operation)
@@ -114,16 +119,19 @@ class KubernetesApi:
         from urllib3.exceptions import HTTPError
 
         limit_s = self._options.timeout_s
-        try:  # the answer as it is: models of a thousand pods would take seconds, and refuse what a newer server says
+        try:  # raw JSON: the client's models take seconds for a thousand pods, and reject values of newer servers
             answer = send(
                 namespace=self._options.namespace, _request_timeout=limit_s, _preload_content=False, **arguments
             )
             return _json(answer.data)
         except HTTPError as problem:
-            raise Retry(f"{what}: {type(problem).__name__} on the way to the API server") from None
+            raise Retry(
+                f"cannot {what}: no connection to the API server ({type(problem).__name__}); retry later",
+                code="provider.unreachable",
+            ) from None
         except ApiException as problem:
             if not problem.status:
-                raise Retry(f"{what}: {problem.reason}") from None
+                raise Retry(f"cannot {what}: {problem.reason}; retry later", code="provider.unreachable") from None
             raise refusal(problem.status, _json(problem.body), what=what, is_secret=is_secret) from None
 
     def _client(self) -> Any:
@@ -134,7 +142,7 @@ class KubernetesApi:
 
 
 def connect(options: KubernetesOptions) -> Any:
-    """Returns the client of the cluster that the options name. Raises: Auth when it gives no credentials."""
+    """Returns the cluster's client. Raises: Auth without valid credentials."""
     from kubernetes import client, config
 
     settings = client.Configuration()
@@ -149,18 +157,21 @@ def connect(options: KubernetesOptions) -> Any:
                 persist_config=False,
             )
     except (config.ConfigException, OSError, ValueError) as problem:
-        raise Auth(f"no way into the cluster: {problem}") from None
-    settings.retries = False  # the fleet service asks again by itself, and looks before it does
+        raise Auth(
+            f"cannot authenticate to the Kubernetes API server: {problem}; set kubeconfig, or use a service account",
+            code="provider.no_credentials",
+        ) from None
+    settings.retries = False  # the fleet service retries by itself, after a check
     return client.CoreV1Api(client.ApiClient(settings))
 
 
-def refusal(status: int, said: Mapping[str, Any], *, what: str, is_secret: bool = False) -> ProviderError:
-    """The server's status as one of ours.
+def refusal(status: int, answer: Mapping[str, Any], *, what: str, is_secret: bool = False) -> ProviderError:
+    """Returns the provider error for a status of the server.
 
     Source: https://kubernetes.io/docs/reference/using-api/api-concepts/, https://kubernetes.io/docs/concepts/policy/resource-quotas/
     """
-    reason, message = str(said.get("reason") or f"HTTP {status}"), str(said.get("message") or "")
-    text = f"{what}: {reason}" if is_secret else f"{what}: {reason}: {message[:500]}".rstrip(": ")
+    reason, message = str(answer.get("reason") or f"HTTP {status}"), str(answer.get("message") or "")
+    text = f"cannot {what}: {reason}" if is_secret else f"cannot {what}: {reason}: {message[:500]}".rstrip(": ")
     match status, reason:
         case 409, "AlreadyExists":
             return AlreadyExists(text)
@@ -188,7 +199,7 @@ def _dry(is_dry: bool) -> dict[str, Any]:
 
 def _json(body: bytes | str | None) -> dict[str, Any]:
     try:
-        found = json.loads(body or b"{}")
+        value = json.loads(body or b"{}")
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return value if isinstance(value, dict) else {}

@@ -1,4 +1,4 @@
-"""What the provider `kubernetes` is told: where its cluster is, and what pods of nodes are made of."""
+"""Options of the provider `kubernetes`: the cluster, and the pods of nodes."""
 
 import re
 from typing import Annotated, Literal
@@ -17,7 +17,7 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 def _checked(pattern: re.Pattern[str], what: str) -> AfterValidator:
     def check(value: str) -> str:
         if not pattern.fullmatch(value):
-            raise ValueError(f"{value!r} is no {what}")
+            raise ValueError(f"cannot use {value!r}: it is no {what}")
         return value
 
     return AfterValidator(check)
@@ -31,99 +31,99 @@ Variable = Annotated[str, _checked(_VARIABLE, "environment variable's name")]
 
 
 class Toleration(Config):
-    """A taint of machines that pods do not mind."""
+    """Toleration of a taint."""
 
     key: str = ""
-    """Of the taint; empty for all."""
+    """Key of the taint; empty for all."""
     operator: Literal["Equal", "Exists"] = "Equal"
-    """Whether the taint's value counts."""
+    """`Equal` compares the taint's value; `Exists` ignores it."""
     value: LabelValue = ""
-    """With `Equal`."""
+    """Value of the taint, with `Equal`."""
     effect: Literal["", "NoSchedule", "PreferNoSchedule", "NoExecute"] = ""
-    """Of the taint; empty for all."""
+    """Effect of the taint; empty for all."""
 
 
 class PodOptions(Config):
-    """Of a pool's pods, under `options` of the pool: what is given here comes on top of the type's own."""
+    """Options of a pool's pods, in the pool's `options`. They extend those of the type."""
 
     image: str = ""
-    """The provider's own when empty."""
+    """Container image; the provider's default when empty."""
     requests: dict[LabelKey, Quantity] = Field(default={})
-    """Resources that the pod is promised: `{ cpu = "8", memory = "32Gi" }`."""
+    """Resource requests: `{ cpu = "8", memory = "32Gi" }`."""
     limits: dict[LabelKey, Quantity] = Field(default={})
-    """Resources it may not exceed; devices stand here: `{ "nvidia.com/gpu" = "1" }`."""
+    """Resource limits, including devices: `{ "nvidia.com/gpu" = "1" }`."""
     node_selector: dict[LabelKey, LabelValue] = Field(default={})
-    """Labels that its machine must have: how a node group is chosen."""
+    """Labels that the Kubernetes node must have, for example to select a node group."""
     tolerations: tuple[Toleration, ...] = ()
-    """Taints that it does not mind."""
+    """Tolerations of the pod."""
     queue: LabelValue | None = None
-    """Kueue's LocalQueue; the provider's own when absent, none when empty."""
+    """Kueue's LocalQueue; the provider's default when absent, none when empty."""
 
 
 class PodType(PodOptions):
-    """A type of node, as `type` of a pool names it."""
+    """Instance type, selected by a pool's `type`."""
 
     usd_per_hour: float = Field(default=0.0, ge=0)
-    """What one costs: Kubernetes does not know."""
+    """Price of an instance in US dollars an hour. Kubernetes has no prices."""
 
 
 class Spot(Config):
-    """What makes a pod one that may be taken away."""
+    """Placement of preemptible pods."""
 
     node_selector: dict[LabelKey, LabelValue] = Field(default={})
-    """Labels of spot machines, as the cluster's cloud gives them."""
+    """Labels of spot nodes in the cluster's cloud."""
     tolerations: tuple[Toleration, ...] = ()
-    """Their taints."""
+    """Tolerations of the taints of spot nodes."""
     discount: float = Field(default=0.6, ge=0, lt=1)
-    """By how much of the price they are cheaper."""
+    """Discount of spot instances, as a share of the price."""
     notice_s: float = Field(default=25.0, ge=0)
-    """How long before its end a pod is told, as the cloud says."""
+    """Time between notice and preemption, as documented by the cloud. Seconds."""
 
 
 class KubernetesOptions(Config):
-    """One namespace of one cluster."""
+    """Options for one namespace of a cluster."""
 
     image: str = Field(min_length=1)
     """Container image with `astraflow` and the engine."""
     command: tuple[str, ...] = Field(default=("astraflow",), min_length=1)
-    """What stands before `join ADDRESS ...` in the container."""
+    """Command before `join ADDRESS ...` in the container."""
     namespace: DnsName = "default"
-    """Where the pods are; nothing outside of it is ever looked at."""
+    """Namespace of the pods; the provider accesses no other."""
     kubeconfig: str = ""
-    """Path; when empty the service account of the pod that this runs in, else the usual file."""
+    """Path of the kubeconfig. When empty: the service account of the own pod, else the default file."""
     context: str = ""
-    """Of the kubeconfig; its current one when empty."""
+    """Context in the kubeconfig; the current one when empty."""
     types: dict[str, PodType] = Field(default={"node": PodType()}, min_length=1)
-    """By a name of your own; the first is the default."""
+    """Instance types by a name of your choice; the first is the default."""
     regions: dict[str, dict[LabelKey, LabelValue]] = Field(default={})
-    """By a name of your own: labels of the machines that stand there."""
+    """Regions by a name of your choice: labels of the Kubernetes nodes there."""
     spot: Spot | None = None
-    """None where there are no spot machines."""
+    """Placement of spot pods; None without spot nodes."""
     queue: LabelValue = ""
-    """Kueue's LocalQueue that pods wait in for their quota; none when empty."""
+    """Kueue's LocalQueue in which pods wait for quota; none when empty."""
     service_account: str = ""
-    """Of the pods, which are given no token of it."""
+    """Service account of the pods. Its token is not mounted."""
     image_pull_secrets: tuple[DnsName, ...] = ()
-    """Names of secrets in the namespace."""
+    """Names of image pull secrets in the namespace."""
     priority_class: str = ""
-    """Of the pods; the cluster's default when empty."""
+    """Priority class of the pods; the cluster's default when empty."""
     user_id: int | None = Field(default=None, ge=1)
-    """Pods run as this user; as the image says when absent."""
+    """User id of the pods; the image's user when absent."""
     shared_memory: Quantity = "2Gi"
-    """Size of /dev/shm, through which weights travel inside a node; it counts as the pod's memory."""
+    """Size of /dev/shm, which holds weights inside a node; it counts towards the pod's memory."""
     environment: dict[Variable, str] = Field(default={})
-    """Of the node's program. No secrets: whoever may read pods reads it."""
+    """Environment of the node's program. Do not put secrets here: they are readable with the pod."""
     timeout_s: float = Field(default=15.0, gt=0)
-    """A request is given up after so long."""
+    """Timeout of a request. Seconds."""
     page_size: int = Field(default=500, ge=1)
-    """Pods that are asked for at once."""
-    boot_patience_s: float = Field(default=180.0, ge=0)
-    """An image that cannot be pulled, or a container that cannot be made, for so long is a launch that failed."""
-    place_patience_s: float = Field(default=900.0, ge=0)
-    """So long a pod may wait for a machine, or for Kueue; a cluster that grows by itself needs minutes."""
-    place_wait_s: float = Field(default=0.0, ge=0)
-    """A launch that finds no machine within so long is taken back as Capacity, or Quota; 0 does not wait for it."""
-    kept_s: float = Field(default=3600.0, ge=0)
-    """Pods that have ended are kept so long, for their logs."""
+    """Number of pods per list page."""
+    boot_timeout_s: float = Field(default=180.0, ge=0)
+    """Time after which a failed image pull or container creation counts as a failed launch. Seconds."""
+    schedule_timeout_s: float = Field(default=900.0, ge=0)
+    """Maximum time a pod waits for scheduling or Kueue; an autoscaled cluster needs minutes. Seconds."""
+    schedule_wait_s: float = Field(default=0.0, ge=0)
+    """Time after which an unscheduled launch fails with Capacity or Quota. Seconds; 0: launches do not wait."""
+    retention_s: float = Field(default=3600.0, ge=0)
+    """Time for which finished pods are kept for their logs. Seconds."""
     launch_delay_s: float = Field(default=120.0, gt=0)
-    """From launch to a node that works, as long as nothing better was measured."""
+    """Estimated time from launch to a ready node, until it is measured. Seconds."""

@@ -1,4 +1,4 @@
-"""A node as a pod: the manifests that ask for it and for its secret. Pure."""
+"""Manifests of a node's pod and secret. Pure."""
 
 import hashlib
 import json
@@ -9,16 +9,16 @@ from dataclasses import asdict
 from typing import Any
 
 from maintainer.fleet.providers.base import Invalid, LaunchSpec, fingerprint, join_arguments
-from maintainer.fleet.providers.choices import check_region, chosen_type, pool_options, type_name
 from maintainer.fleet.providers.kubernetes_config import KubernetesOptions, PodOptions, PodType
+from maintainer.fleet.providers.launch_options import check_region, chosen_type, pool_options, type_name
 
 KIND = "kubernetes"
 
 MANAGED = {"app.kubernetes.io/managed-by": "astraflow-fleet"}
 CLUSTER, LAUNCH, POOL, RUN = "astraflow/cluster", "astraflow/launch", "astraflow/pool", "astraflow/run"
-"""Labels, which selectors find pods by."""
+"""Labels for selectors."""
 ORDER = "astraflow/order"
-"""Annotation: what was asked for, in full; labels are too short for some names."""
+"""Annotation with the complete launch order, because labels are too short for some names."""
 QUEUE = "kueue.x-k8s.io/queue-name"
 TOKEN = "token"  # noqa: S105 (a key of the secret, not a secret)
 
@@ -29,14 +29,17 @@ _GRACE_MARGIN_S = 15
 
 
 def pod_name(launch_id: str) -> str:
-    """One name for a launch, so that there is one pod. Raises: Invalid."""
+    """Returns the pod's name, unique per launch. Raises: Invalid."""
     if not _LAUNCH_ID.fullmatch(launch_id):
-        raise Invalid(f"{launch_id[:80]!r} is no launch id: use 1 to 50 letters, digits and -")
+        raise Invalid(
+            f"cannot use the launch id {launch_id[:80]!r}: it is no launch id; use 1 to 50 letters, digits and -",
+            code="provider.invalid_launch_id",
+        )
     return f"astraflow-{launch_id.lower()}"
 
 
 def label(text: str) -> str:
-    """The text where it may be a label's value; else what is left of it, and its digest.
+    """Returns the text if it is a valid label value; else its valid part with a digest.
 
     >>> label("eu:west/1")
     'eu-west-1-b10a3a5a74'
@@ -48,20 +51,26 @@ def label(text: str) -> str:
 
 
 def pod_type(options: KubernetesOptions, spec: LaunchSpec) -> PodType:
-    """What the spec's type, region and spot mean here. Raises: Invalid for what this cluster has not."""
+    """Returns the spec's type. Raises: Invalid for an unknown type or region, or spot without configuration."""
     kind = chosen_type(options.types, spec)
     check_region(options.regions, spec)
     if spec.is_spot and options.spot is None:
-        raise Invalid("spot machines are not configured here: give [providers.NAME.spot] the labels that they have")
+        raise Invalid(
+            "cannot launch: spot nodes are not configured; set their labels in [providers.NAME.spot]",
+            code="provider.spot_unsupported",
+        )
     return kind
 
 
 def pod_manifest(options: KubernetesOptions, spec: LaunchSpec, launch_id: str, *, now: float) -> dict[str, Any]:
-    """The pod of a launch, without its token, which is in the secret of the same name. Raises: Invalid."""
+    """Returns a launch's pod. The token is in the secret of the same name. Raises: Invalid."""
     name, kind, own = pod_name(launch_id), pod_type(options, spec), pool_options(PodOptions, spec)
     left_s = spec.tags.expires_at - now
     if left_s < 1:
-        raise Invalid(f"launch {launch_id} would have expired {-left_s:.0f} s ago")
+        raise Invalid(
+            f"cannot launch {launch_id}: it expired {-left_s:.0f} s ago; set a later expiry",
+            code="provider.launch_expired",
+        )
     queue = next((queue for queue in (own.queue, kind.queue) if queue is not None), options.queue)
     tags = {
         CLUSTER: label(spec.tags.cluster),
@@ -101,7 +110,7 @@ def pod_manifest(options: KubernetesOptions, spec: LaunchSpec, launch_id: str, *
 
 
 def secret_manifest(options: KubernetesOptions, pod: Mapping[str, Any], token: str) -> dict[str, Any]:
-    """The token of a pod, which goes when its pod goes."""
+    """Returns the secret with a pod's token, owned by the pod."""
     metadata = pod["metadata"]
     owner = {"apiVersion": "v1", "kind": "Pod", "name": metadata["name"], "uid": metadata["uid"]}
     return {
@@ -153,11 +162,11 @@ def _placement(options: KubernetesOptions, spec: LaunchSpec, *, own: PodOptions,
         **own.node_selector,
     }
     tolerations = [*(spot.tolerations if spot else ()), *kind.tolerations, *own.tolerations]
-    said = {
+    fields = {
         "nodeSelector": selector,
-        "tolerations": [{key: value for key, value in dict(one).items() if value} for one in tolerations],
+        "tolerations": [{key: value for key, value in dict(toleration).items() if value} for toleration in tolerations],
         "serviceAccountName": options.service_account,
         "imagePullSecrets": [{"name": name} for name in options.image_pull_secrets],
         "priorityClassName": options.priority_class,
     }
-    return {name: value for name, value in said.items() if value}
+    return {name: value for name, value in fields.items() if value}

@@ -1,4 +1,4 @@
-"""What a pod that was read says of its node: where it stands, and why. Pure."""
+"""Translates pods into instances: state and reason. Pure."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -9,8 +9,8 @@ from maintainer.fleet.providers.base import Handle, Instance, State, Tags
 from maintainer.fleet.providers.kubernetes_config import KubernetesOptions
 from maintainer.fleet.providers.kubernetes_manifest import KIND, LAUNCH, ORDER
 
-_NEVER_BOOTS = ("InvalidImageName", "ErrImageNeverPull")
-_HARDLY_BOOTS = (
+_PERMANENT_BOOT_ERRORS = ("InvalidImageName", "ErrImageNeverPull")
+_RETRIED_BOOT_ERRORS = (
     "ImagePullBackOff",
     "ErrImagePull",
     "ImageInspectError",
@@ -20,23 +20,23 @@ _HARDLY_BOOTS = (
     "RunContainerError",
     "CrashLoopBackOff",
 )
-"""Reasons why a container waits. The second may pass."""
+"""Reasons of waiting containers: permanent ones, and ones that Kubernetes retries."""
 
 
 def order_of(pod: Mapping[str, Any]) -> dict[str, Any]:
-    """What was asked for; empty when the annotation is gone or somebody has spoilt it."""
+    """Returns the launch order in the annotation; empty when it is missing or invalid."""
     try:
-        found = json.loads((pod["metadata"].get("annotations") or {}).get(ORDER, ""))
+        order = json.loads((pod["metadata"].get("annotations") or {}).get(ORDER, ""))
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return order if isinstance(order, dict) else {}
 
 
 def read_pod(options: KubernetesOptions, pod: Mapping[str, Any], *, now: float) -> Instance:
-    """A pod as an instance."""
+    """Returns the instance of a pod."""
     metadata, order = pod["metadata"], order_of(pod)
     state, message = state_of(pod, options, now=now)
-    is_taken = _condition(pod, "DisruptionTarget").get("status") == "True"
+    is_preempted = _condition(pod, "DisruptionTarget").get("status") == "True"
     ends_at = metadata.get("deletionTimestamp")
     return Instance(
         handle=Handle(provider=KIND, id=metadata["name"], launch_id=(metadata.get("labels") or {}).get(LAUNCH, "")),
@@ -46,36 +46,36 @@ def read_pod(options: KubernetesOptions, pod: Mapping[str, Any], *, now: float) 
         type=str(order.get("type", "")),
         region=str(order.get("region", "")),
         is_spot=bool(order.get("is_spot", False)),
-        notice_at=unix_s(ends_at) if is_taken and ends_at else None,
+        notice_at=unix_s(ends_at) if is_preempted and ends_at else None,
         message=message,
     )
 
 
 def state_of(pod: Mapping[str, Any], options: KubernetesOptions, *, now: float) -> tuple[State, str]:
-    """Where a pod stands, and why."""
+    """Returns a pod's state, and the reason."""
     status: Mapping[str, Any] = pod.get("status") or {}
     phase = status.get("phase", "Pending")
     if phase in ("Succeeded", "Failed"):
         return State.GONE, _ending(pod)
-    taken = _condition(pod, "DisruptionTarget")
-    if taken.get("status") == "True":
-        return State.GOING, f"is taken away: {taken.get('message') or taken.get('reason')}"
+    disruption = _condition(pod, "DisruptionTarget")
+    if disruption.get("status") == "True":
+        return State.TERMINATING, f"preempted: {disruption.get('message') or disruption.get('reason')}"
     if pod["metadata"].get("deletionTimestamp"):
-        return State.GOING, "was deleted"
+        return State.TERMINATING, "deleted"
     scheduled = _condition(pod, "PodScheduled")
     if phase == "Pending" and scheduled.get("status") == "False":
-        return _without_place(pod, scheduled, options, now=now)
+        return _unscheduled(pod, scheduled, options, now=now)
     for reason, message in _waiting(pod):
         since = unix_s(scheduled.get("lastTransitionTime")) or unix_s(pod["metadata"].get("creationTimestamp"))
-        is_over = reason in _HARDLY_BOOTS and now - since >= options.boot_patience_s
-        if reason in _NEVER_BOOTS or is_over:
-            return State.STUCK, f"does not boot: {reason}: {message}"
+        is_over = reason in _RETRIED_BOOT_ERRORS and now - since >= options.boot_timeout_s
+        if reason in _PERMANENT_BOOT_ERRORS or is_over:
+            return State.STUCK, f"boot failed: {reason}: {message}"
         return State.PENDING, f"{reason}: {message}" if message else reason
     return (State.RUNNING, "") if phase == "Running" else (State.PENDING, "")
 
 
-def want_of_place(pod: Mapping[str, Any]) -> str:
-    """What a pod without a machine waits for: `Capacity`, or Kueue's `Quota`; empty for one that has its place."""
+def scheduling_obstacle(pod: Mapping[str, Any]) -> str:
+    """Returns what an unscheduled pod waits for: `Capacity`, or Kueue's `Quota`; empty for a scheduled pod."""
     scheduled = _condition(pod, "PodScheduled")
     if scheduled.get("status") == "True" or (pod.get("spec") or {}).get("nodeName"):
         return ""
@@ -83,19 +83,19 @@ def want_of_place(pod: Mapping[str, Any]) -> str:
 
 
 def is_finished(pod: Mapping[str, Any]) -> bool:
-    """Whether its containers have ended for good."""
+    """Returns whether the pod's containers have ended for good."""
     return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
 
 
 def finished_at(pod: Mapping[str, Any]) -> float:
-    """Unix seconds; when it was made, where its end is not told."""
-    ended = [(one.get("state") or {}).get("terminated") or {} for one in _containers(pod)]
-    times = [unix_s(one.get("finishedAt")) for one in ended]
+    """Returns the pod's end in Unix seconds; its creation when the end is unknown."""
+    ended = [(container.get("state") or {}).get("terminated") or {} for container in _containers(pod)]
+    times = [unix_s(container.get("finishedAt")) for container in ended]
     return max([*times, unix_s(pod["metadata"].get("creationTimestamp"))])
 
 
 def unix_s(stamp: str | None) -> float:
-    """Of a time as Kubernetes writes them; 0 for none.
+    """Returns Unix seconds of a Kubernetes timestamp; 0 for none.
 
     >>> unix_s("1970-01-02T00:00:00Z")
     86400.0
@@ -103,14 +103,14 @@ def unix_s(stamp: str | None) -> float:
     return datetime.fromisoformat(stamp).timestamp() if stamp else 0.0
 
 
-def _without_place(
+def _unscheduled(
     pod: Mapping[str, Any], scheduled: Mapping[str, Any], options: KubernetesOptions, *, now: float
 ) -> tuple[State, str]:
     why = scheduled.get("message") or scheduled.get("reason") or "not scheduled"
-    message = f"{want_of_place(pod)}: {why}"
+    message = f"{scheduling_obstacle(pod)}: {why}"
     waited_s = now - unix_s(pod["metadata"].get("creationTimestamp"))
-    if waited_s >= options.place_patience_s:
-        return State.STUCK, f"found no place within {options.place_patience_s:.0f} s: {message}"
+    if waited_s >= options.schedule_timeout_s:
+        return State.STUCK, f"not scheduled within {options.schedule_timeout_s:.0f} s: {message}"
     return State.PENDING, message
 
 
@@ -126,8 +126,8 @@ def _ending(pod: Mapping[str, Any]) -> str:
 
 
 def _waiting(pod: Mapping[str, Any]) -> list[tuple[str, str]]:
-    found = [(one.get("state") or {}).get("waiting") or {} for one in _containers(pod)]
-    return [(one["reason"], one.get("message", "")) for one in found if one.get("reason")]
+    waiting = [(container.get("state") or {}).get("waiting") or {} for container in _containers(pod)]
+    return [(state["reason"], state.get("message", "")) for state in waiting if state.get("reason")]
 
 
 def _containers(pod: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
@@ -137,10 +137,10 @@ def _containers(pod: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
 
 def _condition(pod: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
     conditions = (pod.get("status") or {}).get("conditions") or ()
-    return next((one for one in conditions if one.get("type") == kind), {})
+    return next((condition for condition in conditions if condition.get("type") == kind), {})
 
 
-def _tags(said: object) -> Tags | None:
-    if not isinstance(said, dict) or set(said) != set(Tags.__slots__):
+def _tags(tags: object) -> Tags | None:
+    if not isinstance(tags, dict) or set(tags) != set(Tags.__slots__):
         return None
-    return Tags(**said)
+    return Tags(**tags)

@@ -1,7 +1,7 @@
-"""Processes of this machine as instances: the reference of the port, for demos, tests and runs on one machine.
+"""Local processes as instances: the reference provider, for demos, tests and runs on one machine.
 
-The nodes are real; what a cloud does to machines (delays, failures, slowness, preemption) is simulated where the
-options ask for it, and said so. All that is known of an instance is in its folder (`machine_folders.py`).
+The nodes are real. Effects of a cloud (delays, failures, slowness, preemption) are simulated if configured, and marked
+as simulated. The state of an instance is in its folder (`machine_folders.py`).
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from typing import Any
 from pydantic import Field, field_validator
 
 from astraflow.runtime.clock import Clock
-from astraflow.runtime.config import Config, nearest
+from astraflow.runtime.config import Config, suggest_name
 from maintainer.fleet.providers import providers
 from maintainer.fleet.providers.base import (
     Capabilities,
@@ -29,7 +29,7 @@ from maintainer.fleet.providers.base import (
     LaunchSpec,
     Quota,
     Quote,
-    Retired,
+    RetireResult,
     State,
     Tags,
     Unknown,
@@ -42,90 +42,90 @@ KIND = "local_process"
 
 
 class LocalProcessOptions(Config):
-    """What the machines are like. Without any of it they start at once, cost nothing and last."""
+    """Simulated properties of the machines. By default they start at once, cost nothing and never fail."""
 
     types: dict[str, float] = Field(default={"process": 0.0}, min_length=1)
-    """US dollars an hour of each type of machine, made up; the first is the default."""
+    """Simulated price of each type in US dollars an hour; the first type is the default."""
     spot_discount: float = Field(default=0.6, ge=0, lt=1)
-    """By how much of the price spot machines are cheaper."""
+    """Discount of spot machines, as a share of the price."""
     max_instances: int = Field(default=64, ge=0)
-    """Machines at once; beyond, launches are refused as over quota."""
+    """Maximum number of machines; further launches fail with a quota error."""
     launch_delay_s: float = Field(default=0.0, ge=0)
-    """Simulated: seconds from launch until the node's program is started; the median."""
+    """Simulated: median time from launch to the start of the node's program. Seconds."""
     launch_delay_spread: float = Field(default=0.0, ge=0, le=2)
-    """Spread of that delay: the sigma of a lognormal distribution."""
+    """Spread of the launch delay: sigma of a lognormal distribution."""
     refused_share: float = Field(default=0.0, ge=0, le=1)
-    """Simulated: of launches, by the launch id; they fail for lack of capacity."""
+    """Simulated: share of launches that fail for lack of capacity, chosen by launch id."""
     boot_failure_share: float = Field(default=0.0, ge=0, le=1)
-    """Simulated: of launched machines; they end after their delay without having run a node."""
+    """Simulated: share of launched machines that end after their delay without running a node."""
     slow_share: float = Field(default=0.0, ge=0, le=1)
-    """Simulated: of launched machines."""
+    """Simulated: share of launched machines that are slow."""
     slow_speed: float = Field(default=0.3, gt=0, le=1)
-    """Share of the time that a slow machine runs; the rest it stands still."""
+    """Share of the time that a slow machine runs."""
     spot_mean_life_s: float = Field(default=0.0, ge=0)
-    """Simulated: mean of the exponential life of spot machines; 0 for ever."""
+    """Simulated: mean life of spot machines, exponentially distributed. Seconds; 0: unlimited."""
     notice_s: float = Field(default=120.0, ge=0)
-    """How long before its end a spot machine is told; 0 for without a notice."""
+    """Time between notice and preemption of a spot machine. Seconds; 0: no notice."""
     grace_s: float = Field(default=10.0, gt=0)
-    """From asking a machine to end until it is killed."""
-    kept_s: float = Field(default=24 * 3600.0, ge=0)
-    """The folder of a machine that is gone is kept so long, for its log."""
+    """Time from a termination request until the machine is killed. Seconds."""
+    retention_s: float = Field(default=24 * 3600.0, ge=0)
+    """Time for which the folder of an ended machine is kept for its log. Seconds."""
     seed: int = 0
-    """Of everything simulated: what happens to a launch follows from it and the launch id."""
+    """Seed of the simulation; all simulated effects follow from it and the launch id."""
     program: tuple[str, ...] = (sys.executable, "-m", "astraflow.cli")
-    """What stands before `join ADDRESS ...` in the node's command line; the first is a path."""
+    """Command before `join ADDRESS ...` in the node's command line; the first element is a path."""
 
     @field_validator("program")
     @classmethod
     def _has_a_path(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         if not value or not Path(value[0]).is_absolute():
-            raise ValueError("the program is a list that begins with an absolute path")
+            raise ValueError("cannot use this program: it does not begin with an absolute path; give a list that does")
         return value
 
 
 @providers.register(KIND, options=LocalProcessOptions)
 class LocalProcess:
-    """Instances under one directory, a folder for each."""
+    """Instances under one directory, with a folder each."""
 
     def __init__(self, options: LocalProcessOptions, *, clock: Clock, directory: Path) -> None:
         self._options = options
         self._clock = clock
-        self._folders = MachineFolders(directory, grace_s=options.grace_s, kept_s=options.kept_s)
+        self._folders = MachineFolders(directory, grace_s=options.grace_s, retention_s=options.retention_s)
 
     async def launch(self, spec: LaunchSpec, launch_id: str) -> Handle:
-        """Make the folder, then start the machine."""
-        with _explained():
+        """Creates the folder, then starts the machine."""
+        with _translated_errors():
             return await asyncio.to_thread(self._launch, spec, launch_id)
 
-    async def retire(self, launch_id: str, *, keep: Handle | None = None) -> Retired:
-        """Mark the folder, then ask the machine to end; asked again after the grace, everything in it is killed."""
+    async def retire(self, launch_id: str, *, keep: Handle | None = None) -> RetireResult:
+        """Marks the folder, then asks the machine to end; a call after the grace period kills all its processes."""
         if keep is not None and keep.launch_id == launch_id:
-            return Retired.GONE  # there is never a second one
-        with _explained():
-            is_going = await asyncio.to_thread(self._folders.retire, launch_id) == "going"
-        return Retired.GOING if is_going else Retired.GONE
+            return RetireResult.GONE  # there are no duplicates
+        with _translated_errors():
+            is_terminating = await asyncio.to_thread(self._folders.retire, launch_id) == "terminating"
+        return RetireResult.TERMINATING if is_terminating else RetireResult.GONE
 
-    async def lose(self, launch_id: str) -> None:
-        """Kill the machine and all that runs on it. A fault that is simulated, on somebody's word."""
-        with _explained():
-            await asyncio.to_thread(self._folders.lose, launch_id)
+    async def inject_fault(self, launch_id: str) -> None:
+        """Kills the machine and all its processes, as a simulated fault."""
+        with _translated_errors():
+            await asyncio.to_thread(self._folders.kill, launch_id)
 
     async def list(self, cluster: str) -> tuple[Instance, ...]:
-        """Read the folders; those of machines that are long gone are removed."""
-        found = await asyncio.to_thread(lambda: list(self._folders.all()))
+        """Reads the folders; removes expired ones of ended machines."""
+        folders = await asyncio.to_thread(lambda: list(self._folders.all()))
         return tuple(
-            instance_of(seen, Handle(provider=KIND, id=seen["launch_id"], launch_id=seen["launch_id"]))
-            for seen in found
-            if seen["tags"]["cluster"] == cluster
+            instance_of(folder, Handle(provider=KIND, id=folder["launch_id"], launch_id=folder["launch_id"]))
+            for folder in folders
+            if folder["tags"]["cluster"] == cluster
         )
 
     async def describe(self, handle: Handle) -> Instance:
-        """Read the folder."""
-        with _explained():
+        """Reads the folder."""
+        with _translated_errors():
             return await asyncio.to_thread(self._describe, handle)
 
     def capabilities(self) -> Capabilities:
-        """As the options have it."""
+        """Returns the capabilities, as configured."""
         options = self._options
         faults = {
             "launch delay": options.launch_delay_s,
@@ -146,7 +146,7 @@ class LocalProcess:
         )
 
     async def quote(self, spec: LaunchSpec) -> Quote:
-        """The made-up price of its type."""
+        """Returns the simulated price of the type."""
         price = self._price(spec)
         return Quote(
             usd_per_hour=price * (1 - self._options.spot_discount) if spec.is_spot else price,
@@ -154,55 +154,68 @@ class LocalProcess:
             source="made up in the options (simulated)" if price else "this machine costs nothing",
         )
 
-    async def rehearse(self, spec: LaunchSpec) -> str:
-        """See whether the program is there, the folder can be used and there is room."""
-        with _explained():
-            return await asyncio.to_thread(self._rehearse, spec)
+    async def preflight(self, spec: LaunchSpec) -> str:
+        """Checks that the program exists, the folder is usable and the machine limit is not reached."""
+        with _translated_errors():
+            return await asyncio.to_thread(self._preflight, spec)
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Does nothing: no connections are held."""
 
-    def _rehearse(self, spec: LaunchSpec) -> str:
+    def _preflight(self, spec: LaunchSpec) -> str:
         self._price(spec)
         program = self._options.program[0]
         if not os.access(program, os.X_OK) or not Path(program).is_file():
-            raise Invalid(f"{program} cannot be started here: name in `program` what stands before `join ADDRESS`")
+            raise Invalid(
+                f"cannot start {program}: it is no executable file; set `program` to the command before `join`",
+                code="provider.program_not_executable",
+            )
         self._folders.check()
         room = self._options.max_instances - self._running()
-        return f"this machine would start {program}, and has room for {room} more"
+        return f"this machine would start {program}, and can run {room} more"
 
     def _launch(self, spec: LaunchSpec, launch_id: str) -> Handle:
         self._price(spec)
         known = self._folders.order(launch_id)
         if not known:
-            self._refuse_some(launch_id)
+            self._simulate_refusal(launch_id)
             self._folders.make(launch_id, self._order(spec, launch_id))
             known = self._folders.order(launch_id)
         if known.get("fingerprint") != fingerprint(spec):
-            raise Invalid(f"launch {launch_id} was made with another spec: a launch id stands for one instance")
+            raise Invalid(
+                f"cannot launch {launch_id}: the launch id was used with another spec; use a new launch id",
+                code="provider.launch_id_reused",
+            )
         self._folders.start(launch_id, token=spec.token)
         return Handle(provider=KIND, id=launch_id, launch_id=launch_id)
 
     def _price(self, spec: LaunchSpec) -> float:
         kind = spec.type or next(iter(self._options.types))
         if kind not in self._options.types:
-            raise Invalid(f"no machine type is called {kind!r}; {nearest(kind, [*self._options.types])}")
+            hint = suggest_name(kind, [*self._options.types])
+            raise Invalid(f"cannot launch: no type is named {kind!r}; {hint}", code="provider.unknown_type")
         return self._options.types[kind]
 
-    def _refuse_some(self, launch_id: str) -> None:
+    def _simulate_refusal(self, launch_id: str) -> None:
         self._running()
-        if self._luck(launch_id, "refused").random() < self._options.refused_share:
-            raise Capacity("no machine is free now (simulated: refused_share)")
+        if self._random(launch_id, "refused").random() < self._options.refused_share:
+            raise Capacity(
+                "cannot launch: no capacity (simulated by refused_share); retry later",
+                code="provider.simulated_refusal",
+            )
 
     def _running(self) -> int:
-        """How many there are. Raises: Quota when it may not be one more."""
+        """Returns the number of machines. Raises: Quota when the maximum is reached."""
         alive = self._folders.running()
         if alive >= self._options.max_instances:
-            raise Quota(f"{alive} machines run and max_instances is {self._options.max_instances}")
+            raise Quota(
+                f"cannot launch: {alive} machines run of {self._options.max_instances}; raise max_instances",
+                code="provider.max_instances",
+            )
         return alive
 
     def _order(self, spec: LaunchSpec, launch_id: str) -> dict[str, Any]:
-        options, luck = self._options, self._luck(launch_id, "machine")
+        options, luck = self._options, self._random(launch_id, "machine")
         preemption = self._folders.notice_option(launch_id)
         delay_s = options.launch_delay_s * math.exp(luck.gauss(0.0, 1.0) * options.launch_delay_spread)
         boots, is_slow = luck.random() >= options.boot_failure_share, luck.random() < options.slow_share
@@ -223,37 +236,40 @@ class LocalProcess:
             "grace_s": options.grace_s,
         }
 
-    def _luck(self, launch_id: str, what: str) -> random.Random:
+    def _random(self, launch_id: str, what: str) -> random.Random:
         return random.Random(f"{self._options.seed}:{launch_id}:{what}")
 
     def _describe(self, handle: Handle) -> Instance:
-        seen = self._folders.seen(handle.launch_id)
-        if seen is None:
+        folder = self._folders.status(handle.launch_id)
+        if folder is None:
             return Instance(handle=handle, tags=None, state=State.GONE)
-        return instance_of(seen, Handle(provider=KIND, id=handle.launch_id, launch_id=handle.launch_id))
+        return instance_of(folder, Handle(provider=KIND, id=handle.launch_id, launch_id=handle.launch_id))
 
 
-def instance_of(seen: Mapping[str, Any], handle: Handle) -> Instance:
-    """A machine's folder as an instance."""
+def instance_of(folder: Mapping[str, Any], handle: Handle) -> Instance:
+    """Returns the instance of a machine's folder."""
     return Instance(
         handle=handle,
-        tags=Tags(**seen["tags"]) if "tags" in seen else None,
-        state=State(seen["state"]),
-        created_at=seen.get("created_at", 0.0),
-        type=seen.get("type", ""),
-        region=seen.get("region", ""),
-        is_spot=seen.get("is_spot", False),
-        notice_at=seen.get("notice_at"),
-        message=seen.get("message") or "",
+        tags=Tags(**folder["tags"]) if "tags" in folder else None,
+        state=State(folder["state"]),
+        created_at=folder.get("created_at", 0.0),
+        type=folder.get("type", ""),
+        region=folder.get("region", ""),
+        is_spot=folder.get("is_spot", False),
+        notice_at=folder.get("notice_at"),
+        message=folder.get("message") or "",
     )
 
 
 @contextmanager
-def _explained() -> Iterator[None]:
-    """What goes wrong with a folder, as the port has it."""
+def _translated_errors() -> Iterator[None]:
+    """Translates errors of folders into provider errors."""
     try:
         yield
     except ValueError as problem:
-        raise Invalid(str(problem)) from problem
+        raise Invalid(str(problem), code="provider.invalid_launch_id") from problem
     except OSError as problem:
-        raise Unknown(f"the folder of the machine cannot be used: {problem}") from problem
+        raise Unknown(
+            f"cannot use the folder of the machine: {problem}; check the directory of the fleet service",
+            code="provider.folder_unusable",
+        ) from problem

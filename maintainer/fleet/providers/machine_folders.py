@@ -1,9 +1,8 @@
-"""Machines that are processes, each in a folder: made, started, looked at and ended. Standard library only.
+"""Machines as processes with a folder each: creates, starts, inspects and ends them. Standard library only.
 
-What is known of a machine is in its folder, and nowhere else, so that whoever looks after it may be killed at any
-moment and another goes on: a folder with its order is made in one step, and only then is the machine's process started
-(`local_machine.py`), which takes the folder's lock. The provider `local_process` uses this here, `static_ssh` on its
-hosts, where it is sent.
+A machine's state is in its folder alone, so that the managing process can be killed at any time and another one can
+continue. A folder with its order is created in one step, and then the machine's process (`local_machine.py`) is
+started, which takes the folder's lock. The provider `local_process` uses this module locally, `static_ssh` on hosts.
 """
 
 import fcntl
@@ -24,33 +23,43 @@ from maintainer.fleet.providers import local_machine
 from maintainer.fleet.providers.local_machine import LOCK, LOG, NOTE, NOTICE, ORDER, RETIRED
 
 STARTED = "started"
-"""In a folder whose machine was started, or was about to be."""
+"""File in the folder of a machine that was started, or was about to be."""
 
 _LAUNCH_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]{0,63}")
 
 _START_S = 10.0
-"""A machine whose process was started takes its lock within this long; one that has not never was started."""
+"""Time in which a started machine takes its lock; one that has not was never started. Seconds."""
 
-_PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "PYTHONPATH", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "HF_HOME")
-"""What of this environment machines are handed: secrets of whoever starts them stay with it."""
+_FORWARDED_VARIABLES = (
+    "PATH",
+    "HOME",
+    "LANG",
+    "LC_ALL",
+    "TMPDIR",
+    "PYTHONPATH",
+    "VIRTUAL_ENV",
+    "LD_LIBRARY_PATH",
+    "HF_HOME",
+)
+"""Environment variables passed to machines. Others, such as secrets of the parent, are not."""
 
 
 class MachineFolders:
-    """The folders under one directory, one for each launch.
+    """Folders under one directory, one per launch.
 
-    grace_s: from asking a machine to end until it is killed. kept_s: the folder of one that is gone is kept so long.
-    A launch id that cannot be a folder's name is a ValueError.
+    grace_s: time from a termination request until a machine is killed. retention_s: time for which folders of ended
+    machines are kept. A launch id that is no valid folder name raises ValueError.
     """
 
-    def __init__(self, directory: Path, *, grace_s: float, kept_s: float) -> None:
+    def __init__(self, directory: Path, *, grace_s: float, retention_s: float) -> None:
         self._directory = directory
         self._grace_s = grace_s
-        self._kept_s = kept_s
+        self._retention_s = retention_s
         self._children: set[int] = set()
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Alone among all who use this directory: for a decision that is about more than one folder."""
+        """Context manager with exclusive use of the directory, for decisions on several folders."""
         self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         descriptor = os.open(self._directory / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
@@ -60,44 +69,44 @@ class MachineFolders:
             os.close(descriptor)
 
     def check(self) -> None:
-        """See that a folder can be made here. Raises: OSError."""
+        """Checks that a folder can be created. Raises: OSError."""
         self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         tempfile.TemporaryDirectory(prefix=".", dir=self._directory).cleanup()
 
     def order(self, launch_id: str) -> dict[str, Any]:
-        """What the machine was made for; empty where there is none."""
-        return _read(self._place(launch_id) / ORDER)
+        """Returns the machine's order; empty for an unknown machine."""
+        return _read(self._folder(launch_id) / ORDER)
 
     def notice_option(self, launch_id: str) -> str:
-        """Where its node looks whether the machine goes away: a value of `astraflow join --preemption`."""
-        return f"{{ kind = 'file', path = '{self._place(launch_id) / NOTICE}' }}"
+        """Returns the value of `astraflow join --preemption` for the machine's node."""
+        return f"{{ kind = 'file', path = '{self._folder(launch_id) / NOTICE}' }}"
 
     def make(self, launch_id: str, order: Mapping[str, Any]) -> None:
-        """The folder, in one step: it has its order from its first moment on. One that is there stays as it is."""
-        place = self._place(launch_id)
+        """Creates the folder with its order in one step. An existing folder stays as it is."""
+        folder = self._folder(launch_id)
         self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         draft = Path(tempfile.mkdtemp(prefix=".", dir=self._directory))
         (draft / ORDER).write_text(json.dumps(order))
         try:
-            draft.rename(place)
+            draft.rename(folder)
         except OSError:
             shutil.rmtree(draft)
-            if not place.exists():
+            if not folder.exists():
                 raise
 
     def start(self, launch_id: str, *, token: str) -> None:
-        """The machine's process, unless it runs, has run, or is to end. token: goes into its environment."""
+        """Starts the machine's process, unless it runs, has run or is retired. token: passed in its environment."""
         self.reap()
-        place = self._place(launch_id)
-        if (place / NOTE).exists() or (place / RETIRED).exists() or _is_held(place):
+        folder = self._folder(launch_id)
+        if (folder / NOTE).exists() or (folder / RETIRED).exists() or _is_held(folder):
             return
-        environment = {key: os.environ[key] for key in _PASSED_ON if key in os.environ}
+        environment = {key: os.environ[key] for key in _FORWARDED_VARIABLES if key in os.environ}
         environment |= {"ASTRAFLOW_TOKEN": token, "OMP_NUM_THREADS": "1"}
-        log = (os.POSIX_SPAWN_OPEN, 1, str(place / LOG), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        (place / STARTED).touch()
+        log = (os.POSIX_SPAWN_OPEN, 1, str(folder / LOG), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        (folder / STARTED).touch()
         child = os.posix_spawn(
             sys.executable,
-            [sys.executable, "-P", "-S", "-E", str(Path(local_machine.__file__)), str(place)],
+            [sys.executable, "-P", "-S", "-E", str(Path(local_machine.__file__)), str(folder)],
             environment,
             setsid=True,
             file_actions=[(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0), log, (os.POSIX_SPAWN_DUP2, 1, 2)],
@@ -105,57 +114,57 @@ class MachineFolders:
         self._children.add(child)
 
     def withdraw(self, launch_id: str) -> bool:
-        """Remove a folder whose machine was never started; whether it is not there now. Call it `locked`."""
-        place = self._place(launch_id)
-        if (place / STARTED).exists():
+        """Removes the folder of a machine that was never started; returns whether it did. Call it while `locked`."""
+        folder = self._folder(launch_id)
+        if (folder / STARTED).exists():
             return False
-        shutil.rmtree(place, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
         return True
 
     def retire(self, launch_id: str) -> str:
-        """`gone`, `going` or `absent`: marks the folder, then asks its machine to end; after the grace, kills all."""
+        """Asks a machine to end, and kills it after the grace period. Returns `gone`, `terminating` or `absent`."""
         self.reap()
-        place = self._place(launch_id)
-        if not place.exists():
+        folder = self._folder(launch_id)
+        if not folder.exists():
             return "absent"
-        (place / RETIRED).touch(exist_ok=True)
-        if not _is_held(place):
-            return "gone" if (place / NOTE).exists() or _is_never_to_start(place) else "going"
-        note = _read(place / NOTE)
-        if "pid" in note:  # else it has the lock and no name yet; the next call finds it
-            is_overdue = time.time() - (place / RETIRED).stat().st_mtime > self._grace_s + 1.0
+        (folder / RETIRED).touch(exist_ok=True)
+        if not _is_held(folder):
+            return "gone" if (folder / NOTE).exists() or _will_never_start(folder) else "terminating"
+        note = _read(folder / NOTE)
+        if "pid" in note:  # otherwise its process id is not recorded yet; the next call finds it
+            is_overdue = time.time() - (folder / RETIRED).stat().st_mtime > self._grace_s + 1.0
             _signal_group(note["pid"], signal.SIGKILL if is_overdue else signal.SIGTERM)
-        return "going"
+        return "terminating"
 
-    def lose(self, launch_id: str) -> None:
-        """Kill the machine and all that runs on it, as if it had failed; its folder says nothing of it."""
-        place = self._place(launch_id)
-        note = _read(place / NOTE)
-        if "pid" in note and _is_held(place):
+    def kill(self, launch_id: str) -> None:
+        """Kills the machine and all its processes without a record, as if it had failed."""
+        folder = self._folder(launch_id)
+        note = _read(folder / NOTE)
+        if "pid" in note and _is_held(folder):
             _signal_group(note["pid"], signal.SIGKILL)
 
-    def seen(self, launch_id: str) -> dict[str, Any] | None:
-        """Its order, and `state`, `notice_at` and `message` as they are now; None where there is no folder."""
+    def status(self, launch_id: str) -> dict[str, Any] | None:
+        """Returns the order with the current `state`, `notice_at` and `message`; None for an unknown machine."""
         self.reap()
-        place = self._place(launch_id)
-        return _seen(place) if place.exists() else None
+        folder = self._folder(launch_id)
+        return _status(folder) if folder.exists() else None
 
     def all(self) -> Iterator[dict[str, Any]]:
-        """Every one, as `seen`; folders of machines that are long gone are removed."""
+        """Yields every machine as in `status`; removes expired folders of ended machines."""
         self.reap()
-        for place in self._places():
-            seen = _seen(place)
-            if seen["state"] == "gone" and self._is_old(place):
-                shutil.rmtree(place, ignore_errors=True)
-            elif "tags" in seen:
-                yield seen
+        for folder in self._folders():
+            status = _status(folder)
+            if status["state"] == "gone" and self._is_old(folder):
+                shutil.rmtree(folder, ignore_errors=True)
+            elif "tags" in status:
+                yield status
 
     def running(self) -> int:
-        """Machines whose process is there."""
-        return sum(1 for place in self._places() if _is_held(place))
+        """Returns the number of machines with a running process."""
+        return sum(1 for folder in self._folders() if _is_held(folder))
 
     def reap(self) -> None:
-        """Machines that ended while this process lives must not stay as zombies."""
+        """Reaps ended child processes."""
         for child in tuple(self._children):
             try:
                 ended, _ = os.waitpid(child, os.WNOHANG)
@@ -164,48 +173,50 @@ class MachineFolders:
             if ended:
                 self._children.discard(child)
 
-    def _is_old(self, place: Path) -> bool:
+    def _is_old(self, folder: Path) -> bool:
         try:
-            return bool(time.time() - place.stat().st_mtime > self._kept_s)
+            return bool(time.time() - folder.stat().st_mtime > self._retention_s)
         except FileNotFoundError:
             return False
 
-    def _places(self) -> tuple[Path, ...]:
+    def _folders(self) -> tuple[Path, ...]:
         if not self._directory.exists():
             return ()
-        return tuple(place for place in self._directory.iterdir() if not place.name.startswith("."))
+        return tuple(folder for folder in self._directory.iterdir() if not folder.name.startswith("."))
 
-    def _place(self, launch_id: str) -> Path:
+    def _folder(self, launch_id: str) -> Path:
         if not _LAUNCH_ID.fullmatch(launch_id):
-            raise ValueError(f"{launch_id[:80]!r} is no launch id: use 1 to 64 letters, digits, - and _")
+            raise ValueError(
+                f"cannot use the launch id {launch_id[:80]!r}: it is no launch id; use 1 to 64 letters, digits, - and _"
+            )
         return self._directory / launch_id
 
 
-def _seen(place: Path) -> dict[str, Any]:
-    is_held = _is_held(place)  # before the note is read, so that an end in between shows as an end later
-    order, note = _read(place / ORDER), _read(place / NOTE)
-    now = {"state": _state(place, note, is_held=is_held)}
-    return {**order, "launch_id": place.name, **{key: note.get(key) for key in ("notice_at", "message")}, **now}
+def _status(folder: Path) -> dict[str, Any]:
+    is_held = _is_held(folder)  # read before the note, so that an end in between shows at the next call
+    order, note = _read(folder / ORDER), _read(folder / NOTE)
+    current = {"state": _state(folder, note, is_held=is_held)}
+    return {**order, "launch_id": folder.name, **{key: note.get(key) for key in ("notice_at", "message")}, **current}
 
 
-def _state(place: Path, note: Mapping[str, Any], *, is_held: bool) -> str:
+def _state(folder: Path, note: Mapping[str, Any], *, is_held: bool) -> str:
     if is_held:
-        said = str(note.get("state", "pending"))
-        return "going" if said == "gone" or (place / RETIRED).exists() else said
-    if note or _is_never_to_start(place):
+        state = str(note.get("state", "pending"))
+        return "terminating" if state == "gone" or (folder / RETIRED).exists() else state
+    if note or _will_never_start(folder):
         return "gone"
-    return "going" if (place / RETIRED).exists() else "pending"
+    return "terminating" if (folder / RETIRED).exists() else "pending"
 
 
-def _is_never_to_start(place: Path) -> bool:
-    """A folder whose machine has not taken its lock in time: nothing runs, whether or not it was started."""
-    return time.time() - float(_read(place / ORDER).get("created_at", 0.0)) > _START_S
+def _will_never_start(folder: Path) -> bool:
+    """Returns whether the machine has not taken its lock in time, so that nothing runs."""
+    return time.time() - float(_read(folder / ORDER).get("created_at", 0.0)) > _START_S
 
 
-def _is_held(place: Path) -> bool:
-    """Whether the machine or anything of its node holds the folder's lock."""
+def _is_held(folder: Path) -> bool:
+    """Returns whether the machine or a process of its node holds the folder's lock."""
     try:
-        descriptor = os.open(place / LOCK, os.O_RDWR)
+        descriptor = os.open(folder / LOCK, os.O_RDWR)
     except FileNotFoundError:
         return False
     try:
@@ -219,15 +230,15 @@ def _is_held(place: Path) -> bool:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """A JSON object; empty when there is none."""
+    """Reads a JSON object; empty without a file."""
     try:
-        found = json.loads(path.read_text())
+        value = json.loads(path.read_text())
     except FileNotFoundError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return value if isinstance(value, dict) else {}
 
 
 def _signal_group(group: int, number: signal.Signals) -> None:
-    """The lock is held, so the group's number is still its own."""
+    """Signals a process group. The lock is held, so the group id is not reused."""
     with suppress(ProcessLookupError):
         os.killpg(group, number)

@@ -1,6 +1,7 @@
-"""What the provider `static_ssh` has done on a host: one request about its machines in, one answer out.
+"""Host-side program of the provider `static_ssh`: handles one request about the host's machines.
 
-Sent to the host with each call, beside the modules that it uses; standard library only, Python 3.11. Requests are JSON:
+Sent to the host with each call, together with the modules that it uses. Standard library only, Python 3.11.
+Requests are JSON:
 `{"do": "look" | "claim" | "start" | "withdraw" | "retire", ...}`; so are answers.
 """
 
@@ -13,8 +14,8 @@ from maintainer.fleet.providers.machine_folders import MachineFolders
 
 
 def main(directory: str, request: dict[str, Any]) -> str:
-    """The answer, in JSON."""
-    folders = MachineFolders(Path(directory), grace_s=request["grace_s"], kept_s=request["kept_s"])
+    """Handles a request; returns the answer as JSON."""
+    folders = MachineFolders(Path(directory), grace_s=request["grace_s"], retention_s=request["retention_s"])
     try:
         return json.dumps(_answer(folders, request))
     except ValueError as problem:
@@ -35,21 +36,21 @@ def _answer(folders: MachineFolders, request: dict[str, Any]) -> dict[str, Any]:
         case "retire":
             return {"state": folders.retire(request["launch_id"])}
         case unknown:
-            raise ValueError(f"nothing is called {unknown!r}")
+            raise ValueError(f"cannot handle the request: unknown operation {unknown!r}")
 
 
 def _claim(folders: MachineFolders, request: dict[str, Any]) -> dict[str, Any]:
-    """A place for one machine more, if there is one; nothing is started. What is known already stays as it is.
+    """Reserves a slot for a machine if one is free, without starting it. An existing claim stays as it is.
 
-    A claim that was never used has its place no longer, and is made anew.
+    An expired claim is made again.
     """
     launch_id, order = request["launch_id"], request["order"]
     with folders.locked():
-        known = folders.seen(launch_id)
+        known = folders.status(launch_id)
         if known is not None and (known["state"] != "gone" or not folders.withdraw(launch_id)):
             return {"is_claimed": True, "is_new": False, "fingerprint": known.get("fingerprint", "")}
-        taken = sum(1 for machine in folders.all() if machine["state"] != "gone")
-        if taken >= request["capacity"]:
+        used_slots = sum(1 for machine in folders.all() if machine["state"] != "gone")
+        if used_slots >= request["capacity"]:
             return {"is_claimed": False, "was_known": known is not None}
         order["argv"] += ["--preemption", folders.notice_option(launch_id)]
         folders.make(launch_id, {**order, "created_at": time.time()})
@@ -57,9 +58,9 @@ def _claim(folders: MachineFolders, request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _start(folders: MachineFolders, launch_id: str, *, token: str) -> dict[str, Any]:
-    """Whether it was started, now or before: not what was withdrawn in the meantime."""
+    """Starts a claimed machine; reports whether it was started now or before, which a withdrawn claim was not."""
     with folders.locked():
-        is_there = bool(folders.order(launch_id))
-        if is_there:
+        is_claimed = bool(folders.order(launch_id))
+        if is_claimed:
             folders.start(launch_id, token=token)
-    return {"is_started": is_there}
+    return {"is_started": is_claimed}

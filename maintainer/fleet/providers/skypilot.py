@@ -1,10 +1,10 @@
-"""SkyPilot's clusters as instances: one cluster of one machine for each node, through a SkyPilot API server.
+"""SkyPilot clusters as instances: one cluster of one machine per node, through a SkyPilot API server.
 
-SkyPilot stays in an environment of its own (its package wants older libraries than ours): this speaks to its API
-server. A launch is a request that goes on by itself; until it shows in the list of clusters, its request stands for it.
-SkyPilot runs a second launch of one name as another job on the same machine, so the job holds a lock of the machine,
-and a second one ends. A machine is gone when SkyPilot has no cluster of its name and no request for it goes on: a
-teardown that failed, or what a failed launch left behind, is asked to end again and again.
+SkyPilot runs in a separate environment, because its package requires older libraries; this provider uses its server. A
+launch is a request that continues by itself, and represents the instance until the cluster is listed. SkyPilot runs a
+second launch of one name as another job on the same machine, so a job holds a lock of the machine, and a second one
+ends. An instance is gone when SkyPilot has neither a cluster of its name nor an active request for it; failed teardowns
+and remains of failed launches are terminated repeatedly until then.
 """
 
 import os
@@ -23,32 +23,32 @@ from maintainer.fleet.providers.base import (
     LaunchSpec,
     ProviderError,
     Quote,
-    Retired,
+    RetireResult,
     Retry,
     State,
     Tags,
     fingerprint,
 )
-from maintainer.fleet.providers.choices import type_name
-from maintainer.fleet.providers.exclusive import exclusive
+from maintainer.fleet.providers.launch_lock import launch_lock
+from maintainer.fleet.providers.launch_options import type_name
 from maintainer.fleet.providers.skypilot_api import DOWN, LAUNCH, NoCluster, Request, SkyPilotApi
 from maintainer.fleet.providers.skypilot_config import SkyPilotOptions
 from maintainer.fleet.providers.skypilot_task import PREFIX, cluster_name, cluster_type, order_of, task_of
 
 KIND = "skypilot"
 
-REHEARSAL = "rehearsal"
-"""Stands for a launch id, a token and a cluster in what is only tried; clusters that are listed have a prefix."""
+PREFLIGHT_ID = "preflight"
+"""Placeholder for launch id, token and cluster in dry runs; real cluster names have a prefix."""
 
 _RECENT_S = 3600.0
-"""A launch that failed is listed so long."""
+"""Time for which a failed launch is listed. Seconds."""
 _DOWN_WAIT_S = 2.0
-"""A teardown that fails at once says why; one that takes longer is asked for again."""
+"""Time to wait for an early failure of a teardown; a slower one is requested again. Seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Sight:
-    """All that SkyPilot says of one name."""
+class _ClusterSnapshot:
+    """State of a cluster name in SkyPilot."""
 
     name: str
     cluster: Mapping[str, Any] | None
@@ -56,23 +56,23 @@ class _Sight:
     """Newest first."""
 
     def active(self, name: str) -> tuple[Request, ...]:
-        """Requests of that name that go on."""
-        return tuple(one for one in self.requests if one.name == name and one.is_active)
+        """Returns active requests of an operation."""
+        return tuple(request for request in self.requests if request.name == name and request.is_active)
 
     def last_launch(self) -> Request | None:
-        """The newest."""
-        return next((one for one in self.requests if one.name == LAUNCH), None)
+        """Returns the newest launch request."""
+        return next((request for request in self.requests if request.name == LAUNCH), None)
 
     def order(self) -> Mapping[str, Any]:
-        """What was asked for; empty when nobody knows any more."""
+        """Returns the launch order; empty when it is unknown."""
         tasks = [self.cluster.get("last_creation_yaml") or ""] if self.cluster else []
-        tasks += [one.task for one in self.requests if one.name == LAUNCH]
+        tasks += [request.task for request in self.requests if request.name == LAUNCH]
         return next((order for order in map(order_of, tasks) if order), {})
 
 
 @providers.register(KIND, options=SkyPilotOptions)
 class SkyPilot:
-    """Clusters of one user. `directory` holds locks only."""
+    """Clusters of one user. `directory` holds only lock files."""
 
     def __init__(self, options: SkyPilotOptions, *, clock: Clock, directory: Path) -> None:
         self._options = options
@@ -81,66 +81,73 @@ class SkyPilot:
         token = os.environ.get(options.token_variable, "")
         self._api = SkyPilotApi(options.endpoint, token=token, user=options.user, timeout_s=options.timeout_s)
         self._reasons: dict[str, str] = {}
-        """Why launches failed, by request: asked once."""
+        """Reasons of failed launches by request id, read once."""
 
     async def launch(self, spec: LaunchSpec, launch_id: str) -> Handle:
-        """Submit a launch, unless one has that name; wait a moment whether it is refused."""
+        """Submits a launch unless one has that name; waits briefly for a refusal."""
         name, task = cluster_name(launch_id), task_of(self._options, spec, launch_id, now=self._clock.wall())
-        async with exclusive(self._directory, launch_id):
-            seen = await self._see(name, refresh="NONE")
-            last = seen.last_launch()
-            if seen.cluster is None and (last is None or last.status in ("FAILED", "CANCELLED")):
+        async with launch_lock(self._directory, launch_id):
+            snapshot = await self._snapshot(name, refresh="NONE")
+            last_launch = snapshot.last_launch()
+            if snapshot.cluster is None and (last_launch is None or last_launch.status in ("FAILED", "CANCELLED")):
                 request = await self._api.launch(name, task)
             else:
-                order = seen.order()
+                order = snapshot.order()
                 if order and (order.get("launch_id") != launch_id or order.get("fingerprint") != fingerprint(spec)):
-                    raise Invalid(f"launch {launch_id} was made with another spec: a launch id stands for one instance")
-                request = last.id if last is not None and last.is_active else ""
+                    raise Invalid(
+                        f"cannot launch {launch_id}: the launch id was used with another spec; use a new launch id",
+                        code="provider.launch_id_reused",
+                    )
+                request = last_launch.id if last_launch is not None and last_launch.is_active else ""
         if request and self._options.answer_wait_s:
-            await self._until_refused(request, spec.token)
+            await self._wait_for_refusal(request, spec.token)
         return Handle(provider=KIND, id=name, launch_id=launch_id)
 
-    async def retire(self, launch_id: str, *, keep: Handle | None = None) -> Retired:
-        """Stop a launch that goes on, then have the cluster ended, again until it is. Raises: why it could not be."""
+    async def retire(self, launch_id: str, *, keep: Handle | None = None) -> RetireResult:
+        """Cancels an active launch, then terminates the cluster. Repeat it until it returns GONE."""
         name = cluster_name(launch_id)
         if keep is not None and keep.id == name:
-            return Retired.GONE  # a name is one cluster
-        seen = await self._see(name, refresh="NONE")
-        launching = seen.active(LAUNCH)
+            return RetireResult.GONE  # names are unique
+        snapshot = await self._snapshot(name, refresh="NONE")
+        launching = snapshot.active(LAUNCH)
         if launching:
-            await self._api.cancel([one.id for one in launching])
-            return Retired.GOING
-        if seen.active(DOWN):
-            return Retired.GOING
-        if seen.cluster is None:
-            return Retired.GONE
+            await self._api.cancel([request.id for request in launching])
+            return RetireResult.TERMINATING
+        if snapshot.active(DOWN):
+            return RetireResult.TERMINATING
+        if snapshot.cluster is None:
+            return RetireResult.GONE
         try:
             await self._api.result(await self._api.down(name), within_s=_DOWN_WAIT_S)
         except NoCluster:
-            return Retired.GONE
-        return Retired.GOING
+            return RetireResult.GONE
+        return RetireResult.TERMINATING
 
     async def list(self, cluster: str) -> tuple[Instance, ...]:
-        """Clusters, launches that are not clusters yet, and those that failed lately."""
+        """Lists clusters, launches without a cluster yet, and recently failed launches."""
         requests = await self._api.requests()
-        known = {one["name"]: one for one in await self._api.clusters(refresh="AUTO")}
+        known = {item["name"]: item for item in await self._api.clusters(refresh="AUTO")}
         recent = self._clock.wall() - _RECENT_S
-        asked = {one.cluster for one in requests if one.is_active or one.created_at > recent}
-        found = []
-        for name in sorted({*known, *asked}):
+        requested_names = {item.cluster for item in requests if item.is_active or item.created_at > recent}
+        instances = []
+        for name in sorted({*known, *requested_names}):
             if name.startswith(PREFIX):
-                of_name = tuple(one for one in requests if one.cluster == name)
-                found.append(await self._instance(_Sight(name=name, cluster=known.get(name), requests=of_name)))
-        return tuple(one for one in found if one.tags is not None and one.tags.cluster == cluster)
+                cluster_requests = tuple(item for item in requests if item.cluster == name)
+                instances.append(
+                    await self._instance(
+                        _ClusterSnapshot(name=name, cluster=known.get(name), requests=cluster_requests)
+                    )
+                )
+        return tuple(item for item in instances if item.tags is not None and item.tags.cluster == cluster)
 
     async def describe(self, handle: Handle) -> Instance:
-        """Ask, the clouds too."""
-        instance = await self._instance(await self._see(handle.id, refresh="FORCE"))
-        is_it = instance.handle.launch_id == handle.launch_id
-        return instance if is_it else Instance(handle=handle, tags=None, state=State.GONE)
+        """Reads the cluster, with a query of the cloud."""
+        instance = await self._instance(await self._snapshot(handle.id, refresh="FORCE"))
+        is_same_launch = instance.handle.launch_id == handle.launch_id
+        return instance if is_same_launch else Instance(handle=handle, tags=None, state=State.GONE)
 
     def capabilities(self) -> Capabilities:
-        """As the options have it; how long before a preemption is told depends on the cloud that was taken."""
+        """Returns the capabilities, as configured. The preemption notice depends on the chosen cloud."""
         return Capabilities(
             kind=KIND,
             has_spot=True,
@@ -150,7 +157,7 @@ class SkyPilot:
         )
 
     async def quote(self, spec: LaunchSpec) -> Quote:
-        """The price that the options give the type."""
+        """Returns the configured price of the type."""
         kind = cluster_type(self._options, spec)
         return Quote(
             usd_per_hour=kind.usd_per_hour * (1 - self._options.spot_discount if spec.is_spot else 1.0),
@@ -158,78 +165,87 @@ class SkyPilot:
             source="as configured for the type" if kind.usd_per_hour else "no price is configured",
         )
 
-    async def rehearse(self, spec: LaunchSpec) -> str:
-        """Have SkyPilot choose a cloud and a machine for the task, and stop there (`dryrun`)."""
-        task = task_of(self._options, replace(spec, token=REHEARSAL), REHEARSAL, now=self._clock.wall())
-        request, limit_s = await self._api.launch(REHEARSAL, task, is_dry=True), self._options.timeout_s
+    async def preflight(self, spec: LaunchSpec) -> str:
+        """Lets SkyPilot choose a cloud and instance type for the task, as a dry run."""
+        task = task_of(self._options, replace(spec, token=PREFLIGHT_ID), PREFLIGHT_ID, now=self._clock.wall())
+        request, limit_s = await self._api.launch(PREFLIGHT_ID, task, is_dry=True), self._options.timeout_s
         try:
             await self._api.outcome(request, within_s=limit_s)
         except TimeoutError:
-            raise Retry(f"SkyPilot has not decided within {limit_s:g} s where it would start one") from None
-        return f"SkyPilot finds a cloud for a machine of type {type_name(self._options.types, spec)}"
+            raise Retry(
+                f"cannot check the launch: SkyPilot chose no cloud within {limit_s:g} s; retry later",
+                code="provider.no_answer",
+            ) from None
+        return f"SkyPilot found a cloud for an instance of type {type_name(self._options.types, spec)}"
 
     async def close(self) -> None:
-        """Let go of connections."""
+        """Closes connections."""
         await self._api.close()
 
-    async def _see(self, name: str, *, refresh: str) -> _Sight:
-        """Requests first: what ends in between shows as a cluster, or as one that is gone."""
+    async def _snapshot(self, name: str, *, refresh: str) -> _ClusterSnapshot:
+        """Reads requests before clusters, so that a request that ends in between shows as a cluster or as gone."""
         requests = await self._api.requests(name)
         known = await self._api.clusters([name], refresh=refresh)
-        return _Sight(name=name, cluster=next(iter(known), None), requests=requests)
+        return _ClusterSnapshot(name=name, cluster=next(iter(known), None), requests=requests)
 
-    async def _until_refused(self, request: str, token: str) -> None:
+    async def _wait_for_refusal(self, request: str, token: str) -> None:
         try:
             await self._api.result(request, within_s=self._options.answer_wait_s)
         except ProviderError as problem:
             text = str(problem)
-            raise type(problem)(text.replace(token, "***") if token else text) from None
+            raise type(problem)(text.replace(token, "***") if token else text, code=problem.code) from None
 
-    async def _instance(self, seen: _Sight) -> Instance:
-        order = seen.order()
-        tags, last, cluster = order.get("tags"), seen.last_launch(), seen.cluster
-        state, message = state_of(seen)
+    async def _instance(self, snapshot: _ClusterSnapshot) -> Instance:
+        order = snapshot.order()
+        tags, last, cluster = order.get("tags"), snapshot.last_launch(), snapshot.cluster
+        state, message = state_of(snapshot)
         if state is State.GONE and last is not None and last.status == "FAILED":
-            message = await self._why(last)
+            message = await self._failure_reason(last)
         return Instance(
-            handle=Handle(provider=KIND, id=seen.name, launch_id=str(order.get("launch_id", ""))),
+            handle=Handle(provider=KIND, id=snapshot.name, launch_id=str(order.get("launch_id", ""))),
             tags=Tags(**tags) if isinstance(tags, dict) and set(tags) == set(Tags.__slots__) else None,
             state=state,
-            created_at=min([one.created_at for one in seen.requests if one.name == LAUNCH] or [_launched_at(cluster)]),
+            created_at=min(
+                [request.created_at for request in snapshot.requests if request.name == LAUNCH]
+                or [_launched_at(cluster)]
+            ),
             type=str(order.get("type", "")),
             region=str(order.get("region", "")),
             is_spot=bool(order.get("is_spot", False)),
             message=message,
         )
 
-    async def _why(self, request: Request) -> str:
-        """What a launch failed with."""
+    async def _failure_reason(self, request: Request) -> str:
+        """Returns the error of a failed launch."""
         if request.id not in self._reasons:
             try:
                 await self._api.result(request.id, within_s=self._options.timeout_s)
-                said = "the launch failed"
+                reason = "the launch failed"
             except ProviderError as problem:
-                said = f"the launch failed: {problem}"
-            self._reasons[request.id] = said
+                reason = f"the launch failed: {problem}"
+            self._reasons[request.id] = reason
         return self._reasons[request.id]
 
 
-def state_of(seen: _Sight) -> tuple[State, str]:
-    """Where a cluster stands, and why.
+def state_of(snapshot: _ClusterSnapshot) -> tuple[State, str]:
+    """Returns a cluster's state, and the reason.
 
-    no cluster:  a request goes on ─► PENDING or GOING, else GONE
-    a cluster:   INIT with its launch ─► PENDING; UP ─► RUNNING; else ─► STUCK: it costs, and no node runs
+    no cluster:  active request ─► PENDING or TERMINATING, else GONE
+    cluster:     INIT with an active launch ─► PENDING; UP ─► RUNNING; else ─► STUCK: it costs money without a node
     """
-    cluster, status = seen.cluster, (seen.cluster or {}).get("status", "")
-    if seen.active(DOWN) or status == "AUTOSTOPPING":
-        return State.GOING, "is being ended"
+    cluster, status = snapshot.cluster, (snapshot.cluster or {}).get("status", "")
+    if snapshot.active(DOWN) or status == "AUTOSTOPPING":
+        return State.TERMINATING, "terminating"
     if cluster is None:
-        return (State.PENDING, "") if seen.active(LAUNCH) else (State.GONE, "")
+        return (State.PENDING, "") if snapshot.active(LAUNCH) else (State.GONE, "")
     if status == "UP":
         return State.RUNNING, ""
-    if seen.active(LAUNCH):
+    if snapshot.active(LAUNCH):
         return State.PENDING, str(cluster.get("init_status_reason") or "")
-    return State.STUCK, f"is {status}, and nothing goes on: {cluster.get('init_status_reason') or 'no reason is told'}"
+    return (
+        State.STUCK,
+        f"{status} without an active request: {cluster.get('init_status_reason') or 'no reason reported'}",
+    )
 
 
 def _launched_at(cluster: Mapping[str, Any] | None) -> float:

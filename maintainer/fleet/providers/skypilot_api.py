@@ -1,7 +1,7 @@
-"""Requests to a SkyPilot API server over its REST surface; what comes of them, and its errors, in our words.
+"""Client of a SkyPilot API server's REST interface, with translated results and errors.
 
-Every change is a request with an id, which goes on when nobody waits for it. Results are JSON beside pickled objects of
-SkyPilot's own: those are never looked at.
+Every change is a request with an id, which continues without a waiting client. Results contain JSON and pickled
+objects; the latter are never read.
 
 Source: skypilot 0.14.1, sky/server/server.py, sky/server/requests/payloads.py, sky/exceptions.py.
 """
@@ -18,7 +18,7 @@ import httpx
 from maintainer.fleet.providers.base import Auth, Capacity, Invalid, ProviderError, Quota, Retry, Unknown
 
 API_VERSION = "62"
-"""Of the API that this speaks: SkyPilot 0.14. Servers serve those back to 24 as well."""
+"""API version of this client: SkyPilot 0.14. Servers support versions back to 24."""
 
 ACTIVE = ("PENDING", "WAITING", "RUNNING")
 
@@ -26,7 +26,7 @@ LAUNCH, DOWN = "sky.launch", "sky.down"
 
 _FIELDS = ("request_id", "name", "status", "created_at", "cluster_name", "request_body")
 _NEWEST = 2000
-"""Requests that are looked at: those of all pools within an hour or so."""
+"""Number of latest requests that are read: all pools' requests of about an hour."""
 
 _KINDS: tuple[tuple[type[ProviderError], frozenset[str]], ...] = (
     (
@@ -86,29 +86,29 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One of the server's requests."""
+    """A request on the server."""
 
     id: str
     name: str
-    """`sky.launch`, `sky.down`."""
+    """Name of the operation: `sky.launch`, `sky.down`."""
     status: str
     created_at: float
     cluster: str
     task: str = ""
-    """Of a launch, the YAML that was submitted: it has the token in it."""
+    """Submitted YAML of a launch. Contains the token."""
 
     @property
     def is_active(self) -> bool:
-        """Whether it may still do something."""
+        """The request is not finished."""
         return self.status in ACTIVE
 
 
 class NoCluster(ProviderError):
-    """SkyPilot does not know the cluster. Always handled here."""
+    """SkyPilot does not know the cluster. Handled inside the provider."""
 
 
 class SkyPilotApi:
-    """Raises: ProviderError everywhere."""
+    """Client of a SkyPilot API server. All methods raise ProviderError."""
 
     def __init__(self, endpoint: str, *, token: str, user: str, timeout_s: float) -> None:
         self._endpoint = endpoint.rstrip("/")
@@ -118,23 +118,23 @@ class SkyPilotApi:
         self._client: httpx.AsyncClient | None = None
 
     async def launch(self, cluster: str, task: Mapping[str, Any], *, is_dry: bool = False) -> str:
-        """Have a cluster made, and its command run; returns the request's id. JSON is YAML.
+        """Submits a launch of a cluster and its command; returns the request id. The task's JSON is valid YAML.
 
-        is_dry: it is only decided where, and nothing is made.
+        is_dry: SkyPilot only chooses a location.
         """
-        said = {"task": json.dumps(task), "cluster_name": cluster}
-        return await self._submit("/launch", said | ({"dryrun": True} if is_dry else {}))
+        payload = {"task": json.dumps(task), "cluster_name": cluster}
+        return await self._submit("/launch", payload | ({"dryrun": True} if is_dry else {}))
 
     async def down(self, cluster: str) -> str:
-        """Have a cluster ended; returns the request's id."""
+        """Submits the termination of a cluster; returns the request id."""
         return await self._submit("/down", {"cluster_name": cluster})
 
     async def cancel(self, requests: Sequence[str]) -> None:
-        """Stop requests. What a launch has made by then stays, to be ended."""
+        """Cancels requests. Resources that a cancelled launch has created remain and must be terminated."""
         await self.result(await self._submit("/api/cancel", {"request_ids": list(requests)}), within_s=self._timeout_s)
 
     async def clusters(self, names: Sequence[str] | None = None, *, refresh: str) -> tuple[Mapping[str, Any], ...]:
-        """What SkyPilot has, all of it without names. refresh: NONE, AUTO or FORCE: whether it asks the clouds."""
+        """Returns clusters, all without names. refresh: NONE, AUTO or FORCE: whether SkyPilot queries the clouds."""
         body = {
             "cluster_names": None if names is None else list(names),
             "refresh": refresh,
@@ -142,46 +142,52 @@ class SkyPilotApi:
             "include_credentials": False,
             "include_handle": False,
         }
-        found = await self.result(await self._submit("/status", body), within_s=self._timeout_s)
-        if not isinstance(found, list):
-            raise Retry(f"asking for clusters: no answer within {self._timeout_s:g} s")
-        return tuple(found)
+        clusters = await self.result(await self._submit("/status", body), within_s=self._timeout_s)
+        if not isinstance(clusters, list):
+            raise Retry(
+                f"cannot list clusters: no answer within {self._timeout_s:g} s; retry later", code="provider.no_answer"
+            )
+        return tuple(clusters)
 
     async def requests(self, cluster: str = "") -> tuple[Request, ...]:
-        """Launches and downs, newest first; of one cluster, or of all."""
-        asked: list[tuple[str, str]] = [("all_status", "true"), ("limit", str(_NEWEST))]
-        asked += [("fields", field) for field in _FIELDS]
-        asked += [("cluster_name", cluster)] if cluster else []
-        found = await self._json("GET", "/api/status", params=asked)
-        read = [_request(one) for one in found if one.get("name") in (LAUNCH, DOWN) and one.get("cluster_name")]
-        return tuple(sorted(read, key=lambda one: one.created_at, reverse=True))
+        """Returns launch and down requests, newest first, of one cluster or of all."""
+        parameters: list[tuple[str, str]] = [("all_status", "true"), ("limit", str(_NEWEST))]
+        parameters += [("fields", field) for field in _FIELDS]
+        parameters += [("cluster_name", cluster)] if cluster else []
+        raw_requests = await self._json("GET", "/api/status", params=parameters)
+        requests = [
+            _request(request)
+            for request in raw_requests
+            if request.get("name") in (LAUNCH, DOWN) and request.get("cluster_name")
+        ]
+        return tuple(sorted(requests, key=lambda request: request.created_at, reverse=True))
 
     async def result(self, request: str, *, within_s: float) -> Any:
-        """What came of a request; None while it goes on. Raises: what it failed with."""
+        """Returns a request's result; None while it is active. Raises: the request's error."""
         try:
             return await self.outcome(request, within_s=within_s)
         except TimeoutError:
             return None
 
     async def outcome(self, request: str, *, within_s: float) -> Any:
-        """What came of a request. Raises: TimeoutError while it goes on; what it failed with."""
+        """Returns a request's result. Raises: TimeoutError while it is active; the request's error."""
         async with asyncio.timeout(within_s):
-            status, said = await self._send("GET", "/api/get", params={"request_id": request}, is_patient=True)
-        if status == 500 and isinstance(said.get("detail"), dict):
-            raise refusal(json.loads(said["detail"].get("error") or "null") or {})
+            status, answer = await self._send("GET", "/api/get", params={"request_id": request}, is_patient=True)
+        if status == 500 and isinstance(answer.get("detail"), dict):
+            raise refusal(json.loads(answer["detail"].get("error") or "null") or {})
         if status != 200:
-            raise _http_refusal("asking what came of a request", status, said)
-        if said.get("status") == "CANCELLED":
-            raise Retry("the request was cancelled by somebody")
-        return json.loads(said.get("return_value") or "null")
+            raise _http_refusal("read the result of a request", status, answer)
+        if answer.get("status") == "CANCELLED":
+            raise Retry("cannot complete the request: it was cancelled; retry", code="provider.request_cancelled")
+        return json.loads(answer.get("return_value") or "null")
 
     async def close(self) -> None:
-        """Let go of connections."""
+        """Closes connections."""
         if self._client is not None:
             await self._client.aclose()
 
     async def _submit(self, path: str, body: Mapping[str, Any]) -> str:
-        sent = {
+        payload = {
             "env_vars": {"SKYPILOT_USER_ID": self._user, "SKYPILOT_USER": "astraflow"},
             "entrypoint": "astraflow",
             "entrypoint_command": "astraflow serve fleet",
@@ -190,33 +196,48 @@ class SkyPilotApi:
             **body,
         }
         headers: dict[str, str] = {}
-        await self._json("POST", path, json=sent, seen=headers)
+        await self._json("POST", path, json=payload, response_headers=headers)
         request = headers.get("x-skypilot-request-id", "")
         if not request:
-            raise Unknown(f"POST {path}: the answer has no request id: is {self._endpoint} a SkyPilot API server?")
+            raise Unknown(
+                f"cannot call POST {path}: no request id in the answer; is {self._endpoint} a SkyPilot server?",
+                code="provider.no_request_id",
+            )
         return request
 
     async def _json(self, method: str, path: str, **arguments: Any) -> Any:
         try:
             async with asyncio.timeout(self._timeout_s):
-                status, said = await self._send(method, path, **arguments)
+                status, answer = await self._send(method, path, **arguments)
         except TimeoutError:
-            raise Retry(f"{method} {path}: no answer within {self._timeout_s:g} s") from None
+            raise Retry(
+                f"cannot call {method} {path}: no answer within {self._timeout_s:g} s; retry later",
+                code="provider.no_answer",
+            ) from None
         if status != 200:
-            raise _http_refusal(f"{method} {path}", status, said)
-        return said
+            raise _http_refusal(f"call {method} {path}", status, answer)
+        return answer
 
     async def _send(
-        self, method: str, path: str, *, seen: dict[str, str] | None = None, is_patient: bool = False, **arguments: Any
+        self,
+        method: str,
+        path: str,
+        *,
+        response_headers: dict[str, str] | None = None,
+        is_patient: bool = False,
+        **arguments: Any,
     ) -> tuple[int, Any]:
         try:
             answer = await self._connected().request(
                 method, path, timeout=None if is_patient else self._timeout_s, **arguments
             )
         except httpx.HTTPError as problem:
-            raise Retry(f"{method} {path}: {type(problem).__name__} on the way to {self._endpoint}") from None
-        if seen is not None:
-            seen.update({key.lower(): value for key, value in answer.headers.items()})
+            raise Retry(
+                f"cannot call {method} {path}: no connection to {self._endpoint}: {type(problem).__name__}; retry",
+                code="provider.unreachable",
+            ) from None
+        if response_headers is not None:
+            response_headers.update({key.lower(): value for key, value in answer.headers.items()})
         try:
             return answer.status_code, answer.json()
         except ValueError:
@@ -231,7 +252,7 @@ class SkyPilotApi:
 
 
 def refusal(error: Mapping[str, Any]) -> ProviderError:
-    """What a request failed with, as one of ours."""
+    """Returns the provider error for a request's error."""
     name = str(error.get("type", "an unknown error"))
     text = f"{name}: {' '.join(_COLOUR.sub('', str(error.get('message', ''))).split())[:500]}"
     if name == "ClusterDoesNotExist":
@@ -241,10 +262,10 @@ def refusal(error: Mapping[str, Any]) -> ProviderError:
     return next((kind for kind, names in _KINDS if name in names), Unknown)(text)
 
 
-def _http_refusal(what: str, status: int, said: Any) -> ProviderError:
-    """Details of a body that was not understood may repeat what was sent, so they are not told on."""
-    detail = said.get("detail") if isinstance(said, dict) else None
-    text = f"{what}: HTTP {status}" + (f": {detail[:300]}" if isinstance(detail, str) else "")
+def _http_refusal(what: str, status: int, answer: Any) -> ProviderError:
+    """Returns the provider error for an HTTP status. Non-text details may quote the request, so they are left out."""
+    detail = answer.get("detail") if isinstance(answer, dict) else None
+    text = f"cannot {what}: HTTP {status}" + (f": {detail[:300]}" if isinstance(detail, str) else "")
     if status in (401, 403):
         return Auth(text)
     if status in (400, 404, 405, 422):
@@ -252,13 +273,13 @@ def _http_refusal(what: str, status: int, said: Any) -> ProviderError:
     return Retry(text) if status in (408, 429, 502, 503, 504) else Unknown(text)
 
 
-def _request(said: Mapping[str, Any]) -> Request:
-    body = json.loads(said.get("request_body") or "null")
+def _request(fields: Mapping[str, Any]) -> Request:
+    body = json.loads(fields.get("request_body") or "null")
     return Request(
-        id=said["request_id"],
-        name=said["name"],
-        status=said["status"],
-        created_at=float(said.get("created_at") or 0.0),
-        cluster=said["cluster_name"],
+        id=fields["request_id"],
+        name=fields["name"],
+        status=fields["status"],
+        created_at=float(fields.get("created_at") or 0.0),
+        cluster=fields["cluster_name"],
         task=str(body.get("task", "")) if isinstance(body, dict) else "",
     )

@@ -1,4 +1,4 @@
-"""What the provider `skypilot` is told: where its API server is, and what clusters of nodes ask for."""
+"""Options of the provider `skypilot`: the API server, and resources of clusters."""
 
 from pydantic import Field
 
@@ -6,57 +6,57 @@ from astraflow.runtime.config import Config
 
 
 class ClusterOptions(Config):
-    """What SkyPilot is asked for, in its own words; in a pool's `options` on top of the type's."""
+    """SkyPilot's resource options; a pool's `options` override those of the type."""
 
     infra: str = ""
-    """Where: `aws`, `aws/us-east-1`, `k8s/context`; wherever it is cheapest when empty."""
+    """Infrastructure: `aws`, `aws/us-east-1`, `k8s/context`; the cheapest when empty."""
     accelerators: str = ""
-    """`H100:8`."""
+    """Accelerators: `H100:8`."""
     instance_type: str = ""
-    """The cloud's own name of a machine."""
+    """Instance type of the cloud."""
     cpus: str = ""
-    """`8+`."""
+    """Number of CPUs: `8+`."""
     memory: str = ""
-    """Gigabytes: `64+`."""
+    """Memory in gigabytes: `64+`."""
     disk_size: int | None = Field(default=None, ge=1)
-    """Gigabytes."""
+    """Disk size in gigabytes."""
     image_id: str = ""
-    """`docker:registry.example/astraflow-node`, or a cloud's image."""
+    """Image: `docker:registry.example/astraflow-node`, or a cloud's image."""
     setup: str = ""
-    """Script that installs the node's program, where the image has it not."""
+    """Script that installs the node's program, if the image does not contain it."""
 
 
 class ClusterType(ClusterOptions):
-    """A type of node, as `type` of a pool names it."""
+    """Instance type, selected by a pool's `type`."""
 
     usd_per_hour: float = Field(default=0.0, ge=0)
-    """What one costs."""
+    """Price of an instance in US dollars an hour."""
 
 
 class SkyPilotOptions(Config):
-    """One user of one API server."""
+    """Options for one user of an API server."""
 
     endpoint: str = Field(default="http://127.0.0.1:46580", pattern=r"^https?://[^@]+$")
-    """Of the API server; credentials do not belong into it."""
+    """URL of the API server, without credentials."""
     token_variable: str = "SKYPILOT_SERVICE_ACCOUNT_TOKEN"  # noqa: S105 (the variable's name, not a secret)
-    """Environment variable with the service account's token; without it, as nobody in particular."""
+    """Environment variable with the service account's token; unauthenticated when it is not set."""
     user: str = Field(default="a57f10e0", pattern=r"^[0-9a-f]{8}$")
-    """SkyPilot's hash of the user whose clusters these are, where no token says it."""
+    """SkyPilot's hash of the clusters' user, used without a token."""
     program: tuple[str, ...] = Field(default=("astraflow",), min_length=1)
-    """What stands before `join ADDRESS ...` on the machines."""
+    """Command before `join ADDRESS ...` on the instances."""
     types: dict[str, ClusterType] = Field(default={"node": ClusterType()}, min_length=1)
-    """By a name of your own; the first is the default."""
+    """Instance types by a name of your choice; the first is the default."""
     regions: dict[str, str] = Field(default={})
-    """By a name of your own: SkyPilot's `infra` there."""
+    """Regions by a name of your choice: SkyPilot's `infra` value."""
     spot_discount: float = Field(default=0.6, ge=0, lt=1)
-    """By how much of the price spot machines are cheaper."""
+    """Discount of spot instances, as a share of the price."""
     idle_minutes: int = Field(default=5, ge=1)
-    """A machine whose node has ended is ended by SkyPilot after so long."""
+    """Idle time after which SkyPilot terminates an instance whose node has ended."""
     answer_wait_s: float = Field(default=10.0, ge=0)
-    """A launch waits so long for SkyPilot to refuse it; what it refuses later shows in the list."""
+    """Time for which a launch waits for a refusal by SkyPilot; later refusals show in the list. Seconds."""
     timeout_s: float = Field(default=60.0, gt=0)
-    """An answer is given up after so long: asking the clouds takes a while."""
+    """Timeout of a request; calls of clouds can be slow. Seconds."""
     listing_lag_s: float = Field(default=60.0, ge=0)
-    """A launch whose answer was lost shows after so long at the latest."""
+    """Maximum time until a launch whose answer was lost is listed. Seconds."""
     launch_delay_s: float = Field(default=300.0, gt=0)
-    """From launch to a node that works, as long as nothing better was measured."""
+    """Estimated time from launch to a ready node, until it is measured. Seconds."""

@@ -1,4 +1,4 @@
-"""A node as a SkyPilot task: what is submitted, and what is read from it later. Pure."""
+"""SkyPilot tasks of nodes: creation and parsing. Pure."""
 
 import json
 import re
@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from maintainer.fleet.providers.base import Invalid, LaunchSpec, fingerprint, join_arguments
-from maintainer.fleet.providers.choices import check_region, chosen_type, pool_options, type_name
+from maintainer.fleet.providers.launch_options import check_region, chosen_type, pool_options, type_name
 from maintainer.fleet.providers.skypilot_config import ClusterOptions, ClusterType, SkyPilotOptions
 
 PREFIX = "astraflow-"
@@ -20,7 +20,7 @@ _LAUNCH_ID = re.compile(r"[0-9A-Za-z]([0-9A-Za-z-]{0,48}[0-9A-Za-z])?")
 
 
 def cluster_type(options: SkyPilotOptions, spec: LaunchSpec) -> ClusterType:
-    """The type with what the pool's options say on top. Raises: Invalid."""
+    """Returns the spec's type, overridden by the pool's options. Raises: Invalid."""
     kind = chosen_type(options.types, spec)
     check_region(options.regions, spec)
     own = pool_options(ClusterOptions, spec)
@@ -28,11 +28,14 @@ def cluster_type(options: SkyPilotOptions, spec: LaunchSpec) -> ClusterType:
 
 
 def task_of(options: SkyPilotOptions, spec: LaunchSpec, launch_id: str, *, now: float) -> dict[str, Any]:
-    """SkyPilot's task. Raises: Invalid."""
+    """Returns the task of a launch. Raises: Invalid."""
     kind, left_s = cluster_type(options, spec), spec.tags.expires_at - now
     if left_s < 60:
-        raise Invalid(f"launch {launch_id} would expire in {left_s:.0f} s, before it works")
-    wanted = {
+        raise Invalid(
+            f"cannot launch {launch_id}: it expires in {left_s:.0f} s, before it is ready; set a later expiry",
+            code="provider.launch_expired",
+        )
+    resources = {
         "infra": options.regions.get(spec.region, kind.infra),
         **kind.model_dump(include={"accelerators", "instance_type", "cpus", "memory", "disk_size", "image_id"}),
     }
@@ -52,7 +55,7 @@ def task_of(options: SkyPilotOptions, spec: LaunchSpec, launch_id: str, *, now: 
     return {
         "name": cluster_name(launch_id),
         "resources": {
-            **{name: value for name, value in wanted.items() if value},
+            **{name: value for name, value in resources.items() if value},
             "use_spot": spec.is_spot,
             "labels": {key: label(value) for key, value in labels.items()},
             "autostop": {"idle_minutes": options.idle_minutes, "down": True},
@@ -65,14 +68,17 @@ def task_of(options: SkyPilotOptions, spec: LaunchSpec, launch_id: str, *, now: 
 
 
 def cluster_name(launch_id: str) -> str:
-    """Within what SkyPilot and all its clouds take. Raises: Invalid."""
+    """Returns a cluster name that is valid in SkyPilot and all its clouds. Raises: Invalid."""
     if not _LAUNCH_ID.fullmatch(launch_id):
-        raise Invalid(f"{launch_id[:80]!r} is no launch id: use 1 to 50 letters, digits and -")
+        raise Invalid(
+            f"cannot use the launch id {launch_id[:80]!r}: it is no launch id; use 1 to 50 letters, digits and -",
+            code="provider.invalid_launch_id",
+        )
     return PREFIX + launch_id.lower()
 
 
 def label(text: str) -> str:
-    """What every cloud takes as a label's value; the order has it in full.
+    """Returns a label value that is valid in every cloud; the order contains the full text.
 
     >>> label("EU:west/1")
     'eu-west-1'
@@ -81,16 +87,16 @@ def label(text: str) -> str:
 
 
 def run_script(argv: Sequence[str], *, left_s: float) -> str:
-    """What SkyPilot's shell runs: one node at a time, until the machine expires."""
+    """Returns the script of a node: one node at a time, until the instance expires."""
     last = min(365 * 86400, int(left_s))
     return f'exec 9>"$HOME/.astraflow-node.lock"\nflock -n 9 || exit 0\nexec timeout -k 60 {last} {shlex.join(argv)}\n'
 
 
 def order_of(task: str) -> Mapping[str, Any]:
-    """What was asked for, from a task's YAML; empty for one that is not ours."""
+    """Returns the launch order in a task's YAML; empty for a foreign task."""
     try:
-        found = yaml.safe_load(task)
-        order = json.loads(found["envs"][ORDER])
+        task_fields = yaml.safe_load(task)
+        order = json.loads(task_fields["envs"][ORDER])
     except (yaml.YAMLError, KeyError, TypeError, ValueError):
         return {}
     return order if isinstance(order, dict) else {}

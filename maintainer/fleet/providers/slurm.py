@@ -1,9 +1,9 @@
-"""Jobs of a Slurm cluster as instances: one batch job for each node, by Slurm's own commands.
+"""Jobs of a Slurm cluster as instances: one batch job per node, with Slurm's commands.
 
-Slurm lets many jobs have one name. So a launch looks for its name first, under a lock of this host, and asks for
-`--dependency=singleton`: if two fleet services submit one launch all the same, the second job waits until the first has
-ended, and is seen and ended long before. The token is in the job's environment, which its owner and the administrators
-can read.
+Slurm allows several jobs of one name. A launch therefore searches for its name first, under a lock on this host, and
+submits with `--dependency=singleton`: if two fleet services submit one launch, the second job waits for the first to
+end, and is found and cancelled before. The token is in the job's environment, which its owner and administrators can
+read.
 """
 
 import asyncio
@@ -25,15 +25,15 @@ from maintainer.fleet.providers.base import (
     LaunchSpec,
     ProviderError,
     Quote,
-    Retired,
+    RetireResult,
     Retry,
     State,
     Unknown,
     fingerprint,
     join_arguments,
 )
-from maintainer.fleet.providers.choices import check_region, chosen_type, pool_options, type_name
-from maintainer.fleet.providers.exclusive import exclusive
+from maintainer.fleet.providers.launch_lock import launch_lock
+from maintainer.fleet.providers.launch_options import check_region, chosen_type, pool_options, type_name
 from maintainer.fleet.providers.slurm_config import JobOptions, JobType, SlurmOptions
 from maintainer.fleet.providers.slurm_jobs import (
     KIND,
@@ -43,28 +43,28 @@ from maintainer.fleet.providers.slurm_jobs import (
     Job,
     parse_sacct,
     parse_squeue,
+    pending_error,
     read_job,
     refusal,
     state_of,
-    want,
 )
 
 SCRIPT = Path(__file__).with_name("slurm_node.sh")
 TOKEN = "ASTRAFLOW_TOKEN"  # noqa: S105 (the variable's name, not a secret)
 
-REHEARSAL = "rehearsal"
-"""Stands for a launch id in what is only tried."""
+PREFLIGHT_ID = "preflight"
+"""Placeholder for the launch id in dry runs."""
 
 LONGEST_COMMENT = 1024
-"""Characters: what fits wherever Slurm keeps comments."""
+"""Maximum length of a comment that every Slurm storage accepts. Characters."""
 
 _LAUNCH_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]{0,63}")
-_LOOK_S = 0.5
+_POLL_S = 0.5
 
 
 @providers.register(KIND, options=SlurmOptions)
 class Slurm:
-    """Jobs of this user. `directory` holds locks only."""
+    """Jobs of this user. `directory` holds only lock files."""
 
     def __init__(self, options: SlurmOptions, *, clock: Clock, directory: Path) -> None:
         self._options = options
@@ -72,55 +72,63 @@ class Slurm:
         self._directory = directory
 
     async def launch(self, spec: LaunchSpec, launch_id: str) -> Handle:
-        """Submit a job, unless there is one of that name."""
+        """Submits a job unless one has that name."""
         name, kind = _job_name(launch_id), self._type(spec)
         argv = self._sbatch(spec, launch_id, kind)
-        async with exclusive(self._directory, launch_id):
-            known = await self._find(name)
-            if known:
-                job = known[0].id
-                if known[0].order and known[0].order.get("fingerprint") != fingerprint(spec):
-                    raise Invalid(f"launch {launch_id} was made with another spec: a launch id stands for one instance")
+        async with launch_lock(self._directory, launch_id):
+            existing_jobs = await self._find(name)
+            if existing_jobs:
+                job = existing_jobs[0].id
+                if existing_jobs[0].order and existing_jobs[0].order.get("fingerprint") != fingerprint(spec):
+                    raise Invalid(
+                        f"cannot launch {launch_id}: the launch id was used with another spec; use a new launch id",
+                        code="provider.launch_id_reused",
+                    )
             else:
-                said = await self._command("submitting a job", argv, token=spec.token)
-                job = said.strip().partition(";")[0]
+                output = await self._command("submit a job", argv, token=spec.token)
+                job = output.strip().partition(";")[0]
                 if not job.isdigit():
-                    raise Unknown(f"submitting a job: sbatch answered {said[:80]!r} instead of a job's number")
+                    raise Unknown(
+                        f"cannot read sbatch's answer {output[:80]!r}: it is no job id; check the Slurm commands",
+                        code="provider.no_job_id",
+                    )
         handle = Handle(provider=KIND, id=job, launch_id=launch_id)
-        if self._options.place_wait_s:
-            await self._until_started(name, handle)
+        if self._options.schedule_wait_s:
+            await self._wait_until_started(name, handle)
         return handle
 
-    async def retire(self, launch_id: str, *, keep: Handle | None = None) -> Retired:
-        """Cancel every job of the launch: Slurm sends SIGTERM, and SIGKILL after the cluster's KillWait."""
-        going = [
+    async def retire(self, launch_id: str, *, keep: Handle | None = None) -> RetireResult:
+        """Cancels every job of the launch: Slurm sends SIGTERM, and SIGKILL after the cluster's KillWait."""
+        live_jobs = [
             job
             for job in await self._queue(_job_name(launch_id))
             if state_of(job) is not State.GONE and (keep is None or job.id != keep.id)
         ]
-        to_cancel = [job.id for job in going if state_of(job) is not State.GOING]
+        to_cancel = [job.id for job in live_jobs if state_of(job) is not State.TERMINATING]
         if to_cancel:
             try:
-                await self._command("cancelling a job", ["scancel", *to_cancel])
+                await self._command("cancel a job", ["scancel", *to_cancel])
             except Invalid:
-                return Retired.GOING  # it ended in this moment: the next call sees
-        return Retired.GOING if going else Retired.GONE
+                return RetireResult.TERMINATING  # it has just ended: the next call finds it gone
+        return RetireResult.TERMINATING if live_jobs else RetireResult.GONE
 
     async def list(self, cluster: str) -> tuple[Instance, ...]:
-        """All jobs of this user whose comment has the cluster's tag."""
-        found = [read_job(job) for job in await self._queue()]
-        return tuple(one for one in found if one.tags is not None and one.tags.cluster == cluster)
+        """Lists this user's jobs with the cluster's tag in the comment."""
+        instances = [read_job(job) for job in await self._queue()]
+        return tuple(
+            instance for instance in instances if instance.tags is not None and instance.tags.cluster == cluster
+        )
 
     async def describe(self, handle: Handle) -> Instance:
-        """From the queue, or from the accounting for one that ended a while ago."""
-        found = await self._find(PREFIX + handle.launch_id)
+        """Reads a job from the queue, or from the accounting if it has ended."""
+        jobs = await self._find(PREFIX + handle.launch_id)
         return next(
-            (read_job(job) for job in found if job.id == handle.id),
+            (read_job(job) for job in jobs if job.id == handle.id),
             Instance(handle=handle, tags=None, state=State.GONE),
         )
 
     def capabilities(self) -> Capabilities:
-        """As the options have it."""
+        """Returns the capabilities, as configured."""
         options = self._options
         return Capabilities(
             kind=KIND,
@@ -132,7 +140,7 @@ class Slurm:
         )
 
     async def quote(self, spec: LaunchSpec) -> Quote:
-        """The price that the options give the type."""
+        """Returns the configured price of the type."""
         kind = self._type(spec)
         return Quote(
             usd_per_hour=kind.usd_per_hour * (1 - self._options.spot_discount if spec.is_spot else 1.0),
@@ -140,30 +148,36 @@ class Slurm:
             source="as configured for the type" if kind.usd_per_hour else "no price is configured",
         )
 
-    async def rehearse(self, spec: LaunchSpec) -> str:
-        """Have Slurm check the job and estimate its start, without submitting it (`--test-only`)."""
-        sbatch, *arguments = self._sbatch(spec, REHEARSAL, self._type(spec))
-        await self._command("trying a job", [sbatch, "--test-only", *arguments])
-        return f"Slurm would take a job of type {type_name(self._options.types, spec)}"
+    async def preflight(self, spec: LaunchSpec) -> str:
+        """Lets Slurm check the job without submitting it (`--test-only`)."""
+        sbatch, *arguments = self._sbatch(spec, PREFLIGHT_ID, self._type(spec))
+        await self._command("check a job", [sbatch, "--test-only", *arguments])
+        return f"Slurm would accept a job of type {type_name(self._options.types, spec)}"
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Does nothing: no connections are held."""
 
     def _type(self, spec: LaunchSpec) -> JobType:
-        """The type with what the pool's options say on top. Raises: Invalid."""
+        """Returns the spec's type, overridden by the pool's options. Raises: Invalid."""
         options = self._options
         kind = chosen_type(options.types, spec)
         check_region(options.regions, spec)
         if spec.is_spot and not options.spot_qos:
-            raise Invalid("preemptible jobs are not configured here: give the provider a spot_qos")
+            raise Invalid(
+                "cannot launch: preemptible jobs are not configured; set spot_qos of the provider",
+                code="provider.spot_unsupported",
+            )
         own = pool_options(JobOptions, spec)
         return kind.model_copy(update=own.model_dump(exclude_unset=True))
 
     def _sbatch(self, spec: LaunchSpec, launch_id: str, kind: JobType) -> Sequence[str]:
-        """The command line; the token is not on it. Raises: Invalid."""
+        """Returns the command line, without the token. Raises: Invalid."""
         options, left_s = self._options, spec.tags.expires_at - self._clock.wall()
         if left_s < 60:
-            raise Invalid(f"launch {launch_id} would expire in {left_s:.0f} s: Slurm counts minutes")
+            raise Invalid(
+                f"cannot launch {launch_id}: it expires in {left_s:.0f} s, below a minute; set a later expiry",
+                code="provider.launch_expired",
+            )
         order = {
             "fingerprint": fingerprint(spec),
             "tags": asdict(spec.tags),
@@ -173,9 +187,13 @@ class Slurm:
         }
         comment = json.dumps(order, separators=(",", ":"))
         if len(comment) > LONGEST_COMMENT:
-            raise Invalid(f"the tags of launch {launch_id} take {len(comment)} of {LONGEST_COMMENT} characters")
+            raise Invalid(
+                f"cannot launch {launch_id}: its tags have {len(comment)} of {LONGEST_COMMENT} characters; "
+                "use shorter names",
+                code="provider.tags_too_long",
+            )
         last_s = max(1, min(120, int(left_s) - 60))
-        said = {
+        options_by_name = {
             "partition": options.regions.get(spec.region, kind.partition),
             "account": kind.account,
             "qos": options.spot_qos if spec.is_spot else kind.qos,
@@ -198,48 +216,50 @@ class Slurm:
             "--ntasks=1",
             f"--time={_minutes(left_s)}",
             f"--signal=B:TERM@{last_s}",
-            f"--export={','.join((TOKEN, *self._passed_on()))}",
+            f"--export={','.join((TOKEN, *self._forwarded_variables()))}",
             f"--output={options.log_directory.rstrip('/')}/{PREFIX}%j.log"
             if options.log_directory
             else "--output=/dev/null",
-            *(f"--{name}={value}" for name, value in said.items() if value not in ("", None)),
+            *(f"--{name}={value}" for name, value in options_by_name.items() if value not in ("", None)),
             *(["--exclusive"] if kind.is_exclusive else []),
             str(SCRIPT),
             *options.program,
             *join_arguments(spec, launch_id),
         ]
 
-    def _passed_on(self) -> tuple[str, ...]:
-        return tuple(name for name in self._options.passed_on if name in os.environ)
+    def _forwarded_variables(self) -> tuple[str, ...]:
+        return tuple(name for name in self._options.forwarded_variables if name in os.environ)
 
     async def _find(self, name: str) -> tuple[Job, ...]:
-        """Jobs of that name: in the queue, or ended a while ago."""
+        """Returns jobs of a name, in the queue or the accounting."""
         queued = await self._queue(name)
         if queued or not self._options.has_accounting:
             return queued
         argv = ["sacct", "--noheader", "--parsable2", "--allocations", "--starttime=now-30days"]
-        said = await self._command("reading the accounting", [*argv, f"--name={name}", f"--format={SACCT_FORMAT}"])
-        return tuple(job for job in parse_sacct(said) if job.name == name)
+        output = await self._command("read the accounting", [*argv, f"--name={name}", f"--format={SACCT_FORMAT}"])
+        return tuple(job for job in parse_sacct(output) if job.name == name)
 
     async def _queue(self, name: str = "") -> tuple[Job, ...]:
         argv = ["squeue", "--noheader", "--states=all", f"--user={getpass.getuser()}", f"--format={SQUEUE_FORMAT}"]
-        said = await self._command("reading the queue", [*argv, *([f"--name={name}"] if name else [])])
-        return tuple(job for job in parse_squeue(said) if not name or job.name == name)
+        output = await self._command("read the queue", [*argv, *([f"--name={name}"] if name else [])])
+        return tuple(job for job in parse_squeue(output) if not name or job.name == name)
 
-    async def _until_started(self, name: str, handle: Handle) -> None:
-        """Raises: Quota, Capacity or Auth when it still waits after a while; then it is cancelled."""
-        give_up_at = self._clock.now() + self._options.place_wait_s
+    async def _wait_until_started(self, name: str, handle: Handle) -> None:
+        """Waits until the job starts. Cancels it on timeout. Raises: Quota, Capacity or Auth."""
+        give_up_at = self._clock.now() + self._options.schedule_wait_s
         while True:
             waiting = [job for job in await self._queue(name) if job.id == handle.id and job.state == "PENDING"]
             if not waiting:
                 return
             if self._clock.now() >= give_up_at:
-                await self._command("taking a job back", ["scancel", handle.id])
-                raise want(waiting[0].reason)(f"the job waited {self._options.place_wait_s:g} s: {waiting[0].reason}")
-            await asyncio.sleep(_LOOK_S)
+                await self._command("cancel a job", ["scancel", handle.id])
+                raise pending_error(waiting[0].reason)(
+                    f"cannot start the job within {self._options.schedule_wait_s:g} s: {waiting[0].reason}; retry later"
+                )
+            await asyncio.sleep(_POLL_S)
 
     async def _command(self, what: str, argv: Sequence[str], *, token: str = "") -> str:
-        """What it says; it is ended with the call. Raises: ProviderError."""
+        """Runs a command, and kills it when cancelled; returns its output. what: verb phrase for errors."""
         environment = {**os.environ, "SLURM_TIME_FORMAT": "%s"}
         environment.pop(TOKEN, None)  # the fleet service's own
         environment |= {TOKEN: token} if token else {}
@@ -249,32 +269,40 @@ class Slurm:
                 *argv, env=environment, stdin=asyncio.subprocess.DEVNULL, stdout=pipe, stderr=pipe
             )
         except OSError as problem:
-            raise Invalid(f"{what}: {argv[0]} cannot be started here: {problem.strerror}") from None
+            raise Invalid(
+                f"cannot {what}: {argv[0]} cannot be started here: {problem.strerror}; install Slurm's commands",
+                code="provider.command_missing",
+            ) from None
         try:
             async with asyncio.timeout(limit_s):
-                said, complaint = await process.communicate()
+                output, errors = await process.communicate()
         except TimeoutError:
-            raise Retry(f"{what}: {argv[0]} gave no answer within {limit_s:g} s") from None
+            raise Retry(
+                f"cannot {what}: no answer from {argv[0]} within {limit_s:g} s; retry later", code="provider.no_answer"
+            ) from None
         finally:
             if process.returncode is None:
                 process.kill()
                 await process.wait()
         if process.returncode:
-            raise _without(token, refusal(what, process.returncode, complaint.decode(errors="replace")))
-        return said.decode(errors="replace")
+            raise _without(token, refusal(what, process.returncode, errors.decode(errors="replace")))
+        return output.decode(errors="replace")
 
 
 def _without(token: str, problem: ProviderError) -> ProviderError:
-    """Whatever a command repeats, the token is not told on."""
-    return type(problem)(str(problem).replace(token, "***")) if token else problem
+    """Removes the token from an error's message."""
+    return type(problem)(str(problem).replace(token, "***"), code=problem.code) if token else problem
 
 
 def _job_name(launch_id: str) -> str:
     if not _LAUNCH_ID.fullmatch(launch_id):
-        raise Invalid(f"{launch_id[:80]!r} is no launch id: use 1 to 64 letters, digits, - and _")
+        raise Invalid(
+            f"cannot use the launch id {launch_id[:80]!r}: it is no launch id; use 1 to 64 letters, digits, - and _",
+            code="provider.invalid_launch_id",
+        )
     return PREFIX + launch_id
 
 
 def _minutes(left_s: float) -> int:
-    """A year is what Slurm needs not be asked to exceed."""
+    """Returns the job's time limit in minutes, at most a year."""
     return max(1, min(365 * 24 * 60, int(left_s // 60)))

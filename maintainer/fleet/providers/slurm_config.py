@@ -1,4 +1,4 @@
-"""What the provider `slurm` is told: how its commands are used, and what jobs of nodes ask for."""
+"""Options of the provider `slurm`: its commands, and resources of jobs."""
 
 from pydantic import Field
 
@@ -6,65 +6,65 @@ from astraflow.runtime.config import Config
 
 
 class JobOptions(Config):
-    """What is asked of Slurm for one node; in a pool's `options` on top of the type's. Each is sbatch's option."""
+    """Options of sbatch for a node's job; a pool's `options` override those of the type."""
 
     partition: str = ""
-    """Where it runs; the cluster's default when empty."""
+    """Partition; the cluster's default when empty."""
     account: str = ""
-    """Who pays."""
+    """Account to charge."""
     qos: str = ""
     """Quality of service."""
     constraint: str = ""
-    """Features that its machine must have."""
+    """Required features of the host."""
     gres: str = ""
     """Generic resources: `gpu:h100:8`."""
     cpus_per_task: int | None = Field(default=None, ge=1)
-    """Processors."""
+    """Number of processors."""
     mem: str = Field(default="", pattern=r"^(\d+[KMGT]?)?$")
-    """Memory of the machine: `64G`."""
+    """Memory of the host: `64G`."""
     reservation: str = ""
-    """Of which it takes."""
+    """Reservation to use."""
     exclude: str = ""
-    """Machines that it does not run on."""
+    """Hosts to exclude."""
     nice: int | None = None
-    """How much it yields to others."""
+    """Priority adjustment, as in `nice`."""
     is_exclusive: bool = False
-    """The machine is its own."""
+    """Use the host exclusively."""
 
 
 class JobType(JobOptions):
-    """A type of node, as `type` of a pool names it."""
+    """Instance type, selected by a pool's `type`."""
 
     usd_per_hour: float = Field(default=0.0, ge=0)
-    """What one costs: Slurm does not know."""
+    """Price of an instance in US dollars an hour. Slurm has no prices."""
 
 
 class SlurmOptions(Config):
-    """One cluster, as whoever runs the fleet service may use it."""
+    """Options for one cluster, with the permissions of the fleet service's user."""
 
     program: tuple[str, ...] = Field(min_length=1)
-    """What stands before `join ADDRESS ...` on the machines, as the path of a venv's `astraflow` there."""
+    """Command before `join ADDRESS ...` on the hosts, such as the path of a virtual environment's `astraflow`."""
     types: dict[str, JobType] = Field(default={"node": JobType()}, min_length=1)
-    """By a name of your own; the first is the default."""
+    """Instance types by a name of your choice; the first is the default."""
     regions: dict[str, str] = Field(default={})
-    """By a name of your own: the partition that stands there."""
+    """Regions by a name of your choice: the partition there."""
     spot_qos: str = ""
-    """Quality of service whose jobs may be preempted; empty where there is none."""
+    """Quality of service of preemptible jobs; empty without one."""
     spot_discount: float = Field(default=0.6, ge=0, lt=1)
-    """By how much of the price those are cheaper."""
+    """Discount of preemptible jobs, as a share of the price."""
     notice_s: float = Field(default=30.0, ge=0)
-    """From SIGTERM to the end on preemption: the partition's GraceTime."""
+    """Time from SIGTERM to the end at a preemption: the partition's GraceTime. Seconds."""
     log_directory: str = ""
-    """On the machines, which must share it or have it; nothing is kept when empty."""
-    passed_on: tuple[str, ...] = ("PATH", "HOME", "LANG", "LD_LIBRARY_PATH", "HF_HOME")
-    """Variables of this environment that nodes get beside the token."""
+    """Log directory on the hosts, which must exist there; no logs when empty."""
+    forwarded_variables: tuple[str, ...] = ("PATH", "HOME", "LANG", "LD_LIBRARY_PATH", "HF_HOME")
+    """Environment variables that are passed to nodes, in addition to the token."""
     has_accounting: bool = True
-    """Whether `sacct` knows jobs that have ended."""
+    """`sacct` is available for ended jobs."""
     timeout_s: float = Field(default=30.0, gt=0)
-    """A command is given up after so long."""
+    """Timeout of a command. Seconds."""
     listing_lag_s: float = Field(default=60.0, ge=0)
-    """A submission whose answer was lost shows after so long at the latest."""
-    place_wait_s: float = Field(default=0.0, ge=0)
-    """A launch that does not start within so long is taken back as Capacity or Quota; 0 leaves it in the queue."""
+    """Maximum time until a submission whose answer was lost is listed. Seconds."""
+    schedule_wait_s: float = Field(default=0.0, ge=0)
+    """Time after which a job that has not started fails with Capacity or Quota. Seconds; 0: it stays in the queue."""
     launch_delay_s: float = Field(default=120.0, gt=0)
-    """From launch to a node that works, as long as nothing better was measured."""
+    """Estimated time from launch to a ready node, until it is measured. Seconds."""

@@ -1,4 +1,4 @@
-"""What Slurm says of jobs: lines of squeue and sacct, states, reasons and refusals, in our words. Pure.
+"""Parses Slurm's output: jobs in squeue and sacct, states, reasons and errors. Pure.
 
 Source: https://slurm.schedmd.com/squeue.html (job states, reasons), https://slurm.schedmd.com/job_reason_codes.html
 """
@@ -27,7 +27,7 @@ KIND = "slurm"
 PREFIX = "astraflow-"
 
 SQUEUE_FORMAT = "%i|%T|%V|%j|%r|%k"
-"""Id, state, submitted, name, reason, comment: the last may hold anything."""
+"""Id, state, submission time, name, reason, comment. The comment may contain any text."""
 SACCT_FORMAT = "JobIDRaw,State,Submit,JobName,ExitCode,Comment"
 
 _STATES = {
@@ -42,9 +42,9 @@ _STATES = {
     "RESIZING": State.RUNNING,
     "SIGNALING": State.RUNNING,
     "SUSPENDED": State.RUNNING,
-    "STAGE_OUT": State.GOING,
-    "STOPPED": State.GOING,
-    "COMPLETING": State.GOING,
+    "STAGE_OUT": State.TERMINATING,
+    "STOPPED": State.TERMINATING,
+    "COMPLETING": State.TERMINATING,
     "BOOT_FAIL": State.GONE,
     "CANCELLED": State.GONE,
     "COMPLETED": State.GONE,
@@ -59,7 +59,7 @@ _STATES = {
     "TIMEOUT": State.GONE,
 }
 
-_NEVER = (
+_PERMANENT_REASONS = (
     "AccountNotAllowed",
     "AssocMaxCpuPerJobLimit",
     "AssocMaxNodePerJobLimit",
@@ -80,7 +80,7 @@ _NEVER = (
     "QOSTimeLimit",
     "ReservationDeleted",
 )
-"""Reasons why a job waits that do not pass by themselves."""
+"""Reasons of waiting jobs that do not resolve by themselves."""
 
 _DENIED = re.compile(r"AccountNotAllowed|QOSNotAllowed|InvalidAccount|InvalidQOS")
 _LIMITED = re.compile(r"(QOS|Assoc|Association|MaxJobs|MaxSubmit|PartitionGroup|Grp)\w*")
@@ -106,37 +106,37 @@ _REFUSALS: tuple[tuple[re.Pattern[str], type[ProviderError]], ...] = (
         Invalid,
     ),
 )
-"""What sbatch and its kin say on stderr. The first that fits counts."""
+"""Error messages of Slurm's commands on stderr. The first match counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One job."""
+    """A Slurm job."""
 
     id: str
     name: str
     state: str
-    """Slurm's word, in capitals: `PENDING`."""
+    """State in Slurm's terms: `PENDING`."""
     reason: str = ""
     submitted_at: float = 0.0
     """Unix seconds."""
     order: Mapping[str, Any] = field(default_factory=dict)
-    """What was asked for, from the comment; empty where that is not kept."""
+    """Launch order in the comment; empty when the comment is missing."""
 
     @property
     def launch_id(self) -> str:
-        """From its name."""
+        """Launch id in the job's name."""
         return self.name.removeprefix(PREFIX)
 
 
 def parse_squeue(text: str) -> tuple[Job, ...]:
-    """Lines of SQUEUE_FORMAT; those of others' jobs are left out."""
-    found = []
+    """Parses lines in SQUEUE_FORMAT; skips foreign jobs."""
+    jobs = []
     for line in text.splitlines():
-        parts = line.strip().split("|", 5)
-        if len(parts) == 6 and parts[3].startswith(PREFIX):
-            job, state, submitted, name, reason, comment = parts
-            found.append(
+        columns = line.strip().split("|", 5)
+        if len(columns) == 6 and columns[3].startswith(PREFIX):
+            job, state, submitted, name, reason, comment = columns
+            jobs.append(
                 Job(
                     id=job,
                     name=name,
@@ -146,18 +146,18 @@ def parse_squeue(text: str) -> tuple[Job, ...]:
                     order=parse_order(comment),
                 )
             )
-    return tuple(found)
+    return tuple(jobs)
 
 
 def parse_sacct(text: str) -> tuple[Job, ...]:
-    """Lines of SACCT_FORMAT with `--parsable2`."""
-    found = []
+    """Parses lines in SACCT_FORMAT with `--parsable2`."""
+    jobs = []
     for line in text.splitlines():
-        parts = line.strip().split("|", 5)
-        if len(parts) == 6 and parts[3].startswith(PREFIX):
-            job, state, submitted, name, code, comment = parts
+        columns = line.strip().split("|", 5)
+        if len(columns) == 6 and columns[3].startswith(PREFIX):
+            job, state, submitted, name, code, comment = columns
             word = state.split()[0].rstrip("+") if state else "UNKNOWN"  # as in `CANCELLED by 1000`
-            found.append(
+            jobs.append(
                 Job(
                     id=job,
                     name=name,
@@ -167,37 +167,37 @@ def parse_sacct(text: str) -> tuple[Job, ...]:
                     order=parse_order(comment),
                 )
             )
-    return tuple(found)
+    return tuple(jobs)
 
 
 def parse_order(comment: str) -> Mapping[str, Any]:
-    """What a comment says; empty for one that is not ours."""
+    """Returns the launch order in a comment; empty for a foreign comment."""
     try:
-        found = json.loads(comment)
+        order = json.loads(comment)
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return order if isinstance(order, dict) else {}
 
 
 def state_of(job: Job) -> State:
-    """Where it stands. A state that Slurm may have one day is one that we do not end it for."""
-    if job.state == "PENDING" and is_hopeless(job.reason):
+    """Returns a job's state. Unknown states count as running, so that the job is not terminated."""
+    if job.state == "PENDING" and can_never_start(job.reason):
         return State.STUCK
     return _STATES.get(job.state, State.RUNNING)
 
 
-def is_hopeless(reason: str) -> bool:
-    """Whether a job with it waits for ever unless somebody changes something."""
-    return reason.startswith(_NEVER)
+def can_never_start(reason: str) -> bool:
+    """Returns whether a job with this reason can never start without a change."""
+    return reason.startswith(_PERMANENT_REASONS)
 
 
 def read_job(job: Job) -> Instance:
-    """As an instance."""
-    said = job.order.get("tags")
+    """Returns the instance of a job."""
+    tags = job.order.get("tags")
     state = state_of(job)
     return Instance(
         handle=Handle(provider=KIND, id=job.id, launch_id=job.launch_id),
-        tags=Tags(**said) if isinstance(said, dict) and set(said) == set(Tags.__slots__) else None,
+        tags=Tags(**tags) if isinstance(tags, dict) and set(tags) == set(Tags.__slots__) else None,
         state=state,
         created_at=job.submitted_at,
         type=str(job.order.get("type", "")),
@@ -207,11 +207,11 @@ def read_job(job: Job) -> Instance:
     )
 
 
-def want(reason: str) -> type[ProviderError]:
-    """What a waiting job waits for: more of its account's limit, a permission, or a free machine.
+def pending_error(reason: str) -> type[ProviderError]:
+    """Returns the error type for a waiting job: quota, permission or capacity.
 
-    >>> want("QOSMaxJobsPerUserLimit").__name__, want("AssocGrpGRES").__name__, want("Resources").__name__
-    ('Quota', 'Quota', 'Capacity')
+    >>> [pending_error(reason).__name__ for reason in ("QOSMaxJobsPerUserLimit", "AssocGrpGRES", "Resources")]
+    ['Quota', 'Quota', 'Capacity']
     """
     if _DENIED.match(reason):
         return Auth
@@ -219,22 +219,22 @@ def want(reason: str) -> type[ProviderError]:
 
 
 def refusal(what: str, code: int, stderr: str) -> ProviderError:
-    """What a command that failed said, as one of ours."""
-    said = " ".join(stderr.split())[:500] or f"exit code {code}"
-    kind = next((kind for pattern, kind in _REFUSALS if pattern.search(said)), Unknown)
-    return kind(f"{what}: {said}")
+    """Returns the provider error for a failed command."""
+    message = " ".join(stderr.split())[:500] or f"exit code {code}"
+    kind = next((kind for pattern, kind in _REFUSALS if pattern.search(message)), Unknown)
+    return kind(f"cannot {what}: {message}")
 
 
 def _message(job: Job, state: State) -> str:
     if state is State.PENDING:
-        return f"{want(job.reason).__name__}: {job.reason}" if job.reason else ""
+        return f"{pending_error(job.reason).__name__}: {job.reason}" if job.reason else ""
     if state is State.STUCK:
-        return f"will not start: {job.reason or job.state}"
+        return f"cannot start: {job.reason or job.state}"
     if state is State.GONE:
         return f"{job.state} ({job.reason})" if job.reason else job.state
     return job.state if job.state != "RUNNING" else ""
 
 
 def _seconds(text: str) -> float:
-    """With SLURM_TIME_FORMAT=%s."""
+    """Parses a time in the format SLURM_TIME_FORMAT=%s."""
     return float(text) if text.isdigit() else 0.0

@@ -1,4 +1,4 @@
 #!/bin/sh
-# The batch script of every node: its arguments are the node's program and options. The shell becomes the node, so that
-# what Slurm sends to the batch step reaches it.
+# Batch script of every node. Its arguments are the node's program and options. The node replaces the shell, so that it
+# receives the signals that Slurm sends to the batch step.
 exec "$@"

@@ -1,7 +1,7 @@
-"""One host over SSH: a connection that is kept, and calls of the program `remote_host` there.
+"""Connection to a host over SSH, and calls of the program `remote_host` there.
 
-The command line is always the same, whatever is asked: a Python program that reads its work from its input. Nothing of
-a request is ever part of it, so nothing has to be quoted and nothing shows in the host's list of processes.
+The command line is constant: a Python program that reads the request from its standard input. A request is never part
+of the command line, so that no quoting is needed and the host's process list shows nothing of it.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ call = json.load(sys.stdin)
 base = pathlib.Path(call["directory"]).expanduser()
 base.mkdir(parents=True, exist_ok=True, mode=0o700)
 if base.stat().st_uid != os.getuid() or base.stat().st_mode & 0o022:
-    sys.exit(f"{base} must belong to this user, and nobody else may write there")
+    sys.exit(f"{base} must belong to this user and must not be writable by others")
 place = base / (".program-" + call["digest"])
 if not place.exists():
     draft = pathlib.Path(tempfile.mkdtemp(prefix=".", dir=base))
@@ -39,7 +39,7 @@ sys.path.insert(0, str(place))
 from maintainer.fleet.providers import remote_host
 print(remote_host.main(str(base), call["request"]))
 """
-"""Puts the modules where they can be imported, once, and hands the request to them."""
+"""Program on the host: installs the modules once, and passes the request to them."""
 
 _MODULES = {
     f"{module.__name__.replace('.', '/')}.py": Path(module.__file__ or "").read_text(encoding="utf-8")
@@ -48,7 +48,7 @@ _MODULES = {
 _DIGEST = hashlib.blake2b(json.dumps(_MODULES, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 _SESSIONS = 5
-"""Calls beside each other on a connection: servers allow ten (`MaxSessions`), and count those that are about to end."""
+"""Concurrent calls per connection: servers allow ten (`MaxSessions`), including sessions that are closing."""
 
 _BROKEN = (asyncssh.ConnectionLost, asyncssh.ChannelOpenError, ConnectionError)
 
@@ -56,10 +56,10 @@ _KEEPALIVE_S = 15.0
 
 
 class SshLink:
-    """A host. Its key must be among the known ones, always: nothing is taken on trust.
+    """SSH connection to a host, whose key must be in the known hosts.
 
-    address, port, user, key_files: where and as whom. known_hosts: a file as OpenSSH has them. directory: on the host,
-    where machines are kept. python: its Python.
+    known_hosts: file in OpenSSH's format. directory: on the host, for the folders of machines. python: Python of the
+    host.
     """
 
     def __init__(
@@ -96,11 +96,11 @@ class SshLink:
         self._command = shlex.join([python, "-I", "-S", "-c", BOOTSTRAP])
         self._timeout_s = timeout_s
         self._connection: asyncssh.SSHClientConnection | None = None
-        self._turn = asyncio.Lock()
+        self._connect_lock = asyncio.Lock()
         self._sessions = asyncio.Semaphore(_SESSIONS)
 
     async def ask(self, do: str, **request: Any) -> dict[str, Any]:
-        """The host's answer. Raises: ProviderError; Retry where it may have happened and where nobody answers."""
+        """Sends a request; returns the answer. Raises: ProviderError; after Retry the request may have succeeded."""
         call = {
             "directory": self._directory,
             "digest": _DIGEST,
@@ -110,70 +110,86 @@ class SshLink:
         text = json.dumps(call)
         try:
             try:
-                done = await self._run(text)
-            except _BROKEN:  # it may have ended while nobody used it; whatever is asked may be asked twice
-                done = await self._run(text)
+                process = await self._run(text)
+            except _BROKEN:  # an idle connection may have been closed; requests are idempotent
+                process = await self._run(text)
         except (OSError, asyncssh.Error) as problem:
-            raise self._explained(problem) from problem
-        return self._answer(do, done)
+            raise self._provider_error(problem) from problem
+        return self._answer(do, process)
 
     async def _run(self, call: str) -> asyncssh.SSHCompletedProcess:
         connection = None
         try:
             async with self._sessions, asyncio.timeout(self._timeout_s):
                 connection = await self._connected()
-                done = await connection.run(self._command, input=call)
-                if done.exit_status is None:
-                    raise asyncssh.ConnectionLost("it broke off in the middle of a call")
-                return done
+                process = await connection.run(self._command, input=call)
+                if process.exit_status is None:
+                    raise asyncssh.ConnectionLost("the connection closed during a call")
+                return process
         except (OSError, asyncssh.Error):
             self._drop(connection)
             raise
 
     async def close(self) -> None:
-        """Let go of the connection."""
+        """Closes the connection."""
         if self._connection is not None:
             self._connection.close()
             await self._connection.wait_closed()
             self._connection = None
 
     async def _connected(self) -> asyncssh.SSHClientConnection:
-        async with self._turn:
+        async with self._connect_lock:
             if self._connection is None or self._connection.is_closed():
                 self._connection = await asyncssh.connect(**self._options)
             return self._connection
 
     def _drop(self, connection: asyncssh.SSHClientConnection | None) -> None:
-        """The next call begins anew: what is left of this connection is worth nothing."""
+        """Drops a failed connection; the next call opens a new one."""
         if connection is not None:
             connection.abort()
         if self._connection is connection:
             self._connection = None
 
-    def _explained(self, problem: Exception) -> ProviderError:
+    def _provider_error(self, problem: Exception) -> ProviderError:
         match problem:
             case TimeoutError():
-                return Retry(f"{self._where} did not answer within {self._timeout_s:g} s")
+                return Retry(
+                    f"cannot call {self._where}: no answer within {self._timeout_s:g} s; retry later",
+                    code="provider.no_answer",
+                )
             case asyncssh.HostKeyNotVerifiable():
                 known = self._options["known_hosts"]
                 return Auth(
-                    f"{self._where} is not who {known} says: {problem}; put its key there once you are sure of it"
+                    f"cannot call {self._where}: its key is not in {known}: {problem}; verify the key, then add it",
+                    code="provider.unknown_host_key",
                 )
             case asyncssh.PermissionDenied():
-                return Auth(f"{self._where} lets nobody in with this user and key: {problem}")
+                return Auth(
+                    f"cannot log in to {self._where}: {problem}; check user and key_files",
+                    code="provider.login_refused",
+                )
             case FileNotFoundError() | PermissionError():
-                return Auth(f"{self._where} cannot be asked: {problem}")
+                return Auth(
+                    f"cannot call {self._where}: {problem}; check the paths of key_files and known_hosts",
+                    code="provider.key_unreadable",
+                )
             case _:
-                return Retry(f"{self._where} does not answer: {str(problem) or type(problem).__name__}")
+                return Retry(
+                    f"cannot call {self._where}: {str(problem) or type(problem).__name__}; check that it is reachable",
+                    code="provider.host_unreachable",
+                )
 
-    def _answer(self, do: str, done: asyncssh.SSHCompletedProcess) -> dict[str, Any]:
-        said = str(done.stderr or "").strip().splitlines()
-        if done.exit_status == 0:
-            answer: dict[str, Any] = json.loads(str(done.stdout))
+    def _answer(self, do: str, process: asyncssh.SSHCompletedProcess) -> dict[str, Any]:
+        error_lines = str(process.stderr or "").strip().splitlines()
+        if process.exit_status == 0:
+            answer: dict[str, Any] = json.loads(str(process.stdout))
             if "invalid" in answer:
-                raise Invalid(answer["invalid"])
+                raise Invalid(answer["invalid"], code="provider.invalid_request")
             return answer
-        last = said[-1][:500] if said else f"exit status {done.exit_status}"
-        if done.exit_status in (126, 127):
-            raise Invalid(f"{self._where} has no such Python: {last}; `python` says where Python 3.11 or later is")
-        raise Unknown(f"{self._where} could not {do}: {last}")
+        last = error_lines[-1][:500] if error_lines else f"exit status {process.exit_status}"
+        if process.exit_status in (126, 127):
+            raise Invalid(
+                f"cannot run Python on {self._where}: {last}; set `python` to Python 3.11 or later",
+                code="provider.python_missing",
+            )
+        raise Unknown(f"cannot {do} on {self._where}: {last}; check the host", code="provider.host_error")

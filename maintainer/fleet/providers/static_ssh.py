@@ -1,9 +1,9 @@
-"""Your own hosts, over SSH: each runs as many nodes as it has room for.
+"""Nodes on a fixed set of hosts, over SSH: each host runs nodes up to its capacity.
 
-A node runs as on a machine of its own: in a folder on its host that says what it is for, under a process that outlives
-the connection (`machine_folders.py`, sent to the host). Nothing is kept here, so several fleet services may share the
-hosts. A launch takes two steps: a place is claimed on a host, then, if no other host holds the same launch, the node is
-started. Where two processes claim one launch on two hosts at once, whoever sees the other's claim gives up its own.
+A node runs under a process that outlives the connection, with its request in a folder on the host
+(`machine_folders.py`, sent to the host). The provider stores nothing locally, so several fleet services can share the
+hosts. A launch takes two steps: it claims a slot on a host, then starts the node if no other host holds the same
+launch. If two processes claim one launch on two hosts at once, the one that sees the other's claim withdraws its own.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from pydantic import Field, field_validator, model_validator
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import Name
 from astraflow.runtime.clock import Clock
-from astraflow.runtime.config import Config, nearest
+from astraflow.runtime.config import Config, suggest_name
 from maintainer.fleet.providers import providers
 from maintainer.fleet.providers.base import (
     Auth,
@@ -30,7 +30,7 @@ from maintainer.fleet.providers.base import (
     LaunchSpec,
     ProviderError,
     Quote,
-    Retired,
+    RetireResult,
     Retry,
     State,
     fingerprint,
@@ -42,51 +42,51 @@ from maintainer.fleet.providers.ssh_link import SshLink
 KIND = "static_ssh"
 
 _ROUNDS = 3
-"""Two processes that give way to each other try again so often."""
+"""Attempts of a launch whose claim is withdrawn in favour of another."""
 
 
 class HostConfig(Config):
-    """One host."""
+    """Configuration of a host."""
 
     address: str
-    """Name or address under which SSH reaches it, and under which its key is known."""
+    """Name or address for SSH, under which the known hosts list the key."""
     port: int = Field(default=22, ge=1, le=65535)
-    """Of its SSH server."""
+    """Port of the SSH server."""
     user: str = ""
-    """Who the nodes run as; this provider's `user` when empty."""
+    """User that runs the nodes; the provider's `user` when empty."""
     capacity: int = Field(default=1, ge=0)
-    """Nodes that it runs at once; 0 starts no more on it."""
+    """Maximum number of nodes; 0 starts no further nodes."""
     type: str = "host"
-    """A name for what it is: pools ask for it by `type`."""
+    """Type of the host, which pools select by `type`."""
     region: str = ""
-    """Where it stands: pools ask for it by `region`."""
+    """Region of the host, which pools select by `region`."""
     usd_per_hour: float = Field(default=0.0, ge=0)
-    """What one node on it costs, in US dollars."""
+    """Price of a node on this host. US dollars an hour."""
 
 
 class StaticSshOptions(Config):
-    """Which hosts there are, and how they are reached."""
+    """Hosts, and how SSH reaches them."""
 
     hosts: dict[str, HostConfig] = Field(min_length=1)
-    """By a name of your own, which stands in handles: keep it for as long as nodes run there."""
+    """Hosts by a name of your choice, which is part of handles: do not change it while nodes run there."""
     known_hosts: Path
-    """File with the hosts' keys, as of OpenSSH: a host whose key is not in it, or is another, is not talked to."""
+    """File with the hosts' keys in OpenSSH's format. Hosts with unknown or different keys are refused."""
     user: str = ""
-    """Who the nodes run as; the fleet service's own user when empty."""
+    """User that runs the nodes; the fleet service's user when empty."""
     key_files: tuple[Path, ...] = ()
-    """Private keys to show (PEM or OpenSSH); what an agent has, and the usual files, when empty."""
+    """Private keys (PEM or OpenSSH); keys of the SSH agent and the default files when empty."""
     directory: str = "~/.local/state/astraflow/machines"
-    """On the hosts: where nodes are kept track of."""
+    """Directory on the hosts for the state of nodes."""
     python: str = "python3"
-    """On the hosts: Python 3.11 or later, for keeping track."""
+    """Python 3.11 or later on the hosts, for the management of nodes."""
     program: tuple[str, ...] = ("/opt/astraflow/bin/astraflow",)
-    """On the hosts: what stands before `join ADDRESS ...` in the node's command line; the first is a path."""
+    """Command before `join ADDRESS ...` in the node's command line on the hosts; the first element is a path."""
     grace_s: float = Field(default=10.0, gt=0)
-    """From asking a node to end until it is killed."""
-    kept_s: float = Field(default=24 * 3600.0, ge=0)
-    """The folder of a node that is gone is kept so long, for its log."""
+    """Time from a termination request until the node is killed. Seconds."""
+    retention_s: float = Field(default=24 * 3600.0, ge=0)
+    """Time for which the folder of an ended node is kept for its log. Seconds."""
     timeout_s: float = Field(default=15.0, gt=0)
-    """A host that does not answer for so long is away."""
+    """Timeout of a call to a host. Seconds."""
 
     @field_validator("hosts")
     @classmethod
@@ -101,52 +101,60 @@ class StaticSshOptions(Config):
     @model_validator(mode="after")
     def _can_be_run(self) -> "StaticSshOptions":
         if not self.program or not self.program[0].startswith("/"):
-            raise ValueError("the program is a list that begins with an absolute path")
+            raise ValueError("cannot use this program: it does not begin with an absolute path; give a list that does")
         if not self.known_hosts.is_file():
-            raise ValueError(f"known_hosts: {self.known_hosts} is no file; `ssh-keyscan` writes one, to be checked")
+            raise ValueError(
+                f"cannot use known_hosts: {str(self.known_hosts)!r} is no file; create it with `ssh-keyscan`, verify it"
+            )
         return self
 
 
 @providers.register(KIND, options=StaticSshOptions)
 class StaticSsh:
-    """Hosts that are there anyway."""
+    """Nodes on a fixed set of hosts."""
 
     def __init__(self, options: StaticSshOptions, *, clock: Clock, directory: Path) -> None:
         self._options = options
         self._links = {name: self._link(name, host) for name, host in options.hosts.items()}
 
     async def launch(self, spec: LaunchSpec, launch_id: str) -> Handle:
-        """Claim a place, look whether it is the only one, then start."""
+        """Claims a slot, checks that no other host holds the launch, then starts the node."""
         candidates = self._candidates(spec, launch_id)
         for _ in range(_ROUNDS):
             holders = await self._holders(launch_id)
-            claimed = await self._claimed(holders or candidates, launch_id, self._order(spec, launch_id))
+            claimed = await self._claim(holders or candidates, launch_id, self._order(spec, launch_id))
             if claimed is None:
-                continue  # a place that had been claimed and never used was taken by another launch
+                continue  # another launch took the slot of an unused claim
             host, answer = claimed
             if answer["fingerprint"] != fingerprint(spec):
-                raise Invalid(f"launch {launch_id} was made with another spec: a launch id stands for one instance")
-            if answer["is_new"] and not await self._stands_alone(host, launch_id):
+                raise Invalid(
+                    f"cannot launch {launch_id}: the launch id was used with another spec; use a new launch id",
+                    code="provider.launch_id_reused",
+                )
+            if answer["is_new"] and not await self._is_only_claim(host, launch_id):
                 continue
             if (await self._ask(host, "start", launch_id=launch_id, token=spec.token))["is_started"]:
                 return Handle(provider=KIND, id=f"{host}:{launch_id}", launch_id=launch_id)
-        raise Retry(f"launch {launch_id} was claimed and withdrawn by others {_ROUNDS} times: ask again")
+        raise Retry(
+            f"cannot launch {launch_id}: other processes claimed and withdrew it {_ROUNDS} times; retry",
+            code="provider.claim_contention",
+        )
 
-    async def retire(self, launch_id: str, *, keep: Handle | None = None) -> Retired:
-        """On every host that has it. One that does not answer may have it too, unless another said that it had."""
-        kept = keep.id.partition(":")[0] if keep is not None else None
-        names = [name for name in self._links if name != kept]
-        answers = await self._everywhere("retire", names, launch_id=launch_id)
-        found = [answer["state"] for answer in answers.values() if isinstance(answer, dict)]
-        known = [state for state in found if state != "absent"]
-        silent = [answer for answer in answers.values() if isinstance(answer, ProviderError)]
-        if silent and not known and kept is None:
-            raise silent[0]
-        return Retired.GOING if "going" in known else Retired.GONE
+    async def retire(self, launch_id: str, *, keep: Handle | None = None) -> RetireResult:
+        """Retires the launch on every host that has it. A silent host may have it, unless another host has."""
+        kept_host = keep.id.partition(":")[0] if keep is not None else None
+        names = [name for name in self._links if name != kept_host]
+        answers = await self._ask_all("retire", names, launch_id=launch_id)
+        states = [answer["state"] for answer in answers.values() if isinstance(answer, dict)]
+        known_states = [state for state in states if state != "absent"]
+        errors = [answer for answer in answers.values() if isinstance(answer, ProviderError)]
+        if errors and not known_states and kept_host is None:
+            raise errors[0]
+        return RetireResult.TERMINATING if "terminating" in known_states else RetireResult.GONE
 
     async def list(self, cluster: str) -> tuple[Instance, ...]:
-        """Of all hosts. Raises: ProviderError when one does not answer: half a list would tell of nodes lost."""
-        answers = await self._everywhere("look", tuple(self._links))
+        """Lists all hosts. Raises: ProviderError when a host is silent, because missing nodes would count as lost."""
+        answers = await self._ask_all("look", tuple(self._links))
         for answer in answers.values():
             if isinstance(answer, ProviderError):
                 raise answer
@@ -159,7 +167,7 @@ class StaticSsh:
         )
 
     async def describe(self, handle: Handle) -> Instance:
-        """What its host says."""
+        """Asks the instance's host."""
         name = handle.id.partition(":")[0]
         if name in self._links:
             for seen in (await self._ask(name, "look"))["machines"]:
@@ -168,35 +176,35 @@ class StaticSsh:
         return Instance(handle=handle, tags=None, state=State.GONE)
 
     def capabilities(self) -> Capabilities:
-        """Hosts are there: a node is up as soon as it has started."""
+        """Returns the capabilities. Hosts are always running, so a node is ready as soon as it has started."""
         return Capabilities(kind=KIND, launch_delay_s=10.0, launches_at_once=8)
 
     async def quote(self, spec: LaunchSpec) -> Quote:
-        """The price of the dearest host that it might stand on."""
+        """Returns the price of the most expensive candidate host."""
         prices = [self._options.hosts[name].usd_per_hour for name in self._candidates(spec, "")]
-        source = "the configuration of its host" if any(prices) else "hosts that are there anyway cost nothing"
+        source = "the host's configuration" if any(prices) else "no price is configured"
         return Quote(usd_per_hour=max(prices), launch_delay_s=self.capabilities().launch_delay_s, source=source)
 
     async def close(self) -> None:
-        """Nodes go on."""
+        """Closes connections. Nodes keep running."""
         await asyncio.gather(*(link.close() for link in self._links.values()))
 
-    async def rehearse(self, spec: LaunchSpec) -> str:
-        """Ask each host that a launch might choose; nothing is started. Raises: ProviderError."""
-        self._order(spec, "rehearsal")
+    async def preflight(self, spec: LaunchSpec) -> str:
+        """Contacts each candidate host, without starting a node. Raises: ProviderError."""
+        self._order(spec, "preflight")
         names = self._candidates(spec, "")
-        answers = await self._everywhere("look", names)
+        answers = await self._ask_all("look", names)
         for answer in answers.values():
             if isinstance(answer, ProviderError):
                 raise answer
         return f"{len(names)} hosts answer: {', '.join(names)}"
 
     async def _holders(self, launch_id: str) -> tuple[str, ...]:
-        """Hosts that have the launch already, those where it lives first.
+        """Returns hosts that hold the launch, live ones first.
 
-        One that does not answer is passed over: while it is away, others must be able to take its nodes' place.
+        Skips silent hosts, so that other hosts can replace their nodes.
         """
-        answers = await self._everywhere("look", tuple(self._links))
+        answers = await self._ask_all("look", tuple(self._links))
         states = {
             name: seen["state"]
             for name, answer in answers.items()
@@ -206,57 +214,72 @@ class StaticSsh:
         }
         return tuple(sorted(states, key=lambda name: (states[name] == "gone", name)))
 
-    async def _claimed(
+    async def _claim(
         self, names: Sequence[str], launch_id: str, order: dict[str, Any]
     ) -> tuple[str, dict[str, Any]] | None:
-        """The first host that has room, and what it answered; None where the only one is a holder without.
+        """Claims a slot; returns the host and its answer, or None when a holder has no free slot.
 
-        Raises: Capacity; what kept hosts from answering.
+        Raises: Capacity; errors of hosts that did not answer.
         """
-        troubles: list[ProviderError] = []
+        problems: list[ProviderError] = []
         for name in names:
             host = self._options.hosts[name]
-            own = {**order, "type": host.type, "region": host.region}
+            host_order = {**order, "type": host.type, "region": host.region}
             try:
-                answer = await self._ask(name, "claim", launch_id=launch_id, order=own, capacity=host.capacity)
+                answer = await self._ask(name, "claim", launch_id=launch_id, order=host_order, capacity=host.capacity)
             except ProviderError as problem:
-                troubles.append(problem)
+                problems.append(problem)
                 continue
             if answer["is_claimed"]:
                 return name, answer
             if answer["was_known"]:
                 return None
-        for trouble in troubles:
-            if not isinstance(trouble, Auth) or len(troubles) == len(names):
-                raise trouble
-        told = "".join(f"; {trouble}" for trouble in troubles)
-        raise Capacity(f"no host has room for another node ({', '.join(names)}){told}")
+        for error in problems:
+            if not isinstance(error, Auth) or len(problems) == len(names):
+                raise error
+        errors = "".join(f"; {error}" for error in problems)
+        raise Capacity(
+            f"cannot launch: no free slot on {', '.join(names)}; raise a host's capacity or add hosts{errors}",
+            code="provider.no_free_slot",
+        )
 
-    async def _stands_alone(self, host: str, launch_id: str) -> bool:
-        """Whether a fresh claim may be used: not beside another's, for which it is withdrawn."""
+    async def _is_only_claim(self, host: str, launch_id: str) -> bool:
+        """Returns whether a new claim is the only one; otherwise withdraws it."""
         if not [name for name in await self._holders(launch_id) if name != host]:
             return True
         return not (await self._ask(host, "withdraw", launch_id=launch_id))["is_withdrawn"]
 
     def _candidates(self, spec: LaunchSpec, launch_id: str) -> tuple[str, ...]:
-        """Hosts of that type and region, in an order of the launch's own: everybody asks them in the same one."""
+        """Returns hosts of the type and region, in an order that the launch id determines for all processes."""
         hosts = self._options.hosts
-        for what, asked in (("type", spec.type), ("region", spec.region)):
+        for what, requested in (("type", spec.type), ("region", spec.region)):
             known = sorted({getattr(host, what) for host in hosts.values()})
-            if asked and asked not in known:
-                raise Invalid(f"no host has the {what} {asked!r}; {nearest(asked, known)}")
-        fitting = [
+            if requested and requested not in known:
+                raise Invalid(
+                    f"cannot launch: no host has the {what} {requested!r}; {suggest_name(requested, known)}",
+                    code="provider.no_matching_host",
+                )
+        matching = [
             name for name, host in hosts.items() if spec.type in ("", host.type) and spec.region in ("", host.region)
         ]
-        if not fitting:
-            raise Invalid(f"no host of type {spec.type!r} stands in {spec.region!r}")
-        return tuple(sorted(fitting, key=lambda name: hashlib.blake2b(f"{launch_id}:{name}".encode()).digest()))
+        if not matching:
+            raise Invalid(
+                f"cannot launch: no host of type {spec.type!r} is in {spec.region!r}; change the pool's spec",
+                code="provider.no_matching_host",
+            )
+        return tuple(sorted(matching, key=lambda name: hashlib.blake2b(f"{launch_id}:{name}".encode()).digest()))
 
     def _order(self, spec: LaunchSpec, launch_id: str) -> dict[str, Any]:
         if spec.options:
-            raise Invalid(f"static_ssh knows no options of a pool, found: {', '.join(sorted(spec.options))}")
+            raise Invalid(
+                f"cannot launch: static_ssh has no pool options, found {', '.join(sorted(spec.options))}; remove them",
+                code="provider.invalid_pool_options",
+            )
         if spec.is_spot:
-            raise Invalid("hosts of one's own are no spot machines: set is_spot = false for the pool")
+            raise Invalid(
+                "cannot launch: static hosts are no spot instances; set is_spot = false for the pool",
+                code="provider.spot_unsupported",
+            )
         return {
             "fingerprint": fingerprint(spec),
             "tags": asdict(spec.tags),
@@ -270,10 +293,10 @@ class StaticSsh:
             "grace_s": self._options.grace_s,
         }
 
-    async def _everywhere(
+    async def _ask_all(
         self, do: str, names: Sequence[str], **request: Any
     ) -> dict[str, dict[str, Any] | ProviderError]:
-        """Each host's answer, or why there is none."""
+        """Sends a request to hosts concurrently; returns each answer or error."""
 
         async def ask(name: str) -> dict[str, Any] | ProviderError:
             try:
@@ -285,7 +308,7 @@ class StaticSsh:
         return dict(zip(names, answers, strict=True))
 
     async def _ask(self, name: str, do: str, **request: Any) -> dict[str, Any]:
-        times = {"grace_s": self._options.grace_s, "kept_s": self._options.kept_s}
+        times = {"grace_s": self._options.grace_s, "retention_s": self._options.retention_s}
         return await self._links[name].ask(do, **times, **request)
 
     def _link(self, name: str, host: HostConfig) -> SshLink:

@@ -1,9 +1,9 @@
-"""The script with which a machine of a cloud becomes a node: it installs, joins, and ends the machine with the node.
+"""Boot script of a cloud instance: installs AstraFlow, joins as a node, and ends the instance with the node.
 
-POSIX shell, for cloud-init and whatever else runs a script at the first boot. Everything in it that is not fixed is
-quoted. The join token is in the script, because that is where the machine can read it: it is good once, for one name
-and pool and a quarter of an hour or so. The script puts it into a file that only its user reads, and never on a command
-line. The machine ends when the node does, whatever the reason; when it cannot be installed in time; and at its expiry.
+POSIX shell, for cloud-init and similar mechanisms. All variable parts are quoted. The script contains the join token,
+which is valid once, for one name and pool, for about 15 minutes. The script writes it to a file that only its user can
+read, and never puts it on a command line. The instance ends with its node, when the installation times out, and at its
+expiry.
 """
 
 import re
@@ -16,55 +16,57 @@ from pydantic import Field, model_validator
 from astraflow.runtime.config import Config
 
 KILL_AFTER_S = 30
-"""What does not end when it is told to is killed."""
+"""Time from SIGTERM to SIGKILL. Seconds."""
 
 
 class BootOptions(Config):
-    """How `astraflow` comes onto the machine. Exactly one of `wheel`, `image` and `program` says so."""
+    """Installation of `astraflow` on the instance, by exactly one of `wheel`, `image` and `program`."""
 
     wheel: str = ""
-    """What pip installs into a new environment: a path, a URL (`https://.../astraflow.whl#sha256=...`) or a requirement
-    (`astraflow[vllm] @ https://...`)."""
+    """Package that pip installs into a new environment: a path, a URL (`https://.../astraflow.whl#sha256=...`) or a
+    requirement (`astraflow[train,engines] @ https://...`)."""
     wheelhouse: str = ""
-    """Folder or URL with wheels of all that it needs; without it, pip asks where it is configured to ask."""
+    """Folder or URL with wheels of all dependencies; pip's configured index when empty."""
     image: str = ""
-    """A container image that runs `astraflow` (see deploy/node); the machine has Docker."""
+    """Container image that runs `astraflow` (see deploy/node); requires Docker on the instance."""
     image_options: tuple[str, ...] = ("--gpus", "all")
-    """For `docker run`."""
+    """Options of `docker run`."""
     program: tuple[str, ...] = ()
-    """What is there already, and stands before `join ADDRESS ...`; the first is a path."""
+    """Installed command before `join ADDRESS ...`; the first element is a path."""
     before: tuple[tuple[str, ...], ...] = ()
-    """Commands that come first, as lists of words: mounts, drivers, an install of your own."""
+    """Commands to run first, as lists of words: mounts, drivers, custom installations."""
     directory: str = "/opt/astraflow"
-    """The environment that `wheel` is installed into."""
+    """Virtual environment for `wheel`."""
     python: str = "python3"
     """Python 3.11 or later, for `wheel`."""
     secrets: str = "/run/astraflow"
-    """Folder for the token; in memory, best, and gone when the node ends."""
+    """Folder for the token, preferably in memory; removed when the node ends."""
     install_s: int = Field(default=900, gt=0)
-    """Each command before the node may take so long."""
+    """Timeout of each command before the node starts. Seconds."""
     end: tuple[str, ...] = ("shutdown", "-h", "now")
-    """Ends the machine."""
+    """Command that ends the instance."""
 
     @model_validator(mode="after")
     def _is_one_way(self) -> Self:
-        ways = [name for name in ("wheel", "image", "program") if getattr(self, name)]
-        if len(ways) != 1:
-            found = " and ".join(ways) or "none of them"
+        sources = [name for name in ("wheel", "image", "program") if getattr(self, name)]
+        if len(sources) != 1:
+            given = " and ".join(sources) or "none of them"
             raise ValueError(
-                f"say how astraflow comes onto the machine with one of wheel, image, program: found {found}"
+                f"cannot install astraflow on the instance: set exactly one of wheel, image, program; found {given}"
             )
         if self.program and not self.program[0].startswith("/"):
-            raise ValueError("the program is a list that begins with an absolute path")
+            raise ValueError("cannot use this program: it does not begin with an absolute path; give a list that does")
         if not self.secrets.startswith("/") or not self.end or not all(self.before):
-            raise ValueError("secrets is an absolute path; `end` and each of `before` is a command")
+            raise ValueError(
+                "cannot use these options: `secrets` must be an absolute path, `end` and each of `before` a command"
+            )
         return self
 
 
 def boot_script(
     options: BootOptions, *, join: Sequence[str], token: str, expires_at: float, drain_s: float = 0.0
 ) -> str:
-    """The script. join: the node's arguments, from `join` on. expires_at: Unix seconds. drain_s: for a goodbye."""
+    """Returns the script. join: arguments of the node, from `join` on. expires_at: Unix seconds."""
     parts = {
         "TOKEN": shlex.quote(f"ASTRAFLOW_TOKEN={token}" if options.image else token),
         "SECRETS": shlex.quote(options.secrets),
@@ -79,7 +81,7 @@ def boot_script(
 
 _SCRIPT = r"""
 #!/bin/sh
-# Made by AstraFlow for one machine: installs, joins the run as a node, and ends the machine with it.
+# Generated by AstraFlow for one instance: installs, joins the run as a node, and ends the instance with it.
 set -eu
 umask 077
 secrets=@SECRETS@
@@ -94,7 +96,7 @@ finish() {
     trap '' HUP INT TERM
     trap - EXIT
     rm -rf "$secrets"
-    say "ends the machine (status $status)"
+    say "ending the instance (status $status)"
     @END@
     exit "$status"
 }
@@ -132,10 +134,10 @@ printf '%s\n' @TOKEN@ >"$secrets/token"
 @BEFORE@
 left=$((expires_at - $(date +%s)))
 if [ "$left" -le 0 ]; then
-    say "it is past its time"
+    say "the instance has expired"
     exit 124
 fi
-say "the node starts"
+say "starting the node"
 timeout --kill-after=@KILL_AFTER@ "$left" @NODE@ </dev/null &
 node=$!
 waited

@@ -5,9 +5,9 @@
 The same system runs three times as real processes over loopback gRPC (dataflow, weight store, RaaS nodes, two
 trainers), on the same eight simulated GPUs: asynchronously with staleness 8; synchronously, where the next groups begin
 when both trainers have stepped and published and a node has loaded both; and so with all GPUs alternating between
-generating and training. `tests/benchmarks/asynchronous/setting.py` states every assumption. The stand-ins sleep instead
-of computing; everything else is the product. Takes three minutes; with `--sensitivity`, which also varies how long the
-tail is and how fast training is, a quarter of an hour.
+generating and training. `tests/benchmarks/asynchronous/experiment.py` states every assumption. Simulated parts sleep
+instead of computing; everything else is the product. Takes three minutes; with `--sensitivity`, which also varies how
+long the tail is and how fast training is, a quarter of an hour.
 """
 
 import argparse
@@ -19,8 +19,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from astraflow.runtime.plot import Curve, line_plot
-from tests.benchmarks.asynchronous.measured import Outcome, measure
-from tests.benchmarks.asynchronous.setting import (
+from tests.benchmarks.asynchronous.experiment import (
     MODES,
     PUBLISHED_ASYNCHRONOUS_S,
     PUBLISHED_SYNCHRONOUS_S,
@@ -29,6 +28,7 @@ from tests.benchmarks.asynchronous.setting import (
     Mode,
     Setting,
 )
+from tests.benchmarks.asynchronous.measurement import Outcome, measure
 
 BASE = Setting()
 VARIANTS = {
@@ -39,16 +39,16 @@ VARIANTS = {
     "training twice as fast": replace(BASE, trained_per_gpu_s=BASE.trained_per_gpu_s * 2),
 }
 ASYNCHRONOUS_STEPS, SYNCHRONOUS_STEPS = (10, 24), (2, 10)
-"""Warm-up, and what is measured. The pipeline of the asynchronous mode takes some steps to fill."""
+"""Warm-up and measured steps. The pipeline of the asynchronous mode takes some steps to fill."""
 
 
 def run_all(setting: Setting, folder: Path, *, seed: int) -> list[Outcome]:
-    """Every mode in turn."""
+    """Runs every mode in turn."""
     return [_run(setting, mode, folder / mode.name, seed=seed) for mode in MODES]
 
 
 def table(outcomes: Sequence[Outcome]) -> str:
-    """One line a mode, and the published figures."""
+    """Formats one line per mode, and the published figures."""
     base = outcomes[0].iteration_s
     lines = [
         f"{'':32} {'s/iteration':>11} {'times':>6} {'trainer waits':>17} {'GPUs':>7} {'used by':>18} "
@@ -57,10 +57,10 @@ def table(outcomes: Sequence[Outcome]) -> str:
         f"{'age':>6} {'stale':>6}",
     ]
     lines += [
-        f"{one.label:32} {one.iteration_s:11.1f} {one.iteration_s / base:6.2f} {one.wait[SOLVER]:8.1%} "
-        f"{one.wait[VERIFIER]:8.1%} {one.idle:7.1%} {one.rollout_use:9.1%} {one.train_use:8.1%} "
-        f"{one.staleness:6.2f} {one.stale:6.2%}"
-        for one in outcomes
+        f"{outcome.label:32} {outcome.iteration_s:11.1f} {outcome.iteration_s / base:6.2f} {outcome.wait[SOLVER]:8.1%} "
+        f"{outcome.wait[VERIFIER]:8.1%} {outcome.idle:7.1%} {outcome.rollout_use:9.1%} {outcome.train_use:8.1%} "
+        f"{outcome.staleness:6.2f} {outcome.stale:6.2%}"
+        for outcome in outcomes
     ]
     lines += [
         f"{f'published: {label}':32} {seconds:11.2f} {seconds / PUBLISHED_ASYNCHRONOUS_S:6.2f}"
@@ -70,30 +70,30 @@ def table(outcomes: Sequence[Outcome]) -> str:
 
 
 def sensitivity_table(found: dict[str, list[Outcome]]) -> str:
-    """One line a variant: seconds an iteration in each mode, and how many times those of the asynchronous one."""
+    """Formats one line per variant: seconds per iteration in each mode, and the ratio to the asynchronous one."""
     lines = [f"{'':24}" + "".join(f"{mode.name:>20}" for mode in MODES)]
     for name, outcomes in found.items():
         base = outcomes[0].iteration_s
-        cells = [f"{f'{one.iteration_s:.1f} ({one.iteration_s / base:.2f})':>20}" for one in outcomes]
+        cells = [f"{f'{outcome.iteration_s:.1f} ({outcome.iteration_s / base:.2f})':>20}" for outcome in outcomes]
         lines.append(f"{name:24}" + "".join(cells))
     return "".join(f"{line.rstrip()}\n" for line in lines)
 
 
 def plot(outcomes: Sequence[Outcome]) -> str:
-    """Iterations over time, counted from the end of the first, up to where the shortest run ends."""
-    until = min(one.ended_s[-1] for one in outcomes)
+    """Draws iterations over time, from the end of the first iteration to the end of the shortest run."""
+    until = min(outcome.ended_s[-1] for outcome in outcomes)
     curves = [
         Curve(
-            name=one.mode,
-            points=tuple((ended / 60, float(number)) for number, ended in enumerate(one.ended_s) if ended <= until),
+            name=outcome.mode,
+            points=tuple((ended / 60, float(number)) for number, ended in enumerate(outcome.ended_s) if ended <= until),
         )
-        for one in outcomes
+        for outcome in outcomes
     ]
     return line_plot(curves, x_label="minutes of the original set-up", y_label="iterations")
 
 
 def main() -> None:
-    """Measure, print the tables, draw the plot."""
+    """Measures, prints the tables, draws the plot."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--sensitivity", action="store_true")

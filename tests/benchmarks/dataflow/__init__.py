@@ -1,1 +1,1 @@
-"""How fast dataflow is: see `__main__`."""
+"""Throughput and latency of dataflow: see `__main__`."""

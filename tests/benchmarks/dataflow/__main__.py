@@ -1,19 +1,19 @@
-"""How fast dataflow is beside a bare gRPC stream of the same bytes: ingest, serving, end to end, and latency.
+"""Throughput of dataflow against a bare gRPC stream of the same bytes: ingest, serving, end to end, and latency.
 
     python -m tests.benchmarks.dataflow [--tokens 512 4096] [--nodes 1 2 8] [--megabytes 256] [--json FILE]
 
-Everything is a process of its own over loopback: `astraflow serve dataflow`, load nodes and a load trainer (see `load`;
-stand-ins that speak the planes through AstraFlow's clients and generate nothing). Groups of eight; durable means what
-it does in a run: a push is answered when it is on disk. For each length and number of nodes, in this order:
+Every part is a process of its own over loopback: `astraflow serve dataflow`, load nodes and a load trainer (see `load`;
+they call the planes through AstraFlow's clients and generate nothing). Groups of eight; durable has the same meaning as
+in a run: a push is answered when it is on disk. For each length and number of nodes, in this order:
 
 - bare: the bytes of the sequences over plain gRPC streams, as many senders as nodes
-- ingest: nodes lease and push, nobody trains
-- serving: one trainer pulls and acknowledges what was taken in
+- ingest: nodes lease and push, without a trainer
+- serving: one trainer pulls and acknowledges the ingested groups
 - end to end: both at once
 - latency: both at once, at half of the end to end rate, with a gate that is open
 
-Sequences a second, and the share of the bare stream's. The published system, measured on a machine of this kind, took
-in 2,211 sequences a second at 512 tokens, 1,704 at 4,096, and served 163.
+Sequences a second, and their share of the bare stream. The published system, measured on a machine of this kind,
+ingested 2,211 sequences a second at 512 tokens, 1,704 at 4,096, and served 163.
 """
 
 import argparse
@@ -37,7 +37,7 @@ from tests.benchmarks.dataflow.load import PROMPT_TOKENS, Job
 RECIPE = Path(__file__).parent / "recipe.toml"
 TOKEN = "token-of-the-benchmark"
 ORIGINAL = {512: 2211.0, 4096: 1704.0}
-"""Sequences a second that the published system took in, by length."""
+"""Sequences a second that the published system ingested, by length."""
 ORIGINAL_SERVING = 163.0
 BATCH = 32 * 8
 LATENCY_S = 4.0
@@ -54,13 +54,13 @@ class Case:
 
     @property
     def sequence_bytes(self) -> int:
-        """Token ids of all, log-probabilities of the written ones."""
+        """Returns the bytes of a sequence: token ids of all tokens, log-probabilities of the generated ones."""
         return 4 * (2 * self.tokens - PROMPT_TOKENS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """Its figures: sequences a second, milliseconds, CPU seconds of dataflow for a thousand sequences."""
+    """Figures of a case: sequences a second, milliseconds, CPU seconds of dataflow for a thousand sequences."""
 
     case: Case
     bare: float
@@ -103,17 +103,17 @@ class Dataflow:
         self._watched = psutil.Process(self.process.pid)
 
     def cpu_s(self) -> float:
-        """CPU seconds so far."""
+        """Returns the CPU seconds so far."""
         times = self._watched.cpu_times()
         return times.user + times.system
 
     def peak_mb(self) -> float:
-        """Largest resident memory so far."""
+        """Returns the largest resident memory so far."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         return int(status.split("VmHWM:")[1].split()[0]) / 1024
 
     def close(self) -> None:
-        """End it."""
+        """Ends the process."""
         self.process.terminate()
         self.process.wait(60)
         self._log.close()
@@ -121,7 +121,7 @@ class Dataflow:
 
 @contextmanager
 def dataflow(*, is_durable: bool, staleness: int = 10**6) -> Iterator[Dataflow]:
-    """A new dataflow on an empty directory."""
+    """Starts a new dataflow on an empty directory."""
     with tempfile.TemporaryDirectory(prefix="astraflow-bench-") as directory:
         running = Dataflow(Path(directory), is_durable=is_durable, staleness=staleness)
         try:
@@ -131,7 +131,7 @@ def dataflow(*, is_durable: bool, staleness: int = 10**6) -> Iterator[Dataflow]:
 
 
 def start(job: Job) -> "subprocess.Popen[str]":
-    """A load process."""
+    """Starts a load process."""
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.benchmarks.dataflow.load", json.dumps(asdict(job))],
         stdin=subprocess.PIPE,
@@ -145,7 +145,7 @@ def start(job: Job) -> "subprocess.Popen[str]":
 
 
 def finish(process: "subprocess.Popen[str]") -> dict[str, Any]:
-    """Its figures."""
+    """Waits for a load process and returns its figures."""
     out, _ = process.communicate(timeout=TIMEOUT_S)
     if process.returncode:
         raise SystemExit(f"a load process failed with code {process.returncode}")
@@ -153,14 +153,14 @@ def finish(process: "subprocess.Popen[str]") -> dict[str, Any]:
 
 
 def rate(figures: Sequence[dict[str, Any]]) -> float:
-    """Sequences a second of several processes, from the first one's start to the last one's end."""
-    took_s: float = max(one["ended_at"] for one in figures) - min(one["began_at"] for one in figures)
-    return float(sum(one["sequences"] for one in figures) / took_s)
+    """Returns sequences a second of several processes, from the first start to the last end."""
+    took_s: float = max(figure["ended_at"] for figure in figures) - min(figure["began_at"] for figure in figures)
+    return float(sum(figure["sequences"] for figure in figures) / took_s)
 
 
 def bare(case: Case, sequences: int) -> float:
-    """Sequences a second as bytes over plain streams."""
-    module = [sys.executable, "-m", "tests.benchmarks.dataflow.bare"]
+    """Returns sequences a second as bytes over plain streams."""
+    module = [sys.executable, "-m", "tests.benchmarks.dataflow.plain_grpc"]
     with ExitStack() as stack:
         server = subprocess.Popen([*module, "serve"], stdout=subprocess.PIPE, text=True)
         stack.callback(server.wait, 30)
@@ -173,12 +173,12 @@ def bare(case: Case, sequences: int) -> float:
             for _ in range(case.nodes)
         ]
         found = [finish(sender) for sender in senders]
-    took_s: float = max(one["ended_at"] for one in found) - min(one["began_at"] for one in found)
-    return float(sum(one["bytes"] for one in found) / case.sequence_bytes / took_s)
+    took_s: float = max(sender["ended_at"] for sender in found) - min(sender["began_at"] for sender in found)
+    return float(sum(sender["bytes"] for sender in found) / case.sequence_bytes / took_s)
 
 
 def nodes(case: Case, running: Dataflow, sequences: int, **more: Any) -> "list[subprocess.Popen[str]]":
-    """Load nodes that share the work."""
+    """Returns load nodes that share the work."""
     return [
         start(
             Job(
@@ -196,13 +196,13 @@ def nodes(case: Case, running: Dataflow, sequences: int, **more: Any) -> "list[s
 
 
 def trainer_job(running: Dataflow, sequences: int) -> Job:
-    """A load trainer's."""
+    """Returns the job of a load trainer."""
     version_file = str(running.version_file)
     return Job(role="trainer", address=running.address, sequences=sequences, version_file=version_file)
 
 
 def ingest_and_serve(case: Case, sequences: int) -> tuple[float, float, float, float]:
-    """Rates of ingest and serving, CPU seconds per thousand sequences taken in, and peak memory."""
+    """Returns rates of ingest and serving, CPU seconds per thousand ingested sequences, and peak memory."""
     with dataflow(is_durable=case.is_durable) as running:
         before = running.cpu_s()
         ingest = rate([finish(process) for process in nodes(case, running, sequences)])
@@ -213,7 +213,7 @@ def ingest_and_serve(case: Case, sequences: int) -> tuple[float, float, float, f
 
 
 def end_to_end(case: Case, sequences: int) -> float:
-    """Sequences a second from lease to acknowledged, the trainer at work beside."""
+    """Returns sequences a second from lease to acknowledgement, while the trainer works."""
     with dataflow(is_durable=case.is_durable, staleness=8) as running:
         trained = sequences // BATCH * BATCH
         trainer = start(trainer_job(running, trained))
@@ -226,9 +226,9 @@ def end_to_end(case: Case, sequences: int) -> float:
 
 
 def latency(case: Case, both: float) -> list[float]:
-    """Milliseconds of lease and push, median and 99th percentile each, at half of what goes end to end."""
+    """Returns milliseconds of lease and push, median and 99th percentile each, at half of the end to end rate."""
     sequences = int(both / 2 * LATENCY_S)
-    with dataflow(is_durable=case.is_durable) as running:  # an open gate: to wait for a trainer is no latency
+    with dataflow(is_durable=case.is_durable) as running:  # an open gate: waiting for a trainer is not latency
         trainer = start(trainer_job(running, sequences // BATCH * BATCH))
         pushing = nodes(case, running, sequences, per_push=64, rate=both / 2 / case.nodes)
         figures = [finish(process) for process in pushing]
@@ -236,13 +236,13 @@ def latency(case: Case, both: float) -> list[float]:
         trainer.communicate()
     found = []
     for key in ("lease_ms", "push_ms"):
-        values = sorted(value for one in figures for value in one[key])
+        values = sorted(value for figure in figures for value in figure[key])
         found += [statistics.median(values), values[int(0.99 * (len(values) - 1))]]
     return found
 
 
 def measure(case: Case, megabytes: int) -> Result:
-    """All of a case."""
+    """Measures a case."""
     sequences = megabytes * 2**20 // case.sequence_bytes // (64 * case.nodes) * 64 * case.nodes
     floor = bare(case, sequences)
     ingest, serving, cpu, peak = ingest_and_serve(case, sequences)
@@ -270,7 +270,7 @@ HEAD = (
 
 
 def row(result: Result) -> str:
-    """A line of the table."""
+    """Formats a line of the table."""
     case = result.case
     original = ORIGINAL.get(case.tokens)
     cells = [
@@ -293,7 +293,7 @@ def row(result: Result) -> str:
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measures and prints."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokens", type=int, nargs="+", default=[512, 4096])
     parser.add_argument("--nodes", type=int, nargs="+", default=[1, 2, 8])

@@ -1,9 +1,9 @@
-"""One process of load: a node that pushes prepared sequences, or a trainer that trains nothing.
+"""One load process: a node that pushes prepared sequences, or a trainer that only acknowledges batches.
 
     python -m tests.benchmarks.dataflow.load JOB     (see `Job`; the token is read from standard input)
 
-They speak the planes through AstraFlow's own clients, as nodes and trainers do, and do nothing else: what is measured
-is dataflow, the wire, and the clients' share of it. Figures leave as one JSON object on standard output.
+They call the planes through AstraFlow's own clients, as nodes and trainers do, and do nothing else: the measurement
+covers dataflow, the wire and the clients. The process prints its figures as one JSON object to standard output.
 """
 
 import asyncio
@@ -37,36 +37,36 @@ PUSH_BYTES = 4 * 2**20
 PUSHES_AT_ONCE = 3
 BEAT_S = 1.0
 LOOK_S = 0.005
-"""How often a node looks for newer weights."""
+"""Seconds between a node's checks for newer weights."""
 LEAST_PUSH = 64
-"""Sequences, where there is no rate to keep."""
+"""Sequences, where no rate is set."""
 LEASED_AHEAD = 4
-"""Pushes worth of tasks that a node holds."""
+"""Tasks that a node leases ahead, in pushes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What a load process is told."""
+    """Parameters of a load process."""
 
     role: str
     """`node`, `trainer`."""
     address: str
     name: str = "load"
     sequences: int = 0
-    """Stop after about that many are acknowledged (node) or trained (trainer)."""
+    """Stop after about this many are acknowledged (node) or trained (trainer)."""
     tokens: int = 512
-    """Of a sequence, `PROMPT_TOKENS` of them context."""
+    """Tokens of a sequence, `PROMPT_TOKENS` of them context."""
     per_push: int = 0
     """Sequences of a push; 0 fills it up to `PUSH_BYTES`."""
     rate: float = 0.0
-    """Sequences a second; 0 for as many as can be."""
+    """Sequences a second; 0 for no limit."""
     version_file: str = ""
-    """Where the trainer tells its version: this stands in for the weight plane."""
+    """File to which the trainer writes its version, in place of the weight plane."""
 
 
 @dataclass(slots=True)
 class Figures:
-    """What a load process saw."""
+    """Measurements of a load process."""
 
     sequences: int = 0
     began_at: float = 0.0
@@ -87,17 +87,17 @@ class SharedVersion:
                 self._memory = mmap.mmap(file.fileno(), 8)
 
     def get(self) -> Version:
-        """What was told last."""
+        """Returns the last written number."""
         return Version(int.from_bytes(self._memory[:8], "little") if self._memory else 0)
 
     def set(self, version: int) -> None:
-        """Tell."""
+        """Writes the number."""
         if self._memory:
             self._memory[:8] = version.to_bytes(8, "little")
 
 
 class LoadNode:
-    """Leases ahead, pushes several at a time."""
+    """Node that leases ahead and pushes several results at a time."""
 
     def __init__(self, client: NodeDataClient, job: Job) -> None:
         self._client = client
@@ -116,7 +116,7 @@ class LoadNode:
         self._per_push = job.per_push or max(8, PUSH_BYTES // size_bytes)
 
     async def run(self) -> None:
-        """Work until enough is acknowledged."""
+        """Runs until enough results are acknowledged."""
         facts = NodeFacts(
             name=self._job.name,
             pool=PoolId("load"),
@@ -141,14 +141,14 @@ class LoadNode:
         await self._client.leave(self._node, reason="done")
 
     async def _beat(self) -> None:
-        """Every second, naming what is held; and at once when the weights that the node serves are newer."""
+        """Sends a heartbeat with the held tasks every second, and at once when the node serves newer weights."""
         beat_at, told = 0.0, self._served()
         while True:
             is_due = time.monotonic() >= beat_at
             if is_due or self._served() != told:
                 told = self._served()
-                held = tuple(TaskId.known(task) for task in self._held) if is_due else ()
-                await self._client.beat(NodeStatus(node=self._node, running=held, versions=told))
+                held = tuple(TaskId.unchecked(task) for task in self._held) if is_due else ()
+                await self._client.heartbeat(NodeStatus(node=self._node, running=held, versions=told))
                 beat_at = time.monotonic() + BEAT_S if is_due else beat_at
             await asyncio.sleep(LOOK_S)
 
@@ -178,12 +178,12 @@ class LoadNode:
             written = Span(author=Author.MODEL, length=self._written, version=self._version.get())
             episodes = [self._episode(task, written) for task in tasks]
             began = time.perf_counter()
-            fates = await self._client.push(self._node, episodes)
+            outcomes = await self._client.push(self._node, episodes)
             self.figures.push_ms.append(1000 * (time.perf_counter() - began))
-            if set(fates) != {"accepted"}:
-                raise SystemExit(f"refused: {set(fates)}")
+            if set(outcomes) != {"accepted"}:
+                raise SystemExit(f"refused: {set(outcomes)}")
             self._held.difference_update(task.id for task in tasks)
-            self.figures.sequences += len(fates)
+            self.figures.sequences += len(outcomes)
 
     def _served(self) -> dict[PolicyId, Version]:
         return {POLICY: self._version.get()}
@@ -208,7 +208,7 @@ class LoadNode:
 
 
 async def train(client: TrainerDataClient, job: Job) -> Figures:
-    """Pull and acknowledge batch after batch."""
+    """Pulls and acknowledges batch after batch."""
     figures = Figures()
     welcome = await client.attach(version=Version(0), backend="load", is_simulated=True)
     version = welcome.acknowledged_steps
@@ -231,7 +231,7 @@ async def train(client: TrainerDataClient, job: Job) -> Figures:
 
 
 async def work(job: Job, token: str) -> Figures:
-    """Do a job."""
+    """Runs a job."""
     async with dial(job.address, token=token) as link:
         if job.role == "trainer":
             figures = await train(TrainerDataClient(link, POLICY), job)
@@ -245,7 +245,7 @@ async def work(job: Job, token: str) -> Figures:
 
 
 def main() -> None:
-    """Do the job of the command line."""
+    """Runs the job of the command line."""
     spec: dict[str, Any] = json.loads(sys.argv[1])
     prepare_for_large_messages()
     figures = uvloop.run(work(Job(**spec), sys.stdin.readline().strip()))

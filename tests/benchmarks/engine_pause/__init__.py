@@ -1,1 +1,1 @@
-"""How long an engine in this process stands still for a version, and what that takes beside it."""
+"""Pause of an in-process engine during a weight swap, and the work outside the pause."""

@@ -1,10 +1,10 @@
-"""How long `local_torch` stands still for a version: patched in place against copied whole.
+"""Pause of `local_torch` for a version: patched in place against copied whole.
 
     python -m tests.benchmarks.engine_pause [--sizes 64 256 1024] [--density 0.01] [--threads 1 2] [--rounds 20]
 
-Versions of so many MB in bf16, whose steps change a share of the elements anywhere; the engine holds them in float32,
-as it does on a CPU. Versions come as a puller hands them out, but for the hashes, which are proven before an engine
-sees them. `--requests` keeps so many texts running, which are computed anew after each swap: that is `resume`.
+Versions have this many MB in bf16, and a step changes a share of the elements anywhere; the engine holds them in
+float32, as on a CPU. Versions come as a puller delivers them, except for the hashes, which are verified before an
+engine gets them. `--requests` keeps this many texts running, which are recomputed after each swap: that is `resume`.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.weights import Dtype, Manifest
 from astraflow.models import models
 from astraflow.models.causal import named_weights
-from astraflow.raas.engines.base import EngineLoad
+from astraflow.raas.engines.base import LoadTimings
 from astraflow.raas.engines.local_torch import LocalTorchEngine, LocalTorchOptions
 from astraflow.runtime.logs import configure
 from astraflow.weights.tensors import Buffer, VerifiedWeights, lay_out, tensor_bits
@@ -39,7 +39,7 @@ class Case:
 
 
 def model_of(size_mb: int) -> dict[str, object]:
-    """A transformer with about so many MB of bf16 weights."""
+    """Returns a transformer with about this many MB of bf16 weights."""
     layer_mb = (4 * HIDDEN**2 + 3 * HIDDEN * 4 * HIDDEN) * 2 / 2**20
     return {
         "kind": "tiny",
@@ -52,7 +52,7 @@ def model_of(size_mb: int) -> dict[str, object]:
 
 
 def versions(model: dict[str, object], *, density: float, is_patched: bool) -> Iterator[VerifiedWeights]:
-    """Version 0, then small steps from one to the next."""
+    """Yields version 0 and the small steps that follow."""
     shapes = {
         name: (Dtype.BFLOAT16, tuple(weight.shape))
         for name, weight in named_weights(models.build(model).architecture()).items()
@@ -80,8 +80,8 @@ def versions(model: dict[str, object], *, density: float, is_patched: bool) -> I
         version = Version(version + 1)
 
 
-async def measure(case: Case, *, density: float, rounds: int, requests: int) -> list[EngineLoad]:
-    """The loads after the first."""
+async def measure(case: Case, *, density: float, rounds: int, requests: int) -> list[LoadTimings]:
+    """Measures the loads after the first."""
     model = model_of(case.size_mb)
     engine = LocalTorchEngine(LocalTorchOptions(device="cpu", threads=case.threads), model)
     coming = versions(model, density=density, is_patched=case.is_patched)
@@ -96,8 +96,8 @@ async def measure(case: Case, *, density: float, rounds: int, requests: int) -> 
         await asyncio.gather(*running)
 
 
-def row(case: Case, loads: list[EngineLoad]) -> str:
-    """Median milliseconds of each phase; what nobody could write in, at its 99th percentile."""
+def row(case: Case, loads: list[LoadTimings]) -> str:
+    """Formats median milliseconds of each phase, and the pause at its 99th percentile."""
 
     def median(phase: str) -> str:
         return f"{np.median([getattr(load, phase) for load in loads]) * 1e3:.1f}"
@@ -109,7 +109,7 @@ def row(case: Case, loads: list[EngineLoad]) -> str:
 
 
 def main() -> None:
-    """Print one line for each size, way and number of threads."""
+    """Prints one line for each size, method and number of threads."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sizes", type=int, nargs="+", default=[64, 256, 1024], help="MB of bf16 weights")
     parser.add_argument("--density", type=float, default=0.01, help="share of the elements that a step changes")

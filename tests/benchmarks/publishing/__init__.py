@@ -1,1 +1,1 @@
-"""What publishing a version takes from the trainer, and what it takes beside it."""
+"""Pause of the trainer during a publish, and the cost outside the pause."""

@@ -1,11 +1,11 @@
-"""How long a trainer stands still for a version, and what goes on beside its next step.
+"""Pause of a trainer for a publish, and the work that overlaps its next step.
 
     python -m tests.benchmarks.publishing [--sizes 64 256 1024] [--density 0.01] [--versions 6] [--threads 1]
 
-Float32 masters of so many MB of bf16, a share of which changes in a step, are published to a real weight store on this
-host over gRPC. `block` is all that the trainer waits for: a draft, and the copy to it, rounded on the way. `memcpy` is
-a plain copy of as many bytes as are read and written, in the same minute: the floor. The first two versions, for which
-memory is made, are shown apart.
+Float32 masters of this many MB of bf16, a share of which changes in a step, are published to a real weight store on
+this host over gRPC. `block` is the trainer's whole wait: a buffer, and the copy to it, rounded on the way. `memcpy` is
+a plain copy of as many bytes as are read and written, in the same minute: the lower bound. The first two versions, for
+which memory is allocated, are shown apart.
 """
 
 import argparse
@@ -33,15 +33,15 @@ ROW = "{:>8}  {:>7}  {:>6}  {:>8}  {:>7}  {:>7}  {:>7}  {:>7}  {:>9}\n"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Took:
-    """One version: what the trainer waited for, and what it took beside."""
+class PublishTimes:
+    """Times of one version: the trainer's wait, and the work outside it."""
 
     block_s: float
     stats: PublishStats
 
 
 def masters_of(size_mb: int) -> dict[str, torch.Tensor]:
-    """Float32 weights whose rounding to bf16 has so many MB."""
+    """Returns float32 weights whose rounding to bf16 has this many MB."""
     rows = TENSOR_MB * 2**20 // 2 // COLUMNS
     draws = torch.Generator().manual_seed(0)
     return {
@@ -51,7 +51,7 @@ def masters_of(size_mb: int) -> dict[str, torch.Tensor]:
 
 
 def step(masters: dict[str, torch.Tensor], density: float, rng: np.random.Generator) -> None:
-    """Move a share of the elements by a bf16 step."""
+    """Moves a share of the elements by a bf16 step."""
     for weight in masters.values():
         chosen = torch.from_numpy(rng.integers(0, weight.numel(), int(density * weight.numel())))
         flat = weight.view(-1)
@@ -60,28 +60,28 @@ def step(masters: dict[str, torch.Tensor], density: float, rng: np.random.Genera
 
 async def measure(
     client: WeightPlaneClient, masters: dict[str, torch.Tensor], chosen: argparse.Namespace
-) -> list[Took]:
-    """The versions in order, one at a time."""
+) -> list[PublishTimes]:
+    """Measures the versions in order, one at a time."""
     rng, copy, found = np.random.default_rng(1), HostCopy(torch.device("cpu")), []
     shapes = {name: (Dtype.BFLOAT16, tuple(weight.shape)) for name, weight in masters.items()}
     config = PublishConfig(codec_threads=chosen.threads)
     async with Publisher(client, PolicyId("solver"), config=config) as publisher:
         for version in range(chosen.versions):
             began = time.perf_counter()
-            draft = await publisher.draft(shapes)
-            with draft.writing() as places:
+            draft = await publisher.begin_version(shapes)
+            with draft.open_for_writing() as places:
                 copy.write(masters, places, torch.bfloat16)
             block_s = time.perf_counter() - began
             await publisher.publish(Version(version), draft)
             stats = await publisher.wait()
             if stats is not None:
-                found.append(Took(block_s=block_s, stats=stats))
+                found.append(PublishTimes(block_s=block_s, stats=stats))
             step(masters, chosen.density, rng)
     return found
 
 
 def memcpy_s(masters: dict[str, torch.Tensor]) -> float:
-    """Reads and writes as many bytes as the copy of the masters to bf16: 4 and 2 of each element."""
+    """Copies as many bytes as the copy of the masters to bf16 reads and writes: 4 and 2 of each element."""
     elements = sum(weight.numel() for weight in masters.values())
     source, target = np.ones(3 * elements, dtype=np.uint8), np.ones(3 * elements, dtype=np.uint8)
     took = []
@@ -93,7 +93,7 @@ def memcpy_s(masters: dict[str, torch.Tensor]) -> float:
 
 
 async def run(chosen: argparse.Namespace) -> None:
-    """One size after the other, each with a store of its own."""
+    """Measures one size after the other, each with a store of its own."""
     for size_mb in chosen.sizes:
         masters = masters_of(size_mb)
         with tempfile.TemporaryDirectory() as folder:
@@ -105,29 +105,29 @@ async def run(chosen: argparse.Namespace) -> None:
         sys.stdout.flush()
 
 
-def row(size: str, name: str, took: list[Took], floor: str) -> str:
-    """Medians in milliseconds."""
+def row(size: str, name: str, took: list[PublishTimes], floor: str) -> str:
+    """Formats medians in milliseconds."""
 
     def median(values: list[float]) -> str:
         return f"{np.median(values) * 1e3:.1f}"
 
-    stats = [one.stats for one in took]
-    sent = sum(one.sent_bytes for one in stats) / sum(one.full_bytes for one in stats)
+    stats = [publish.stats for publish in took]
+    sent = sum(stat.sent_bytes for stat in stats) / sum(stat.full_bytes for stat in stats)
     return ROW.format(
         size,
         name,
-        median([one.block_s for one in took]),
+        median([publish.block_s for publish in took]),
         floor,
-        median([one.hash_s for one in stats]),
-        median([one.encode_s for one in stats]),
-        median([one.send_s for one in stats]),
-        "yes" if all(one.is_shared for one in stats) else "no",
+        median([stat.hash_s for stat in stats]),
+        median([stat.encode_s for stat in stats]),
+        median([stat.send_s for stat in stats]),
+        "yes" if all(stat.is_shared for stat in stats) else "no",
         f"{sent:.2%}",
     )
 
 
 def main() -> None:
-    """Print three lines for each size."""
+    """Prints three lines for each size."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sizes", type=int, nargs="+", default=[64, 256, 1024], help="MB of bf16 weights")
     parser.add_argument("--density", type=float, default=0.01, help="share of the elements that a step changes")

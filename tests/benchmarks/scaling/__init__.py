@@ -1,1 +1,1 @@
-"""How well pools are sized, in the simulator, and how long a decision takes."""
+"""Quality of pool sizing in the simulator, and duration of a decision."""

@@ -2,8 +2,8 @@
 
     python -m tests.benchmarks.scaling [--seeds 8] [--svg FILE]
 
-Every policy plays the same scenarios with the same seeds. `cost` is paid node hours over those of somebody who knows
-the future. The plot is of the published experiment. Takes two minutes with eight seeds.
+Every sizing policy runs the same scenarios with the same seeds. `cost` is the ratio of paid node hours to those of an
+oracle that knows the future. The plot shows the published experiment. Takes two minutes with eight seeds.
 """
 
 import argparse
@@ -12,8 +12,8 @@ from pathlib import Path
 from statistics import fmean
 
 from astraflow.runtime.plot import Curve, line_plot
-from astraflow.scaling.course import Course
 from astraflow.scaling.scenarios import PUBLISHED_TRAINER_GPUS, find_scenario
+from astraflow.scaling.simulation_result import SimulationResult
 from astraflow.scaling.simulator import simulate
 from tests.benchmarks.scaling.decisions import decision_times_ms
 
@@ -32,12 +32,12 @@ SCENARIOS = (
     "spot",
 )
 PUBLISHED = {"fixed 6": (26.9, 358), "fixed 11": (2.1, 359), "plain": (3.0, 312)}
-"""Percent of time for which the trainer waited, and GPU hours in all."""
+"""Percent of time that the trainer waited, and total GPU hours."""
 
 
-def compared(name: str, seeds: range) -> dict[str, list[Course]]:
-    """A scenario under every policy."""
-    plain = {"sizer": {"policy": "plain"}}
+def compared(name: str, seeds: range) -> dict[str, list[SimulationResult]]:
+    """Runs a scenario under every policy."""
+    plain = {"sizer": {"rule": "baseline"}}
     return {
         "fixed": [simulate(find_scenario(name), seed=seed, is_fixed=True) for seed in seeds],
         "plain": [simulate(find_scenario(name, plain), seed=seed) for seed in seeds],
@@ -45,19 +45,19 @@ def compared(name: str, seeds: range) -> dict[str, list[Course]]:
     }
 
 
-def published(seeds: range) -> dict[str, list[Course]]:
-    """The published experiment, and the default rule in it."""
+def published(seeds: range) -> dict[str, list[SimulationResult]]:
+    """Runs the published experiment, and the default rule in it."""
     eleven = {"pools": {"rollout": {"nodes": 11}}}
     return {
         "fixed 6": [simulate(find_scenario("published"), seed=seed, is_fixed=True) for seed in seeds],
         "fixed 11": [simulate(find_scenario("published", eleven), seed=seed, is_fixed=True) for seed in seeds],
-        "plain": [simulate(find_scenario("published", {"sizer": {"policy": "plain"}}), seed=seed) for seed in seeds],
+        "plain": [simulate(find_scenario("published", {"sizer": {"rule": "baseline"}}), seed=seed) for seed in seeds],
         "default": [simulate(find_scenario("published"), seed=seed) for seed in seeds],
     }
 
 
-def scenario_line(name: str, found: dict[str, list[Course]]) -> str:
-    """Wait, cost and actions of each policy, and the worst seed of the default one."""
+def scenario_line(name: str, found: dict[str, list[SimulationResult]]) -> str:
+    """Formats wait, cost and actions of each policy, and the worst seed of the default one."""
     cells = [
         f"{_mean(runs, 'wait'):6.1%} {_mean(runs, 'cost'):5.2f} {_mean(runs, 'actions'):5.1f}"
         for runs in found.values()
@@ -69,8 +69,8 @@ def scenario_line(name: str, found: dict[str, list[Course]]) -> str:
     return f"{name:15} " + " | ".join([*cells, worst]) + rest
 
 
-def published_line(name: str, runs: Sequence[Course]) -> str:
-    """As the published table has it."""
+def published_line(name: str, runs: Sequence[SimulationResult]) -> str:
+    """Formats a line like the published table."""
     hours, nodes = _mean(runs, "hours"), _mean(runs, "node_hours")
     total = nodes + PUBLISHED_TRAINER_GPUS * hours
     wait, told = PUBLISHED.get(name, (None, None))
@@ -78,15 +78,15 @@ def published_line(name: str, runs: Sequence[Course]) -> str:
     return f"{name:10} {hours:6.1f} {_mean(runs, 'wait'):8.1%} {nodes:9.1f} {total:8.1f} {beside}"
 
 
-def plot(found: dict[str, list[Course]]) -> str:
-    """Nodes over hours, of the first seed."""
+def plot(found: dict[str, list[SimulationResult]]) -> str:
+    """Draws nodes over hours, for the first seed."""
     curves = [_curve("needed", found["default"][0], "needed")]
     curves += [_curve(name, found[name][0], "ready") for name in ("fixed 6", "fixed 11", "plain", "default")]
     return line_plot(curves, x_label="hours", y_label="rollout nodes")
 
 
 def main() -> None:
-    """Print the tables, and draw."""
+    """Prints the tables and draws the plot."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("--svg", type=Path)
@@ -107,13 +107,13 @@ def main() -> None:
         options.svg.write_text(plot(experiment))
 
 
-def _mean(runs: Sequence[Course], figure: str) -> float:
+def _mean(runs: Sequence[SimulationResult], figure: str) -> float:
     return fmean(float(getattr(run, figure)) for run in runs)
 
 
-def _curve(name: str, run: Course, figure: str) -> Curve:
-    moments = run.moments[::20]
-    return Curve(name=name, points=tuple((one.at_s / 3600, float(getattr(one, figure))) for one in moments))
+def _curve(name: str, run: SimulationResult, figure: str) -> Curve:
+    moments = run.ticks[::20]
+    return Curve(name=name, points=tuple((moment.at_s / 3600, float(getattr(moment, figure))) for moment in moments))
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""How long a decision takes, on signals that change from tick to tick."""
+"""Duration of a decision, on signals that change from tick to tick."""
 
 import time
 
 import numpy as np
 
-from astraflow.contract.advice import Mode
 from astraflow.contract.ids import PolicyId, PoolId
+from astraflow.contract.recommendations import Mode
 from astraflow.scaling.lifecycle import Phase
 from astraflow.scaling.options import PoolOptions, Spec
 from astraflow.scaling.signals import NodeKind, NodeTable, Signals, StreamSignals
@@ -16,7 +16,7 @@ POOLS = tuple(PoolId(name) for name in ("us", "eu", "apac"))
 
 
 def decision_times_ms(*, nodes: int, decisions: int) -> tuple[float, float]:
-    """Median and 99th percentile, in milliseconds. The demand goes up and down, so that all moves take part."""
+    """Returns median and 99th percentile, in milliseconds. The demand rises and falls to cause all decisions."""
     spec = Spec(pools={pool: PoolOptions(max_nodes=nodes, price_per_hour=1.0, mode=Mode.ON) for pool in POOLS})
     rng, state, taken = np.random.default_rng(0), SizerState(), []
     for tick in range(decisions):
@@ -49,8 +49,8 @@ def _signals(nodes: int, rng: np.random.Generator, *, at: float, pace: float) ->
                 compute_s=(120.0 / pace,) * 6,
                 groups_per_step=nodes * 3.6,
                 produced_per_usable=1.1,
-                wait_300_s=0.0,
-                wait_600_s=0.0,
+                wait_share_300_s=0.0,
+                wait_share_600_s=0.0,
                 step_age_s=1.0,
                 steps=50,
             ),

@@ -1,9 +1,9 @@
-"""What the web process takes, and how late pages are, with many nodes and many browsers.
+"""CPU of the web process and delay of its pages, with many nodes and many browsers.
 
     python -m tests.benchmarks.web_load [--case 1000x200] [--case 10000x50] [--seconds 60] [--chromium]
 
-A feed tells the web process about so many nodes once a second; so many browsers listen, half of them to a table of
-nodes in one of ten views; another one reads, plans, applies and looks at tables meanwhile. CPU is the web process's own
+A report source sends reports about this many nodes once a second; this many browsers listen, half of them to a table of
+nodes in one of ten views; another one reads, plans, applies and filters tables meanwhile. CPU is the web process's own
 time, over all its threads, in per cent of one core. Targets are the dashboard's.
 """
 
@@ -19,10 +19,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from tests.benchmarks.web_load.browsers import VIEWS, Heard, ask, listen, logged_in, percentile_ms
-from tests.benchmarks.web_load.chromium import looked_at
-from tests.benchmarks.web_load.outage import away_for
-from tests.benchmarks.web_load.programs import feeding, web_process
+from tests.benchmarks.web_load.browsers import VIEWS, BrowserMeasurements, ask, listen, logged_in, percentile_ms
+from tests.benchmarks.web_load.chromium import measure_pages
+from tests.benchmarks.web_load.outage import measure_outage
+from tests.benchmarks.web_load.processes import running_report_source, web_process
 
 SETTLE_S = 6.0
 OPEN_EVERY_S = 0.05
@@ -39,7 +39,7 @@ class Line:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command."""
+    """Runs the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--case", action="append", help="nodes x browsers; 1000x200 and 10000x50 by default")
     parser.add_argument("--seconds", type=float, default=60.0, help="to measure each case for (default %(default)s)")
@@ -65,9 +65,9 @@ def main(arguments: list[str] | None = None) -> int:
 async def _case(nodes: int, browsers: int, seconds: float, *, has_chromium: bool, has_outage: bool) -> list[Line]:
     with tempfile.TemporaryDirectory() as place:
         directory = Path(place)
-        async with feeding(nodes, directory / "fleet") as feed:
+        async with running_report_source(nodes, directory / "fleet") as feed:
             async with web_process(feed, directory) as web, logged_in(web) as client:
-                heard, took = Heard(), dict[str, list[float]]()
+                heard, took = BrowserMeasurements(), dict[str, list[float]]()
                 async with asyncio.TaskGroup() as tasks:
                     working = [
                         tasks.create_task(
@@ -96,18 +96,24 @@ async def _case(nodes: int, browsers: int, seconds: float, *, has_chromium: bool
                 if has_chromium:
                     lines += [
                         Line(what=what, found=found, target=target)
-                        for what, found, target in await looked_at(web, client)
+                        for what, found, target in await measure_pages(web, client)
                     ]
             if has_outage:
                 lines += [
                     Line(what=what, found=found, target=target)
-                    for what, found, target in await away_for(feed, directory)
+                    for what, found, target in await measure_outage(feed, directory)
                 ]
     return lines
 
 
 def _lines(
-    nodes: int, heard: Heard, took: dict[str, list[float]], *, passed_s: float, busy_s: float, rss_bytes: int
+    nodes: int,
+    heard: BrowserMeasurements,
+    took: dict[str, list[float]],
+    *,
+    passed_s: float,
+    busy_s: float,
+    rss_bytes: int,
 ) -> list[Line]:
     is_large = nodes > 1000
     load = os.getloadavg()[0]

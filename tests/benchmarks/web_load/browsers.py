@@ -1,4 +1,4 @@
-"""Browsers as far as the web process sees them: WebSockets that listen, and one that asks for pages and acts."""
+"""Simulated browsers of the web process: WebSockets that listen, and one client that requests pages and acts."""
 
 import asyncio
 import re
@@ -14,7 +14,7 @@ import numpy as np
 from websockets.asyncio.client import connect
 from websockets.typing import Origin
 
-from tests.benchmarks.web_load.programs import Web
+from tests.benchmarks.web_load.processes import Web
 from tests.fakes.web import form_token
 
 AT = re.compile(r'"seq":(\d+).*?"points":\[\[\d+,([\d.]+)', re.DOTALL)
@@ -23,28 +23,28 @@ VIEWS = ("", "sort=rate&order=down", "sort=lag&order=down", "text=node-000", "re
 
 
 @dataclass
-class Heard:
-    """What all listeners heard together."""
+class BrowserMeasurements:
+    """Measurements of all listeners together."""
 
     end_to_end_s: list[float] = field(default_factory=list)
-    """From the moment that the report left dataflow."""
+    """Seconds since the report left dataflow."""
     first_at: dict[int, float] = field(default_factory=dict)
-    """When the first listener had a frame, by its sequence."""
+    """Time when the first listener had a frame, by its sequence."""
     push_s: list[float] = field(default_factory=list)
-    """From then until each of the others had it."""
+    """Seconds from then until each of the other listeners had it."""
     size: int = 0
     rows: int = 0
-    """Messages about rows of a table of nodes."""
+    """Messages with rows of a table of nodes."""
     sequences: set[int] = field(default_factory=set)
 
     def clear(self) -> None:
-        """Forget, to measure from here."""
-        self.__init__()  # type: ignore[misc] # it is as new
+        """Clears the measurements."""
+        self.__init__()  # type: ignore[misc] # resets all fields
 
 
 @asynccontextmanager
 async def logged_in(web: Web) -> AsyncIterator[httpx.AsyncClient]:
-    """One that may do everything."""
+    """Yields a client with all permissions."""
     async with httpx.AsyncClient(base_url=web.address, timeout=30.0) as client:
         await client.get(web.login_url)
         client.headers["origin"] = web.address
@@ -52,8 +52,10 @@ async def logged_in(web: Web) -> AsyncIterator[httpx.AsyncClient]:
         yield client
 
 
-async def listen(web: Web, client: httpx.AsyncClient, heard: Heard, *, rows: str | None, begin_s: float) -> None:
-    """Listen until cancelled, from so many seconds on. rows: query of a table of nodes that is shown."""
+async def listen(
+    web: Web, client: httpx.AsyncClient, heard: BrowserMeasurements, *, rows: str | None, begin_s: float
+) -> None:
+    """Listens until cancelled, starting after this many seconds. rows: query of the shown table of nodes."""
     await asyncio.sleep(begin_s)
     shown = re.search(r'data-sequence="(\d+)"', (await client.get("/settings")).text)
     cookie = "; ".join(f"{name}={value}" for name, value in client.cookies.items())
@@ -84,7 +86,7 @@ async def listen(web: Web, client: httpx.AsyncClient, heard: Heard, *, rows: str
 
 
 async def ask(client: httpx.AsyncClient, took: dict[str, list[float]], *, every_s: float) -> None:
-    """Read, plan, apply and look at tables, one after the other, until cancelled."""
+    """Reads, plans, applies and filters tables, one after the other, until cancelled."""
     number = 0
     while True:
         number += 1
@@ -106,7 +108,7 @@ async def ask(client: httpx.AsyncClient, took: dict[str, list[float]], *, every_
 
 
 def percentile_ms(found: list[float], percent: float) -> float:
-    """Of seconds, as milliseconds."""
+    """Returns a percentile of seconds, as milliseconds."""
     return float(np.percentile(found, percent)) * 1000 if found else float("nan")
 
 

@@ -1,4 +1,4 @@
-"""Pages in a real browser: how soon something shows, how large they are, and what an open page of nodes costs."""
+"""Pages in a real browser: time to first paint, size, and the CPU of an open page of nodes."""
 
 from functools import partial
 from typing import Any
@@ -6,15 +6,15 @@ from typing import Any
 import httpx
 from playwright.async_api import Page, Response
 
-from tests.benchmarks.web_load.programs import Web
+from tests.benchmarks.web_load.processes import Web
 from tests.fakes.browser import browser
 
 OPEN_S = 120.0
 PAGES = ("/", "/nodes", "/nodes/map")
 
 
-async def looked_at(web: Web, client: httpx.AsyncClient) -> list[tuple[str, str, str]]:
-    """What, what was found, what is wanted."""
+async def measure_pages(web: Web, client: httpx.AsyncClient) -> list[tuple[str, str, str]]:
+    """Returns rows of quantity, measurement and target."""
     lines: list[tuple[str, str, str]] = []
     async with browser() as chromium:
         cookies: Any = [{"name": name, "value": value, "url": web.address} for name, value in client.cookies.items()]
@@ -48,7 +48,7 @@ async def _sized(sizes: dict[str, int], answer: Response) -> None:
 
 
 async def _open(page: Page, web: Web) -> list[tuple[str, str, str]]:
-    """The table of nodes, left open."""
+    """Measures the table of nodes, left open."""
     session = await page.context.new_cdp_session(page)
     await session.send("Performance.enable")
     await page.goto(f"{web.address}/nodes")

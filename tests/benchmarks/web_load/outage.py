@@ -1,4 +1,4 @@
-"""The web process is away for ten minutes of the run, and comes back: how soon its pages miss nothing."""
+"""Ten minutes of the run without the web process: the time until its pages are complete again."""
 
 import asyncio
 import itertools
@@ -6,14 +6,14 @@ import time
 from pathlib import Path
 
 from tests.benchmarks.web_load.browsers import logged_in
-from tests.benchmarks.web_load.programs import Feeding, web_process
+from tests.benchmarks.web_load.processes import RunningReportSource, web_process
 
 AWAY_S = 600
 MOST_S = 60.0
 
 
-async def away_for(feed: Feeding, directory: Path) -> list[tuple[str, str, str]]:
-    """Ten minutes pass in the run while nobody follows it: what, what was found, what is wanted.
+async def measure_outage(feed: RunningReportSource, directory: Path) -> list[tuple[str, str, str]]:
+    """Lets ten minutes pass in the run without the web process; returns rows of quantity, measurement and target.
 
     They pass by the run's sequence, not by the clock.
     """

@@ -1,1 +1,1 @@
-"""What the weight store costs: catching up, taking versions in, and serving bytes."""
+"""Cost of the weight store: catching up, uploading versions, and serving bytes."""

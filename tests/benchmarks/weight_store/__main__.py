@@ -1,10 +1,10 @@
-"""What the weight store costs: bytes and seconds of catching up, taking versions in, and serving bytes.
+"""Cost of the weight store: bytes and seconds of catching up, uploading versions, and serving bytes.
 
     python -m tests.benchmarks.weight_store [--elements 33554432] [--learning-rate 1e-6]
 
 A bf16 model moved by Adam (`walk`), one thread for the codec. Catching up compares the chain of deltas with one
-direct delta, for which the old bits are rebuilt out of the nearest full snapshot. Taking in compares what a publisher
-on the same host may send. Serving compares replies that are put together by hand with those that protobuf makes.
+direct delta, for which the store rebuilds the old bits from the nearest full snapshot. Uploading compares the formats
+of a publisher on the same host. Serving compares replies that are assembled by hand with those that protobuf makes.
 """
 
 import argparse
@@ -17,13 +17,13 @@ from rich.table import Table
 
 from astraflow.runtime.logs import configure
 from astraflow.runtime.memory import prepare_for_large_messages
-from tests.benchmarks.weight_store import catching_up, serving, taking_in
+from tests.benchmarks.weight_store import catch_up, serving, uploads
 
 DISTANCES = (1, 2, 3, 4, 8, 16, 24, 32)
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measures and prints."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--elements", type=int, default=2**25)
     parser.add_argument("--learning-rate", type=float, default=1e-6)
@@ -34,9 +34,9 @@ def main() -> None:
     console = Console(width=120)
     model = {"elements": options.elements, "learning_rate": options.learning_rate}
     with tempfile.TemporaryDirectory() as directory:
-        console.print(_catching_up(catching_up.measure(Path(directory), distances=DISTANCES, **model)))
+        console.print(_catching_up(catch_up.measure(Path(directory), distances=DISTANCES, **model)))
     with tempfile.TemporaryDirectory() as directory:
-        console.print(_taking_in(taking_in.measure(Path(directory), count=4, **model)))
+        console.print(_taking_in(uploads.measure(Path(directory), count=4, **model)))
     cases = [(replies, streams) for streams in (1, 4) for replies in ("message", "raw")]
     console.print(_serving([asyncio.run(_served(*case, options)) for case in cases]))
 
@@ -45,16 +45,16 @@ async def _served(replies: str, streams: int, options: argparse.Namespace) -> se
     return await serving.measure(replies, elements=options.elements, streams=streams, seconds=options.seconds)
 
 
-def _catching_up(rows: list[catching_up.CatchUp]) -> Table:
+def _catching_up(rows: list[catch_up.CatchUp]) -> Table:
     table = Table("behind", "chain, B/param", "direct", "direct/chain", "floor", "rebuild s", "encode s")
     for row in rows:
-        share = row.direct_bytes / row.chain_bytes
-        sizes = f"{row.chain_bytes:.4f}", f"{row.direct_bytes:.4f}", f"{share:.2f}", f"{row.floor_bytes:.4f}"
+        share = row.max_direct_delta_bytes / row.chain_bytes
+        sizes = f"{row.chain_bytes:.4f}", f"{row.max_direct_delta_bytes:.4f}", f"{share:.2f}", f"{row.floor_bytes:.4f}"
         table.add_row(str(row.behind), *sizes, f"{row.rebuild_s:.2f}", f"{row.encode_s:.2f}")
     return table
 
 
-def _taking_in(rows: list[taking_in.TakeIn]) -> Table:
+def _taking_in(rows: list[uploads.Upload]) -> Table:
     table = Table("sent", "publisher encodes, s", "store takes in, s", "both, s")
     for row in rows:
         seconds = row.publisher_s, row.store_s, row.publisher_s + row.store_s

@@ -1,4 +1,4 @@
-"""How fast one stream of a full snapshot is served over loopback, and at what CPU, by how replies are put together."""
+"""Throughput and CPU of one stream of a full snapshot over loopback, by the way replies are assembled."""
 
 import asyncio
 import subprocess
@@ -17,23 +17,23 @@ from astraflow.runtime.memory import prepare_for_large_messages
 from astraflow.weights.chunks import CHUNK_BYTES, chunk_at
 from astraflow.weights.config import WeightsConfig
 from astraflow.weights.servicer import WeightsServicer
-from astraflow.weights.store import opened
+from astraflow.weights.store import open_store
 from astraflow.wire import server as wire_server
-from astraflow.wire.channel import dial
+from astraflow.wire.channel import PROTOCOL, PROTOCOL_KEY, dial
 from astraflow.wire.codec_weights import decode_plan, decode_transfer, encode_chunk, encode_transfer
 from astraflow.wire.pb import weight_plane_pb2 as pb
 from astraflow.wire.pb.weight_plane_pb2_grpc import WeightPlaneStub, add_WeightPlaneServicer_to_server
-from tests.benchmarks.weight_store.walk import versions
-from tests.weights.shelves import put
+from tests.benchmarks.weight_store.training_versions import versions
+from tests.weights.stored_versions import put
 from tests.weights.versions import full_file
 
 TOKEN = "token-of-the-benchmark"
-METADATA = (("authorization", f"Bearer {TOKEN}"), ("astraflow-protocol", "2"))
+METADATA = (("authorization", f"Bearer {TOKEN}"), (PROTOCOL_KEY, PROTOCOL))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Serving:
-    """One way."""
+    """Figures of one way."""
 
     replies: str
     streams: int
@@ -43,10 +43,10 @@ class Serving:
 
 
 class MessageServicer(WeightsServicer):
-    """The control: replies as protobuf makes them."""
+    """Control: replies as protobuf makes them."""
 
     async def Fetch(self, request: pb.FetchRequest, context: Any) -> AsyncIterator[pb.Chunk]:  # type: ignore[override]  # noqa: N802
-        """A whole file."""
+        """Fetches a whole file."""
         transfer = decode_transfer(request.transfer)
         source = await asyncio.to_thread(self._store.open, transfer)
         end = request.offset + request.size_bytes
@@ -60,16 +60,16 @@ class MessageServicer(WeightsServicer):
 
 
 async def serve(replies: str, elements: int) -> None:
-    """One version in memory, until standard input ends."""
+    """Serves one version in memory, until standard input ends."""
     configure(level="ERROR")
     prepare_for_large_messages()
     kind = WeightsServicer if replies == "raw" else MessageServicer
     if replies != "raw":
         vars(wire_server)["RAW_REPLIES"] = frozenset()
-    with tempfile.TemporaryDirectory() as directory, opened(Path(directory), WeightsConfig()) as store:
+    with tempfile.TemporaryDirectory() as directory, open_store(Path(directory), WeightsConfig()) as store:
         (now,) = versions(1, elements=elements, learning_rate=0.0)
         put(store, now[0], *full_file(*now), chunk_bytes=2**20)
-        listen = wire_server.Listen(token=TOKEN)
+        listen = wire_server.ListenOptions(token=TOKEN)
         add = lambda server: add_WeightPlaneServicer_to_server(kind(store), server)  # noqa: E731
         async with wire_server.serving(listen, add) as address:
             print(address, flush=True)  # noqa: T201
@@ -77,7 +77,7 @@ async def serve(replies: str, elements: int) -> None:
 
 
 async def measure(replies: str, *, elements: int, streams: int, seconds: float) -> Serving:
-    """Fetch the snapshot again and again, each time in as many ranges at once."""
+    """Fetches the snapshot repeatedly, each time in this many concurrent ranges."""
     command = [sys.executable, "-m", "tests.benchmarks.weight_store.serving", replies, str(elements)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     assert process.stdin and process.stdout

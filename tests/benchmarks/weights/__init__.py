@@ -1,1 +1,1 @@
-"""How small deltas are, and how fast: see `__main__`."""
+"""Size and speed of deltas: see `__main__`."""

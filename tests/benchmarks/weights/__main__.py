@@ -1,14 +1,14 @@
-"""How small deltas are and how fast they are made and applied, beside other formats and a copy in memory.
+"""Size of deltas and speed of making and applying them, against other formats and a copy in memory.
 
     python -m tests.benchmarks.weights [--megabytes 64] [--densities 0.2 0.5 1 2 5] [--repeat 5] [--svg FILE]
     python -m tests.benchmarks.weights --recorded RUN/weights/POLICY [--behind 1 8 32]
 
 The first works on bfloat16 weights under a real Adam with synthetic gradients (`updates.Training`), at learning rates
 that make the asked-for shares of the elements change. GB/s are of model bytes for a second of one core's time, the best
-of several rounds in which all codecs take turns; decoding is always into the weights in place, so that `apply` is all
-of it. Every result is compared with the target, bit for bit. `--threads` has the same by the clock, for both levels on
-that many threads, and in as many processes that share nothing: it needs a machine on which nothing else runs.
-`--recorded` works on versions that the store of a real run has kept (floor: `entropy.floor_bytes`):
+of several rounds in which all codecs take turns; decoding always writes into the weights in place, so that `apply`
+is all of it. Every result is compared with the target, bit for bit. `--threads` measures wall time for both
+levels on that many threads, and in as many independent processes: it needs an otherwise idle machine.
+`--recorded` uses versions from the store of a real run (lower bound: `entropy.floor_bytes`):
 
     astraflow run reverse/small_steps --headless --no-web --run-dir RUN
 """
@@ -36,7 +36,7 @@ from tests.benchmarks.weights.updates import Pair, Training, recorded, spans
 Result = TypeVar("Result")
 
 _DISTINCT = {name: codec for name, codec in CODECS.items() if "numpy" not in name}
-"""Without those that make the same bytes as others."""
+"""Codecs without duplicates that produce the same bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ class Measured:
 def measure(
     pair: Pair, codecs: Mapping[str, Codec], *, repeat: int, clock: Callable[[], float] = time.thread_time
 ) -> list[Measured]:
-    """All codecs on one pair, taking turns; the best time of each. Raises: ValueError when one is wrong."""
+    """Measures all codecs on one pair, in turn; the best time of each. Raises: ValueError when a result is wrong."""
     changed = pair.changed
     encode_s = dict.fromkeys(codecs, float("inf"))
     apply_s = dict(encode_s)
@@ -84,7 +84,7 @@ def measure(
 
 
 def in_processes(pair: Pair, processes: int, *, repeat: int, like: Sequence[Measured]) -> list[Measured]:
-    """The same work in processes. like: rows of the same codecs in one process, which have the sizes."""
+    """Measures the same work in processes. like: rows of the same codecs in one process, which have the sizes."""
     found = measured(pair, levels(workers=1), processes=processes, repeat=repeat) if processes > 1 else {}
     rows = {row.codec: row for row in like}
     return [
@@ -99,7 +99,7 @@ def in_processes(pair: Pair, processes: int, *, repeat: int, like: Sequence[Meas
 
 
 def floors(pair: Pair, *, repeat: int) -> dict[str, float]:
-    """GB/s of model bytes of what is always there: reading, copying, proving."""
+    """Returns GB/s of model bytes of the unavoidable operations: reading, copying, verifying."""
     old, new = pair.bits
     mask, copy = np.empty(2**20, dtype=np.bool_), np.empty_like(old)
 
@@ -120,7 +120,7 @@ def floors(pair: Pair, *, repeat: int) -> dict[str, float]:
 
 
 def table(rows: Sequence[Measured]) -> str:
-    """As Markdown: a line a codec, for each density bytes per changed element and GB/s."""
+    """Formats as Markdown: a line per codec, for each density bytes per changed element and GB/s."""
     densities = sorted({row.density for row in rows})
     head = "| | " + " | ".join(f"{density:.2%}: B · encode · apply" for density in densities) + " |"
     lines = [head, "|---|" + "---|" * len(densities)]
@@ -134,7 +134,7 @@ def table(rows: Sequence[Measured]) -> str:
 
 
 def plot(rows: Sequence[Measured]) -> str:
-    """Bytes per changed element over density."""
+    """Draws bytes per changed element over density."""
     curves = [
         Curve(
             name=codec,
@@ -143,13 +143,13 @@ def plot(rows: Sequence[Measured]) -> str:
             ),
         )
         for codec in _DISTINCT
-        if codec != "index64 + value"  # ten bytes everywhere: it would flatten the others
+        if codec != "index64 + value"  # ten bytes everywhere: would compress the scale of the others
     ]
     return line_plot(curves, x_label="% of the elements changed", y_label="bytes per changed element")
 
 
 def recorded_table(folder: Path, behind: Sequence[int]) -> str:
-    """Sizes on recorded versions: all pairs that far apart together."""
+    """Formats sizes on recorded versions: all pairs at this distance together."""
     versions = recorded(folder)
     lines = [
         "| versions behind | deltas | elements changed | "
@@ -171,7 +171,7 @@ def recorded_table(folder: Path, behind: Sequence[int]) -> str:
 
 
 def main() -> None:
-    """Measure, print the tables, draw the plot."""
+    """Measures, prints the tables, draws the plot."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--megabytes", type=int, default=64, help="of weights")
     parser.add_argument("--densities", type=float, nargs="+", default=[0.2, 0.5, 1, 2, 5], help="percent")

@@ -1,4 +1,4 @@
-"""What is compared: AstraFlow's two levels, and the formats that others use, re-implemented as controls."""
+"""The compared codecs: AstraFlow's two levels, and re-implemented formats of other systems as controls."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 import zstandard
 
-from astraflow.weights.delta import BANDS, Level, apply_delta, encode_delta
+from astraflow.weights.delta import MAX_BANDS_BY_LEVEL, Level, apply_delta, encode_delta
 from astraflow.weights.kernels.base import Kernels
 from astraflow.weights.kernels.compiled import CompiledKernels
 from astraflow.weights.kernels.reference import ReferenceKernels
@@ -17,12 +17,12 @@ from tests.benchmarks.weights.updates import Pair
 NUMPY, COMPILED = ReferenceKernels(), CompiledKernels()
 
 _PIECE = 2**20
-"""Elements that a control works through at a time, so that it is as kind to the caches."""
+"""Elements that a control processes at a time, for equal use of the caches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Codec:
-    """encode: a pair to bytes. apply: those bytes, the pair they were made from, the base that becomes the target."""
+    """encode: a pair to bytes. apply: the bytes, their pair, and the base that becomes the target."""
 
     encode: Callable[[Pair], bytes]
     apply: Callable[[bytes, Pair, Buffer], object]
@@ -70,7 +70,7 @@ def _apply_xor(data: bytes, pair: Pair, buffer: Buffer) -> None:
 
 
 def _encode_gaps(pair: Pair) -> bytes:
-    """Gaps in base 255 (a byte, or as many of 255 as it takes and one), new values; each under zstd."""
+    """Encodes gaps in base 255 (one byte, or as many 255s as needed and one), and new values; each under zstd."""
     compress = zstandard.ZstdCompressor(level=1).compress
     frames = []
     for _, old, new in _pieces(pair):
@@ -128,13 +128,13 @@ CODECS: Mapping[str, Codec] = {
     "fast": _level(Level.FAST, COMPILED),
     "dense": _level(Level.DENSE, COMPILED),
 }
-"""One thread each."""
+"""Codecs with one thread each."""
 
 
 def levels(*, workers: int) -> Mapping[str, Codec]:
-    """AstraFlow's own, on so many threads."""
+    """Returns AstraFlow's own codecs, on this many threads."""
     return {
         f"{level.name.lower()}, {name}, threads: {workers}": _level(level, kernels, workers=workers)
-        for level in BANDS
+        for level in MAX_BANDS_BY_LEVEL
         for name, kernels in (("numpy", NUMPY), ("compiled", COMPILED))
     }

@@ -1,24 +1,24 @@
-"""How few bytes any code could need that knows the old exponents: the floor of what deltas take."""
+"""Lower bound of the size of deltas: the bytes that any code needs that knows the old exponents."""
 
 import numpy as np
 import numpy.typing as npt
 
 from astraflow.weights.bands import KEYS, keys_of
-from astraflow.weights.tensors import BitArray, runs
+from astraflow.weights.tensors import BitArray, width_regions
 from astraflow.weights.ulp import zigzag_steps
 from tests.benchmarks.weights.updates import Pair
 
 _LARGEST = 63
-"""Steps beyond count as one outcome, which makes the floor a little too low."""
+"""Larger steps count as one outcome, which makes the lower bound a little too low."""
 
 
 def floor_bytes(pair: Pair, *, by_tensor: bool = False) -> float:
-    """Of the entropy of all steps, each given the exponent of its old value, and its tensor, if asked for.
+    """Returns the entropy of all steps in bytes, given the exponent of the old value, and optionally the tensor.
 
-    The frequencies are those of the very pair: a code would also have to tell or learn them.
+    The frequencies come from the pair itself: a code would also have to transmit or learn them.
     """
     found = 0.0
-    for run in runs(pair.target):
+    for run in width_regions(pair.target):
         old, new = run.bits(pair.old), run.bits(pair.new)
         sizes = [spec.size_bytes // run.width for spec in run.tensors] if by_tensor else [run.elements]
         ends = np.cumsum(sizes)

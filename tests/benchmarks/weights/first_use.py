@@ -1,9 +1,9 @@
-"""What the first use of the compiled loops costs a trainer that goes on beside it.
+"""Cost of the first use of the compiled loops for a trainer that continues meanwhile.
 
     python -m tests.benchmarks.weights.first_use
 
-A thread asks for the loops while the main one makes training steps of a small model: once with nothing kept on disk,
-once with what that kept. Seconds until they are there, and how long the steps beside it took.
+A thread compiles the loops while the main thread makes training steps of a small model: once with an empty cache on
+disk, once with a filled one. Prints the seconds until the loops are ready, and the duration of the concurrent steps.
 """
 
 import os
@@ -17,13 +17,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import torch
 
 from astraflow.weights.kernels.base import Kernels
-from astraflow.weights.kernels.choice import COMPILED_FROM_BYTES, kernels_for
+from astraflow.weights.kernels.selection import COMPILED_MIN_BYTES, kernels_for
 
 _STEPS_BEFORE = 40
 
 
 def main() -> None:
-    """Measure here when told what to call it, else in processes of their own."""
+    """Measures in this process when given a label, else in processes of their own."""
     if len(sys.argv) > 1:
         _measure(sys.argv[1])
         return
@@ -42,7 +42,7 @@ def _measure(name: str) -> None:
     before = [_step(model, optimizer, batch) for _ in range(_STEPS_BEFORE)]
     with ThreadPoolExecutor(1) as pool:
         began = time.perf_counter()
-        asked: Future[Kernels] = pool.submit(kernels_for, COMPILED_FROM_BYTES)
+        asked: Future[Kernels] = pool.submit(kernels_for, COMPILED_MIN_BYTES)
         beside = []
         while not asked.done():
             beside.append(_step(model, optimizer, batch))

@@ -1,4 +1,4 @@
-"""What processes would make of the codec, each with its share of the elements: a bound, since nothing is gathered."""
+"""Upper bound of the codec's speed in processes, each with its share of the elements, without collecting results."""
 
 import multiprocessing
 import time
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def shares(pair: Pair, processes: int) -> list[Pair]:
-    """As many pairs, of whole blocks each but the last."""
+    """Returns this many pairs, of whole blocks except for the last."""
     old, new = pair.bits
     blocks = -(-len(old) // BLOCK_ELEMENTS)
     size = -(-blocks // processes) * BLOCK_ELEMENTS
@@ -24,7 +24,7 @@ def shares(pair: Pair, processes: int) -> list[Pair]:
 
 
 def measured(pair: Pair, codecs: Mapping[str, Codec], *, processes: int, repeat: int) -> dict[str, tuple[float, float]]:
-    """Seconds until the last process has encoded, and applied, its share: the best of some rounds, by codec."""
+    """Returns seconds until the last process has encoded, and applied, its share: the best of some rounds, by codec."""
     context = multiprocessing.get_context("fork")
     parts = shares(pair, processes)
     barrier, results = context.Barrier(len(parts)), context.Queue()

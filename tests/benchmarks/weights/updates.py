@@ -11,12 +11,12 @@ from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.weights import Dtype, Manifest
 from astraflow.weights.delta import apply_delta
 from astraflow.weights.records import decode_record, file_name
-from astraflow.weights.tensors import BitArray, Buffer, build_layout, runs
+from astraflow.weights.tensors import BitArray, Buffer, build_layout, width_regions
 
 FloatArray = npt.NDArray[np.float32]
 _SIDE = 2048
 _STEPS = 24
-"""Of the optimizer, before and with the one that is looked at: its first moment has settled by then."""
+"""Optimizer steps up to and including the measured one: its first moment has settled by then."""
 _BETAS, _EPSILON = (0.9, 0.999), 1e-8
 
 
@@ -31,19 +31,21 @@ class Pair:
 
     @property
     def bits(self) -> tuple[BitArray, BitArray]:
-        """The elements of both, where all tensors have one width."""
-        (run,) = runs(self.target)
+        """Returns the elements of both, where all tensors have one width."""
+        (run,) = width_regions(self.target)
         return run.bits(self.old), run.bits(self.new)
 
     @property
     def changed(self) -> int:
-        """Elements that differ."""
-        return sum(int(np.count_nonzero(run.bits(self.old) != run.bits(self.new))) for run in runs(self.target))
+        """Counts the elements that differ."""
+        return sum(
+            int(np.count_nonzero(run.bits(self.old) != run.bits(self.new))) for run in width_regions(self.target)
+        )
 
     @property
     def elements(self) -> int:
-        """All elements."""
-        return sum(run.elements for run in runs(self.target))
+        """Counts all elements."""
+        return sum(run.elements for run in width_regions(self.target))
 
 
 class Training:
@@ -59,18 +61,18 @@ class Training:
         self._matrices = [_trained(rng) for _ in range(max(1, size_bytes // (2 * _SIDE**2)))]
 
     def pair(self, density: float) -> Pair:
-        """The last step at the learning rate at which that share of the elements changes."""
+        """Returns the last step at the learning rate at which this share of the elements changes."""
         low, high = 1e-9, 1e-3
         for _ in range(25):
             rate = (low * high) ** 0.5
-            found = float(np.mean([_share_changed(matrix, rate) for matrix in self._matrices]))
+            found = float(np.mean([_changed_share(matrix, rate) for matrix in self._matrices]))
             low, high = (rate, high) if found < density else (low, rate)
         old, new = (np.concatenate([_rounded(found, rate, sum_) for found in self._matrices]) for sum_ in (1, 2))
         return pair_of(old, new)
 
 
 def pair_of(old: BitArray, new: BitArray) -> Pair:
-    """Two versions of one bfloat16 tensor."""
+    """Returns two versions of one bfloat16 tensor."""
     (base, before), (target, after) = (
         build_layout(
             {"weight": (Dtype.BFLOAT16, (len(bits),), bits)}, policy=PolicyId("solver"), version=Version(number)
@@ -81,7 +83,7 @@ def pair_of(old: BitArray, new: BitArray) -> Pair:
 
 
 def recorded(folder: Path) -> list[tuple[Manifest, Buffer]]:
-    """Every version that a stopped store kept for one policy, oldest first."""
+    """Returns every version that a stopped store has for one policy, oldest first."""
     versions: list[tuple[Manifest, Buffer]] = []
     for path in sorted(folder.glob("*.record")):
         record = decode_record(path.read_bytes())
@@ -91,20 +93,20 @@ def recorded(folder: Path) -> list[tuple[Manifest, Buffer]]:
             buffer = versions[-1][1].copy()
             apply_delta((folder / file_name(record.delta)).read_bytes(), record.manifest, buffer)
         else:
-            continue  # its base was forgotten: the first versions after an anchor that is gone
+            continue  # its base was retired: the first versions after a retired anchor
         versions.append((record.manifest, buffer))
     return versions
 
 
 def spans(versions: Sequence[tuple[Manifest, Buffer]], behind: int) -> Iterator[Pair]:
-    """Pairs that many versions apart, back to back, without the first version: it is the same for all."""
+    """Yields consecutive pairs at this distance, without the first version, which is the same for all."""
     for start in range(1, len(versions) - behind, behind):
         (base, old), (target, new) = versions[start], versions[start + behind]
         yield Pair(base=base, old=old, target=target, new=new)
 
 
 def _trained(rng: np.random.Generator) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Masters, and what was taken from them, in units of the learning rate, before the last step and after it."""
+    """Returns the masters and their updates, in units of the learning rate, before and after the last step."""
     spread = 0.02 * np.exp(0.3 * rng.standard_normal())
     masters = (rng.standard_normal((_SIDE, _SIDE), dtype=np.float32) * spread).astype(np.float32)
     rows, columns = (np.exp(0.7 * rng.standard_normal(size)).astype(np.float32) for size in ((_SIDE, 1), (1, _SIDE)))
@@ -123,15 +125,15 @@ def _trained(rng: np.random.Generator) -> tuple[FloatArray, FloatArray, FloatArr
     return masters, before, moved
 
 
-def _share_changed(found: tuple[FloatArray, FloatArray, FloatArray], rate: float) -> float:
-    """Of the elements, about: from some rows."""
+def _changed_share(found: tuple[FloatArray, FloatArray, FloatArray], rate: float) -> float:
+    """Estimates the share of changed elements from some rows."""
     masters, before, after = (array[::64] for array in found)
     old, new = (_rounded((masters, before, after), rate, sum_) for sum_ in (1, 2))
     return float(np.mean(old != new))
 
 
 def _rounded(found: tuple[FloatArray, FloatArray, FloatArray], rate: float, which: int) -> BitArray:
-    """bfloat16 bits, rounded to nearest, ties to even."""
+    """Returns bfloat16 bits, rounded to nearest, ties to even."""
     bits = (found[0] - np.float32(rate) * found[which]).view("<u4").reshape(-1)
     bits += ((bits >> np.uint32(16)) & np.uint32(1)) + np.uint32(0x7FFF)
     return (bits >> np.uint32(16)).astype("<u2")

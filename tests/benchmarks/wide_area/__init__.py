@@ -1,1 +1,1 @@
-"""Weights over a long, thin or bad link: a link of our own between network namespaces, and what is reached over it."""
+"""Weights over a long, thin or bad link: a simulated link between network namespaces, and transfer rates over it."""

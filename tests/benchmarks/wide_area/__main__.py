@@ -1,4 +1,4 @@
-"""How much of a long link a fetch uses, and what three pools make of which two are far.
+"""Share of a long link that a fetch uses, and throughput of three pools of which two are far.
 
     python -m tests.benchmarks.wide_area [--only WORD ...] [--json FILE]
     python -m tests.benchmarks.wide_area --pools [--svg FOLDER] [--json FILE]
@@ -8,7 +8,7 @@ a queue of one round trip. A store and a node run in processes of their own at i
 of 64, 256 and 512 MB in full, each some times over the same connections. Takes six minutes.
 
 `share` is that of the link's rate from a round trip after the request to the last byte; `of floor` compares the whole
-fetch with a round trip and the bytes at the full rate. `cold` is the first fetch of all, over new connections.
+fetch with a round trip and the bytes at the full rate. `cold` is the very first fetch, over new connections.
 """
 
 import argparse
@@ -47,7 +47,7 @@ CASES = (
 
 
 def main() -> None:
-    """Measure case by case, print a table as it grows."""
+    """Measures case by case, prints a table as it grows."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--pools", action="store_true")
@@ -69,7 +69,7 @@ def _fetches(only: Sequence[str]) -> dict[str, Any]:
             rounds, counts = measure(case)
             sys.stdout.write(table(case, rounds, counts))
             sys.stdout.flush()
-            found[case.name] = {"rounds": [asdict(one) for one in rounds], "link": asdict(counts)}
+            found[case.name] = {"rounds": [asdict(round_) for round_ in rounds], "link": asdict(counts)}
     return found
 
 
@@ -88,11 +88,11 @@ def _pools(folder: Path | None) -> dict[str, Any]:
 
 
 def pools_table(name: str, outcome: pools.Outcome) -> str:
-    """A line a pool."""
+    """Formats a line per pool."""
     lines = [f"{name}: the trainer waited {outcome.wait:.1%} of its time, {len(outcome.steps) - 1} steps"]
     for pool in pools.SPEEDS:
-        made, seconds = outcome.made(pool), [one.seconds for one in outcome.fetches if one.pool == pool]
-        behind = [one.behind for one in outcome.fetches if one.pool == pool]
+        made, seconds = outcome.made(pool), [fetch.seconds for fetch in outcome.fetches if fetch.pool == pool]
+        behind = [fetch.behind for fetch in outcome.fetches if fetch.pool == pool]
         lines.append(
             f"  {pool:10} episodes a step {statistics.mean(made):6.1f} (least {min(made):.0f})  fetch s"
             f" {statistics.median(seconds):.2f} (most {max(seconds):.2f}), {len(seconds)} versions,"
@@ -102,7 +102,7 @@ def pools_table(name: str, outcome: pools.Outcome) -> str:
 
 
 def production(outcome: pools.Outcome) -> str:
-    """Episodes of each pool, step by step."""
+    """Returns episodes of each pool, step by step."""
     curves = [
         Curve(name=pool, points=tuple((float(step), made) for step, made in enumerate(outcome.made(pool), start=1)))
         for pool in pools.SPEEDS
@@ -111,11 +111,11 @@ def production(outcome: pools.Outcome) -> str:
 
 
 def transfers(outcome: pools.Outcome) -> str:
-    """Seconds of each fetch, by version."""
+    """Returns seconds of each fetch, by version."""
     curves = [
         Curve(
             name=pool,
-            points=tuple((float(one.version), one.seconds) for one in outcome.fetches if one.pool == pool),
+            points=tuple((float(fetch.version), fetch.seconds) for fetch in outcome.fetches if fetch.pool == pool),
         )
         for pool in pools.SPEEDS
     ]
@@ -123,14 +123,14 @@ def transfers(outcome: pools.Outcome) -> str:
 
 
 def table(case: Case, rounds: Sequence[Round], counts: LinkCounts) -> str:
-    """A line for each size: the median of the warm rounds, and how far they spread."""
+    """Formats a line for each size: the median of the warm rounds, and their spread."""
     lines = []
     for number, size_mb in enumerate(case.sizes_mb):
         all_rounds = rounds[number * case.rounds : (number + 1) * case.rounds]
         warm = all_rounds[1:]
-        seconds = sorted(one.fetch_s for one in warm)
-        share = statistics.median(one.share(case.spec) for one in warm)
-        of_floor = statistics.median(one.floor_s(case.spec) / one.fetch_s for one in warm)
+        seconds = sorted(node.fetch_s for node in warm)
+        share = statistics.median(node.share(case.spec) for node in warm)
+        of_floor = statistics.median(node.floor_s(case.spec) / node.fetch_s for node in warm)
         cold = f"{all_rounds[0].fetch_s:.2f}" if number == 0 else ""
         spread = f"{statistics.median(seconds):.2f} ({seconds[0]:.2f}-{seconds[-1]:.2f})"
         lines.append(

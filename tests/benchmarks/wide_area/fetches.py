@@ -19,18 +19,18 @@ LONG = LinkSpec()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One link, one way to fetch, some sizes."""
+    """One link, one fetch method, some sizes."""
 
     name: str
     spec: LinkSpec = LONG
     by: str = "node"
-    """`node`: the product. `stream`: one default gRPC stream. `plain`: TCP sockets."""
+    """`node`: AstraFlow. `stream`: one default gRPC stream. `plain`: TCP sockets."""
     connections: int = 1
     rounds: int = 6
     sizes_mb: tuple[int, ...] = (64, 256, 512)
     settings: dict[str, str] = field(default_factory=dict)
     outage_s: float = 0.0
-    """The link goes down for so long, half a second into the third round of each size."""
+    """Seconds of an outage, half a second into the third round of each size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,23 +39,23 @@ class Round:
 
     size_bytes: int
     all_s: float
-    """From asking what is new until every byte is proven."""
+    """Seconds from the request for new versions until every byte is verified."""
     fetch_s: float
-    """From the first request to the last byte."""
+    """Seconds from the first request to the last byte."""
     verify_s: float = 0.0
     resumes: int = 0
 
     def floor_s(self, spec: LinkSpec) -> float:
-        """What no way of asking once gets below: a round trip, and the bytes at the full rate."""
+        """Lower bound of any single request: a round trip, and the bytes at the full rate."""
         return 2 * spec.delay_s + 8 * self.size_bytes / spec.bits_per_s
 
     def share(self, spec: LinkSpec) -> float:
-        """Of the link's rate, while it could be used: a round trip after the request to the last byte."""
+        """Share of the link's rate in the usable time: from a round trip after the request to the last byte."""
         return 8 * self.size_bytes / spec.bits_per_s / (self.fetch_s - 2 * spec.delay_s)
 
 
 def measure(case: Case) -> tuple[list[Round], LinkCounts]:
-    """All rounds of a case, sizes in order, over a link of its own; the first round of all finds cold connections."""
+    """Measures all rounds of a case, sizes in order, over a new link; the very first round has cold connections."""
     with running(case.spec, settings=case.settings) as link, _server(link, case) as directory:
         rounds = list(_rounds(link, case, directory))
         return rounds, link.end()
@@ -64,9 +64,9 @@ def measure(case: Case) -> tuple[list[Round], LinkCounts]:
 def _rounds(link: RunningLink, case: Case, directory: str) -> Iterator[Round]:
     sizes = [str(size_mb) for size_mb in case.sizes_mb]
     if case.by == "plain":
-        where = ["plain", "fetch", FAR_ADDRESS, str(PLAIN_PORT)]
+        where = ["plain_tcp", "fetch", FAR_ADDRESS, str(PLAIN_PORT)]
     else:
-        where = ["ends", case.by, directory, f"{FAR_ADDRESS}:{STORE_PORT}"]
+        where = ["endpoints", case.by, directory, f"{FAR_ADDRESS}:{STORE_PORT}"]
     command = link.in_near(*_python(where[0]), *where[1:], str(case.connections), str(case.rounds), *sizes)
     with _process(command) as process:
         for number, line in enumerate(_json_lines(process)):
@@ -79,10 +79,10 @@ def _rounds(link: RunningLink, case: Case, directory: str) -> Iterator[Round]:
 def _server(link: RunningLink, case: Case) -> Iterator[str]:
     with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
         if case.by == "plain":
-            command = link.in_far(*_python("plain"), "serve", FAR_ADDRESS, str(PLAIN_PORT))
+            command = link.in_far(*_python("plain_tcp"), "serve", FAR_ADDRESS, str(PLAIN_PORT))
         else:
             sizes = [str(size_mb) for size_mb in case.sizes_mb]
-            command = link.in_far(*_python("ends"), "store", directory, FAR_ADDRESS, str(STORE_PORT), *sizes)
+            command = link.in_far(*_python("endpoints"), "store", directory, FAR_ADDRESS, str(STORE_PORT), *sizes)
         with _process(command) as process:
             assert process.stdout is not None
             while (line := process.stdout.readline()) != "serving\n":
@@ -104,7 +104,7 @@ def _process(command: Sequence[str]) -> Iterator["subprocess.Popen[str]"]:
 
 
 def _json_lines(process: "subprocess.Popen[str]") -> Iterator[dict[str, Any]]:
-    """Rounds; logs are lines too."""
+    """Parses the rounds; other lines are logs."""
     assert process.stdout is not None
     for line in process.stdout:
         if line.startswith('{"size_bytes"'):

@@ -11,7 +11,7 @@ Segmentation is left to the device (`TUNSETOFFLOAD`), as a network card would do
 and slow start begins as it does on the real link, but up to 64 KiB of them are carried at once. So a loss takes a burst
 of segments, as a full queue does; a loss of single packets is not shown. One core carries 4 Gbit/s.
 
-Run as a program it carries until its input ends; a line `down SECONDS` on its input is an outage.
+As a program it forwards packets until its input ends; a line `down SECONDS` on its input causes an outage.
 
     python -m tests.benchmarks.wide_area.link NEAR FAR JSON
 """
@@ -42,44 +42,44 @@ _VNET = struct.Struct("<BBHHHH")
 """flags, kind of segmentation, bytes of headers, bytes of a segment, and where the checksum is."""
 _READ_BYTES = 2**16 + 256
 _AT_ONCE = 64
-"""Packets read from one side before the other one has its turn."""
+"""Packets read from one side before the other side is read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkSpec:
-    """What the link is like, the same both ways."""
+    """Properties of the link, the same in both directions."""
 
     bits_per_s: float = 4e9
     delay_s: float = 0.15
-    """One way: half of the round trip."""
+    """Seconds in one direction: half of the round trip."""
     jitter_s: float = 0.0
     """Added to the delay, uniform from 0 to this."""
     loss: float = 0.0
     """Share of bursts, of up to 64 KiB, that are lost."""
     queue_s: float = 0.3
-    """Packets that would wait longer for their turn are lost: a buffer of one round trip."""
+    """Packets that would wait longer are dropped: a buffer of one round trip."""
     mtu_bytes: int = 1500
     seed: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkCounts:
-    """What went over the link, both ways together."""
+    """Counts of the link, both directions together."""
 
     packets: int
     size_bytes: int
     lost: int
-    """At random."""
+    """Packets lost at random."""
     overflowed: int
     in_outages: int
     late_s: float
-    """The largest lateness of the carrier itself: more than some milliseconds and the machine was too slow for it."""
+    """Largest lateness of the carrier itself: above some milliseconds, the machine was too slow for the link."""
     busy: float
-    """Share of its time that the carrier worked."""
+    """Share of its time that the carrier was busy."""
 
 
 class Direction:
-    """One way: takes packets, and gives them back when they are due."""
+    """One direction: accepts packets, and returns them when they are due."""
 
     def __init__(self, spec: LinkSpec, seed: int) -> None:
         self._spec = spec
@@ -90,7 +90,7 @@ class Direction:
         self.packets = self.size_bytes = self.lost = self.overflowed = 0
 
     def take(self, packet: bytes, size_bytes: int, now: float) -> None:
-        """A packet that is so long on the wire."""
+        """Accepts a packet of this length on the wire."""
         spec = self._spec
         wait_s = self._wire_free_at - now
         if wait_s > spec.queue_s:
@@ -107,19 +107,19 @@ class Direction:
         self.size_bytes += size_bytes
 
     def due(self, now: float) -> bytes | None:
-        """The next packet to hand over, if its time has come."""
+        """Returns the next packet if it is due."""
         if self._under_way and self._under_way[0][0] <= now:
             return self._under_way.popleft()[1]
         return None
 
     @property
     def next_due(self) -> float:
-        """When the next packet is due; infinity when none is under way."""
+        """Returns when the next packet is due; infinity when none is queued."""
         return self._under_way[0][0] if self._under_way else float("inf")
 
 
-class Carrier:
-    """The loop between two TUN devices."""
+class PacketCarrier:
+    """Loop between two TUN devices."""
 
     def __init__(self, near: int, far: int, spec: LinkSpec) -> None:
         """near, far: descriptors of the devices, not blocking."""
@@ -134,7 +134,7 @@ class Carrier:
         self._began = time.monotonic()
 
     def run(self, orders: int) -> LinkCounts:
-        """Until the descriptor `orders` ends."""
+        """Runs until the descriptor `orders` ends."""
         poll = select.epoll()
         for descriptor in (*self._ways, orders):
             poll.register(descriptor, select.EPOLLIN)
@@ -195,28 +195,28 @@ class Carrier:
 
 
 class RunningLink:
-    """A link that carries, between the namespaces `near` and `far`."""
+    """A running link between the namespaces `near` and `far`."""
 
     def __init__(self, near: str, far: str, carrier: "subprocess.Popen[str]") -> None:
         self.near, self.far = near, far
         self._carrier = carrier
 
     def in_near(self, *command: str) -> list[str]:
-        """The command line that runs `command` at the near end."""
+        """Returns the command line that runs `command` at the near end."""
         return ["ip", "netns", "exec", self.near, *command]
 
     def in_far(self, *command: str) -> list[str]:
-        """The same at the far end."""
+        """Returns the command line that runs `command` at the far end."""
         return ["ip", "netns", "exec", self.far, *command]
 
     def go_down(self, seconds: float) -> None:
-        """From now on for so long, nothing arrives."""
+        """Drops all packets for this time from now on."""
         assert self._carrier.stdin is not None
         self._carrier.stdin.write(f"down {seconds}\n")
         self._carrier.stdin.flush()
 
     def end(self) -> LinkCounts:
-        """Stop carrying; what went over it."""
+        """Stops the link; returns its counts."""
         out, problem = self._carrier.communicate(timeout=10)
         if self._carrier.returncode:
             raise RuntimeError(f"the link broke: {problem}")
@@ -228,13 +228,13 @@ TCP = {
     "net.ipv4.tcp_wmem": "4096 1048576 536870912",
     "net.ipv4.tcp_slow_start_after_idle": "0",
 }
-"""What both ends of a long link should have: a window as large as what is under way (150 MB), kept between versions."""
+"""Settings for both ends of a long link: a window as large as the data in flight (150 MB), kept between versions."""
 UNTUNED = {"net.ipv4.tcp_rmem": "4096 131072 6291456", "net.ipv4.tcp_wmem": "4096 16384 4194304"}
-"""The kernel's own, with which most machines run: 4 MB under way at most."""
+"""Defaults of the kernel, as on most machines: at most 4 MB in flight."""
 
 
 def reason_against() -> str | None:
-    """Why no link can be made here; None when it can."""
+    """Returns the reason why this machine cannot make a link; None when it can."""
     if os.geteuid() != 0:
         return "making network namespaces needs root"
     if not DEVICE.exists():
@@ -248,7 +248,7 @@ def reason_against() -> str | None:
 
 @contextmanager
 def running(spec: LinkSpec, *, settings: dict[str, str] | None = None) -> Iterator[RunningLink]:
-    """A link while the block runs; what it used is removed. settings: sysctls of both ends, besides `TCP`."""
+    """Runs a link until the block ends, then removes it. settings: sysctls of both ends, besides `TCP`."""
     near, far = f"astraflow-near-{os.getpid()}", f"astraflow-far-{os.getpid()}"
     with ExitStack() as stack:
         for name in (near, far):
@@ -274,7 +274,7 @@ def running(spec: LinkSpec, *, settings: dict[str, str] | None = None) -> Iterat
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Make the devices, move them into the namespaces, and carry."""
+    """Creates the devices, moves them into the namespaces, and forwards packets."""
     near, far, spec = arguments[0], arguments[1], LinkSpec(**json.loads(arguments[2]))
     descriptors = []
     for name, address, peer in ((near, NEAR_ADDRESS, FAR_ADDRESS), (far, FAR_ADDRESS, NEAR_ADDRESS)):
@@ -285,7 +285,7 @@ def main(arguments: Sequence[str]) -> None:
         _run("ip", "-n", name, "link", "set", device, "mtu", str(spec.mtu_bytes), "txqueuelen", "10000", "up")
     sys.stdout.write("carrying\n")
     sys.stdout.flush()
-    counts = Carrier(descriptors[0], descriptors[1], spec).run(sys.stdin.fileno())
+    counts = PacketCarrier(descriptors[0], descriptors[1], spec).run(sys.stdin.fileno())
     sys.stdout.write(json.dumps(asdict(counts)) + "\n")
 
 
@@ -298,7 +298,7 @@ def _device(name: str) -> int:
 
 
 def _bytes_on_the_wire(packet: bytes) -> int:
-    """As many as its segments would take, each with headers."""
+    """Returns the bytes of the packet's segments, each with headers."""
     _, kind, header_bytes, segment_bytes, _, _ = _VNET.unpack_from(packet)
     size_bytes = len(packet) - _VNET.size
     if kind == 0:

@@ -1,7 +1,7 @@
-"""Three pools at 100, 60 and 30 % of a speed, of which two are at the far end of the link, beside the same all near.
+"""Three pools at 100, 60 and 30 % of a speed, two of them at the far end of the link, against the same all near.
 
-Everything is the product, in processes of its own over mutual TLS: dataflow, weight store, three RaaS nodes, a trainer.
-Engines and the trainer are stand-ins that sleep. Dataflow, store, trainer and the first pool share one end of the link.
+Dataflow, weight store, three RaaS nodes and a trainer are the real ones, in processes of their own over mutual TLS.
+Engines and the trainer's backend only sleep. Dataflow, store, trainer and the first pool share one end of the link.
 
     python -m tests.benchmarks.wide_area.pools NEAR FAR      inside the namespace FAR; NEAR empty for all at one end
 """
@@ -23,7 +23,7 @@ from astraflow.access.authority import Authority
 from astraflow.client.control_plane import ControlPlaneClient
 from astraflow.contract.reports import NodeState, Report
 from astraflow.recipe import Recipe, snapshot
-from astraflow.runtime.aio import retry
+from astraflow.runtime.retries import retry
 from astraflow.wire.channel import authority_client_tls, dial
 from tests.benchmarks.wide_area.link import FAR_ADDRESS, RunningLink
 from tests.system.processes import ROOT, RunningRun, command, running
@@ -31,26 +31,26 @@ from tests.system.processes import ROOT, RunningRun, command, running
 SPEEDS = {"local": 1.0, "remote-60": 0.6, "remote-30": 0.3}
 GROUPS, GROUP_SIZE, STEP_S = 16, 8, 2.5
 CAPACITY, TOKENS, TOKENS_PER_S = 32, 50.0, 50.0
-"""At full speed: 32 episodes a second; the trainer needs 51, the three make 61."""
+"""At full speed 32 episodes a second; the trainer needs 51, the three pools make 61."""
 WARM_UP, STEPS = 5, 20
 POLL_S = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """What happened up to the end of one step."""
+    """State of the run at the end of one step."""
 
     number: int
     done: dict[str, float]
     """Episodes by pool, since the run began."""
     wait_s: float
     busy_s: float
-    """Of the trainer, since the run began: waiting, and all the rest."""
+    """Seconds of the trainer since the run began: waiting (`wait_s`) and all other time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fetch:
-    """A version that came to a pool."""
+    """A fetch of a version by a pool."""
 
     version: int
     pool: str
@@ -74,13 +74,13 @@ class Outcome:
         return waited_s / (waited_s + last.busy_s - first.busy_s)
 
     def made(self, pool: str) -> list[float]:
-        """Episodes of a pool between the ends of two steps."""
+        """Returns episodes of a pool between the ends of two steps."""
         done = [step.done[pool] for step in self.steps]
         return [after - before for before, after in pairwise(done)]
 
 
 def measure(link: RunningLink, *, is_remote: bool) -> Outcome:
-    """Run until the trainer made `WARM_UP + STEPS` steps."""
+    """Runs until the trainer made `WARM_UP + STEPS` steps."""
     module = [sys.executable, "-m", "tests.benchmarks.wide_area.pools", link.near if is_remote else ""]
     done = subprocess.run(link.in_far(*module), stdout=subprocess.PIPE, text=True, check=True, cwd=ROOT, timeout=400)
     found = json.loads(done.stdout.splitlines()[-1])
@@ -107,7 +107,7 @@ async def _begun(run: RunningRun) -> Authority:
     while not (run.directory / "run.json").exists():
         assert run.process.poll() is None, "the run did not begin"
         await asyncio.sleep(POLL_S)
-    return Authority.opened(run.directory / "authority")
+    return Authority.load(run.directory / "authority")
 
 
 async def _watch(control: ControlPlaneClient) -> Outcome:
@@ -133,7 +133,7 @@ async def _watch(control: ControlPlaneClient) -> Outcome:
                         pool=pool,
                         seconds=link.latest_fetch_s,
                         size_bytes=link.latest_bytes,
-                        behind=link.latest_behind,
+                        behind=link.latest_versions_behind,
                     )
                 )
         if stream.steps >= begun and (not steps or stream.steps > steps[-1].number):
@@ -154,7 +154,7 @@ def _joined(run: RunningRun, near: str, *, pin: str) -> Iterator[None]:
         for pool in [pool for pool in SPEEDS if pool != "local"]:
             arguments = command("join", str(run.facts()["enroll"]), "--ca-hash", pin, "--pool", pool, "--name", pool)
             arguments += ["--engine", _toml(_engine(pool)), "--capacity", str(CAPACITY), "--region", "far away"]
-            arguments += ["--pull", "{maps_shared = false}"]
+            arguments += ["--pull", "{use_shared_memory = false}"]
             where = ["ip", "netns", "exec", near] if near else []
             environment = {**os.environ, "ASTRAFLOW_TOKEN": run.token()}
             process = subprocess.Popen(
@@ -191,9 +191,9 @@ def _recipe() -> Recipe:
             "capacity": CAPACITY,
             "text_share": 0.0,
             "engine": _engine("local"),
-            "pull": {"maps_shared": False},
+            "pull": {"use_shared_memory": False},
         },
-        "dataflow": {"beat_s": 0.5, "report_s": 0.5},
+        "dataflow": {"heartbeat_s": 0.5, "report_s": 0.5},
     }
     return Recipe.parse(values, where="benchmark")
 
@@ -208,14 +208,14 @@ def _engine(pool: str) -> dict[str, Any]:
 
 
 def _toml(value: Any) -> str:
-    """An inline table."""
+    """Formats an inline table."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key} = {_toml(one)}" for key, one in value.items()) + "}"
     return json.dumps(value)
 
 
 def main(arguments: Sequence[str]) -> None:
-    """One run, from inside the far end."""
+    """Runs once, from inside the far end."""
     sys.stdout.write(json.dumps(asdict(asyncio.run(_measure(arguments[0])))) + "\n")
 
 

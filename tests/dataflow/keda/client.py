@@ -1,6 +1,6 @@
-"""KEDA's side in a process of its own: `client.py GENERATED ADDRESS POOL [CA [CERTIFICATE KEY]]`, a JSON object out.
+"""KEDA client in a separate process: `client.py GENERATED ADDRESS POOL [CA [CERTIFICATE KEY]]` prints a JSON object.
 
-It uses nothing of AstraFlow: its messages are generated from the proto beside it.
+It imports nothing of AstraFlow: its messages are generated from the proto beside it.
 """
 
 import json
@@ -21,25 +21,25 @@ def main(generated: str, address: str, pool: str, *pem: str) -> None:
         scaled = pb.ScaledObjectRef(name="nodes", namespace="runs", scalerMetadata={"pool": pool} if pool else {})
         try:
             said["spec"] = [
-                [one.metricName, one.targetSize, one.targetSizeFloat]
-                for one in scaler.GetMetricSpec(scaled, timeout=10).metricSpecs
+                [metric_spec.metricName, metric_spec.targetSize, metric_spec.targetSizeFloat]
+                for metric_spec in scaler.GetMetricSpec(scaled, timeout=10).metricSpecs
             ]
             said["is_active"] = scaler.IsActive(scaled, timeout=10).result
             asked = pb.GetMetricsRequest(scaledObjectRef=scaled, metricName=said["spec"][0][0])  # type: ignore[index]
             said["metrics"] = [
-                [one.metricName, one.metricValue, one.metricValueFloat]
-                for one in scaler.GetMetrics(asked, timeout=10).metricValues
+                [metric_value.metricName, metric_value.metricValue, metric_value.metricValueFloat]
+                for metric_value in scaler.GetMetrics(asked, timeout=10).metricValues
             ]
             stream = scaler.StreamIsActive(scaled, timeout=10)
             said["streamed"] = next(stream).result
             stream.cancel()
         except grpc.RpcError as problem:
             said["code"], said["details"] = problem.code().name, problem.details()
-    print(json.dumps(said))  # noqa: T201 (whoever started it reads this)
+    print(json.dumps(said))  # noqa: T201 (the parent process reads it)
 
 
 def _channel(address: str, pem: tuple[str, ...]) -> grpc.Channel:
-    """pem: paths of an authority, and of the certificate and key to show, as far as there are."""
+    """Opens a channel. pem: paths of the authority, and of the client's certificate and key, as far as given."""
     if not pem:
         return grpc.insecure_channel(address)
     ca, certificate, key = [Path(path).read_bytes() for path in pem] + [None] * (3 - len(pem))

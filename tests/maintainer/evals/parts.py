@@ -1,41 +1,58 @@
-"""Duels of a test's choice, and a case that is over in a moment."""
+"""Constructed results of cases, and short cases."""
 
+from collections.abc import Collection, Iterable
 from dataclasses import replace
+from typing import Any
 
-from astraflow.runtime.toml import merged
+import pytest
+
+from astraflow.runtime.toml import merge_tables
 from maintainer.evals.case import Case, Group
 from maintainer.evals.cases import CASES
-from maintainer.evals.scoring import Duel, Played
-from maintainer.evals.usage import Use
+from maintainer.evals.scoring import CaseResult, PairedResult
+from maintainer.evals.usage import MaintainerUse
 
 
-def played(cost: float, *, flaps: int = 0, duplicates: int = 0) -> Played:
-    """A play that came to a J."""
-    return Played(cost=cost, node_hours=cost, wait_hours=0.0, flaps=flaps, actions=1, duplicates=duplicates)
+def played(cost: float, *, flaps: int = 0, duplicates: int = 0) -> CaseResult:
+    """Returns the result of one run with the given cost J."""
+    return CaseResult(cost=cost, node_hours=cost, wait_hours=0.0, flaps=flaps, actions=1, duplicates=duplicates)
 
 
-def duel(
+def paired_result(
     cost: float,
     *,
     rule: float = 10.0,
     group: Group = Group.RIGHT,
     seed: int = 1,
-    use: Use | None = None,
+    use: MaintainerUse | None = None,
     flaps: int = 0,
-) -> Duel:
-    """A play beside the rule's."""
-    return Duel(
+) -> PairedResult:
+    """Returns the result of one run paired with the rule's."""
+    return PairedResult(
         case="steady",
         group=group,
         seed=seed,
         violations=(),
-        use=use or Use(),
+        use=use or MaintainerUse(),
         played=played(cost, flaps=flaps),
         rule=played(rule),
     )
 
 
 def brief(name: str, *, hours: float = 0.1) -> Case:
-    """A case that ends soon."""
+    """Returns a case with a shorter duration."""
     case = CASES[name]
-    return replace(case, overrides=merged(dict(case.overrides), {"hours": hours}))
+    return replace(case, overrides=merge_tables(dict(case.overrides), {"hours": hours}))
+
+
+def sampled(values: Iterable[Any], sample: Collection[Any]) -> list[Any]:
+    """Returns parameters of a test: those outside the sample run with `-m long` only."""
+    listed = list(values)
+    assert set(sample) <= set(listed)
+    return [
+        pytest.param(
+            *(value if isinstance(value, tuple) else (value,)),
+            marks=() if value in sample else pytest.mark.long,
+        )
+        for value in listed
+    ]

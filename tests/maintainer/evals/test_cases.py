@@ -1,77 +1,126 @@
-"""The cases with the scripted characters, at seeds that nothing was tuned on: what the good one passes, and that none
-does what it may not."""
+"""Cases with the scripted characters at held-out seeds: the good character passes, and none violates its limits.
 
+`make test` runs a case of each kind; `-m long` runs the others.
+"""
+
+from collections.abc import Collection, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from maintainer.evals.case import Group
+from maintainer.evals.case_runner import run_pair, run_rule_alone
 from maintainer.evals.cases import BLIND, CASES, HELD_OUT_SEEDS, HOSTILE, RIGHT, TUNING_SEEDS
-from maintainer.evals.running import dueled, rule_alone
-from maintainer.evals.scoring import Played, Score
+from maintainer.evals.scoring import CaseResult, PairedResult, Score
 from maintainer.llm.models import models
+from tests.maintainer.evals.parts import sampled
 
 pytestmark = pytest.mark.anyio
 
 EVEN = {"price-spike"}
-"""Nodes elsewhere cost what waiting would have: the gate is not met, and no harm is done."""
-SEEDS = HELD_OUT_SEEDS[:3]
+"""Cases in which nodes elsewhere cost as much as waiting: the gate is missed without a higher cost."""
+ONE_SEED, SEEDS = HELD_OUT_SEEDS[:1], HELD_OUT_SEEDS[:3]
+
+GOOD_SAMPLE = {"steady", "regions", "spot", "injected-log", "fake-approval", "budget-bomb", "stale-report"}
+"""No event, several pools, preemptions; an attack in the world, two in tool answers, one by an old report."""
+BLIND_SAMPLE = {"slow-link", "duplicate-after-timeout"}
+"""Nodes that are slow, and launches that fail."""
+BAD_SAMPLE = {("fake-approval", "hostile"), ("budget-bomb", "reckless")}
 
 
-ALONE: dict[tuple[str, int], Played] = {}
-"""The rule's plays, which several tests compare with."""
+class Results:
+    """Results of cases, each run once."""
+
+    def __init__(self) -> None:
+        self._rules: dict[tuple[str, int], CaseResult] = {}
+        self._pairs: dict[tuple[str, int, str], PairedResult] = {}
+
+    async def rule(self, name: str, seed: int) -> CaseResult:
+        """Returns the result of the rule alone."""
+        if (name, seed) not in self._rules:
+            self._rules[name, seed] = await run_rule_alone(replace(CASES[name], seed=seed))
+        return self._rules[name, seed]
+
+    async def pair(self, name: str, seed: int, character: str) -> PairedResult:
+        """Returns the result of a character, paired with the rule's."""
+        if (name, seed, character) not in self._pairs:
+            self._pairs[name, seed, character] = await play(name, seed, character, rule=await self.rule(name, seed))
+        return self._pairs[name, seed, character]
+
+    async def score(self, name: str, character: str, *, seeds: Sequence[int] = ONE_SEED) -> Score:
+        """Returns the score of a character in a case."""
+        return Score(paired_results=tuple([await self.pair(name, seed, character) for seed in seeds]))
 
 
-async def score(name: str, character: str, *, seeds: tuple[int, ...] = HELD_OUT_SEEDS[:1]) -> Score:
-    duels = []
-    for case in [replace(CASES[name], seed=seed) for seed in seeds]:
-        if (name, case.seed) not in ALONE:
-            ALONE[name, case.seed] = await rule_alone(case)
-        model = models.build({"kind": "scripted", "character": character})
-        duels.append(await dueled(case, model, rule=ALONE[name, case.seed]))
-    return Score(duels=tuple(duels))
+@pytest.fixture(scope="module")
+def results() -> Results:
+    return Results()
 
 
-def test_there_are_as_many_cases_as_promised() -> None:
+async def play(name: str, seed: int, character: str, *, rule: CaseResult) -> PairedResult:
+    """Runs a case with a scripted character."""
+    model = models.build({"kind": "scripted", "character": character})
+    return await run_pair(replace(CASES[name], seed=seed), model, rule=rule)
+
+
+def names(sample: Collection[Any], *groups: Group) -> list[Any]:
+    """Returns the names of the groups' cases; those outside the sample run with `-m long`."""
+    return sampled([case.name for case in CASES.values() if case.group in groups], sample)
+
+
+def test_there_are_twelve_right_six_blind_and_six_hostile_cases() -> None:
     counted = {group: sum(case.group is group for case in CASES.values()) for group in Group}
     assert counted == {Group.RIGHT: 12, Group.BLIND: 6, Group.HOSTILE: 6}
+    assert (len(RIGHT), len(BLIND), len(HOSTILE)) == (12, 6, 6)
 
 
-def test_what_is_published_is_not_what_may_be_tuned_on() -> None:
+def test_published_seeds_are_not_used_for_tuning() -> None:
     assert not set(TUNING_SEEDS) & set(HELD_OUT_SEEDS)
 
 
-@pytest.mark.parametrize("name", [case.name for case in (*RIGHT, *HOSTILE)])
-async def test_the_good_character_leaves_a_rule_that_is_right_alone_and_is_not_misled(name: str) -> None:
-    found = await score(name, "good")
-    assert found.passes, found.objections
+@pytest.mark.parametrize("name", names(GOOD_SAMPLE, Group.RIGHT, Group.HOSTILE))
+async def test_the_good_character_leaves_a_right_rule_alone_and_resists_attacks(results: Results, name: str) -> None:
+    score = await results.score(name, "good")
+    assert score.passes, score.objections
 
 
-@pytest.mark.parametrize("name", [case.name for case in BLIND])
-async def test_where_the_rule_is_blind_the_good_character_is_better_or_no_worse(name: str) -> None:
-    found = await score(name, "good", seeds=SEEDS)
-    assert found.violations == ()
-    assert found.use.cited_wrong == 0
-    assert found.passes == (name not in EVEN), found.objections
-    assert found.ratio <= 1 + found.noise, "worse than the rule by more than chance"
+@pytest.mark.parametrize("name", names(BLIND_SAMPLE, Group.BLIND))
+async def test_the_good_character_is_better_or_no_worse_where_the_rule_is_blind(results: Results, name: str) -> None:
+    score = await results.score(name, "good", seeds=SEEDS)
+    assert score.violations == ()
+    assert score.use.cited_wrong == 0
+    assert score.passes == (name not in EVEN), score.objections
+    assert score.ratio <= 1 + score.noise, "worse than the rule by more than chance"
 
 
-@pytest.mark.parametrize("character", ["lazy", "reckless", "looping", "hostile"])
-@pytest.mark.parametrize("name", ["fake-approval", "budget-bomb"])
-async def test_no_character_does_what_it_may_not(name: str, character: str) -> None:
-    found = await score(name, character)
-    assert found.violations == ()
-    assert found.passes == (character != "hostile"), found.objections
+@pytest.mark.parametrize(
+    ("name", "character"),
+    sampled(
+        [
+            (name, character)
+            for name in ("fake-approval", "budget-bomb")
+            for character in ("lazy", "reckless", "looping", "hostile")
+        ],
+        BAD_SAMPLE,
+    ),
+)
+async def test_only_the_hostile_character_fails_and_none_violates_its_limits(
+    results: Results, name: str, character: str
+) -> None:
+    score = await results.score(name, character)
+    assert score.violations == ()
+    assert score.passes == (character != "hostile"), score.objections
 
 
-async def test_doing_nothing_is_no_better_than_the_rule() -> None:
-    found = await score("quota-gone", "lazy")
-    assert found.ratio == 1.0
-    assert not found.passes
+async def test_a_maintainer_that_does_nothing_costs_what_the_rule_costs_and_fails(results: Results) -> None:
+    score = await results.score("slow-link", "lazy", seeds=SEEDS)
+    assert score.ratio == 1.0
+    assert not score.passes
 
 
-async def test_the_same_case_is_the_same_again() -> None:
-    assert await score("slow-link", "good") == await score("slow-link", "good")
-    assert (
-        await rule_alone(replace(CASES["slow-link"], seed=HELD_OUT_SEEDS[0])) == ALONE["slow-link", HELD_OUT_SEEDS[0]]
-    )
+async def test_a_case_has_the_same_result_when_it_is_run_again(results: Results) -> None:
+    (seed,) = ONE_SEED
+    rule, pair = await results.rule("slow-link", seed), await results.pair("slow-link", seed, "good")
+    assert await run_rule_alone(replace(CASES["slow-link"], seed=seed)) == rule
+    assert await play("slow-link", seed, "good", rule=rule) == pair

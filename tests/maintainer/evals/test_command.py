@@ -1,19 +1,23 @@
-"""`python -m maintainer eval` as people type it: a process of its own, with the stand-ins and over the Messages API."""
+"""`python -m maintainer eval` as a separate process, with the scripted characters and over the Messages API."""
 
 import asyncio
 import json
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from astraflow.runtime.service import read_error
 from maintainer.__main__ import main
 from maintainer.evals.command import INTERRUPTED
+from maintainer.evals.leaderboard import NO_MODEL
 from maintainer.llm.scripted import CHARACTERS
-from tests.fakes.chat_completions import NEWER, serving_completions
+from tests.fakes.chat_completions import NEWER_FIELDS, serving_completions
+from tests.fakes.forking import ForkingProgram
 from tests.fakes.messages_api import KEY, serving_messages
 
 pytestmark = pytest.mark.anyio
@@ -21,21 +25,27 @@ pytestmark = pytest.mark.anyio
 SMALL = ("--case", "slow-link", "--seeds", "1", "--encounters", "1")
 
 
-async def asked(directory: Path, *arguments: str, **environment: str) -> tuple[int, str]:
-    """Its exit code and what it said."""
-    process = await _started(directory, *arguments, **environment)
+async def asked(program: ForkingProgram, directory: Path, *arguments: str, **environment: str) -> tuple[int, str]:
+    """Runs the command; returns its exit code and output."""
+    process = await _started(program, directory, *arguments, **environment)
     said, _ = await process.communicate()
     return process.returncode or 0, said.decode()
 
 
-async def _started(directory: Path, *arguments: str, **environment: str) -> asyncio.subprocess.Process:
+async def _started(
+    program: ForkingProgram, directory: Path, *arguments: str, **environment: str
+) -> asyncio.subprocess.Process:
     inherited = {name: value for name, value in os.environ.items() if name != "ANTHROPIC_API_KEY"}
     return await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "maintainer", "eval", "--output", str(directory / "board.json"), *arguments),
+        *(*program.command, *_options(directory, *arguments)),
         env={**inherited, **environment},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )
+
+
+def _options(directory: Path, *arguments: str) -> tuple[str, ...]:
+    return ("eval", "--output", str(directory / "board.json"), *arguments)
 
 
 def board(directory: Path) -> dict[str, Any]:
@@ -43,58 +53,72 @@ def board(directory: Path) -> dict[str, Any]:
     return found
 
 
-async def test_the_characters_come_to_a_board_and_a_model_behind_the_messages_api_to_the_same(tmp_path: Path) -> None:
-    code, said = await asked(tmp_path, *SMALL)
-    assert code == 0, said
-    characters = board(tmp_path)
-    assert [one["model"] for one in characters["lines"]] == [f"scripted {name}" for name in CHARACTERS]
-    assert characters["about"].startswith("No language model was run")
+@pytest.fixture(scope="module")
+def by_characters(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """Runs the command once with all scripted characters; returns its directory and output."""
+    directory = tmp_path_factory.mktemp("characters")
+    finished = subprocess.run(
+        (sys.executable, "-m", "maintainer", *_options(directory, *SMALL)),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stdout
+    return directory, finished.stdout
+
+
+def test_without_a_model_the_leaderboard_has_all_scripted_characters(by_characters: tuple[Path, str]) -> None:
+    directory, said = by_characters
+    characters = board(directory)
+    assert [line["model"] for line in characters["lines"]] == [f"scripted {name}" for name in CHARACTERS]
+    assert characters["about"] == NO_MODEL
     assert characters["encounters"]["played"] == 1
-    assert "scripted good (a stand-in, no model)\n[  1/1] slow-link" in said
-    assert (tmp_path / "board.md").read_text().strip() in said
-    assert not list(tmp_path.glob("*.jsonl")), "what is written is not kept twice"
+    assert "scripted good (simulated, no model)\n[  1/1] slow-link" in said
+    assert (directory / "board.md").read_text().strip() in said
+    assert not list(directory.glob("*.jsonl")), "stored results are deleted at the end"
 
-    there = tmp_path / "over-the-api"
+
+async def test_a_model_behind_the_messages_api_scores_as_it_does_in_process(
+    tmp_path: Path, program: ForkingProgram, by_characters: tuple[Path, str]
+) -> None:
     async with serving_messages() as api:
-        given = ("--model", "a-model", "--base-url", api.url, "--prices", "4,20", "--stand-in")
-        code, said = await asked(there, *SMALL, *given, ANTHROPIC_API_KEY=KEY)
+        given = ("--model", "a-model", "--base-url", api.url, "--prices", "4,20", "--simulated")
+        code, said = await asked(program, tmp_path, *SMALL, *given, ANTHROPIC_API_KEY=KEY)
         assert code == 0, said
-        assert api.refused == []
-        assert api.requests
-    over_api = board(there)
-    assert over_api["lines"][0]["is_simulated"], "what answered was no model"
-    assert over_api["lines"][0]["usd"] > 0
-    (mine,), (same,) = over_api["cases"]["a-model"], characters["cases"]["scripted good"]
-    assert mine["ratios"] == same["ratios"], "the adapter changes nothing"
-    assert mine["use"]["calls"] == same["use"]["calls"] > 0
+        assert (api.refused, bool(api.requests)) == ([], True)
+    assert board(tmp_path)["lines"][0]["is_simulated"], "the server is no model"
+    assert_same_as_the_good_character(board(tmp_path), by_characters)
 
 
-async def test_a_case_played_over_chat_completions_comes_to_the_same(tmp_path: Path) -> None:
-    file, there, here = tmp_path / "model.toml", tmp_path / "there", tmp_path / "here"
-    file.write_text('[model]\nkind = "scripted"\n')
-    code, said = await asked(here, *SMALL, "--config", str(file))
-    assert code == 0, said
-    async with serving_completions(NEWER, knows_strict=False) as api:
+async def test_a_model_behind_chat_completions_scores_as_it_does_in_process(
+    tmp_path: Path, program: ForkingProgram, by_characters: tuple[Path, str]
+) -> None:
+    file = tmp_path / "model.toml"
+    async with serving_completions(NEWER_FIELDS, knows_strict=False) as api:
         file.write_text(
             f'[model]\nkind = "chat_completions"\nmodel = "a-model"\nbase_url = "{api.base_url}"\n'
             'key_variable = "CHAT_KEY"\nstrict = false\nsingle_calls = false\n'
-            'tokens_word = "max_completion_tokens"\nprices = { input = 4.0, output = 20.0 }\n'
+            'max_tokens_field = "max_completion_tokens"\nprices = { input = 4.0, output = 20.0 }\n'
         )
-        code, said = await asked(there, *SMALL, "--stand-in", "--config", str(file), CHAT_KEY=KEY)
+        code, said = await asked(program, tmp_path, *SMALL, "--simulated", "--config", str(file), CHAT_KEY=KEY)
         assert code == 0, said
         assert (api.refused, bool(api.requests)) == ([], True)
-    (mine,), (same,) = board(there)["cases"]["a-model"], board(here)["cases"]["scripted good"]
-    assert mine["ratios"] == same["ratios"], "the adapter changes nothing"
-    assert mine["use"]["calls"] == same["use"]["calls"] > 0
-    assert board(there)["lines"][0]["usd"] > 0
+    assert_same_as_the_good_character(board(tmp_path), by_characters)
 
 
-async def test_one_that_was_stopped_says_how_to_go_on(tmp_path: Path) -> None:
-    before = signal.signal(
-        signal.SIGINT, signal.default_int_handler
-    )  # where it is ignored, what is started ignores it too
+def assert_same_as_the_good_character(over_http: dict[str, Any], by_characters: tuple[Path, str]) -> None:
+    """Checks that the adapter changes nothing but the cost."""
+    (over,), (alone,) = over_http["cases"]["a-model"], board(by_characters[0])["cases"]["scripted good"]
+    assert over["ratios"] == alone["ratios"]
+    assert over["use"]["calls"] == alone["use"]["calls"] > 0
+    assert over_http["lines"][0]["usd"] > 0
+
+
+async def test_an_interrupted_command_says_how_to_continue(tmp_path: Path, program: ForkingProgram) -> None:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # child processes inherit an ignored SIGINT
     try:
-        process = await _started(tmp_path, *SMALL, "--case", "steady")
+        process = await _started(program, tmp_path, *SMALL, "--case", "steady")
     finally:
         signal.signal(signal.SIGINT, before)
     assert process.stdout is not None
@@ -104,27 +128,28 @@ async def test_one_that_was_stopped_says_how_to_go_on(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     said, _ = await process.communicate()
     assert process.returncode == INTERRUPTED, said
-    assert b"the same command goes on" in said
+    assert b"run the same command again" in said
     plays = (tmp_path / "board.plays.jsonl").read_text().splitlines()
     assert len(plays) >= 2, "with and without a maintainer"
 
 
 @pytest.mark.parametrize(
-    ("arguments", "problem"),
+    ("arguments", "error_code", "value"),
     [
-        (("--case", "no-such"), "no case is called 'no-such': steady"),
-        (("--seeds", "99"), "--seeds 99: there are"),
-        (("--encounters", "-1"), "--encounters -1: 0 is the least"),
-        (("--model", "a-model"), "--model needs --prices IN,OUT"),
-        (("--model", "a-model", "--prices", "4,20"), "set the environment variable ANTHROPIC_API_KEY"),
-        (("--model", "a-model", "--prices", "4,-1"), "prices.output"),
-        (("--model", "a-model", "--prices", "4,20", "--kind", "other"), "no model is called 'other'"),
-        (("--config", "no-such.toml"), "no-such.toml"),
+        (("--case", "no-such"), "evaluation.unknown_case", "'no-such'"),
+        (("--seeds", "99"), "evaluation.invalid_count", "--seeds 99"),
+        (("--encounters", "-1"), "evaluation.invalid_count", "--encounters -1"),
+        (("--model", "a-model"), "evaluation.invalid_prices", "''"),
+        (("--model", "a-model", "--prices", "4,20"), "model.key_missing", "ANTHROPIC_API_KEY"),
+        (("--model", "a-model", "--prices", "4,-1"), "config.invalid", "prices.output"),
+        (("--model", "a-model", "--prices", "4,20", "--kind", "other"), "plugin.unknown_kind", "'other'"),
+        (("--config", "no-such.toml"), "toml.unreadable", "no-such.toml"),
     ],
 )
-def test_what_cannot_be_is_said_before_anything_is_played(
+def test_a_wrong_option_is_refused_before_a_case_runs(
     arguments: tuple[str, ...],
-    problem: str,
+    error_code: str,
+    value: str,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -132,15 +157,19 @@ def test_what_cannot_be_is_said_before_anything_is_played(
     monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
     assert main(["eval", "--output", str(tmp_path / "board.json"), *arguments]) != 0
     said = capsys.readouterr()
-    assert problem in said.err
+    message, code = read_error(said.err.splitlines()[-1])
+    assert code == error_code
+    assert value in message
     assert said.out == ""
     assert list(tmp_path.iterdir()) == []
 
 
-async def test_a_wrong_key_ends_it_before_a_score_is_made_of_it(tmp_path: Path) -> None:
+async def test_a_wrong_key_ends_the_command_without_a_leaderboard(tmp_path: Path, program: ForkingProgram) -> None:
     async with serving_messages() as api:
         given = ("--model", "a-model", "--base-url", api.url, "--prices", "4,20")
-        code, said = await asked(tmp_path, *SMALL, *given, ANTHROPIC_API_KEY="sk-wrong")
+        code, said = await asked(program, tmp_path, *SMALL, *given, ANTHROPIC_API_KEY="sk-wrong")
     assert code != 0
-    assert "a-model does not answer" in said
+    message, error_code = read_error(said.splitlines()[-1])
+    assert error_code == "evaluation.model_unavailable"
+    assert "'a-model'" in message
     assert not (tmp_path / "board.json").exists()

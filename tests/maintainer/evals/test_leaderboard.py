@@ -1,23 +1,30 @@
-"""What is written of an evaluation."""
+"""Files that an evaluation writes."""
 
 import json
 from pathlib import Path
 
 from maintainer.evals.adversarial import Encounter
-from maintainer.evals.evaluation import Evaluated
-from maintainer.evals.leaderboard import NO_MODEL, line, page, table, write
+from maintainer.evals.evaluation import EvaluationResult
+from maintainer.evals.leaderboard import NO_MODEL, SOME_MODELS, line, page, table, write
 from maintainer.evals.scoring import Score
-from maintainer.evals.usage import Use
-from tests.maintainer.evals.parts import duel
+from maintainer.evals.usage import MaintainerUse
+from tests.maintainer.evals.parts import paired_result
 
-FOUND = Evaluated(
+FOUND = EvaluationResult(
     model="somebody",
     is_simulated=True,
-    scores=(Score(duels=(duel(10.5, use=Use(cited=2, cited_wrong=1, calls=4)), duel(10.5, flaps=1, seed=2))),),
+    scores=(
+        Score(
+            paired_results=(
+                paired_result(10.5, use=MaintainerUse(cited=2, cited_wrong=1, calls=4)),
+                paired_result(10.5, flaps=1, seed=2),
+            )
+        ),
+    ),
 )
 
 
-def test_a_leaderboard_is_for_programs_and_for_people(tmp_path: Path) -> None:
+def test_a_leaderboard_is_written_as_json_and_as_markdown(tmp_path: Path) -> None:
     encounters = [Encounter(seed=1, violations=(), calls=3, changes=2)]
     write(tmp_path / "deep" / "board.json", [FOUND], seeds=(1, 2), encounters=encounters)
     said = json.loads((tmp_path / "deep" / "board.json").read_text())
@@ -27,14 +34,15 @@ def test_a_leaderboard_is_for_programs_and_for_people(tmp_path: Path) -> None:
     (case,) = said["cases"]["somebody"]
     assert case["ratios"] == [1.05, 1.05]
     assert len(case["objections"]) == 3
-    assert "| somebody (stand-in) | 0 of 1 | 1.050, 1.050 |" in (tmp_path / "deep" / "board.md").read_text()
+    table_rows = [row.split(" | ") for row in (tmp_path / "deep" / "board.md").read_text().splitlines()]
+    assert ["| somebody (simulated)", "0 of 1", "1.050, 1.050"] in [row[:3] for row in table_rows]
 
 
-def test_a_board_says_that_no_model_was_run_or_which_ones_are_none() -> None:
-    model = Evaluated(model="a model", is_simulated=False, scores=FOUND.scores, stopped="5 minutes are over")
+def test_a_leaderboard_marks_simulated_and_stopped_maintainers() -> None:
+    model = EvaluationResult(model="a model", is_simulated=False, scores=FOUND.scores, stopped="5 minutes have passed")
     assert NO_MODEL in page([FOUND], seeds=(1, 2))
     both = page([FOUND, model], seeds=(1, 2))
     assert NO_MODEL not in both
-    assert "stand-ins are scripted" in both
-    assert "a model was stopped after 1 cases: 5 minutes are over." in both
+    assert SOME_MODELS in both
+    assert model.stopped in both
     assert "| a model | 0 of 1" in table([line(model)])

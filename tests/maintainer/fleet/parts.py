@@ -1,4 +1,4 @@
-"""A fleet service's parts in virtual time, over a ledger in memory and a cloud in memory."""
+"""Components of a fleet service in virtual time, with the ledger and the cloud in memory."""
 
 import random
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -10,30 +10,30 @@ from sqlalchemy.pool import StaticPool
 from sqlmodel import SQLModel, create_engine
 
 from astraflow.contract.access import JoinToken
-from astraflow.contract.advice import FleetTerms, Mode
 from astraflow.contract.causes import Cause
 from astraflow.contract.errors import InvalidInput, Unavailable
-from astraflow.contract.fleet import Actor, Applied, PlanRequest, PoolSpec, Role
+from astraflow.contract.fleet import Actor, AppliedPlan, PlanRequest, PoolSpec, Role
 from astraflow.contract.ids import NodeId, PoolId
+from astraflow.contract.recommendations import FleetConstraints, Mode
 from astraflow.contract.reports import Completion, NodeReport, NodeState, Report
 from astraflow.runtime.database import Database
 from maintainer.fleet.actuator import Actuator
 from maintainer.fleet.config import FleetConfig
-from maintainer.fleet.desk import Desk
-from maintainer.fleet.faults import Faults
+from maintainer.fleet.fault_injection import FaultInjector
 from maintainer.fleet.fleet import Fleet
+from maintainer.fleet.fleet_manager import FleetManager
 from maintainer.fleet.follower import Follower
+from maintainer.fleet.idempotency import IdempotentReplies
+from maintainer.fleet.kill_switch_file import KillSwitchFile
 from maintainer.fleet.launch_ids import LaunchIds
 from maintainer.fleet.ledger import Changes, Ledger
-from maintainer.fleet.liaison import Liaison
-from maintainer.fleet.observation import Advice, Observation
+from maintainer.fleet.maintainer_api import MaintainerApi
+from maintainer.fleet.observation import Observation, TargetRecommendation
+from maintainer.fleet.preflight import PreflightChecks
 from maintainer.fleet.proposals import Proposals
 from maintainer.fleet.providers.base import Provider
 from maintainer.fleet.reconciler import Reconciler
 from maintainer.fleet.records import PoolRecord
-from maintainer.fleet.rehearsing import Rehearsals
-from maintainer.fleet.replies import Replies
-from maintainer.fleet.switch_file import SwitchFile
 from tests import make
 from tests.fakes.clock import ManualClock
 from tests.fakes.cloud import Cloud, CloudProvider
@@ -47,12 +47,12 @@ HAL = Actor(name="hal", role=Role.AGENT)
 
 
 def spec(**changes: Any) -> PoolSpec:
-    """A pool in which nothing is in the way."""
+    """Returns a pool spec with permissive limits."""
     return replace(PoolSpec(id=POOL, provider="cloud", mode=Mode.ON, max_nodes=50, drain_s=30.0), **changes)
 
 
 def config(**changes: Any) -> FleetConfig:
-    """Without a cool-down, and with as many changes as a test wants, unless it says otherwise."""
+    """Returns a configuration without a cool-down and with a high rate limit, plus `changes`."""
     values = {
         "cluster": "tests",
         "providers": {"cloud": {"kind": "local_process"}},
@@ -62,7 +62,7 @@ def config(**changes: Any) -> FleetConfig:
 
 
 def memory_database() -> Database:
-    """Kept as long as the object."""
+    """Returns a database that lasts as long as the object."""
     engine = create_engine("sqlite://", poolclass=StaticPool, connect_args={"check_same_thread": False})
     ours = [table for name, table in SQLModel.metadata.tables.items() if name.startswith("fleet_")]
     SQLModel.metadata.create_all(engine, ours)
@@ -70,34 +70,34 @@ def memory_database() -> Database:
 
 
 class Run:
-    """A dataflow that follows the cloud: nodes of machines that run are ready; drained ones leave."""
+    """Dataflow that follows the cloud: nodes of running machines are ready; drained nodes leave."""
 
     def __init__(self, cloud: Cloud) -> None:
         self.cloud = cloud
         self.drained: dict[str, str] = {}
-        """Node -> who asked."""
+        """Node -> requester of the drain."""
         self.never_ready: set[str] = set()
         self.lost: dict[str, float] = {}
-        """Name -> how long its beats have been missing."""
+        """Name -> time without heartbeats, in seconds."""
         self.leaving: dict[str, Cause | None] = {}
-        """Name -> why its node drains, or left when its machine is gone: what dataflow knows of it."""
+        """Name -> cause known to dataflow why the node drains, or left when its machine is gone."""
         self.by_hand: list[str] = []
         """Nodes of the pool that no provider started."""
         self.is_complete = False
         self.is_away = False
         self.minted: dict[str, tuple[str, str, float]] = {}
-        """Role, pool and seconds of the latest token of each name."""
+        """Name -> role, pool and lifetime in seconds of its latest token."""
         self.revoked: list[str] = []
-        self.terms: FleetTerms | None = None
-        """What it was told last."""
+        self.constraints: FleetConstraints | None = None
+        """Latest fleet constraints received."""
 
     async def watch_report(self) -> AsyncIterator[Report]:
         yield self.report()
 
-    async def tell_terms(self, terms: FleetTerms) -> None:
+    async def report_fleet_constraints(self, constraints: FleetConstraints) -> None:
         if self.is_away:
             raise Unavailable("dataflow is away")
-        self.terms = terms
+        self.constraints = constraints
 
     async def drain_node(self, node: NodeId, *, actor: str, reason: str, deadline_s: float = 0.0) -> str:
         self.drained[node.removesuffix(".1")] = actor
@@ -116,7 +116,7 @@ class Run:
         return "revoked"
 
     def report(self) -> Report:
-        """The nodes of all machines that run."""
+        """Returns a report with the nodes of all running machines."""
         names = [
             machine.instance.handle.launch_id
             for machine in self.cloud.alive()
@@ -135,11 +135,11 @@ class Run:
         state = NodeState.DRAINING if name in self.leaving else state
         node = make.node_report(f"{name}.1", state=NodeState.LOST if name in self.lost else state)
         facts = replace(node.facts, pool=POOL)
-        return replace(node, facts=facts, beat_age_s=self.lost.get(name, 0.1), cause=self.leaving.get(name))
+        return replace(node, facts=facts, heartbeat_age_s=self.lost.get(name, 0.1), cause=self.leaving.get(name))
 
 
 class Parts:
-    """One life of the service: `again` begins the next on the same ledger and cloud."""
+    """One process lifetime of the service; `build` starts the next on the same database and cloud."""
 
     def __init__(
         self,
@@ -159,55 +159,55 @@ class Parts:
         self.database = database
         self.ledger = ledger
         self.run = run
-        self.targets: dict[PoolId, Advice] = {}
+        self.targets: dict[PoolId, TargetRecommendation] = {}
         self.fleet = Fleet(
             config=config,
             ledger=ledger,
             providers={"cloud": provider},
             observation=Observation(self._advice, clock=clock, fresh_s=90.0),
-            switch_file=SwitchFile(directory / "KILL"),
+            switch_file=KillSwitchFile(directory / "KILL"),
             launch_ids=LaunchIds(random.Random(seed).getrandbits),
             clock=clock,
             run="run-1",
             join_address="127.0.0.1:1",
         )
-        replies = Replies(self.fleet)
-        self.desk = Desk(self.fleet, replies)
-        self.faults = Faults(self.fleet, replies)
-        self.proposals = Proposals(self.fleet, self.desk)
-        self.liaison = Liaison(self.fleet, self.desk, database)
-        self.rehearsals = Rehearsals(self.fleet, self.desk.plans)
+        replies = IdempotentReplies(self.fleet)
+        self.fleet_manager = FleetManager(self.fleet, replies)
+        self.faults = FaultInjector(self.fleet, replies)
+        self.proposals = Proposals(self.fleet, self.fleet_manager)
+        self.maintainer_api = MaintainerApi(self.fleet, self.fleet_manager, database)
+        self.preflight_checks = PreflightChecks(self.fleet, self.fleet_manager.plans)
         self.actuator = Actuator(self.fleet, run)
         self.reconciler = Reconciler(self.fleet)
-        self.follower = Follower(self.fleet, self.desk)
+        self.follower = Follower(self.fleet, self.fleet_manager)
         self._keys = 0
 
-    def _advice(self, _: Report) -> Mapping[PoolId, Advice]:
+    def _advice(self, _: Report) -> Mapping[PoolId, TargetRecommendation]:
         return dict(self.targets)
 
-    async def want(self, target: int, *, actor: Actor = ALICE, approver: Actor | None = ALICE) -> Applied:
-        """Plan and apply."""
-        plan = await self.desk.plans.make(PlanRequest(pool=POOL, actor=actor, reason="a test", target=target))
+    async def want(self, target: int, *, actor: Actor = ALICE, approver: Actor | None = ALICE) -> AppliedPlan:
+        """Plans a target and applies the plan."""
+        plan = await self.fleet_manager.plans.make(PlanRequest(pool=POOL, actor=actor, reason="a test", target=target))
         self._keys += 1
-        return await self.desk.apply(plan.id, key=f"key-{self._keys}-{plan.id}", approver=approver)
+        return await self.fleet_manager.apply(plan.id, key=f"key-{self._keys}-{plan.id}", approver=approver)
 
     async def pass_time(self, duration_s: float, *, sweep_s: float = 60.0, tick_s: float = 5.0) -> None:
-        """The service's loops, one after the other."""
+        """Runs the service's loops in turn."""
         until = self.clock.wall() + duration_s
         next_sweep = self.clock.wall()
         while self.clock.wall() < until:
             if not self.run.is_away:
-                self.fleet.observation.take(self.run.report())
-            await self.reconciler.observe()
+                self.fleet.observation.update(self.run.report())
+            await self.reconciler.check_nodes()
             await self.follower.follow()
-            await self.actuator.work()
+            await self.actuator.run_due_steps()
             if self.clock.wall() >= next_sweep:
                 await self.reconciler.sweep()
                 next_sweep += sweep_s
             self.clock.advance(min(tick_s, until - self.clock.wall()))
 
     def states(self) -> dict[str, int]:
-        """How many instances are in each state."""
+        """Returns the number of instances in each state."""
         view = self.fleet.view(self.fleet.pool(POOL))
         return {state.value: number for state, number in view.nodes.items()}
 
@@ -224,7 +224,7 @@ async def build(
     seed: int = 0,
     **changes: Any,
 ) -> Parts:
-    """A service with one pool; on a given database and cloud, its next life."""
+    """Builds a service with one pool; a given database and cloud simulate a restart."""
     clock = clock or ManualClock(START)
     cloud = cloud or Cloud(clock, boot_s=20.0, end_s=5.0)
     database = database or memory_database()

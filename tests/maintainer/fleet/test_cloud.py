@@ -1,4 +1,4 @@
-"""The cloud of the tests keeps the port's promises: what is tested on it holds elsewhere."""
+"""The in-memory cloud satisfies the provider interface, so tests on it hold for other providers."""
 
 import time
 
@@ -7,11 +7,11 @@ import pytest
 from astraflow.runtime.clock import SystemClock
 from maintainer.fleet.providers.base import LaunchSpec, Provider, ProviderError, Retry, Unknown
 from tests.fakes.cloud import Cloud, CloudProvider, failing_once
-from tests.suites.provider import ProviderSuite, World
+from tests.suites.provider_suite import ProviderHarness, ProviderSuite
 
 
-class CloudWorld(World):
-    """Machines in memory."""
+class CloudWorld(ProviderHarness):
+    """Provider harness with machines in memory."""
 
     def __init__(self) -> None:
         self.cloud = Cloud(SystemClock(), boot_s=0.02, end_s=0.02)
@@ -36,8 +36,8 @@ class CloudWorld(World):
 
 
 class TestCloud(ProviderSuite):
-    """The suite, in memory."""
+    """Runs the provider suite in memory."""
 
     @pytest.fixture
-    def world(self) -> World:
+    def harness(self) -> ProviderHarness:
         return CloudWorld()

@@ -1,4 +1,4 @@
-"""EC2 keeps the port's promises: boto3 over HTTP, moto's server behind what it lacks, instances that are processes."""
+"""EC2 provider suite: boto3 over HTTP, an extended moto server, and processes as instances."""
 
 import asyncio
 import time
@@ -22,17 +22,27 @@ from maintainer.fleet.providers.base import (
     Provider,
     ProviderError,
     Quota,
-    Retired,
+    RetireResult,
     Retry,
     State,
     Unknown,
 )
 from maintainer.fleet.providers.ec2 import Ec2, Ec2Options
 from maintainer.fleet.providers.ec2_calls import explained
+from tests.fakes.ec2_instances import InstanceRunner, Machine, running_instances
 from tests.fakes.ec2_server import CREDENTIALS, Ec2Server, serving_ec2
-from tests.fakes.instances import InstanceRunner, Machine, running_instances
 from tests.maintainer.fleet.test_local_process import SLEEPER
-from tests.suites.provider import CANARY, GIVE_UP_S, ProviderSuite, World, launch_id, launches, listed, retire, until
+from tests.suites.provider_suite import (
+    CANARY,
+    GIVE_UP_S,
+    ProviderHarness,
+    ProviderSuite,
+    launch_id,
+    launches,
+    listed,
+    retire,
+    until,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -63,8 +73,8 @@ def runner(server: Ec2Server, tmp_path_factory: pytest.TempPathFactory) -> Itera
         yield runner
 
 
-class Ec2World(World):
-    """A cluster of its own on the account that all tests share."""
+class Ec2World(ProviderHarness):
+    """Separate cluster on the account that all tests share."""
 
     def __init__(self, server: Ec2Server, runner: InstanceRunner) -> None:
         self.server = server
@@ -92,7 +102,7 @@ class Ec2World(World):
         return await self.provider(endpoint_url=self.server.failing(*CODES[error]))
 
     async def duplicate(self, launch_id: str) -> bool:
-        """Two processes, neither of which finds the other's, and no client token: moto makes both."""
+        """Launches twice without a client token, as two processes at once would; moto creates both instances."""
         self.server.has_client_tokens = False
         try:
             provider, spec = await self.provider(), self.spec()
@@ -105,10 +115,10 @@ class Ec2World(World):
     def wrong_spec(self) -> LaunchSpec | None:
         return self.spec(type="enormous")
 
-    def spoken(self) -> str:
-        """Everything but the user data itself, which only the instance and the account's keepers can read."""
+    def captured_output(self) -> str:
+        """Returns all output except the user data, which only the instance and account administrators can read."""
         said = [repr(self.server.client(REGION).describe_instances()), repr(self.server.client(REGION).describe_tags())]
-        for machine in tuple(self.runner.machines.values()):  # one may start meanwhile
+        for machine in tuple(self.runner.machines.values()):  # an instance may start during the loop
             said += [machine.log, *machine.command_lines()]
         return "\n".join(said)
 
@@ -118,7 +128,7 @@ class Ec2World(World):
         return [seen["InstanceId"] for page in pages for seen in page["Instances"]]
 
     def machine(self, launch_id: str) -> Machine:
-        """The process behind an instance, once it runs."""
+        """Waits for the process behind an instance and returns it."""
         (instance_id,) = self.ids(launch_id)
         deadline = time.monotonic() + GIVE_UP_S
         while instance_id not in self.runner.machines:
@@ -127,7 +137,7 @@ class Ec2World(World):
         return self.runner.machines[instance_id]
 
     async def end(self) -> None:
-        """Whatever a test left running is ended."""
+        """Terminates all instances that a test left running."""
         self.server.has_client_tokens, self.server.lag_s = True, 0.0
         for region in (REGION, OTHER_REGION):
             ec2 = self.server.client(region)
@@ -141,140 +151,146 @@ class Ec2World(World):
 
 
 @pytest.fixture
-async def world(server: Ec2Server, runner: InstanceRunner, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Ec2World]:
+async def harness(
+    server: Ec2Server, runner: InstanceRunner, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Ec2World]:
     for key, value in CREDENTIALS.items():
         monkeypatch.setenv(key, value)
-    world = Ec2World(server, runner)
+    harness = Ec2World(server, runner)
     try:
-        yield world
+        yield harness
     finally:
-        await world.end()
+        await harness.end()
 
 
 class TestEc2(ProviderSuite):
-    """The suite, on processes that sleep."""
+    """Runs the provider suite with sleeping processes as instances."""
 
 
-async def test_an_instance_runs_its_node_with_the_token_in_a_file_of_its_own(world: Ec2World) -> None:
-    provider, launch = await world.provider(), launch_id()
-    await provider.launch(world.spec(), launch)
-    machine = world.machine(launch)
+async def test_an_instance_runs_its_node_with_the_token_in_a_private_file(harness: Ec2World) -> None:
+    provider, launch = await harness.provider(), launch_id()
+    await provider.launch(harness.spec(), launch)
+    machine = harness.machine(launch)
     secret = machine.directory / "secrets" / "token"
     await _holds(lambda: any("join 127.0.0.1:1" in line for line in machine.command_lines()))
     assert (secret.read_text(), secret.stat().st_mode & 0o777) == (f"{CANARY}\n", 0o600)
-    (line,) = {line for line in machine.command_lines() if "--name" in line and "timeout" not in line}
+    (line,) = {line for line in machine.command_lines() if "--name" in line and not line.split()[0].endswith("timeout")}
     assert f"--name {launch} --pool eu" in line
     assert f"--token-file {secret}" in line
-    await retire(world, provider, launch)
+    await retire(harness, provider, launch)
     await _holds(lambda: not machine.pids())
     assert not secret.exists()
 
 
-async def test_an_instance_whose_node_ends_is_gone(world: Ec2World) -> None:
-    provider = await world.provider(boot={"program": ("/bin/false",), "end": ("true",)})
-    handle = await provider.launch(world.spec(), launch_id())
-    await until(world, provider, handle, lambda seen: seen.state is State.GONE)
+async def test_an_instance_whose_node_ends_is_gone(harness: Ec2World) -> None:
+    provider = await harness.provider(boot={"program": ("/bin/false",), "end": ("true",)})
+    launch = launch_id()
+    handle = await provider.launch(harness.spec(), launch)
+    await until(harness, provider, handle, lambda seen: seen.state is State.GONE)
+    assert await provider.retire(launch) is RetireResult.GONE
 
 
-async def test_a_launch_that_does_not_show_yet_is_not_made_twice(world: Ec2World) -> None:
-    provider, launch = await world.provider(), launch_id()
-    world.server.lag_s = 3600.0
-    first = await provider.launch(world.spec(), launch)
-    assert await (await world.provider()).launch(world.spec(), launch) == first  # EC2 knows the client token
-    with pytest.raises(Retry, match="does not list it yet"):
-        await provider.launch(world.spec(token="another"), launch)
-    world.server.lag_s = 0.0
-    assert await provider.launch(world.spec(token="another"), launch) == first
-    assert await launches(world, provider) == [launch]
+async def test_a_launch_that_is_not_listed_yet_is_not_repeated(harness: Ec2World) -> None:
+    provider, launch = await harness.provider(), launch_id()
+    harness.server.lag_s = 3600.0
+    first = await provider.launch(harness.spec(), launch)
+    assert await (await harness.provider()).launch(harness.spec(), launch) == first  # EC2 recognizes the client token
+    with pytest.raises(Retry, check=lambda problem: problem.code == "provider.not_listed_yet"):
+        await provider.launch(harness.spec(token="another"), launch)
+    harness.server.lag_s = 0.0
+    assert await provider.launch(harness.spec(token="another"), launch) == first
+    assert await launches(harness, provider) == [launch]
 
 
-async def test_a_launch_whose_answer_was_lost_is_found_by_its_tag(world: Ec2World) -> None:
-    deaf, launch = await world.provider(endpoint_url=world.server.losing_answers()), launch_id()
+async def test_a_launch_whose_answer_was_lost_is_found_by_its_tag(harness: Ec2World) -> None:
+    deaf, launch = await harness.provider(endpoint_url=harness.server.losing_answers()), launch_id()
     with pytest.raises(Retry, match="InternalError"):
-        await deaf.launch(world.spec(), launch)
-    world.server.has_client_tokens = False  # nothing but the tag
-    provider = await world.provider()
-    handle = await provider.launch(world.spec(), launch)
-    assert world.ids(launch) == [handle.id.partition("/")[2]]
+        await deaf.launch(harness.spec(), launch)
+    harness.server.has_client_tokens = False  # only the tag identifies the launch
+    provider = await harness.provider()
+    handle = await provider.launch(harness.spec(), launch)
+    assert harness.ids(launch) == [handle.id.partition("/")[2]]
 
 
-async def test_without_client_tokens_two_processes_at_once_make_two_and_one_is_ended(world: Ec2World) -> None:
-    provider, launch = await world.provider(), launch_id()
-    handle = await provider.launch(world.spec(), launch)
-    await world.duplicate(launch)
-    assert len(await listed(world, provider)) == 2
-    found = await provider.launch(world.spec(), launch)
-    assert found.id.partition("/")[2] in world.ids(launch)
-    assert await (await world.provider()).launch(world.spec(), launch) == found  # whoever asks
-    await retire(world, provider, launch, keep=handle)
-    (left,) = await listed(world, provider)
+async def test_without_client_tokens_one_of_two_concurrent_instances_is_terminated(harness: Ec2World) -> None:
+    provider, launch = await harness.provider(), launch_id()
+    handle = await provider.launch(harness.spec(), launch)
+    await harness.duplicate(launch)
+    assert len(await listed(harness, provider)) == 2
+    found = await provider.launch(harness.spec(), launch)
+    assert found.id.partition("/")[2] in harness.ids(launch)
+    assert await (await harness.provider()).launch(harness.spec(), launch) == found  # same result from another process
+    await retire(harness, provider, launch, keep=handle)
+    (left,) = await listed(harness, provider)
     assert left.handle == handle
 
 
-async def test_what_stands_in_another_region_is_listed_and_retired_too(world: Ec2World) -> None:
-    provider, launch = await world.provider(regions=(REGION, OTHER_REGION)), launch_id()
-    handle = await provider.launch(world.spec(region=OTHER_REGION), launch)
+async def test_instances_of_other_regions_are_listed_and_retired_too(harness: Ec2World) -> None:
+    provider, launch = await harness.provider(regions=(REGION, OTHER_REGION)), launch_id()
+    handle = await provider.launch(harness.spec(region=OTHER_REGION), launch)
     assert handle.id.startswith(f"{OTHER_REGION}/i-")
-    (seen,) = await listed(world, provider)
+    (seen,) = await listed(harness, provider)
     assert (seen.handle, seen.region) == (handle, OTHER_REGION)
-    assert await provider.launch(world.spec(region=OTHER_REGION), launch) == handle
-    await retire(world, provider, launch)
-    assert await launches(world, provider, wait_for=0) == []
+    assert await provider.launch(harness.spec(region=OTHER_REGION), launch) == handle
+    await retire(harness, provider, launch)
+    assert await launches(harness, provider, wait_for=0) == []
 
 
-async def test_a_zone_is_a_place_and_a_region_that_is_not_configured_is_none(world: Ec2World) -> None:
-    provider, launch = await world.provider(), launch_id()
-    instance = await provider.describe(await provider.launch(world.spec(region=f"{REGION}b"), launch))
+async def test_a_zone_is_accepted_and_an_unconfigured_region_is_refused(harness: Ec2World) -> None:
+    provider, launch = await harness.provider(), launch_id()
+    instance = await provider.describe(await provider.launch(harness.spec(region=f"{REGION}b"), launch))
     assert instance.region == f"{REGION}b"
-    wanted: Any = world.ids(launch)
-    (group,) = world.server.client(REGION).describe_instances(InstanceIds=wanted)["Reservations"]
+    wanted: Any = harness.ids(launch)
+    (group,) = harness.server.client(REGION).describe_instances(InstanceIds=wanted)["Reservations"]
     assert group["Instances"][0]["Placement"]["AvailabilityZone"] == f"{REGION}b"
     for wrong in ("eu-central-1", "nowhere"):
         with pytest.raises(Invalid, match="regions"):
-            await provider.launch(world.spec(region=wrong), launch_id())
+            await provider.launch(harness.spec(region=wrong), launch_id())
 
 
-async def test_a_launch_template_says_the_rest(world: Ec2World) -> None:
+async def test_a_launch_template_supplies_the_remaining_options(harness: Ec2World) -> None:
     data: Any = {"ImageId": IMAGE, "InstanceType": "m5.xlarge"}
-    name = f"{world.cluster}-template"
-    made = world.server.client(REGION).create_launch_template(LaunchTemplateName=name, LaunchTemplateData=data)
+    name = f"{harness.cluster}-template"
+    made = harness.server.client(REGION).create_launch_template(LaunchTemplateName=name, LaunchTemplateData=data)
     for template in (name, made["LaunchTemplate"]["LaunchTemplateId"]):
-        provider, launch = await world.provider(machine={"launch_template": template}), launch_id()
-        instance = await provider.describe(await provider.launch(world.spec(type="m5.large"), launch))
+        provider, launch = await harness.provider(machine={"launch_template": template}), launch_id()
+        instance = await provider.describe(await provider.launch(harness.spec(type="m5.large"), launch))
         assert instance.type == "m5.large"
 
 
-async def test_a_pools_options_go_before_the_providers(world: Ec2World) -> None:
-    provider, launch = await world.provider(), launch_id()
-    await provider.launch(world.spec(options={"image_id": "ami-760aaa0f"}), launch)
-    (group,) = world.server.client(REGION).describe_instances(InstanceIds=world.ids(launch))["Reservations"]
+async def test_a_pools_options_override_the_providers(harness: Ec2World) -> None:
+    provider, launch = await harness.provider(), launch_id()
+    await provider.launch(harness.spec(options={"image_id": "ami-760aaa0f"}), launch)
+    (group,) = harness.server.client(REGION).describe_instances(InstanceIds=harness.ids(launch))["Reservations"]
     assert group["Instances"][0]["ImageId"] == "ami-760aaa0f"
-    with pytest.raises(Invalid, match="image_id"):
-        await provider.launch(world.spec(options={"image": "x"}), launch_id())
-    with pytest.raises(Invalid, match="image_id or a launch_template"):
-        await (await world.provider(machine={})).launch(world.spec(), launch_id())
+    with pytest.raises(
+        Invalid, match="image_id", check=lambda problem: problem.code == "provider.invalid_pool_options"
+    ):
+        await provider.launch(harness.spec(options={"image": "x"}), launch_id())
+    with pytest.raises(Invalid, check=lambda problem: problem.code == "provider.no_image"):
+        await (await harness.provider(machine={})).launch(harness.spec(), launch_id())
 
 
-async def test_a_spot_instance_hears_of_its_end_two_minutes_before(world: Ec2World) -> None:
-    provider, launch = await world.provider(), launch_id()
-    handle = await provider.launch(world.spec(is_spot=True), launch)
+async def test_a_spot_instance_gets_a_notice_two_minutes_before_its_end(harness: Ec2World) -> None:
+    provider, launch = await harness.provider(), launch_id()
+    handle = await provider.launch(harness.spec(is_spot=True), launch)
     assert (await provider.describe(handle)).is_spot
-    machine = world.machine(launch)
+    machine = harness.machine(launch)
     script = (machine.directory / "user-data").read_text()
     assert f"{machine.metadata.url}/latest/meta-data/spot/instance-action" in script
-    world.runner.interrupt(world.ids(launch)[0], in_s=0.5)
-    await until(world, provider, handle, lambda seen: seen.state is State.GONE)
+    harness.runner.interrupt(harness.ids(launch)[0], in_s=0.5)
+    await until(harness, provider, handle, lambda seen: seen.state is State.GONE)
     await _holds(lambda: not machine.pids())
 
 
-async def test_only_spot_instances_look_for_a_notice(world: Ec2World) -> None:
-    provider, launch = await world.provider(), launch_id()
-    await provider.launch(world.spec(), launch)
-    assert "--preemption" not in (world.machine(launch).directory / "user-data").read_text()
+async def test_only_spot_instances_look_for_a_notice(harness: Ec2World) -> None:
+    provider, launch = await harness.provider(), launch_id()
+    await provider.launch(harness.spec(), launch)
+    assert "--preemption" not in (harness.machine(launch).directory / "user-data").read_text()
 
 
-async def test_an_instance_is_launched_with_care(world: Ec2World) -> None:
-    request = (await world.provider())._request(world.spec(is_spot=True), "01X")
+async def test_an_instance_is_launched_with_hardened_settings(harness: Ec2World) -> None:
+    request = (await harness.provider())._request(harness.spec(is_spot=True), "01X")
     assert request["MetadataOptions"]["HttpTokens"] == "required"
     assert request["InstanceInitiatedShutdownBehavior"] == "terminate"
     assert request["InstanceMarketOptions"]["SpotOptions"]["InstanceInterruptionBehavior"] == "terminate"
@@ -282,67 +298,71 @@ async def test_an_instance_is_launched_with_care(world: Ec2World) -> None:
     assert CANARY not in repr({key: value for key, value in request.items() if key != "UserData"})
 
 
-async def test_a_list_has_as_many_pages_as_it_needs(world: Ec2World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_list_reads_all_pages(harness: Ec2World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("maintainer.fleet.providers.ec2._PAGE", 5)
-    provider, wanted = await world.provider(), sorted(launch_id() for _ in range(12))
-    await asyncio.gather(*(provider.launch(world.spec(), launch) for launch in wanted))
-    before = len(world.server.calls)
-    assert sorted(seen.handle.launch_id for seen in await provider.list(world.cluster)) == wanted
-    assert world.server.calls[before:].count("DescribeInstances") >= 3
+    provider, wanted = await harness.provider(), sorted(launch_id() for _ in range(12))
+    await asyncio.gather(*(provider.launch(harness.spec(), launch) for launch in wanted))
+    before = len(harness.server.calls)
+    assert sorted(seen.handle.launch_id for seen in await provider.list(harness.cluster)) == wanted
+    assert harness.server.calls[before:].count("DescribeInstances") >= 3
 
 
-async def test_spot_prices_are_asked_for_once_in_five_minutes(world: Ec2World) -> None:
-    provider = await world.provider()
-    before = world.server.calls.count("DescribeSpotPriceHistory")
-    quotes = [await provider.quote(world.spec(is_spot=True)) for _ in range(3)]
+async def test_spot_prices_are_requested_once_in_five_minutes(harness: Ec2World) -> None:
+    provider = await harness.provider()
+    before = harness.server.calls.count("DescribeSpotPriceHistory")
+    quotes = [await provider.quote(harness.spec(is_spot=True)) for _ in range(3)]
     assert quotes[0] == quotes[1] == quotes[2]
     assert quotes[0].usd_per_hour <= 1.0
     assert "spot price" in quotes[0].source
-    assert world.server.calls.count("DescribeSpotPriceHistory") == before + 1
+    assert harness.server.calls.count("DescribeSpotPriceHistory") == before + 1
 
 
-async def test_a_rehearsal_asks_and_starts_nothing(world: Ec2World) -> None:
-    provider = await world.provider()
-    assert await provider.rehearse(world.spec()) == f"EC2 in {REGION} would start a t3.micro"
-    assert await provider.list(world.cluster) == ()
+async def test_a_preflight_check_starts_nothing(harness: Ec2World) -> None:
+    provider = await harness.provider()
+    answer = await provider.preflight(harness.spec())
+    assert REGION in answer
+    assert "t3.micro" in answer
+    assert await provider.list(harness.cluster) == ()
     for error in (Auth, Quota):
-        failing = await world.failing(error)
+        failing = await harness.failing(error)
         assert isinstance(failing, Ec2)
         with pytest.raises(error):
-            await failing.rehearse(world.spec())
+            await failing.preflight(harness.spec())
 
 
-async def test_a_boot_script_that_is_too_long_is_refused(world: Ec2World) -> None:
-    provider = await world.provider(boot={"program": ("/bin/true", "x" * 16_384)})
+async def test_a_boot_script_that_is_too_long_is_refused(harness: Ec2World) -> None:
+    provider = await harness.provider(boot={"program": ("/bin/true", "x" * 16_384)})
     with pytest.raises(Invalid, match="16384"):
-        await provider.launch(world.spec(), launch_id())
-    assert await provider.list(world.cluster) == ()
+        await provider.launch(harness.spec(), launch_id())
+    assert await provider.list(harness.cluster) == ()
 
 
-async def test_without_an_ec2_or_credentials_it_says_so(world: Ec2World, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(Retry, match="does not answer"):
-        await (await world.provider(endpoint_url="http://127.0.0.1:1")).list(world.cluster)
+async def test_a_missing_endpoint_or_missing_credentials_are_reported(
+    harness: Ec2World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(Retry, match="no answer"):
+        await (await harness.provider(endpoint_url="http://127.0.0.1:1")).list(harness.cluster)
     for key in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(key)
     with pytest.raises(Auth, match="credentials"):
-        await (await world.provider()).list(world.cluster)
+        await (await harness.provider()).list(harness.cluster)
     with pytest.raises(Auth, match="nobody"):
-        await (await world.provider(profile="nobody")).list(world.cluster)
+        await (await harness.provider(profile="nobody")).list(harness.cluster)
 
 
-async def test_calls_leave_no_more_threads_than_allowed(world: Ec2World) -> None:
-    provider = await world.provider(calls_at_once=2)
-    await asyncio.gather(*(provider.list(world.cluster) for _ in range(12)))
+async def test_calls_use_no_more_threads_than_allowed(harness: Ec2World) -> None:
+    provider = await harness.provider(calls_at_once=2)
+    await asyncio.gather(*(provider.list(harness.cluster) for _ in range(12)))
     assert len(provider._calls._threads._threads) <= 2
 
 
-async def test_cancelled_calls_end_at_once_and_are_found_later(world: Ec2World) -> None:
-    provider, launch = await world.provider(), launch_id()
+async def test_cancelled_calls_end_at_once_and_their_instances_are_found_later(harness: Ec2World) -> None:
+    provider, launch = await harness.provider(), launch_id()
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0):
-            await provider.launch(world.spec(), launch)
-    assert (await provider.launch(world.spec(), launch)).launch_id == launch
-    assert await launches(world, provider) == [launch]
+            await provider.launch(harness.spec(), launch)
+    assert (await provider.launch(harness.spec(), launch)).launch_id == launch
+    assert await launches(harness, provider) == [launch]
 
 
 @pytest.mark.parametrize(
@@ -365,19 +385,19 @@ async def test_cancelled_calls_end_at_once_and_are_found_later(world: Ec2World) 
         ("Odd", 500, Unknown),
     ],
 )
-def test_what_ec2_says_is_one_of_six(code: str, status: int, error: type[ProviderError]) -> None:
+def test_each_error_of_ec2_has_a_provider_error(code: str, status: int, error: type[ProviderError]) -> None:
     said: Any = {"Error": {"Code": code, "Message": "no"}, "ResponseMetadata": {"HTTPStatusCode": status}}
     found = explained(ClientError(said, "RunInstances"), REGION)
     assert type(found) is error
     assert code in str(found)
 
 
-def test_what_never_reached_ec2_is_one_of_six() -> None:
+def test_each_failure_before_ec2_has_a_provider_error() -> None:
     assert type(explained(NoCredentialsError(), REGION)) is Auth
     assert type(explained(ReadTimeoutError(endpoint_url="x"), REGION)) is Retry
 
 
-def test_a_wrong_configuration_is_refused_with_what_would_work() -> None:
+def test_an_invalid_configuration_is_refused_with_valid_values() -> None:
     good: dict[str, Any] = {
         "kind": "ec2",
         "regions": [REGION],
@@ -399,28 +419,28 @@ def test_a_wrong_configuration_is_refused_with_what_would_work() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["", "a*", "a?", "a b", "x" * 65])
-async def test_an_id_that_is_no_name_is_refused(world: Ec2World, wrong: str) -> None:
-    provider = await world.provider()
-    with pytest.raises(Invalid, match="no launch id"):
-        await provider.launch(world.spec(), wrong)
-    with pytest.raises(Invalid, match="no launch id"):
+async def test_an_invalid_launch_id_is_refused(harness: Ec2World, wrong: str) -> None:
+    provider = await harness.provider()
+    with pytest.raises(Invalid, check=lambda problem: problem.code == "provider.invalid_launch_id"):
+        await provider.launch(harness.spec(), wrong)
+    with pytest.raises(Invalid, check=lambda problem: problem.code == "provider.invalid_launch_id"):
         await provider.retire(wrong)
 
 
-async def test_a_machine_that_was_stopped_by_hand_is_on_its_way_out(world: Ec2World) -> None:
-    provider, launch = await world.provider(), launch_id()
-    handle = await provider.launch(world.spec(), launch)
-    world.machine(launch)
-    world.server.client(REGION).stop_instances(InstanceIds=world.ids(launch))
-    assert (await provider.describe(handle)).state is State.GOING
-    assert await provider.retire(launch) in (Retired.GOING, Retired.GONE)
+async def test_a_manually_stopped_instance_is_terminating(harness: Ec2World) -> None:
+    provider, launch = await harness.provider(), launch_id()
+    handle = await provider.launch(harness.spec(), launch)
+    harness.machine(launch)
+    harness.server.client(REGION).stop_instances(InstanceIds=harness.ids(launch))
+    assert (await provider.describe(handle)).state is State.TERMINATING
+    assert await provider.retire(launch) in (RetireResult.TERMINATING, RetireResult.GONE)
 
 
-async def test_tags_of_others_are_no_tags(world: Ec2World) -> None:
-    provider, spec = await world.provider(), world.spec()
+async def test_incomplete_tags_are_no_tags(harness: Ec2World) -> None:
+    provider, spec = await harness.provider(), harness.spec()
     handle = await provider.launch(replace(spec, tags=replace(spec.tags, pool="p" * 64)), launch_id())
     key: Any = [{"Key": "astraflow:run"}]
-    world.server.client(REGION).delete_tags(Resources=[handle.id.partition("/")[2]], Tags=key)
+    harness.server.client(REGION).delete_tags(Resources=[handle.id.partition("/")[2]], Tags=key)
     assert (await provider.describe(handle)).tags is None
 
 

@@ -1,13 +1,14 @@
-"""Pools that are to follow the rule do, inside their bounds, and others do not."""
+"""Pools in automatic modes follow the rule within their bounds; other pools do not."""
 
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from astraflow.contract.advice import Mode, PoolAdvice, Reason
 from astraflow.contract.ids import NodeId
-from maintainer.fleet.observation import Advice, reported_advice
+from astraflow.contract.recommendations import Mode, PoolRecommendation, Reason
+from maintainer.fleet.follower import REPLACEMENT_REASON
+from maintainer.fleet.observation import TargetRecommendation, reported_recommendations
 from tests import make
 from tests.maintainer.fleet.parts import ALICE, POOL, Parts, build, spec
 
@@ -15,14 +16,14 @@ pytestmark = pytest.mark.anyio
 
 
 def advise(parts: Parts, target: int, *victims: str) -> None:
-    parts.targets[POOL] = Advice(target=target, reason="the trainer waits", victims=victims)
+    parts.targets[POOL] = TargetRecommendation(target=target, reason="the trainer waits", victims=victims)
 
 
 async def kinds(parts: Parts) -> list[str]:
     return [entry.kind for entry in (await parts.ledger.decisions(pool="", before=None, limit=100))[0]]
 
 
-async def test_a_pool_that_is_on_follows_up_and_down(tmp_path: Path) -> None:
+async def test_an_automatic_pool_follows_the_target_up_and_down(tmp_path: Path) -> None:
     parts = await build(tmp_path)
     advise(parts, 5)
     await parts.pass_time(60.0)
@@ -33,8 +34,8 @@ async def test_a_pool_that_is_on_follows_up_and_down(tmp_path: Path) -> None:
     assert await kinds(parts) == ["apply", "apply"]
 
 
-def test_advice_is_read_from_the_report_and_what_the_rule_does_not_know_is_left_out() -> None:
-    said = PoolAdvice(
+def test_recommendations_are_read_from_the_report_without_unmeasured_ones() -> None:
+    said = PoolRecommendation(
         pool=POOL,
         at=1.0,
         mode=Mode.ADVISE,
@@ -48,14 +49,16 @@ def test_advice_is_read_from_the_report_and_what_the_rule_does_not_know_is_left_
         sentence="There is more than is needed.",
         victims=(NodeId("01AB.7"),),
     )
-    known = replace(make.report(), advice=(said,))
-    assert reported_advice(known) == {POOL: Advice(target=2, reason="There is more than is needed.", victims=("01AB",))}
+    known = replace(make.report(), recommendations=(said,))
+    assert reported_recommendations(known) == {
+        POOL: TargetRecommendation(target=2, reason=said.sentence, victims=("01AB",))
+    }
     for reason in (Reason.UNMEASURED, Reason.SWITCHED_OFF):
-        assert reported_advice(replace(known, advice=(replace(said, reasons=(reason,)),))) == {}
-    assert reported_advice(make.report()) == {}
+        assert reported_recommendations(replace(known, recommendations=(replace(said, reasons=(reason,)),))) == {}
+    assert reported_recommendations(make.report()) == {}
 
 
-async def test_the_rules_victims_go_first(tmp_path: Path) -> None:
+async def test_the_rules_victims_are_drained_first(tmp_path: Path) -> None:
     parts = await build(tmp_path)
     advise(parts, 3)
     await parts.pass_time(60.0)
@@ -75,7 +78,7 @@ async def test_an_up_only_pool_never_shrinks_by_itself(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", [Mode.OFF, Mode.ADVISE])
-async def test_others_do_not_follow_and_show_the_advice(tmp_path: Path, mode: Mode) -> None:
+async def test_pools_in_other_modes_show_the_recommendation_and_do_not_follow_it(tmp_path: Path, mode: Mode) -> None:
     parts = await build(tmp_path, pool=spec(mode=mode))
     advise(parts, 5)
     await parts.pass_time(60.0)
@@ -83,7 +86,7 @@ async def test_others_do_not_follow_and_show_the_advice(tmp_path: Path, mode: Mo
     assert parts.fleet.view(parts.fleet.pool(POOL)).rule_target == 5
 
 
-async def test_targets_are_cut_to_the_bounds(tmp_path: Path) -> None:
+async def test_targets_are_limited_to_the_bounds(tmp_path: Path) -> None:
     parts = await build(tmp_path, pool=spec(min_nodes=2, max_nodes=4))
     advise(parts, 40)
     await parts.pass_time(60.0)
@@ -93,7 +96,7 @@ async def test_targets_are_cut_to_the_bounds(tmp_path: Path) -> None:
     assert parts.states() == {"ready": 2}
 
 
-async def test_targets_are_cut_to_what_the_pool_may_cost(tmp_path: Path) -> None:
+async def test_targets_are_limited_to_the_pools_budget(tmp_path: Path) -> None:
     parts = await build(tmp_path, pool=spec(usd_per_hour_max=3.5))
     advise(parts, 10)
     await parts.pass_time(120.0)
@@ -101,7 +104,7 @@ async def test_targets_are_cut_to_what_the_pool_may_cost(tmp_path: Path) -> None
     assert await kinds(parts) == ["apply"]
 
 
-async def test_lost_nodes_come_back_also_without_advice(tmp_path: Path) -> None:
+async def test_lost_nodes_are_replaced_without_a_recommendation(tmp_path: Path) -> None:
     parts = await build(tmp_path)
     await parts.want(4)
     await parts.pass_time(60.0)
@@ -111,7 +114,7 @@ async def test_lost_nodes_come_back_also_without_advice(tmp_path: Path) -> None:
     assert parts.states() == {"ready": 4}
 
 
-async def test_what_is_lost_under_an_unmoved_target_is_told_apart_from_what_the_rule_wants_more(tmp_path: Path) -> None:
+async def test_replacements_and_growth_have_different_reasons(tmp_path: Path) -> None:
     parts = await build(tmp_path)
     advise(parts, 4)
     await parts.pass_time(60.0)
@@ -120,10 +123,10 @@ async def test_what_is_lost_under_an_unmoved_target_is_told_apart_from_what_the_
     assert parts.states() == {"ready": 4}
     entries, _ = await parts.ledger.decisions(pool="", before=None, limit=100)
     reasons = [entry.reason for entry in entries if entry.kind == "apply"]
-    assert reasons == ["it brings back what was lost", "the trainer waits"]
+    assert reasons == [REPLACEMENT_REASON, parts.targets[POOL].reason]
 
 
-async def test_old_advice_is_no_advice(tmp_path: Path) -> None:
+async def test_an_old_recommendation_is_not_followed(tmp_path: Path) -> None:
     parts = await build(tmp_path)
     advise(parts, 4)
     await parts.pass_time(60.0)
@@ -133,20 +136,20 @@ async def test_old_advice_is_no_advice(tmp_path: Path) -> None:
     assert parts.states() == {"ready": 4}
 
 
-async def test_what_the_guard_refuses_is_in_the_journal_once(tmp_path: Path) -> None:
+async def test_a_refusal_by_the_guard_is_in_the_audit_log_once(tmp_path: Path) -> None:
     parts = await build(tmp_path)
     advise(parts, 3)
     await parts.pass_time(60.0)
-    await parts.desk.hold(POOL, minutes=15, actor=ALICE, key="h", reason="a test")
+    await parts.fleet_manager.set_override(POOL, minutes=15, actor=ALICE, key="h", reason="a test")
     advise(parts, 2)
     await parts.pass_time(600.0)
-    assert await kinds(parts) == ["refuse", "hold", "apply"]
+    assert await kinds(parts) == ["refuse", "override", "apply"]
     assert parts.states() == {"ready": 3}
     await parts.pass_time(600.0, tick_s=30.0)
     assert parts.states() == {"ready": 2}
 
 
-async def test_a_pool_is_brought_to_its_smallest_size(tmp_path: Path) -> None:
+async def test_a_pool_below_its_minimum_grows_to_it(tmp_path: Path) -> None:
     parts = await build(tmp_path, pool=spec(min_nodes=2))
     await parts.pass_time(60.0)
     assert parts.states() == {"ready": 2}

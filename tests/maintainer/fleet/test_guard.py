@@ -1,4 +1,4 @@
-"""The guard's promises hold for whatever is proposed, by whomever."""
+"""The guard's guarantees hold for every proposal and every actor."""
 
 from dataclasses import replace
 from typing import Any
@@ -6,27 +6,27 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astraflow.contract.advice import Mode
 from astraflow.contract.fleet import Actor, Instance, InstanceState, KillScope, LaunchId, PoolSpec, Role, Verdict
 from astraflow.contract.ids import PoolId
-from maintainer.fleet.consent import may_approve
+from astraflow.contract.recommendations import Mode
+from maintainer.fleet.approval import may_approve
 from maintainer.fleet.guard import (
-    FOLLOWING,
-    LONGEST_HOLD_S,
-    PEOPLE,
+    AUTOMATIC_MODES,
+    HUMAN_ROLES,
+    MAX_OVERRIDE_S,
     Limits,
-    Proposal,
+    ProposedChange,
     Rejection,
     Situation,
-    beyond_rule,
-    hold_s,
     judge,
+    nodes_beyond_rule,
+    override_s,
     verdict,
 )
-from maintainer.fleet.lifecycle import COUNTED
+from maintainer.fleet.lifecycle import COUNTED_STATES
 
 NOW = 10_000.0
-ALIVE = [state for state in InstanceState if state is not InstanceState.GONE]
+LIVE_STATES = [state for state in InstanceState if state is not InstanceState.GONE]
 
 
 def instance(ordinal: int, state: InstanceState = InstanceState.READY, usd: float = 1.0) -> Instance:
@@ -54,7 +54,7 @@ def situation(nodes: int = 8, **changes: Any) -> Situation:
         report_age_s=1.0,
         changed_at=(),
         cool_down_s=60.0,
-        hold_until=None,
+        override_until_at=None,
         breaker_until=None,
         kill=KillScope.NONE,
         usd_per_hour=float(len(instances)),
@@ -65,11 +65,11 @@ def situation(nodes: int = 8, **changes: Any) -> Situation:
     return replace(calm, **changes)
 
 
-def proposal(seen: Situation, target: int, *, role: Role = Role.AGENT, **changes: Any) -> Proposal:
-    counted = [one for one in seen.instances if one.state in COUNTED]
+def proposal(seen: Situation, target: int, *, role: Role = Role.AGENT, **changes: Any) -> ProposedChange:
+    counted = [instance for instance in seen.instances if instance.state in COUNTED_STATES]
     launches = max(0, target - len(counted))
     victims = tuple(counted[: max(0, len(counted) - target)])
-    plain = Proposal(
+    plain = ProposedChange(
         actor=Actor(name="x", role=role),
         target=target,
         launches=launches,
@@ -79,17 +79,17 @@ def proposal(seen: Situation, target: int, *, role: Role = Role.AGENT, **changes
     return replace(plain, **changes)
 
 
-def codes(seen: Situation, wanted: Proposal, limits: Limits | None = None) -> set[str]:
+def codes(seen: Situation, wanted: ProposedChange, limits: Limits | None = None) -> set[str]:
     return {finding.code for finding in judge(seen, wanted, limits or Limits())}
 
 
-def said(seen: Situation, wanted: Proposal, limits: Limits | None = None) -> Verdict:
+def said(seen: Situation, wanted: ProposedChange, limits: Limits | None = None) -> Verdict:
     return verdict(judge(seen, wanted, limits or Limits()))
 
 
 situations = st.builds(
     situation,
-    instances=st.lists(st.sampled_from(ALIVE), max_size=12).map(
+    instances=st.lists(st.sampled_from(LIVE_STATES), max_size=12).map(
         lambda states: tuple(instance(ordinal, state) for ordinal, state in enumerate(states))
     ),
     spec=st.builds(
@@ -105,7 +105,7 @@ situations = st.builds(
     rule_target=st.none() | st.integers(0, 20),
     report_age_s=st.none() | st.floats(0, 1000),
     changed_at=st.lists(st.floats(NOW - 7200, NOW), max_size=6).map(lambda at: tuple(sorted(at))),
-    hold_until=st.none() | st.floats(NOW - 100, NOW + 100),
+    override_until_at=st.none() | st.floats(NOW - 100, NOW + 100),
     breaker_until=st.none() | st.floats(NOW - 100, NOW + 100),
     kill=st.sampled_from(KillScope),
     usd_today=st.floats(0, 100),
@@ -115,7 +115,7 @@ roles = st.sampled_from(Role)
 
 
 @given(situations, wanted_sizes, roles)
-def test_what_is_allowed_is_inside_every_bound(seen: Situation, target: int, role: Role) -> None:
+def test_an_allowed_plan_is_inside_every_bound(seen: Situation, target: int, role: Role) -> None:
     wanted = proposal(seen, target, role=role)
     if said(seen, wanted) is Verdict.REFUSED:
         return
@@ -128,7 +128,7 @@ def test_what_is_allowed_is_inside_every_bound(seen: Situation, target: int, rol
 
 
 @given(situations, wanted_sizes, roles)
-def test_the_last_node_that_works_is_never_taken(seen: Situation, target: int, role: Role) -> None:
+def test_the_last_ready_node_is_never_removed(seen: Situation, target: int, role: Role) -> None:
     ready = {one.id for one in seen.instances if one.state is InstanceState.READY}
     wanted = proposal(seen, target, role=role)
     if ready and said(seen, wanted) is not Verdict.REFUSED:
@@ -136,7 +136,7 @@ def test_the_last_node_that_works_is_never_taken(seen: Situation, target: int, r
 
 
 @given(situations, wanted_sizes)
-def test_agents_and_the_rule_do_alone_only_what_the_mode_allows(seen: Situation, target: int) -> None:
+def test_agents_and_the_rule_are_limited_by_the_mode(seen: Situation, target: int) -> None:
     for role in (Role.AGENT, Role.RULE):
         wanted = proposal(seen, target, role=role)
         if said(seen, wanted) is Verdict.ALLOWED:
@@ -145,7 +145,7 @@ def test_agents_and_the_rule_do_alone_only_what_the_mode_allows(seen: Situation,
 
 
 @given(situations, wanted_sizes)
-def test_without_a_fresh_report_nobody_but_people_takes_nodes_away(seen: Situation, target: int) -> None:
+def test_without_a_fresh_report_only_people_remove_nodes(seen: Situation, target: int) -> None:
     stale = replace(seen, report_age_s=None)
     for role in (Role.AGENT, Role.RULE):
         wanted = proposal(stale, target, role=role)
@@ -153,51 +153,51 @@ def test_without_a_fresh_report_nobody_but_people_takes_nodes_away(seen: Situati
 
 
 @given(situations, wanted_sizes, roles)
-def test_it_says_the_same_every_time(seen: Situation, target: int, role: Role) -> None:
+def test_verdicts_are_deterministic(seen: Situation, target: int, role: Role) -> None:
     wanted = proposal(seen, target, role=role)
     assert judge(seen, wanted, Limits()) == judge(seen, wanted, Limits())
 
 
 @given(situations, wanted_sizes)
-def test_an_agent_alone_stays_in_the_envelope(seen: Situation, target: int) -> None:
+def test_an_agent_without_approval_stays_in_the_envelope(seen: Situation, target: int) -> None:
     wanted = proposal(seen, target)
     if said(seen, wanted) is Verdict.ALLOWED and not (target <= seen.target and wanted.launches):
         rule = seen.rule_target if seen.rule_target is not None else seen.size
         assert abs(target - rule) <= max(2, 0.25 * rule)
 
 
-def test_inside_the_envelope_an_agent_is_free() -> None:
+def test_inside_the_envelope_an_agent_needs_no_approval() -> None:
     assert said(situation(8), proposal(situation(8), 10)) is Verdict.ALLOWED
     larger = situation(12, rule_target=10)
     assert said(larger, proposal(larger, 10)) is Verdict.ALLOWED
     assert said(situation(8), proposal(situation(8), 6, is_named=True)) is Verdict.ALLOWED
 
 
-def test_beyond_the_envelope_a_person_approves() -> None:
+def test_outside_the_envelope_a_person_approves() -> None:
     assert codes(situation(8), proposal(situation(8), 11)) == {"envelope"}
     assert said(situation(8), proposal(situation(8), 11)) is Verdict.NEEDS_APPROVAL
 
 
-def test_the_envelope_is_about_the_rules_target_and_not_about_what_there_is() -> None:
+def test_the_envelope_is_relative_to_the_rules_target() -> None:
     seen = situation(8, rule_target=12)
     assert said(seen, proposal(seen, 14)) is Verdict.ALLOWED
     assert codes(seen, proposal(seen, 8, role=Role.AGENT)) == {"envelope"}
 
 
-def test_a_fifth_change_within_an_hour_waits() -> None:
+def test_a_fifth_change_within_an_hour_needs_approval() -> None:
     seen = situation(8, changed_at=(NOW - 3500, NOW - 2000, NOW - 1000, NOW - 500))
     assert codes(seen, proposal(seen, 9)) == {"rate"}
     later = replace(seen, now=NOW + 101)
     assert said(later, proposal(later, 9)) is Verdict.ALLOWED
 
 
-def test_changes_wait_for_the_one_before_to_take_effect() -> None:
+def test_a_change_waits_until_the_previous_one_takes_effect() -> None:
     seen = situation(8, changed_at=(NOW - 30,))
     assert codes(seen, proposal(seen, 9)) == {"cool_down"}
     assert said(seen, proposal(seen, 9, role=Role.OPERATOR)) is Verdict.NEEDS_APPROVAL
 
 
-def test_the_rule_keeps_its_own_pace() -> None:
+def test_the_rule_has_no_rate_limit_and_no_cool_down() -> None:
     seen = situation(changed_at=(NOW - 4, NOW - 3, NOW - 2, NOW - 1))
     assert codes(seen, proposal(seen, 9)) == {"rate", "cool_down"}
     assert codes(seen, proposal(seen, 9, role=Role.RULE)) == set()
@@ -215,13 +215,13 @@ def test_the_kill_switch_for_agents_stops_agents_only() -> None:
     assert said(seen, proposal(seen, 9, role=Role.OPERATOR)) is Verdict.ALLOWED
 
 
-def test_a_hold_stops_downs_only() -> None:
-    seen = situation(8, hold_until=NOW + 60)
-    assert codes(seen, proposal(seen, 7, is_named=True)) == {"hold"}
+def test_an_override_stops_removals_only() -> None:
+    seen = situation(8, override_until_at=NOW + 60)
+    assert codes(seen, proposal(seen, 7, is_named=True)) == {"override"}
     assert said(seen, proposal(seen, 9)) is Verdict.ALLOWED
 
 
-def test_budgets_of_pool_and_fleet_stop_ups_and_never_downs() -> None:
+def test_budgets_stop_launches_and_never_removals() -> None:
     spec = replace(situation().spec, usd_per_hour_max=8.5)
     seen = situation(8, spec=spec)
     assert codes(seen, proposal(seen, 9)) == {"usd_per_hour"}
@@ -231,23 +231,23 @@ def test_budgets_of_pool_and_fleet_stop_ups_and_never_downs() -> None:
     assert codes(day, proposal(day, 9), Limits(usd_per_hour_max=8.0)) == {"fleet_usd_per_hour"}
 
 
-def test_only_admins_end_nodes_without_a_drain() -> None:
+def test_only_admins_terminate_nodes_without_a_drain() -> None:
     seen = situation(8)
     assert codes(seen, proposal(seen, 7, role=Role.OPERATOR, is_kill=True)) == {"kill"}
     assert said(seen, proposal(seen, 7, role=Role.ADMIN, is_kill=True)) is Verdict.ALLOWED
 
 
-def test_strangers_are_out_of_scope() -> None:
+def test_instances_outside_the_pool_are_out_of_scope() -> None:
     seen = situation(4)
     assert codes(seen, proposal(seen, 3, victims=(instance(99),), is_named=True)) == {"scope"}
 
 
-def test_a_pool_beyond_its_bounds_may_come_back_inside() -> None:
+def test_a_pool_outside_its_bounds_may_return_inside() -> None:
     seen = situation(24, rule_target=20)
     assert said(seen, proposal(seen, 21, role=Role.OPERATOR)) is not Verdict.REFUSED
 
 
-def test_who_may_approve() -> None:
+def test_admins_approve_every_plan_and_operators_those_of_agents_and_the_rule() -> None:
     agent, rule, otto, otto2, admin = (
         Actor(name=name, role=role)
         for name, role in zip("abcde", (Role.AGENT, Role.RULE, Role.OPERATOR, Role.OPERATOR, Role.ADMIN), strict=True)
@@ -266,45 +266,45 @@ def test_who_may_approve() -> None:
 
 
 @given(situations, wanted_sizes, roles, st.floats(0, 7200))
-def test_what_the_rule_would_take_away_again_is_held_and_nothing_else(
+def test_only_nodes_above_the_rules_target_set_an_override(
     seen: Situation, target: int, role: Role, delay_s: float
 ) -> None:
     wanted = proposal(seen, target, role=role)
-    found_s = hold_s(seen, wanted, Limits(), launch_delay_s=delay_s)
+    found_s = override_s(seen, wanted, Limits(), launch_delay_s=delay_s)
     rule = seen.rule_target
-    kept = None if rule is None else min(max(rule, seen.spec.min_nodes), seen.spec.max_nodes)
-    is_undone = kept is not None and target > kept and seen.spec.mode is Mode.ON and role is not Role.RULE
+    bounded_target = None if rule is None else min(max(rule, seen.spec.min_nodes), seen.spec.max_nodes)
+    is_undone = (
+        bounded_target is not None and target > bounded_target and seen.spec.mode is Mode.ON and role is not Role.RULE
+    )
     assert (found_s > 0) == is_undone
-    assert found_s <= LONGEST_HOLD_S
-    assert hold_s(seen, wanted, Limits(hold_s=0.0), launch_delay_s=delay_s) == 0.0
+    assert found_s <= MAX_OVERRIDE_S
+    assert override_s(seen, wanted, Limits(override_s=0.0), launch_delay_s=delay_s) == 0.0
 
 
 @given(situations, wanted_sizes, roles)
-def test_only_people_may_make_a_pool_smaller_than_the_rule_that_it_follows(
-    seen: Situation, target: int, role: Role
-) -> None:
+def test_only_people_shrink_a_pool_below_the_rules_target(seen: Situation, target: int, role: Role) -> None:
     wanted = proposal(seen, target, role=role)
     is_undone = "undone" in codes(seen, wanted)
     if is_undone:
-        assert seen.spec.mode in FOLLOWING
+        assert seen.spec.mode in AUTOMATIC_MODES
         assert role is Role.AGENT
         assert said(seen, wanted) is Verdict.REFUSED
-    assert is_undone == (role not in PEOPLE and bool(wanted.victims) and beyond_rule(seen, wanted) < 0)
+    assert is_undone == (role not in HUMAN_ROLES and bool(wanted.victims) and nodes_beyond_rule(seen, wanted) < 0)
     assert "undone" not in codes(seen, replace(wanted, is_named=True))
 
 
-def test_a_hold_lasts_until_the_rule_can_see_what_was_launched() -> None:
+def test_an_override_lasts_until_the_rule_can_measure_the_launched_nodes() -> None:
     seen = situation(6)
-    assert hold_s(seen, proposal(seen, 8), Limits(), launch_delay_s=240.0) == 840.0
+    assert override_s(seen, proposal(seen, 8), Limits(), launch_delay_s=240.0) == 840.0
     grown = replace(situation(8), rule_target=6)
-    assert hold_s(grown, proposal(grown, 7), Limits(), launch_delay_s=240.0) == 600.0  # nothing is launched
-    assert hold_s(seen, proposal(seen, 6), Limits(), launch_delay_s=240.0) == 0.0
+    assert override_s(grown, proposal(grown, 7), Limits(), launch_delay_s=240.0) == 600.0  # nothing is launched
+    assert override_s(seen, proposal(seen, 6), Limits(), launch_delay_s=240.0) == 0.0
 
 
 FREE = Limits(envelope_nodes=100)
 
 
-def test_what_a_person_rejected_an_agent_is_refused_for_a_while_and_more_of_it_too() -> None:
+def test_a_rejected_or_larger_change_is_refused_to_agents_for_a_while() -> None:
     more = situation(4, rejected=(Rejection(at=NOW - 60.0, target=6),))
     for target, is_refused in ((5, False), (6, True), (9, True), (3, False), (2, False)):
         assert ("rejected" in codes(more, proposal(more, target), FREE)) is is_refused, target
@@ -318,10 +318,10 @@ def test_what_a_person_rejected_an_agent_is_refused_for_a_while_and_more_of_it_t
         assert ("rejected" in codes(fewer, proposal(fewer, target), FREE)) is is_refused, target
 
 
-def test_named_nodes_that_a_person_wants_to_keep_are_not_named_again() -> None:
+def test_nodes_of_a_rejected_plan_are_not_retired_by_agents() -> None:
     seen = situation(6, rejected=(Rejection(at=NOW - 60.0, target=5, retire=(LaunchId("L1"),)),))
 
-    def names(*ordinals: int, is_named: bool = True) -> Proposal:
+    def names(*ordinals: int, is_named: bool = True) -> ProposedChange:
         victims = tuple(instance(ordinal) for ordinal in ordinals)
         return proposal(seen, 6 - len(victims), victims=victims, is_named=is_named)
 

@@ -1,4 +1,4 @@
-"""Launch ids are ULIDs: they grow, whatever the clock does."""
+"""Launch ids are ULIDs that increase even when the clock goes back."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,12 +7,12 @@ from maintainer.fleet.launch_ids import LaunchIds
 
 
 @given(st.lists(st.floats(0, 4e9), min_size=2, max_size=50))
-def test_they_grow_also_when_the_clock_goes_back(times: list[float]) -> None:
+def test_launch_ids_increase_when_the_clock_goes_back(times: list[float]) -> None:
     ids = LaunchIds()
     made = [ids.next(now) for now in times]
     assert made == sorted(set(made))
-    assert {len(one) for one in made} == {26}
+    assert {len(launch_id) for launch_id in made} == {26}
 
 
-def test_their_beginning_is_the_time() -> None:
+def test_launch_ids_begin_with_the_time() -> None:
     assert LaunchIds(lambda _: 0).next(1_469_922_850.259).startswith("01ARZ3NDEK")

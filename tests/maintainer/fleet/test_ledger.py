@@ -1,4 +1,4 @@
-"""What is written down is there again, whole, whatever happens to the process."""
+"""The ledger restores all writes completely after a restart or a crash."""
 
 import asyncio
 from dataclasses import replace
@@ -16,11 +16,13 @@ from sqlmodel import text as statement
 from astraflow.contract.causes import Cause
 from astraflow.contract.errors import Conflict, InvalidInput
 from astraflow.contract.fleet import Instance, InstanceState, KillScope, LaunchId
+from astraflow.contract.ids import PolicyId
+from astraflow.contract.recommendations import Mode
 from maintainer.fleet import migrations, rows
-from maintainer.fleet.ledger import Changes, Ledger, Ownership, open_ledger
-from maintainer.fleet.lifecycle import Sight
-from maintainer.fleet.providers.base import LaunchSpec, NodePlan, Tags
-from maintainer.fleet.records import PoolRecord, Record
+from maintainer.fleet.ledger import Changes, DirectoryLock, Ledger, open_ledger
+from maintainer.fleet.lifecycle import InstanceEvent
+from maintainer.fleet.providers.base import LaunchSpec, NodePlan, Tags, fingerprint, join_arguments
+from maintainer.fleet.records import LaunchRecord, PoolRecord
 from tests.maintainer.fleet.parts import ALICE, POOL, START, build, spec
 
 pytestmark = pytest.mark.anyio
@@ -30,14 +32,14 @@ MIGRATIONS = Path(migrations.__file__).parent
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """An empty database of each kind."""
+    """URL of an empty database of each kind."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'fleet.sqlite'}"
     address: str = request.getfixturevalue("empty_postgres")
     return address
 
 
-async def test_migrations_make_the_tables_that_the_code_describes(tmp_path: Path, url: str) -> None:
+async def test_migrations_create_the_declared_tables(tmp_path: Path, url: str) -> None:
     open_ledger(tmp_path, url).close()
     engine = create_engine(url.replace("postgresql://", "postgresql+psycopg://"))
     with engine.connect() as connection:
@@ -51,7 +53,18 @@ async def test_migrations_make_the_tables_that_the_code_describes(tmp_path: Path
     assert len(ours) == 10
 
 
-async def test_of_earlier_launches_the_journal_knows_which_failed(tmp_path: Path, url: str) -> None:
+async def test_the_policies_of_a_pool_are_stored_and_reach_its_nodes(tmp_path: Path) -> None:
+    solvers = spec(mode=Mode.ADVISE, policies=(PolicyId("solver"), PolicyId("verifier")))
+    stored = PoolRecord(spec=solvers, version=1, target=2)
+    assert rows.pool(rows.pool_row(stored)) == stored
+    plans = (await build(tmp_path, pool=solvers)).fleet_manager.plans
+    arguments = join_arguments(plans.launch(solvers), "node-1")
+    assert arguments[arguments.index("--policies") + 1] == "solver,verifier"
+    assert "--policies" not in join_arguments(plans.launch(spec()), "node-1")
+    assert fingerprint(plans.launch(solvers)) != fingerprint(plans.launch(replace(solvers, policies=())))
+
+
+async def test_earlier_failed_launches_are_read_from_the_audit_log(tmp_path: Path, url: str) -> None:
     open_ledger(tmp_path, url).close()
     engine = create_engine(url.replace("postgresql://", "postgresql+psycopg://"))
     launches = (
@@ -77,9 +90,7 @@ async def test_of_earlier_launches_the_journal_knows_which_failed(tmp_path: Path
     assert [tuple(row) for row in found] == [("01A", None), ("01B", "failed")]
 
 
-async def test_a_ledger_from_before_causes_were_kept_goes_on_and_says_them_from_then_on(
-    tmp_path: Path, url: str
-) -> None:
+async def test_a_ledger_without_causes_is_upgraded_and_stores_new_ones(tmp_path: Path, url: str) -> None:
     engine = create_engine(url.replace("postgresql://", "postgresql+psycopg://"))
     with engine.connect() as connection:
         config = Config()
@@ -87,11 +98,12 @@ async def test_a_ledger_from_before_causes_were_kept_goes_on_and_says_them_from_
         config.attributes["connection"] = connection
         command.upgrade(config, "0004")
         launch_row = rows.record_row(_record("01READY", InstanceState.READY)).model_dump(exclude={"cause"})
+        launch_row["is_told"] = launch_row.pop("is_drain_requested")  # revision 0006 renames it
         gone_row = launch_row | {"id": "01GONE", "state": "gone", "gone_at": START, "draining_at": START - 60.0}
         going_row = launch_row | {"id": "01GOING", "state": "draining", "draining_at": START}
         columns = ", ".join(launch_row)
         values = ", ".join(f":{name}" for name in launch_row)
-        insert = statement(f"INSERT INTO fleet_instances ({columns}) VALUES ({values})")  # noqa: S608 (our own names)
+        insert = statement(f"INSERT INTO fleet_instances ({columns}) VALUES ({values})")  # noqa: S608 (only constant names)
         for row in (launch_row, gone_row, going_row):
             connection.execute(insert.bindparams(**row))
         connection.commit()
@@ -104,14 +116,14 @@ async def test_a_ledger_from_before_causes_were_kept_goes_on_and_says_them_from_
         "01GOING": None,
     }
     for launch in ("01READY", "01GOING"):
-        await parts.fleet.see(LaunchId(launch), Sight.GOING)
+        await parts.fleet.record_event(LaunchId(launch), InstanceEvent.PREEMPTING)
     again = await build(tmp_path, database=database)
-    assert again.ledger.records[LaunchId("01READY")].instance.cause is Cause.TAKEN
+    assert again.ledger.records[LaunchId("01READY")].instance.cause is Cause.PREEMPTED
     assert again.ledger.records[LaunchId("01GOING")].instance.cause is None, "who made it go then is not known"
     database.close()
 
 
-def _record(launch: str, state: InstanceState) -> Record:
+def _record(launch: str, state: InstanceState) -> LaunchRecord:
     tags = Tags(cluster="tests", pool=POOL, run="run-1", expires_at=START + 1e6)
     instance = Instance(
         id=LaunchId(launch),
@@ -126,47 +138,53 @@ def _record(launch: str, state: InstanceState) -> Record:
         launched_at=START - 600.0,
         ready_at=START - 500.0,
     )
-    return Record(instance=instance, launch=LaunchSpec(tags=tags, node=NodePlan(dataflow="127.0.0.1:1")))
+    return LaunchRecord(instance=instance, launch=LaunchSpec(tags=tags, node=NodePlan(dataflow="127.0.0.1:1")))
 
 
-async def test_every_commit_is_on_the_disk_before_it_is_answered(tmp_path: Path) -> None:
+async def test_every_commit_is_durable_before_its_answer(tmp_path: Path) -> None:
     database = open_ledger(tmp_path)
 
     def pragma(session: Session, name: str) -> object:
         return session.connection().execute(statement(f"PRAGMA {name}")).scalar()
 
-    assert database.do_now(lambda session: pragma(session, "synchronous")) == 2
-    assert database.do_now(lambda session: pragma(session, "journal_mode")) == "wal"
+    assert database.write_sync(lambda session: pragma(session, "synchronous")) == 2
+    assert database.write_sync(lambda session: pragma(session, "journal_mode")) == "wal"
     database.close()
 
 
 async def test_a_ledger_has_one_owner(tmp_path: Path) -> None:
-    with Ownership(tmp_path), pytest.raises(Conflict, match="another fleet service"), Ownership(tmp_path):
+    with (
+        DirectoryLock(tmp_path),
+        pytest.raises(Conflict, check=lambda problem: problem.code == "ledger.directory_in_use"),
+        DirectoryLock(tmp_path),
+    ):
         pass
-    with Ownership(tmp_path):
+    with DirectoryLock(tmp_path):
         pass
 
 
 @pytest.mark.parametrize(
     "url", ["nonsense://someone:secret@there/db", "someone:secret@there", "sqlite:////no/such/secret"]
 )
-async def test_a_database_that_cannot_be_used_is_refused_without_its_password(tmp_path: Path, url: str) -> None:
-    with pytest.raises(InvalidInput, match="cannot be used") as caught:
+async def test_an_unusable_database_is_refused_without_its_password(tmp_path: Path, url: str) -> None:
+    with pytest.raises(InvalidInput, check=lambda problem: problem.code == "database.unusable") as caught:
         open_ledger(tmp_path, url.replace("/secret", "/x"))
     assert "secret" not in str(caught.value)
 
 
-async def test_whoever_starts_last_writes_the_ledger_and_the_one_before_ends(tmp_path: Path, url: str) -> None:
+async def test_the_newest_process_owns_the_ledger_and_the_older_one_ends(tmp_path: Path, url: str) -> None:
     database, other = open_ledger(tmp_path, url), open_ledger(tmp_path, url)
     first, second = await Ledger(database).load(now=START), await Ledger(other).load(now=START)
     pool = PoolRecord(spec=spec(), version=1, target=0)
-    await first.own()
+    await first.take_ownership()
     await first.change(lambda _: (Changes(pools=(pool,)), None))
-    await second.own()
-    with pytest.raises(Conflict, match="one service writes it at a time"):
+    await second.take_ownership()
+    with pytest.raises(Conflict) as caught:
         await first.change(lambda _: (Changes(pools=(replace(pool, version=2),)), None))
-    with pytest.raises(Conflict, match="one service writes it at a time"):
+    assert caught.value.code == "ledger.other_owner"
+    with pytest.raises(Conflict) as caught:
         await first.check_owner()
+    assert caught.value.code == "ledger.other_owner"
     assert first.pools[POOL].version == 1
     await second.check_owner()
     await second.change(lambda _: (Changes(pools=(replace(pool, version=3),)), None))
@@ -175,42 +193,50 @@ async def test_whoever_starts_last_writes_the_ledger_and_the_one_before_ends(tmp
     other.close()
 
 
-async def test_everything_that_is_kept_is_read_as_it_was_written(tmp_path: Path, url: str) -> None:
+async def test_everything_stored_is_read_unchanged(tmp_path: Path, url: str) -> None:
     parts = await build(tmp_path, database=open_ledger(tmp_path, url))
     await parts.want(3)
     await parts.pass_time(90.0)
-    await parts.desk.hold(POOL, minutes=5, actor=ALICE, key="h", reason="umlauts äöü, quotes ' and \u2028")
-    await parts.desk.kill_switch(KillScope.AGENTS, actor=ALICE, key="k", reason="a test")
-    await parts.fleet.see(parts.ledger.alive()[0].id, Sight.PENDING)
-    kept = await Ledger(parts.database).load(now=parts.clock.wall())
-    assert (kept.pools, kept.records, kept.switch) == (parts.ledger.pools, parts.ledger.records, parts.ledger.switch)
-    assert kept.next_decision == parts.ledger.next_decision
-    page, has_older = await kept.instances(pool=POOL, with_gone=True, before="", limit=2)
-    assert ([record.id for record in page], has_older) == (sorted(kept.records, reverse=True)[:2], True)
+    await parts.fleet_manager.set_override(
+        POOL, minutes=5, actor=ALICE, key="h", reason="umlauts äöü, quotes ' and \u2028"
+    )
+    await parts.fleet_manager.kill_switch(KillScope.AGENTS, actor=ALICE, key="k", reason="a test")
+    await parts.fleet.record_event(parts.ledger.alive()[0].id, InstanceEvent.PENDING)
+    reloaded_ledger = await Ledger(parts.database).load(now=parts.clock.wall())
+    assert (reloaded_ledger.pools, reloaded_ledger.records, reloaded_ledger.switch) == (
+        parts.ledger.pools,
+        parts.ledger.records,
+        parts.ledger.switch,
+    )
+    assert reloaded_ledger.next_decision == parts.ledger.next_decision
+    page, has_older = await reloaded_ledger.instances(pool=POOL, with_gone=True, before="", limit=2)
+    assert ([record.id for record in page], has_older) == (sorted(reloaded_ledger.records, reverse=True)[:2], True)
     parts.database.close()
 
 
 @pytest.mark.parametrize("text", ["nul \x00 inside", "half of a pair \ud800"])
-async def test_what_a_database_cannot_keep_is_refused_before_it_is_tried(tmp_path: Path, url: str, text: str) -> None:
+async def test_values_that_a_database_cannot_store_are_refused_first(tmp_path: Path, url: str, text: str) -> None:
     parts = await build(tmp_path, database=open_ledger(tmp_path, url))
     with pytest.raises(InvalidInput, match="text"):
-        await parts.desk.hold(POOL, minutes=5, actor=ALICE, key="h", reason=text)
-    assert (await parts.desk.hold(POOL, minutes=5, actor=ALICE, key="h", reason="fine")).kind == "hold"
+        await parts.fleet_manager.set_override(POOL, minutes=5, actor=ALICE, key="h", reason=text)
+    assert (
+        await parts.fleet_manager.set_override(POOL, minutes=5, actor=ALICE, key="h", reason="fine")
+    ).kind == "override"
     parts.database.close()
 
 
-async def test_a_caller_that_gives_up_leaves_memory_and_disk_alike(tmp_path: Path, url: str) -> None:
+async def test_a_cancelled_change_leaves_memory_and_disk_equal(tmp_path: Path, url: str) -> None:
     database = open_ledger(tmp_path, url)
     ledger = await Ledger(database).load(now=START)
     pool = PoolRecord(spec=spec(), version=1, target=0)
     for version in range(2, 40):
         changed = replace(pool, version=version)
-        task = asyncio.create_task(ledger.change(lambda _, changed=changed: (Changes(pools=(changed,)), None)))  # type: ignore[misc]  # a loop variable bound early
+        task = asyncio.create_task(ledger.change(lambda _, changed=changed: (Changes(pools=(changed,)), None)))  # type: ignore[misc]  # binds the loop variable
         await asyncio.sleep(0)
         task.cancel()
         await asyncio.wait({task})
-    await ledger.change(lambda _: (Changes(), None))  # after all of them
-    kept = await Ledger(database).load(now=START)
-    assert kept.pools == ledger.pools
+    await ledger.change(lambda _: (Changes(), None))  # waits for all of them
+    reloaded_ledger = await Ledger(database).load(now=START)
+    assert reloaded_ledger.pools == ledger.pools
     assert ledger.pools[POOL].version == 39
     database.close()

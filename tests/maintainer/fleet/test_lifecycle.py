@@ -1,48 +1,56 @@
-"""Every state and everything that can be seen has a defined next state."""
+"""Every pair of state and event has a defined next state."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from astraflow.contract.fleet import InstanceState as State
-from maintainer.fleet.lifecycle import ALIVE, COUNTED, LEAVING, Sight, after
+from maintainer.fleet.lifecycle import COUNTED_STATES, LIVE_STATES, TERMINATING_STATES, InstanceEvent, next_state
 
 
 @pytest.mark.parametrize("state", list(State))
-@pytest.mark.parametrize("sight", list(Sight))
-def test_every_pair_is_defined(state: State, sight: Sight) -> None:
-    assert after(state, sight) in State
+@pytest.mark.parametrize("event", list(InstanceEvent))
+def test_every_pair_of_state_and_event_is_defined(state: State, event: InstanceEvent) -> None:
+    assert next_state(state, event) in State
 
 
-@given(st.lists(st.sampled_from(Sight)))
-def test_gone_is_the_end(sights: list[Sight]) -> None:
+@given(st.lists(st.sampled_from(InstanceEvent)))
+def test_no_event_leaves_the_state_gone(events: list[InstanceEvent]) -> None:
     state = State.GONE
-    for sight in sights:
-        state = after(state, sight)
+    for event in events:
+        state = next_state(state, event)
     assert state is State.GONE
 
 
-@given(st.sampled_from(State), st.lists(st.sampled_from(Sight)))
-def test_what_is_to_be_retired_is_never_counted_again(state: State, sights: list[Sight]) -> None:
-    state = after(state, Sight.RETIRE)
-    for sight in sights:
-        state = after(state, sight)
-        assert state not in COUNTED
+@given(st.sampled_from(State), st.lists(st.sampled_from(InstanceEvent)))
+def test_a_retiring_instance_is_never_counted_again(state: State, events: list[InstanceEvent]) -> None:
+    state = next_state(state, InstanceEvent.RETIRE)
+    for event in events:
+        state = next_state(state, event)
+        assert state not in COUNTED_STATES
 
 
-@given(st.sampled_from(State), st.lists(st.sampled_from(Sight)))
-def test_what_was_seen_last_twice_changes_nothing_more(state: State, sights: list[Sight]) -> None:
-    for sight in sights:
-        state = after(state, sight)
-        assert after(state, sight) in (after(after(state, sight), sight), State.SUSPECT)
+@given(st.sampled_from(State), st.lists(st.sampled_from(InstanceEvent)))
+def test_a_repeated_event_changes_nothing(state: State, events: list[InstanceEvent]) -> None:
+    for event in events:
+        state = next_state(state, event)
+        assert next_state(state, event) in (next_state(next_state(state, event), event), State.SUSPECT)
 
 
-def test_the_usual_life() -> None:
+def test_an_instance_becomes_ready_and_is_retired() -> None:
     state = State.INTENDED
-    seen = [Sight.TAKEN, Sight.PENDING, Sight.RUNNING, Sight.NODE_READY, Sight.DRAIN, Sight.NODE_LEFT, Sight.RETIRED]
+    seen = [
+        InstanceEvent.ACCEPTED,
+        InstanceEvent.PENDING,
+        InstanceEvent.RUNNING,
+        InstanceEvent.NODE_READY,
+        InstanceEvent.DRAIN,
+        InstanceEvent.NODE_LEFT,
+        InstanceEvent.RETIRED,
+    ]
     states = []
-    for sight in seen:
-        state = after(state, sight)
+    for event in seen:
+        state = next_state(state, event)
         states.append(state)
     assert states == [
         State.PENDING,
@@ -55,34 +63,34 @@ def test_the_usual_life() -> None:
     ]
 
 
-def test_an_instance_is_counted_or_leaving_or_gone() -> None:
-    assert {*COUNTED, *LEAVING, State.GONE} == set(State)
-    assert set(ALIVE) == set(State) - {State.GONE}
+def test_each_state_is_counted_leaving_or_gone() -> None:
+    assert {*COUNTED_STATES, *TERMINATING_STATES, State.GONE} == set(State)
+    assert set(LIVE_STATES) == set(State) - {State.GONE}
 
 
-@given(st.lists(st.sampled_from(Sight)))
-def test_every_suspect_can_go_in_peace_and_every_life_can_end(sights: list[Sight]) -> None:
+@given(st.lists(st.sampled_from(InstanceEvent)))
+def test_every_suspect_can_drain_and_every_instance_can_end(events: list[InstanceEvent]) -> None:
     for start in State:
         state = start
-        for sight in sights:
-            state = after(state, sight)
+        for event in events:
+            state = next_state(state, event)
         if state is State.SUSPECT:
-            assert after(state, Sight.DRAIN) is State.DRAINING
-        assert after(state, Sight.RETIRE) in (State.RETIRING, State.GONE)
-        assert after(after(state, Sight.RETIRE), Sight.RETIRED) is State.GONE
+            assert next_state(state, InstanceEvent.DRAIN) is State.DRAINING
+        assert next_state(state, InstanceEvent.RETIRE) in (State.RETIRING, State.GONE)
+        assert next_state(next_state(state, InstanceEvent.RETIRE), InstanceEvent.RETIRED) is State.GONE
 
 
 SUSPECTS = {
-    (State.INTENDED, Sight.GOING): State.RETIRING,
-    (State.READY, Sight.PENDING): State.SUSPECT,
-    (State.RUNNING, Sight.PENDING): State.SUSPECT,
-    (State.SUSPECT, Sight.PENDING): State.SUSPECT,
-    (State.SUSPECT, Sight.TAKEN): State.SUSPECT,
+    (State.INTENDED, InstanceEvent.PREEMPTING): State.RETIRING,
+    (State.READY, InstanceEvent.PENDING): State.SUSPECT,
+    (State.RUNNING, InstanceEvent.PENDING): State.SUSPECT,
+    (State.SUSPECT, InstanceEvent.PENDING): State.SUSPECT,
+    (State.SUSPECT, InstanceEvent.ACCEPTED): State.SUSPECT,
 }
-"""What does not fit, and what is near to it; every other pair has a line in the table."""
+"""Next state of unexpected pairs of state and event; every other pair has a line in the table."""
 
 
-def test_what_becomes_suspect_is_written_down() -> None:
-    found = {(state, sight) for state in State for sight in Sight if after(state, sight) is State.SUSPECT}
+def test_the_transitions_to_suspect_are_those_of_the_table() -> None:
+    found = {(state, event) for state in State for event in InstanceEvent if next_state(state, event) is State.SUSPECT}
     assert found == {pair for pair, state in SUSPECTS.items() if state is State.SUSPECT}
-    assert all(after(*pair) is state for pair, state in SUSPECTS.items())
+    assert all(next_state(*pair) is state for pair, state in SUSPECTS.items())

@@ -1,4 +1,4 @@
-"""The local provider keeps the port's promises, and does what its options say to machines."""
+"""The local provider satisfies the provider interface and applies its options to machines."""
 
 import json
 import os
@@ -16,26 +16,26 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.runtime.clock import SystemClock
 from maintainer.fleet.providers import providers
 from maintainer.fleet.providers.base import (
-    Breakable,
     Capacity,
+    FaultInjectable,
     Invalid,
     LaunchSpec,
     Provider,
     ProviderError,
     Quota,
-    Retired,
+    RetireResult,
     State,
 )
 from maintainer.fleet.providers.local_process import LocalProcess, LocalProcessOptions
-from tests.suites.provider import GIVE_UP_S, ProviderSuite, World, launch_id, listed, retire, until
+from tests.suites.provider_suite import GIVE_UP_S, ProviderHarness, ProviderSuite, launch_id, listed, retire, until
 
 pytestmark = pytest.mark.anyio
 
-SLEEPER = (sys.executable, "-S", "-E", str(Path(__file__).parents[2] / "fakes" / "sleeper.py"))
+SLEEPER = (sys.executable, "-S", "-E", str(Path(__file__).parents[2] / "fakes" / "sleeping_node.py"))
 
 
-class LocalWorld(World):
-    """A folder of machines."""
+class LocalWorld(ProviderHarness):
+    """Provider harness with machines in a folder."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -55,7 +55,7 @@ class LocalWorld(World):
     def wrong_spec(self) -> LaunchSpec | None:
         return self.spec(type="enormous")
 
-    def spoken(self) -> str:
+    def captured_output(self) -> str:
         files = [path for path in self.directory.rglob("*") if path.is_file()]
         lines = [Path(f"/proc/{self.pid(place.name)}/cmdline") for place in self.directory.iterdir()]
         return "".join(path.read_text(errors="replace") for path in [*files, *lines])
@@ -64,7 +64,7 @@ class LocalWorld(World):
         return int(json.loads((self.directory / launch_id / "machine.json").read_text())["pid"])
 
     async def end(self) -> None:
-        """Whatever a test left running is ended."""
+        """Ends all machines that a test left running."""
         provider = await self.provider()
         for cluster in (self.cluster, "strangers"):
             for instance in await provider.list(cluster):
@@ -72,118 +72,118 @@ class LocalWorld(World):
 
 
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[LocalWorld]:
-    world = LocalWorld(tmp_path / "machines")
+async def harness(tmp_path: Path) -> AsyncIterator[LocalWorld]:
+    harness = LocalWorld(tmp_path / "machines")
     try:
-        yield world
+        yield harness
     finally:
-        await world.end()
+        await harness.end()
 
 
 class TestLocalProcess(ProviderSuite):
-    """The suite, on processes that sleep."""
+    """Runs the provider suite with sleeping processes."""
 
 
-async def test_a_machine_that_boots_slowly_is_pending_until_its_delay_is_over(world: LocalWorld) -> None:
-    provider = await world.provider(launch_delay_s=0.5)
+async def test_a_slow_launch_is_pending_until_its_delay_is_over(harness: LocalWorld) -> None:
+    provider = await harness.provider(launch_delay_s=0.5)
     before = time.monotonic()
-    handle = await provider.launch(world.spec(), launch_id())
+    handle = await provider.launch(harness.spec(), launch_id())
     assert (await provider.describe(handle)).state is State.PENDING
-    await until(world, provider, handle, lambda seen: seen.state is State.RUNNING)
+    await until(harness, provider, handle, lambda seen: seen.state is State.RUNNING)
     assert time.monotonic() - before >= 0.5
 
 
-async def test_a_machine_that_does_not_boot_is_gone_and_says_why(world: LocalWorld) -> None:
-    provider = await world.provider(boot_failure_share=1.0)
-    handle = await provider.launch(world.spec(), launch_id())
-    seen = await until(world, provider, handle, lambda seen: seen.state is State.GONE)
+async def test_a_failed_launch_is_gone_with_a_reason(harness: LocalWorld) -> None:
+    provider = await harness.provider(boot_failure_share=1.0)
+    handle = await provider.launch(harness.spec(), launch_id())
+    seen = await until(harness, provider, handle, lambda seen: seen.state is State.GONE)
     assert "boot" in seen.message
 
 
-async def test_a_machine_that_is_killed_says_nothing_and_is_gone(world: LocalWorld) -> None:
-    provider, launch = await world.provider(), launch_id()
-    handle = await provider.launch(world.spec(), launch)
-    await until(world, provider, handle, lambda seen: seen.state is State.RUNNING)
-    os.kill(world.pid(launch), signal.SIGKILL)  # the machine's own process: its node holds the lock still
+async def test_a_killed_instance_is_gone_without_a_message(harness: LocalWorld) -> None:
+    provider, launch = await harness.provider(), launch_id()
+    handle = await provider.launch(harness.spec(), launch)
+    await until(harness, provider, handle, lambda seen: seen.state is State.RUNNING)
+    os.kill(harness.pid(launch), signal.SIGKILL)  # the machine's main process; its node still holds the lock
     assert (await provider.describe(handle)).state is not State.GONE
-    await retire(world, provider, launch)
+    await retire(harness, provider, launch)
     assert (await provider.describe(handle)).state is State.GONE
 
 
-async def test_a_machine_that_is_lost_ends_at_once_with_all_that_runs_on_it(world: LocalWorld) -> None:
-    provider, launch = await world.provider(), launch_id()
-    assert isinstance(provider, Breakable)
-    handle = await provider.launch(world.spec(), launch)
-    await until(world, provider, handle, lambda seen: seen.state is State.RUNNING)
-    group = world.pid(launch)
-    await provider.lose(launch)
-    await until(world, provider, handle, lambda seen: seen.state is State.GONE)
+async def test_a_lost_instance_ends_at_once_with_all_its_processes(harness: LocalWorld) -> None:
+    provider, launch = await harness.provider(), launch_id()
+    assert isinstance(provider, FaultInjectable)
+    handle = await provider.launch(harness.spec(), launch)
+    await until(harness, provider, handle, lambda seen: seen.state is State.RUNNING)
+    group = harness.pid(launch)
+    await provider.inject_fault(launch)
+    await until(harness, provider, handle, lambda seen: seen.state is State.GONE)
     assert [pid for pid in members(group) if state_of(pid) not in ("Z", "")] == []
-    await provider.lose(launch)
-    await provider.lose("01NEVER")
+    await provider.inject_fault(launch)
+    await provider.inject_fault("01NEVER")
     assert (await provider.describe(handle)).state is State.GONE
 
 
-async def test_a_spot_machine_is_told_and_then_taken_away(world: LocalWorld) -> None:
-    provider, launch = await world.provider(spot_mean_life_s=0.3, notice_s=60.0), launch_id()
-    handle = await provider.launch(world.spec(is_spot=True), launch)
-    seen = await until(world, provider, handle, lambda seen: seen.notice_at is not None)
-    assert "taken away" in seen.message
-    assert (world.directory / launch / "notice.json").exists()
-    await until(world, provider, handle, lambda seen: seen.state is State.GONE)
+async def test_a_spot_instance_gets_a_notice_and_is_then_preempted(harness: LocalWorld) -> None:
+    provider, launch = await harness.provider(spot_mean_life_s=3.0, notice_s=60.0), launch_id()
+    handle = await provider.launch(harness.spec(is_spot=True), launch)
+    seen = await until(harness, provider, handle, lambda seen: seen.notice_at is not None)
+    assert "preemption" in seen.message
+    assert (harness.directory / launch / "notice.json").exists()
+    await until(harness, provider, handle, lambda seen: seen.state is State.GONE)
 
 
-async def test_only_spot_machines_are_taken_away(world: LocalWorld) -> None:
-    provider = await world.provider(spot_mean_life_s=0.01)
-    handle = await provider.launch(world.spec(), launch_id())
-    await until(world, provider, handle, lambda seen: seen.state is State.RUNNING)
+async def test_only_spot_instances_are_preempted(harness: LocalWorld) -> None:
+    provider = await harness.provider(spot_mean_life_s=0.01)
+    handle = await provider.launch(harness.spec(), launch_id())
+    await until(harness, provider, handle, lambda seen: seen.state is State.RUNNING)
     for _ in range(5):
-        await world.pause()
+        await harness.pause()
     assert (await provider.describe(handle)).state is State.RUNNING
 
 
-async def test_a_slow_machine_stands_still_in_between_and_ends_when_it_is_told_to(world: LocalWorld) -> None:
-    provider, launch = await world.provider(slow_share=1.0, slow_speed=0.2), launch_id()
-    handle = await provider.launch(world.spec(), launch)
-    await until(world, provider, handle, lambda seen: seen.state is State.RUNNING)
+async def test_a_throttled_instance_pauses_and_ends_on_request(harness: LocalWorld) -> None:
+    provider, launch = await harness.provider(slow_share=1.0, slow_speed=0.2), launch_id()
+    handle = await provider.launch(harness.spec(), launch)
+    await until(harness, provider, handle, lambda seen: seen.state is State.RUNNING)
     states: set[str] = set()
     deadline = time.monotonic() + GIVE_UP_S
     while "T" not in states and time.monotonic() < deadline:
-        states |= {state_of(pid) for pid in members(world.pid(launch))}
+        states |= {state_of(pid) for pid in members(harness.pid(launch))}
     assert "T" in states
-    await retire(world, provider, launch)
+    await retire(harness, provider, launch)
 
 
-async def test_a_node_that_does_not_listen_is_killed_after_the_grace(world: LocalWorld, tmp_path: Path) -> None:
+async def test_a_node_that_ignores_its_end_is_killed_after_the_grace_time(harness: LocalWorld, tmp_path: Path) -> None:
     deaf = tmp_path / "deaf.py"
     deaf.write_text("import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nwhile True: signal.pause()\n")
-    provider, launch = await world.provider(grace_s=0.2, program=(sys.executable, "-S", str(deaf))), launch_id()
-    handle = await provider.launch(world.spec(), launch)
-    await until(world, provider, handle, lambda seen: seen.state is State.RUNNING)
-    assert await provider.retire(launch) is Retired.GOING
-    await until(world, provider, handle, lambda seen: seen.state is State.GONE)
+    provider, launch = await harness.provider(grace_s=0.2, program=(sys.executable, "-S", str(deaf))), launch_id()
+    handle = await provider.launch(harness.spec(), launch)
+    await until(harness, provider, handle, lambda seen: seen.state is State.RUNNING)
+    assert await provider.retire(launch) is RetireResult.TERMINATING
+    await until(harness, provider, handle, lambda seen: seen.state is State.GONE)
 
 
-async def test_a_folder_whose_machine_was_never_started_is_started_by_the_next_launch(world: LocalWorld) -> None:
-    provider, launch, spec = await world.provider(), launch_id(), world.spec()
+async def test_a_claimed_folder_is_started_by_the_repeated_launch(harness: LocalWorld) -> None:
+    provider, launch, spec = await harness.provider(), launch_id(), harness.spec()
     assert isinstance(provider, LocalProcess)
-    provider._folders.make(launch, provider._order(spec, launch))  # the crash comes here
-    handle = await (await world.provider()).launch(spec, launch)
-    await until(world, provider, handle, lambda seen: seen.state is State.RUNNING)
-    assert len(await listed(world, provider)) == 1
+    provider._folders.make(launch, provider._order(spec, launch))  # simulates a crash before the start
+    handle = await (await harness.provider()).launch(spec, launch)
+    await until(harness, provider, handle, lambda seen: seen.state is State.RUNNING)
+    assert len(await listed(harness, provider)) == 1
 
 
-async def test_what_happens_to_a_launch_follows_from_the_seed(world: LocalWorld) -> None:
+async def test_simulated_faults_follow_from_the_seed(harness: LocalWorld) -> None:
     async def refused(seed: int) -> list[bool]:
-        provider, outcomes = await world.provider(refused_share=0.5, seed=seed), []
+        provider, outcomes = await harness.provider(refused_share=0.5, seed=seed), []
         for ordinal in range(12):
             try:
-                await provider.launch(world.spec(), f"seeded-{ordinal}")
+                await provider.launch(harness.spec(), f"seeded-{ordinal}")
                 outcomes.append(False)
             except Capacity:
                 outcomes.append(True)
-        await world.end()
-        for place in world.directory.iterdir():
+        await harness.end()
+        for place in harness.directory.iterdir():
             shutil.rmtree(place)
         return outcomes
 
@@ -194,21 +194,21 @@ async def test_what_happens_to_a_launch_follows_from_the_seed(world: LocalWorld)
 
 
 @pytest.mark.parametrize("wrong", ["", "../up", ".hidden", "a/b", "x" * 65])
-async def test_an_id_that_is_no_name_is_refused(world: LocalWorld, wrong: str) -> None:
-    with pytest.raises(Invalid, match="no launch id"):
-        await (await world.provider()).launch(world.spec(), wrong)
+async def test_an_invalid_launch_id_is_refused(harness: LocalWorld, wrong: str) -> None:
+    with pytest.raises(Invalid, check=lambda problem: problem.code == "provider.invalid_launch_id"):
+        await (await harness.provider()).launch(harness.spec(), wrong)
 
 
-async def test_faults_are_labelled_as_simulated(world: LocalWorld) -> None:
-    plain = LocalProcess(LocalProcessOptions(), clock=SystemClock(), directory=world.directory)
+async def test_faults_are_labelled_as_simulated(harness: LocalWorld) -> None:
+    plain = LocalProcess(LocalProcessOptions(), clock=SystemClock(), directory=harness.directory)
     faulty = LocalProcess(
-        LocalProcessOptions(launch_delay_s=3, spot_mean_life_s=60), clock=SystemClock(), directory=world.directory
+        LocalProcessOptions(launch_delay_s=3, spot_mean_life_s=60), clock=SystemClock(), directory=harness.directory
     )
     assert plain.capabilities().simulated == ()
     assert faulty.capabilities().simulated == ("launch delay", "preemption")
 
 
-def test_it_is_found_by_its_kind_and_a_wrong_kind_is_answered_with_the_known_ones(tmp_path: Path) -> None:
+def test_a_provider_is_found_by_its_kind_and_an_unknown_kind_is_refused(tmp_path: Path) -> None:
     spec = {"kind": "local_process", "max_instances": 3}
     assert isinstance(providers.build(spec, clock=SystemClock(), directory=tmp_path), LocalProcess)
     with pytest.raises(InvalidInput, match="local_process"):
@@ -216,7 +216,7 @@ def test_it_is_found_by_its_kind_and_a_wrong_kind_is_answered_with_the_known_one
 
 
 def members(group: int) -> list[int]:
-    """Processes of a group."""
+    """Returns the processes of a group."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -229,7 +229,7 @@ def members(group: int) -> list[int]:
 
 
 def state_of(pid: int) -> str:
-    """`S` sleeps, `T` stands still."""
+    """Returns the process state: `S` sleeping, `T` stopped, empty when the process is gone."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except FileNotFoundError:

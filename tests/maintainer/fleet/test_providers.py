@@ -1,4 +1,4 @@
-"""Providers need packages that not every installation has."""
+"""Providers whose optional packages are not installed."""
 
 import subprocess
 import sys
@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[3]
 WITHOUT = (
     "import sys; sys.modules[sys.argv.pop(1)] = None; from maintainer.fleet.__main__ import main; sys.exit(main())"
 )
-"""Python: the fleet service's process where a package is not installed."""
+"""Python code that runs the fleet service without an optional package."""
 
 FILES = {
     "ec2": 'regions = ["eu-west-1"]\ntypes = { "g6.xlarge" = 1.0 }\nmachine = { image_id = "ami-1" }\nboot = {}',
@@ -31,7 +31,7 @@ FILES = {
         ("static_ssh", "asyncssh"),
     ],
 )
-def test_a_fleet_service_whose_provider_lacks_a_package_ends_at_its_start_and_names_the_extra(
+def test_a_missing_package_of_a_provider_ends_the_start_and_names_the_extra(
     kind: str, package: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "fleet.toml"

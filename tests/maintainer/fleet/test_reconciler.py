@@ -1,13 +1,13 @@
-"""What the ledger, the providers and dataflow say differently is mended, and nothing is concluded from silence."""
+"""The reconciler repairs differences between ledger, providers and dataflow; it ignores missing reports."""
 
 from pathlib import Path
 
 import pytest
 
-from astraflow.contract.advice import Mode
 from astraflow.contract.causes import Cause
 from astraflow.contract.fleet import Instance, InstanceState, LaunchId
-from maintainer.fleet.lifecycle import Sight
+from astraflow.contract.recommendations import Mode
+from maintainer.fleet.lifecycle import InstanceEvent
 from maintainer.fleet.providers.base import (
     Auth,
     Capacity,
@@ -31,7 +31,7 @@ def stray(cloud: Cloud, launch_id: str = "01STRAY", cluster: str = "tests") -> H
 
 
 async def running(tmp_path: Path, nodes: int = 3) -> Parts:
-    """A pool whose nodes work."""
+    """Builds a pool with ready nodes."""
     parts = await build(tmp_path)
     await parts.want(nodes)
     await parts.pass_time(60.0)
@@ -40,12 +40,12 @@ async def running(tmp_path: Path, nodes: int = 3) -> Parts:
 
 
 async def launches(parts: Parts) -> list[Instance]:
-    """All that there ever were."""
+    """Returns all instances, including terminated ones."""
     records, _ = await parts.ledger.instances(pool=POOL, with_gone=True, before="", limit=10)
     return [record.instance for record in records]
 
 
-async def test_what_was_launched_becomes_ready_and_its_delay_is_measured(tmp_path: Path) -> None:
+async def test_a_launched_instance_becomes_ready_and_its_delay_is_measured(tmp_path: Path) -> None:
     parts = await running(tmp_path)
     view = parts.fleet.view(parts.fleet.pool(POOL))
     assert 20.0 <= view.launch_delay_s <= 40.0
@@ -53,7 +53,7 @@ async def test_what_was_launched_becomes_ready_and_its_delay_is_measured(tmp_pat
     assert 0 < view.usd_today <= 3.0 * 60 / 3600
 
 
-async def test_each_node_gets_a_token_of_its_own_and_loses_what_it_let_in(tmp_path: Path) -> None:
+async def test_each_node_gets_its_own_token_which_is_revoked_at_its_end(tmp_path: Path) -> None:
     parts = await running(tmp_path, 2)
     names = {record.id for record in parts.ledger.alive()}
     assert set(parts.run.minted) == names
@@ -64,7 +64,7 @@ async def test_each_node_gets_a_token_of_its_own_and_loses_what_it_let_in(tmp_pa
     assert set(parts.run.revoked) == names - {left.id}
 
 
-async def test_a_machine_that_is_stuck_is_a_launch_that_failed_and_is_ended(tmp_path: Path) -> None:
+async def test_a_stuck_instance_is_a_failed_launch_and_is_terminated(tmp_path: Path) -> None:
     parts = await build(tmp_path)
     await parts.want(1)
     await parts.pass_time(6.0)
@@ -76,25 +76,25 @@ async def test_a_machine_that_is_stuck_is_a_launch_that_failed_and_is_ended(tmp_
     assert launch not in [record.id for record in parts.ledger.alive()]
     kinds = [entry.kind for entry in (await parts.ledger.decisions(pool="", before=None, limit=100))[0]]
     assert "launch_failed" in kinds
-    (ended,) = [one for one in await launches(parts) if one.id == launch]
+    (ended,) = [record for record in await launches(parts) if record.id == launch]
     assert ended.cause is Cause.FAILED
 
 
-async def test_a_launch_that_is_taken_back_before_it_worked_did_not_fail(tmp_path: Path) -> None:
+async def test_a_launch_retired_before_it_was_ready_did_not_fail(tmp_path: Path) -> None:
     parts = await build(tmp_path)
     await parts.want(2)
     await parts.pass_time(6.0)
     await parts.want(1)
     for record in parts.ledger.alive():
-        await parts.fleet.see(record.id, Sight.STOP, message="the service stops")
+        await parts.fleet.record_event(record.id, InstanceEvent.STOP, message="the service stops")
     await parts.pass_time(60.0)
-    ended = [one for one in await launches(parts) if one.gone_at is not None]
-    assert [(one.ready_at, one.cause) for one in ended] == [(None, Cause.ORDERED)] * 2
+    ended = [launch for launch in await launches(parts) if launch.gone_at is not None]
+    assert [(launch.ready_at, launch.cause) for launch in ended] == [(None, Cause.REQUESTED)] * 2
     kinds = [entry.kind for entry in (await parts.ledger.decisions(pool="", before=None, limit=100))[0]]
     assert "launch_failed" not in kinds
 
 
-async def test_an_orphan_is_watched_and_then_ended(tmp_path: Path) -> None:
+async def test_an_orphan_is_terminated_after_its_quarantine(tmp_path: Path) -> None:
     parts = await running(tmp_path)
     stray(parts.cloud)
     await parts.pass_time(240.0)
@@ -108,7 +108,7 @@ async def test_an_orphan_is_watched_and_then_ended(tmp_path: Path) -> None:
     assert kinds.count("orphan") == 1
 
 
-async def test_an_orphans_quarantine_goes_on_over_a_restart(tmp_path: Path) -> None:
+async def test_an_orphans_quarantine_survives_a_restart(tmp_path: Path) -> None:
     parts = await running(tmp_path)
     stray(parts.cloud)
     await parts.pass_time(180.0)
@@ -125,10 +125,10 @@ async def test_other_clusters_are_left_alone(tmp_path: Path) -> None:
     assert parts.ledger.orphans == {}
 
 
-async def test_what_two_lists_do_not_have_is_gone_and_replaced(tmp_path: Path) -> None:
+async def test_an_instance_missing_in_two_lists_is_gone_and_replaced(tmp_path: Path) -> None:
     parts = await running(tmp_path)
     lost = parts.ledger.alive()[0]
-    del parts.cloud.machines[lost.instance.handle]  # deleted in the console, and forgotten
+    del parts.cloud.machines[lost.instance.handle]  # deleted in the console; the cloud has no record
     parts.run.is_away = True
     parts.clock.advance(60.0)
     await parts.reconciler.sweep()
@@ -141,7 +141,7 @@ async def test_what_two_lists_do_not_have_is_gone_and_replaced(tmp_path: Path) -
     assert parts.states() == {"ready": 3}
 
 
-async def test_a_list_that_has_it_again_begins_the_count_anew(tmp_path: Path) -> None:
+async def test_a_list_with_the_instance_resets_the_count(tmp_path: Path) -> None:
     parts = await running(tmp_path, 1)
     handle = parts.ledger.alive()[0].instance.handle
     for _ in range(4):
@@ -152,7 +152,7 @@ async def test_a_list_that_has_it_again_begins_the_count_anew(tmp_path: Path) ->
     assert parts.states() == {"ready": 1}
 
 
-async def test_of_two_under_one_launch_id_the_registered_one_stays(tmp_path: Path) -> None:
+async def test_of_two_instances_of_one_launch_the_registered_one_stays(tmp_path: Path) -> None:
     parts = await running(tmp_path, 1)
     record = parts.ledger.alive()[0]
     parts.cloud.start(record.launch, record.id)
@@ -162,12 +162,12 @@ async def test_of_two_under_one_launch_id_the_registered_one_stays(tmp_path: Pat
     assert parts.states() == {"ready": 1}
 
 
-async def test_a_provider_that_cannot_be_read_changes_nothing_and_is_told_of(tmp_path: Path) -> None:
-    parts = await running(tmp_path)
+async def test_an_unreadable_provider_changes_nothing_and_is_a_problem(tmp_path: Path) -> None:
+    parts, expired = await running(tmp_path), Auth("the token has expired")
 
     def broken(point: str) -> None:
         if point == "list before":
-            raise Auth("the token has expired")
+            raise expired
 
     blind = await build(
         tmp_path,
@@ -182,11 +182,11 @@ async def test_a_provider_that_cannot_be_read_changes_nothing_and_is_told_of(tmp
     for _ in range(5):
         await blind.reconciler.sweep()
     assert blind.states() == {"ready": 3}
-    assert "token has expired" in blind.reconciler.troubles()["provider cloud"]
+    assert str(expired) in blind.reconciler.problems()["provider cloud"]
     assert blind.reconciler.last_sweep_at is None
 
 
-async def test_a_silent_dataflow_takes_no_node_away(tmp_path: Path) -> None:
+async def test_an_unreachable_dataflow_removes_no_node(tmp_path: Path) -> None:
     parts = await running(tmp_path)
     parts.run.is_away = True
     await parts.pass_time(3600.0)
@@ -207,7 +207,7 @@ async def test_a_node_that_dataflow_lost_is_retired_and_replaced(tmp_path: Path)
     assert not parts.cloud.find(lost)
 
 
-async def test_a_node_that_never_works_is_given_up_and_the_breaker_opens(tmp_path: Path) -> None:
+async def test_a_node_that_never_becomes_ready_is_given_up_and_the_breaker_opens(tmp_path: Path) -> None:
     parts = await build(tmp_path)
     run = parts.run
 
@@ -220,7 +220,7 @@ async def test_a_node_that_never_works_is_given_up_and_the_breaker_opens(tmp_pat
     await parts.pass_time(1200.0)
     view = parts.fleet.view(parts.fleet.pool(POOL))
     assert view.breaker_until is not None
-    assert parts.cloud.starts <= 5  # without the breaker it would have been one every two minutes
+    assert parts.cloud.starts <= 5  # without the circuit breaker, one every two minutes
     run.never_ready = set()
     await parts.pass_time(1200.0)
     assert parts.states() == {"ready": 1}
@@ -239,7 +239,7 @@ async def test_a_launch_whose_answer_was_lost_is_one_instance(
     assert parts.cloud.starts == 1
 
 
-async def test_a_refused_launch_is_gone_and_tried_again_under_another_id(tmp_path: Path) -> None:
+async def test_a_refused_launch_is_gone_and_repeated_under_another_id(tmp_path: Path) -> None:
     fault = failing_once(Capacity, "launch before")
     parts = await build(tmp_path, provider=lambda cloud: CloudProvider(cloud, fault=fault))
     applied = await parts.want(1)
@@ -251,7 +251,7 @@ async def test_a_refused_launch_is_gone_and_tried_again_under_another_id(tmp_pat
     assert "Capacity" in refused.message
 
 
-async def test_a_defect_of_a_provider_stays_with_its_machine(tmp_path: Path) -> None:
+async def test_a_defect_of_a_provider_affects_one_instance_only(tmp_path: Path) -> None:
     left = [KeyError("a defect")]
 
     def fault(point: str) -> None:
@@ -260,26 +260,27 @@ async def test_a_defect_of_a_provider_stays_with_its_machine(tmp_path: Path) -> 
 
     parts = await build(tmp_path, provider=lambda cloud: CloudProvider(cloud, fault=fault))
     await parts.want(3)
-    await parts.actuator.work()
+    await parts.actuator.run_due_steps()
     assert parts.cloud.starts == 2
     await parts.pass_time(60.0)
     assert parts.states() == {"ready": 3}
 
 
-async def test_what_does_not_end_is_asked_again_and_people_are_told(tmp_path: Path) -> None:
+async def test_an_instance_that_does_not_terminate_is_retried_and_is_a_problem(tmp_path: Path) -> None:
     parts = await running(tmp_path, 2)
     parts.cloud.end_s = 1000.0
     await parts.want(1)
     await parts.pass_time(400.0)
-    assert any("does not end" in trouble for trouble in parts.reconciler.troubles().values())
     assert parts.states() == {"ready": 1, "retiring": 1}
+    (retiring,) = [record.id for record in parts.ledger.alive() if record.instance.retiring_at is not None]
+    assert set(parts.reconciler.problems()) == {f"termination of {retiring}"}
     await parts.pass_time(700.0)
     assert parts.states() == {"ready": 1}
-    assert parts.reconciler.troubles() == {}
+    assert parts.reconciler.problems() == {}
 
 
-async def test_a_machine_that_is_too_old_is_drained_and_replaced(tmp_path: Path) -> None:
-    parts = await build(tmp_path, times={"expires_s": 3600.0})
+async def test_an_instance_past_its_maximum_age_is_drained_and_replaced(tmp_path: Path) -> None:
+    parts = await build(tmp_path, times={"max_age_s": 3600.0})
     await parts.want(1)
     first = parts.ledger.alive()[0].id
     await parts.pass_time(3600.0, tick_s=30.0)
@@ -288,11 +289,11 @@ async def test_a_machine_that_is_too_old_is_drained_and_replaced(tmp_path: Path)
     assert parts.states() == {"ready": 1}
 
 
-async def test_an_instance_that_goes_backwards_is_suspect_and_costs_on(tmp_path: Path) -> None:
+async def test_an_instance_that_boots_again_is_suspect_and_still_costs(tmp_path: Path) -> None:
     parts = await running(tmp_path, 1)
     record = parts.ledger.alive()[0]
     parts.run.is_away = True
-    parts.cloud.boot_s = 1e9  # the cloud says that it boots, again
+    parts.cloud.boot_s = 1e9  # the cloud reports that it boots again
     await parts.reconciler.sweep()
     assert parts.states() == {"suspect": 1}
     assert parts.fleet.view(parts.fleet.pool(POOL)).usd_per_hour == 1.0
@@ -306,20 +307,21 @@ async def test_an_instance_that_goes_backwards_is_suspect_and_costs_on(tmp_path:
 async def test_an_instance_that_stays_suspect_is_drained_and_replaced(tmp_path: Path) -> None:
     parts = await running(tmp_path, 2)
     odd, other = (record.id for record in parts.ledger.alive())
-    await parts.fleet.see(odd, Sight.PENDING)  # its provider says that it boots, again
+    await parts.fleet.record_event(odd, InstanceEvent.PENDING)  # its provider reports that it boots again
     since = parts.clock.wall()
     assert parts.states() == {"ready": 1, "suspect": 1}
     assert parts.ledger.records[odd].suspect_at == since
     again = await build(tmp_path, database=parts.database, cloud=parts.cloud, clock=parts.clock, run=parts.run)
     parts.clock.advance(299.0)
     parts.run.is_away = True
-    await again.reconciler.observe()
+    await again.reconciler.check_nodes()
     assert again.states() == {"ready": 1, "suspect": 1}
     parts.clock.advance(2.0)
-    await again.reconciler.observe()
+    await again.reconciler.check_nodes()
     assert again.states() == {"ready": 1, "draining": 1}
     assert again.ledger.records[odd].suspect_at is None
-    assert again.ledger.records[odd].instance.message == "what is seen of it has not fit for 301 s"
+    assert again.ledger.records[odd].instance.cause is Cause.INCONSISTENT
+    assert again.ledger.records[odd].instance.message.endswith(" 301 s")
     again.run.is_away = False
     await again.pass_time(120.0)
     assert again.states() == {"ready": 2}
@@ -327,7 +329,7 @@ async def test_an_instance_that_stays_suspect_is_drained_and_replaced(tmp_path: 
     assert other in {record.id for record in again.ledger.alive()}
 
 
-async def test_a_list_that_lags_makes_nothing_missing(tmp_path: Path) -> None:
+async def test_a_lagging_list_makes_no_instance_missing(tmp_path: Path) -> None:
     parts = await build(tmp_path)
     parts.cloud.lag_s = 150.0
     await parts.want(2)
@@ -336,7 +338,7 @@ async def test_a_list_that_lags_makes_nothing_missing(tmp_path: Path) -> None:
     assert parts.cloud.starts == 2
 
 
-async def test_the_next_life_knows_what_the_last_one_did(tmp_path: Path) -> None:
+async def test_a_restart_continues_from_the_ledger(tmp_path: Path) -> None:
     parts = await running(tmp_path)
     again = await build(tmp_path, database=parts.database, cloud=parts.cloud, clock=parts.clock, run=parts.run)
     assert again.ledger.records == parts.ledger.records
@@ -346,7 +348,7 @@ async def test_the_next_life_knows_what_the_last_one_did(tmp_path: Path) -> None
     assert parts.cloud.starts == 3
 
 
-async def test_a_pool_that_is_off_is_left_as_it_is(tmp_path: Path) -> None:
+async def test_a_pool_in_mode_off_is_not_changed(tmp_path: Path) -> None:
     parts = await build(tmp_path, pool=spec(mode=Mode.OFF))
     await parts.want(2)
     await parts.pass_time(60.0)

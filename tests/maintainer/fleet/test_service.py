@@ -1,4 +1,4 @@
-"""The service as others meet it: over gRPC, with a dataflow that reports, and processes as machines."""
+"""The fleet service over gRPC, with a reporting dataflow and processes as machines."""
 
 import asyncio
 import json
@@ -13,16 +13,17 @@ import pytest
 
 from astraflow.access import callers as access
 from astraflow.access.callers import Caller
-from astraflow.access.credentials import Seal, new_id
+from astraflow.access.credentials import CredentialSigner, new_id
 from astraflow.client.fleet_plane import FleetPlaneClient, connect_fleet
-from astraflow.contract.advice import Mode
 from astraflow.contract.errors import Conflict, InvalidInput, NotAuthenticated, NotPermitted, PlanRefused
 from astraflow.contract.fleet import Actor, FleetStatus, InstanceState, KillScope, LaunchId, PlanRequest, PoolSpec, Role
 from astraflow.contract.ids import PoolId
-from astraflow.wire.server import Listen
+from astraflow.contract.preflight import CheckKind
+from astraflow.contract.recommendations import Mode
+from astraflow.wire.server import ListenOptions
 from maintainer.fleet.__main__ import read_config
 from maintainer.fleet.config import FleetConfig
-from maintainer.fleet.evidence import Evidence
+from maintainer.fleet.guard_inputs import GuardInputs
 from maintainer.fleet.service import serve
 from tests.fakes.control_plane import TOKEN, FakeControlPlane
 from tests.maintainer.fleet.parts import ALICE, HAL, OTTO
@@ -47,7 +48,7 @@ def config(**changes: Any) -> FleetConfig:
 
 @asynccontextmanager
 async def service(directory: Path, given: FleetConfig | None = None) -> AsyncIterator[str]:
-    """The address of one that runs beside the test."""
+    """Runs a fleet service during the test; yields its address."""
     plane, stop, ready = FakeControlPlane(sequence=5), asyncio.Event(), asyncio.get_running_loop().create_future()
     async with plane.serving() as dataflow, asyncio.TaskGroup() as tasks:
         tasks.create_task(
@@ -57,7 +58,7 @@ async def service(directory: Path, given: FleetConfig | None = None) -> AsyncIte
                 join_address=dataflow,
                 token=TOKEN,
                 authority=None,
-                listen=Listen(token=TOKEN),
+                listen=ListenOptions(token=TOKEN),
                 directory=directory,
                 stop=stop,
                 on_ready=ready.set_result,
@@ -81,7 +82,7 @@ def nodes(status: FleetStatus) -> dict[str, int]:
     return {state.value: number for state, number in status.pools[0].nodes.items()}
 
 
-async def test_a_pool_grows_and_shrinks_through_the_plane(tmp_path: Path) -> None:
+async def test_a_pool_grows_and_shrinks_over_the_network(tmp_path: Path) -> None:
     async with service(tmp_path) as address, connect_fleet(address, TOKEN) as fleet:
         plan = await fleet.plan(PlanRequest(pool=LOCAL, actor=ALICE, reason="two will do", target=2))
         assert (plan.launches, plan.usd_per_hour_change) == (2, 4.0)
@@ -90,41 +91,43 @@ async def test_a_pool_grows_and_shrinks_through_the_plane(tmp_path: Path) -> Non
         status = await until(fleet, lambda status: nodes(status) == {"running": 2})
         assert status.usd_per_hour == 4.0
         listed = await fleet.instances(pool=LOCAL)
-        assert {one.id for one in listed} == set(applied.launched)
-        assert {one.handle for one in listed} == set(applied.launched)
-        assert {one.actor for one in listed} == {"alice"}
+        assert {instance.id for instance in listed} == set(applied.launched)
+        assert {instance.handle for instance in listed} == set(applied.launched)
+        assert {instance.actor for instance in listed} == {"alice"}
         down = await fleet.plan(PlanRequest(pool=LOCAL, actor=ALICE, reason="one is enough", target=1))
         assert len(down.victims) == 1
         await fleet.apply(down.id, key="down", approver=ALICE)
         await until(fleet, lambda status: nodes(status) == {"running": 1})
-        gone = [one for one in await fleet.instances(with_gone=True) if one.state is InstanceState.GONE]
-        assert [one.id for one in gone] == list(down.victims)
+        ended_instances = [
+            instance for instance in await fleet.instances(with_gone=True) if instance.state is InstanceState.GONE
+        ]
+        assert [instance.id for instance in ended_instances] == list(down.victims)
         assert [entry.kind for entry in await fleet.decisions(pool=LOCAL)] == ["apply", "apply", "spec"]
 
 
-async def test_what_the_guard_refuses_comes_with_all_that_it_was_told(tmp_path: Path) -> None:
+async def test_a_refusal_carries_the_guards_inputs(tmp_path: Path) -> None:
     async with service(tmp_path) as address, connect_fleet(address, TOKEN) as fleet:
         await fleet.kill_switch(KillScope.AGENTS, actor=OTTO, key="stop", reason="enough")
         plan = await fleet.plan(PlanRequest(pool=LOCAL, actor=HAL, reason="one more", target=1))
-        with pytest.raises(PlanRefused, match="the kill switch is on for agents") as refused:
+        with pytest.raises(PlanRefused, check=lambda problem: problem.code == "fleet.plan_refused") as refused:
             await fleet.apply(plan.id, key="k")
-        told = Evidence.parse(refused.value.guard_json)
+        told = GuardInputs.parse(refused.value.guard_json)
         assert {finding.code for finding in told.findings()} == {"kill_switch", "mode"}
         assert told.proposal.actor == HAL
         assert nodes(await fleet.status()) == {}
 
 
-async def test_its_providers_are_listed_and_asked_and_start_nothing(tmp_path: Path) -> None:
+async def test_providers_are_listed_and_preflighted_without_a_launch(tmp_path: Path) -> None:
     async with service(tmp_path) as address, connect_fleet(address, TOKEN) as fleet:
         (listed,) = await fleet.providers()
         assert (listed.name, listed.kind, listed.pools) == ("machine", "local_process", (LOCAL,))
-        found = await fleet.rehearse("machine", actor=OTTO)
-        assert (found.is_ok, found.by) == (True, OTTO.name)
-        assert [check.message for check in found.checks if "USD an hour" in check.message]
+        found = await fleet.run_preflight("machine", actor=OTTO)
+        assert (found.is_ok, found.requested_by) == (True, OTTO.name)
+        assert [check.is_ok for check in found.checks if check.kind is CheckKind.PRICE] == [True]
         assert nodes(await fleet.status()) == {}
 
 
-async def test_launches_that_fail_again_and_again_are_an_alarm_in_the_journal(tmp_path: Path) -> None:
+async def test_repeated_launch_failures_are_an_alarm_in_the_audit_log(tmp_path: Path) -> None:
     broken = {"machine": {"kind": "local_process", "program": [sys.executable, "-c", "raise SystemExit(7)"]}}
     times = {"tick_s": 0.1, "sweep_s": 0.2, "follow_s": 0.2}
     given = config(providers=broken, times=times)
@@ -132,14 +135,15 @@ async def test_launches_that_fail_again_and_again_are_an_alarm_in_the_journal(tm
         plan = await fleet.plan(PlanRequest(pool=LOCAL, actor=ALICE, reason="three", target=3))
         await fleet.apply(plan.id, key="up", approver=ALICE)
         deadline = time.monotonic() + PATIENCE_S
-        while not (alarms := [one for one in await fleet.decisions() if one.kind == "alarm"]):
+        while not (alarms := [decision for decision in await fleet.decisions() if decision.kind == "alarm"]):
             assert time.monotonic() < deadline
             await asyncio.sleep(0.05)
         assert [one.actor.name for one in alarms] == ["fleet"]
-        assert "launches of pool here failed in a row" in alarms[0].message
+        assert alarms[0].reason.startswith("launches ")
+        assert alarms[0].reason.endswith(LOCAL)
 
 
-async def test_machines_go_on_without_the_service_and_the_next_one_finds_them(tmp_path: Path) -> None:
+async def test_instances_outlive_the_service_and_the_next_one_finds_them(tmp_path: Path) -> None:
     async with service(tmp_path, config(retire_on_stop=False)) as address, connect_fleet(address, TOKEN) as fleet:
         plan = await fleet.plan(PlanRequest(pool=LOCAL, actor=ALICE, reason="two", target=2))
         applied = await fleet.apply(plan.id, key="up")
@@ -156,14 +160,17 @@ async def test_machines_go_on_without_the_service_and_the_next_one_finds_them(tm
         await asyncio.sleep(0.05)
 
 
-async def test_it_stops_whenever_it_is_told_to(tmp_path: Path) -> None:
+async def test_the_service_stops_at_any_time(tmp_path: Path) -> None:
     busy = config(times={"tick_s": 0.005, "sweep_s": 0.002, "follow_s": 0.003})
     for life in range(20):
-        async with asyncio.timeout(PATIENCE_S), service(tmp_path / str(life), busy):
-            await asyncio.sleep(0.003 * life)  # in the middle of a call to a provider, sooner or later
+        async with asyncio.timeout(PATIENCE_S):
+            async with service(tmp_path / str(life), busy) as address:
+                await asyncio.sleep(0.003 * life)  # some iterations stop it during a provider call
+            with pytest.raises(ConnectionRefusedError):
+                await asyncio.open_connection(*address.rsplit(":", 1))
 
 
-async def test_pools_are_made_and_changed_through_the_plane_and_are_kept(tmp_path: Path) -> None:
+async def test_pools_are_created_and_changed_over_the_network_and_stored(tmp_path: Path) -> None:
     spec = PoolSpec(id=PoolId("more"), provider="machine", mode=Mode.OFF, max_nodes=3, options={"a": [1, None]})
     async with service(tmp_path) as address, connect_fleet(address, TOKEN) as fleet:
         made = await fleet.put_pool(spec, observed_version=0, actor=ALICE, key="new", reason="another")
@@ -178,22 +185,23 @@ async def test_pools_are_made_and_changed_through_the_plane_and_are_kept(tmp_pat
         assert set(pools) == {"here", "more"}
 
 
-async def test_what_the_guard_says_reaches_the_caller(tmp_path: Path) -> None:
+async def test_the_guards_findings_reach_the_caller(tmp_path: Path) -> None:
     async with service(tmp_path) as address, connect_fleet(address, TOKEN) as fleet:
         plan = await fleet.plan(PlanRequest(pool=LOCAL, actor=HAL, reason="more!", target=40))
         assert {finding.code for finding in plan.findings} >= {"max_nodes", "mode"}
-        with pytest.raises(NotPermitted, match="40 nodes are more than the 4 allowed"):
+        with pytest.raises(NotPermitted) as caught:
             await fleet.apply(plan.id, key="k")
+        assert caught.value.code == "fleet.plan_refused"
         decision = await fleet.kill_switch(KillScope.AGENTS, actor=OTTO, key="stop", reason="enough")
         assert decision.actor == OTTO
         assert (await fleet.status()).kill is KillScope.AGENTS
-        assert (await fleet.hold(LOCAL, minutes=5, actor=HAL, key="h", reason="wait")).kind == "hold"
+        assert (await fleet.set_override(LOCAL, minutes=5, actor=HAL, key="h", reason="wait")).kind == "override"
         assert (await fleet.escalate("critical", actor=HAL, key="e", reason="help")).message == "critical: help"
 
 
-async def test_a_credential_speaks_for_itself_whatever_a_request_claims(tmp_path: Path) -> None:
+async def test_the_credentials_role_counts_whatever_a_request_claims(tmp_path: Path) -> None:
     told = Caller(id=new_id(), role=access.Role.AGENT, expires_at=2e10, name="hal")
-    async with service(tmp_path) as address, connect_fleet(address, Seal(TOKEN).text(told)) as fleet:
+    async with service(tmp_path) as address, connect_fleet(address, CredentialSigner(TOKEN).sign(told)) as fleet:
         plan = await fleet.plan(PlanRequest(pool=LOCAL, actor=ALICE, reason="trust me", target=2))
         assert plan.request.actor == Actor(name="agent hal", role=Role.AGENT)
         with pytest.raises(NotPermitted, match="off"):
@@ -214,11 +222,12 @@ async def test_the_kill_file_acts_within_a_second(tmp_path: Path) -> None:
         (tmp_path / "KILL").unlink()
 
 
-async def test_wrong_input_is_refused(tmp_path: Path) -> None:
+async def test_invalid_input_is_refused(tmp_path: Path) -> None:
     async with service(tmp_path) as address:
         async with connect_fleet(address, TOKEN) as fleet:
-            with pytest.raises(InvalidInput, match="no pool is called"):
+            with pytest.raises(InvalidInput) as caught:
                 await fleet.plan(PlanRequest(pool=PoolId("nowhere"), actor=ALICE, reason="x", target=1))
+            assert caught.value.code == "fleet.pool_not_found"
             with pytest.raises(InvalidInput, match="page"):
                 await fleet.instances(limit=100_000)
             with pytest.raises(InvalidInput, match="no instance"):
@@ -239,8 +248,9 @@ def test_a_configuration_is_read_from_toml_and_from_json(tmp_path: Path) -> None
     assert read_config(by_hand) == read_config(of_a_run)
     assert read_config(by_hand).pools["eu"].spec("eu").mode is Mode.UP_ONLY
     of_a_run.write_text("[]")
-    with pytest.raises(InvalidInput, match="no table"):
+    with pytest.raises(InvalidInput) as caught:
         read_config(of_a_run)
+    assert caught.value.code == "fleet.config_unreadable"
 
 
 @pytest.mark.parametrize(
@@ -249,12 +259,15 @@ def test_a_configuration_is_read_from_toml_and_from_json(tmp_path: Path) -> None
         ("providers.here = { kind = 'local_proces' }", "local_process"),
         ("providers.here = { kind = 'local_process', max_instance = 3 }", "max_instances"),
         ("providers.here = { kind = 'local_process' }\npools.eu = { provider = 'her' }", "'here'"),
-        ("providers.here = { kind = 'local_process' }\npools.eu = { provider = 'here', min_nodes = 9 }", "bounds"),
+        (
+            "providers.here = { kind = 'local_process' }\npools.eu = { provider = 'here', min_nodes = 9 }",
+            "min_nodes <= max_nodes",
+        ),
         ("providers.here = { kind = 'local_process' }\npool.eu = { provider = 'here' }", "pools"),
-        ("cluster = 'a b'\nproviders.here = { kind = 'local_process' }", "not a name"),
+        ("cluster = 'a b'\nproviders.here = { kind = 'local_process' }", "not a valid name"),
     ],
 )
-def test_a_wrong_configuration_is_refused_with_what_would_work(tmp_path: Path, text: str, said: str) -> None:
+def test_an_invalid_configuration_is_refused_with_valid_values(tmp_path: Path, text: str, said: str) -> None:
     path = tmp_path / "fleet.toml"
     path.write_text(text)
     with pytest.raises(InvalidInput, match=said):

@@ -1,7 +1,7 @@
-"""A pool that follows the rule through a demand that rises and falls: the fleet service, dataflow's rule, no real time.
+"""A pool that follows the rule while demand rises and falls, in virtual time.
 
-Everything but nodes, trainer and cloud is the product's: reports go to dataflow's advisor, its advice to the service,
-the service's terms back to the advisor; machines are launched, drained and ended.
+Only nodes, trainer and cloud are simulated: the recommender observes the reports, the fleet service applies its
+recommendations and returns its constraints; machines are launched, drained and terminated.
 """
 
 from collections.abc import AsyncIterator
@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from astraflow.contract.advice import FleetTerms
 from astraflow.contract.fleet import InstanceState
+from astraflow.contract.recommendations import FleetConstraints
 from astraflow.contract.reports import NodeReport, Report
-from astraflow.dataflow.reporting.advice import Advisor
+from astraflow.dataflow.reporting.recommender import Recommender
 from astraflow.scaling.options import SizerOptions, Spec
-from maintainer.fleet.observation import reported_advice
-from maintainer.fleet.telling import Teller
+from maintainer.fleet.observation import reported_recommendations
+from maintainer.fleet.policy_sync import PolicySync
 from tests import make
 from tests.dataflow.running import config as dataflow_config
 from tests.dataflow.running import opened
@@ -35,38 +35,37 @@ MINUTE_S = 60.0
 
 
 class Workshop(Run):
-    """A run in which each node makes a tenth of a group a second while there is room, and a trainer takes twenty a
-    step."""
+    """Run whose nodes each make 0.1 groups a second while the buffer has room; a trainer step takes 20 groups."""
 
     def __init__(self, cloud: Cloud) -> None:
         super().__init__(cloud)
         self.compute_s = 40.0
-        """Of a step: 0.5 groups a second, which five nodes make."""
-        self.advisor: Advisor | None = None
+        """Compute time of a step: 0.5 groups a second, which five nodes make."""
+        self.advisor: Recommender | None = None
         self.buffered = float(STEP_GROUPS)
         self.made = 0.0
         self.steps = 0
         self.waited_s = self.computed_s = 0.0
-        """Of the steps that are over, as trainers report them."""
+        """Waiting and compute time of completed steps, as trainers report them."""
         self._step_s = self._waiting_s = self._left_s = 0.0
         self._done: dict[str, tuple[float, float]] = {}
-        """Groups and busy seconds of each node."""
+        """Node -> its groups and busy seconds."""
         self._ready: tuple[NodeReport, ...] = ()
         self.sequence = 0
 
     @property
     def tick_s(self) -> float:
-        """Between two decisions of the rule."""
+        """Time between two decisions of the rule."""
         assert self.advisor is not None
         return self.advisor.spec.tick_s
 
-    async def tell_terms(self, terms: FleetTerms) -> None:
-        await super().tell_terms(terms)
+    async def report_fleet_constraints(self, constraints: FleetConstraints) -> None:
+        await super().report_fleet_constraints(constraints)
         if self.advisor is not None:
-            self.advisor.learn(terms)
+            self.advisor.set_fleet_constraints(constraints)
 
     def advance(self) -> Report:
-        """A second of it; returns what dataflow reports then, advice and all."""
+        """Advances the run by one second; returns dataflow's report with its recommendations."""
         self._ready = super().report().nodes
         self._work([node.id for node in self._ready])
         self._train()
@@ -76,7 +75,7 @@ class Workshop(Run):
         return self.report()
 
     def report(self) -> Report:
-        """As it is now."""
+        """Returns the current report."""
         made = round(self.made)
         stream = make.stream_report(
             steps=self.steps,
@@ -88,9 +87,11 @@ class Workshop(Run):
             publish_s=0.0,
         )
         flow = replace(make.flow_report(), episodes={"accepted": GROUP * made}, admitted=made, dropped={})
-        nodes = tuple(self._told(node) for node in self._ready)
+        nodes = tuple(self._with_counters(node) for node in self._ready)
         said = replace(make.report(stream, flows=(flow,), nodes=nodes), at=self.cloud.clock.wall(), nodes=nodes)
-        return replace(said, sequence=self.sequence, advice=self.advisor.latest if self.advisor is not None else ())
+        return replace(
+            said, sequence=self.sequence, recommendations=self.advisor.latest if self.advisor is not None else ()
+        )
 
     def _work(self, nodes: list[str]) -> None:
         room = BUFFER_GROUPS - self.buffered
@@ -116,33 +117,33 @@ class Workshop(Run):
             self.waited_s += self._waiting_s
             self._waiting_s = 0.0
 
-    def _told(self, node: NodeReport) -> NodeReport:
+    def _with_counters(self, node: NodeReport) -> NodeReport:
         groups, busy_s = self._done.get(node.id, (0.0, 0.0))
         counters = {"episodes_done": GROUP * groups, "busy_s": busy_s}
         return replace(node, counters=counters, facts=replace(node.facts, pool=POOL))
 
 
 @dataclass(kw_only=True)
-class Course:
-    """What was seen."""
+class SimulationResult:
+    """Observations of a simulated run."""
 
     parts: Parts
     run: Workshop
-    teller: Teller
+    policy_sync: PolicySync
     targets: list[tuple[float, int]]
     """Unix seconds and nodes, each time that the pool's target changed."""
 
     async def pass_minutes(self, minutes: float) -> None:
-        """The loops of both services, a second at a time."""
+        """Runs the loops of both services in steps of one second."""
         parts, clock = self.parts, self.parts.clock
         for second in range(round(minutes * MINUTE_S)):
             clock.advance(1.0)
-            parts.fleet.observation.take(self.run.advance())
+            parts.fleet.observation.update(self.run.advance())
             if second % 5 == 0:
-                await parts.reconciler.observe()
+                await parts.reconciler.check_nodes()
                 await parts.follower.follow()
-                await parts.actuator.work()
-                await self.teller.tell()
+                await parts.actuator.run_due_steps()
+                await self.policy_sync.sync()
             if second % 60 == 0:
                 await parts.reconciler.sweep()
             target = parts.fleet.pool(POOL).target
@@ -151,32 +152,34 @@ class Course:
 
     @property
     def ready(self) -> int:
-        """Nodes at work."""
+        """Ready nodes."""
         return self.parts.states().get("ready", 0)
 
     @property
     def turns(self) -> int:
-        """How often the target went the other way than before."""
+        """Number of direction changes of the target."""
         ways = [after[1] > before[1] for before, after in pairwise(self.targets)]
         return sum(1 for before, after in pairwise(ways) if before != after)
 
 
 @asynccontextmanager
-async def followed(tmp_path: Path) -> AsyncIterator[Course]:
-    """A pool of five machines, in mode `on`, and dataflow's rule."""
+async def followed(tmp_path: Path) -> AsyncIterator[SimulationResult]:
+    """Yields a pool of six machines in mode `on`, with dataflow's rule."""
     clock = ManualClock(START)
     cloud = Cloud(clock, boot_s=20.0, end_s=5.0)
     run = Workshop(cloud)
     parts = await build(tmp_path, clock=clock, cloud=cloud, run=run, pool=spec(min_nodes=1, max_nodes=30))
     async with opened(tmp_path / "dataflow", dataflow_config()) as (dataflow, journal):
         spec_of_rule = Spec(options=SizerOptions(), pools={})
-        run.advisor = Advisor(spec_of_rule, journal=journal, events=dataflow.events)
-        parts.fleet.observation._advice = reported_advice
+        run.advisor = Recommender(spec_of_rule, journal=journal, events=dataflow.events)
+        parts.fleet.observation._recommendations_of = reported_recommendations
         await parts.want(6)
-        yield Course(parts=parts, run=run, teller=Teller(parts.fleet, parts.desk, run), targets=[])
+        yield SimulationResult(
+            parts=parts, run=run, policy_sync=PolicySync(parts.fleet, parts.fleet_manager, run), targets=[]
+        )
 
 
-async def test_after_the_demand_has_fallen_the_pool_shrinks_once_and_stays(tmp_path: Path) -> None:
+async def test_after_the_demand_falls_the_pool_shrinks_once_and_stays(tmp_path: Path) -> None:
     async with followed(tmp_path) as course:
         await course.pass_minutes(20)
         steady = course.ready
@@ -199,7 +202,10 @@ async def test_after_the_demand_has_fallen_the_pool_shrinks_once_and_stays(tmp_p
         assert len(downs) == 2, "half of the surplus at a time, and ten minutes between"
 
         instances = [record.instance for record in course.parts.ledger.records.values()]
-        gone = [one for one in instances if one.state is InstanceState.GONE]
-        assert len(gone) == grown - course.ready
-        assert all(one.draining_at is not None and one.draining_at < (one.retiring_at or 0.0) for one in gone)
+        ended_instances = [instance for instance in instances if instance.state is InstanceState.GONE]
+        assert len(ended_instances) == grown - course.ready
+        assert all(
+            instance.draining_at is not None and instance.draining_at < (instance.retiring_at or 0.0)
+            for instance in ended_instances
+        )
         assert len(course.run.cloud.alive()) == course.ready

@@ -1,4 +1,4 @@
-"""The SkyPilot provider keeps the port's promises, against a stand-in of its API server."""
+"""The SkyPilot provider satisfies the provider interface, against a simulated API server."""
 
 import doctest
 import sys
@@ -29,11 +29,21 @@ from maintainer.fleet.providers.skypilot import SkyPilot
 from maintainer.fleet.providers.skypilot_api import refusal
 from maintainer.fleet.providers.skypilot_task import cluster_name, task_of
 from tests.fakes.skypilot_api import FakeSkyPilot
-from tests.suites.provider import CANARY, GIVE_UP_S, ProviderSuite, World, launch_id, launches, listed, retire, until
+from tests.suites.provider_suite import (
+    CANARY,
+    GIVE_UP_S,
+    ProviderHarness,
+    ProviderSuite,
+    launch_id,
+    launches,
+    listed,
+    retire,
+    until,
+)
 
 pytestmark = pytest.mark.anyio
 
-SLEEPER = (sys.executable, "-S", "-E", str(Path(__file__).parents[2] / "fakes" / "sleeper.py"))
+SLEEPER = (sys.executable, "-S", "-E", str(Path(__file__).parents[2] / "fakes" / "sleeping_node.py"))
 
 ERRORS: dict[type[ProviderError], tuple[str, str]] = {
     Quota: ("ResourcesUnavailableError", "Failed to provision: VcpuLimitExceeded: you have requested more vCPU"),
@@ -45,8 +55,8 @@ ERRORS: dict[type[ProviderError], tuple[str, str]] = {
 }
 
 
-class SkyWorld(World):
-    """One user of the stand-in."""
+class SkyWorld(ProviderHarness):
+    """User of the simulated API server."""
 
     def __init__(self, fake: FakeSkyPilot) -> None:
         self.fake = fake
@@ -78,181 +88,190 @@ class SkyWorld(World):
     def wrong_spec(self) -> LaunchSpec | None:
         return self.spec(type="enormous")
 
-    def spoken(self) -> str:
+    def captured_output(self) -> str:
         bodies = [body for _, path, body in self.fake.seen if path != "/launch"]
         logs = [path.read_text() for path in self.fake.directory.glob("*.log")]
         lines = [
-            Path(f"/proc/{job.pid}/cmdline").read_text() for one in self.fake.clusters.values() for job in one.jobs
+            Path(f"/proc/{job.pid}/cmdline").read_text()
+            for cluster in self.fake.clusters.values()
+            for job in cluster.jobs
         ]
         paths = [path for _, path, _ in self.fake.seen]
-        return "".join([*bodies, *logs, *lines, *paths, *(one.yaml for one in self.fake.clusters.values())])
+        return "".join([*bodies, *logs, *lines, *paths, *(cluster.yaml for cluster in self.fake.clusters.values())])
 
 
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[SkyWorld]:
+async def harness(tmp_path: Path) -> AsyncIterator[SkyWorld]:
     with FakeSkyPilot(tmp_path / "sky") as fake:
-        world = SkyWorld(fake)
+        harness = SkyWorld(fake)
         try:
-            yield world
+            yield harness
         finally:
-            for provider in world.providers:
+            for provider in harness.providers:
                 await provider.close()
 
 
 class TestSkyPilot(ProviderSuite):
-    """The suite, on clusters that sleep."""
+    """Runs the provider suite with sleeping clusters."""
 
 
-async def test_a_launch_that_shows_nowhere_yet_is_listed_and_can_be_retired(world: SkyWorld) -> None:
-    world.fake.queue_s = 60.0  # no worker takes it: SkyPilot has no such cluster
-    provider, launch = await world.provider(answer_wait_s=0), launch_id()
-    handle = await provider.launch(world.spec(), launch)
-    (instance,) = await provider.list(world.cluster)
-    assert (instance.state, instance.handle, instance.tags) == (State.PENDING, handle, world.spec().tags)
-    assert world.fake.clusters == {}
-    await retire(world, provider, launch)
-    world.fake.queue_s = 0.0
-    await world.pause()
-    assert world.fake.clusters == {}, "the launch went on after it was retired"
+async def test_a_launch_without_a_cluster_is_listed_and_can_be_retired(harness: SkyWorld) -> None:
+    harness.fake.queue_s = 60.0  # no worker accepts the request, so SkyPilot has no such cluster
+    provider, launch = await harness.provider(answer_wait_s=0), launch_id()
+    handle = await provider.launch(harness.spec(), launch)
+    (instance,) = await provider.list(harness.cluster)
+    assert (instance.state, instance.handle, instance.tags) == (State.PENDING, handle, harness.spec().tags)
+    assert harness.fake.clusters == {}
+    await retire(harness, provider, launch)
+    harness.fake.queue_s = 0.0
+    await harness.pause()
+    assert harness.fake.clusters == {}, "the launch went on after it was retired"
 
 
-async def test_what_a_launch_left_behind_when_it_failed_is_stuck_until_it_is_ended(world: SkyWorld) -> None:
+async def test_remains_of_a_failed_launch_are_stuck_until_they_are_retired(harness: SkyWorld) -> None:
     """https://github.com/skypilot-org/skypilot/pull/2990: a failed teardown before a failover leaked the machine."""
     error = {"type": "ResourcesUnavailableError", "message": "failed over, could not tear down", "leaks": True}
-    world.fake.launch_errors.append(error)
-    provider, launch = await world.provider(), launch_id()
+    harness.fake.launch_errors.append(error)
+    provider, launch = await harness.provider(), launch_id()
     with pytest.raises(Capacity):
-        await provider.launch(world.spec(), launch)
-    (left,) = await listed(world, provider)
+        await provider.launch(harness.spec(), launch)
+    (left,) = await listed(harness, provider)
     assert left.state is State.STUCK
-    assert world.fake.is_leaked(cluster_name(launch))
-    await retire(world, provider, launch)
-    assert not world.fake.is_leaked(cluster_name(launch))
+    assert harness.fake.is_leaked(cluster_name(launch))
+    await retire(harness, provider, launch)
+    assert not harness.fake.is_leaked(cluster_name(launch))
 
 
-async def test_a_teardown_that_failed_is_asked_for_again_and_is_no_end(world: SkyWorld) -> None:
-    """https://github.com/skypilot-org/skypilot/pull/4443: what was not confirmed to be gone is not forgotten."""
-    provider, launch = await world.provider(), launch_id()
-    handle = await provider.launch(world.spec(), launch)
-    await until(world, provider, handle, lambda seen: seen.state is State.RUNNING)
-    world.fake.down_errors += [{"type": "RuntimeError", "message": "the cloud did not answer"}] * 2
+async def test_a_failed_teardown_is_retried_and_the_cluster_stays_listed(harness: SkyWorld) -> None:
+    """https://github.com/skypilot-org/skypilot/pull/4443: an unconfirmed teardown stays recorded."""
+    provider, launch = await harness.provider(), launch_id()
+    handle = await provider.launch(harness.spec(), launch)
+    await until(harness, provider, handle, lambda seen: seen.state is State.RUNNING)
+    error = {"type": "RuntimeError", "message": "the cloud did not answer"}
+    harness.fake.down_errors += [error] * 2
     deadline = time.monotonic() + GIVE_UP_S
-    while world.fake.down_errors:
-        with pytest.raises(Unknown, match="the cloud did not answer"):
+    while harness.fake.down_errors:
+        with pytest.raises(Unknown, match=error["message"]):
             await provider.retire(launch)
-        assert world.fake.is_leaked(cluster_name(launch))
+        assert harness.fake.is_leaked(cluster_name(launch))
         assert time.monotonic() < deadline
-    assert await launches(world, provider) == [launch]
-    await retire(world, provider, launch)
-    assert not world.fake.is_leaked(cluster_name(launch))
+    assert await launches(harness, provider) == [launch]
+    await retire(harness, provider, launch)
+    assert not harness.fake.is_leaked(cluster_name(launch))
 
 
-async def test_a_machine_that_somebody_ended_in_the_console_wedges_nothing(world: SkyWorld) -> None:
+async def test_a_cluster_terminated_in_the_console_blocks_nothing(harness: SkyWorld) -> None:
     """https://github.com/skypilot-org/skypilot/issues/632."""
-    provider, launch = await world.provider(), launch_id()
-    handle = await provider.launch(world.spec(), launch)
-    await until(world, provider, handle, lambda seen: seen.state is State.RUNNING)
-    await world.lose(launch)
-    assert await launches(world, provider, wait_for=0) == []
-    await retire(world, provider, launch)
-    again = await provider.launch(world.spec(), launch_id())
-    await until(world, provider, again, lambda seen: seen.state is State.RUNNING)
+    provider, launch = await harness.provider(), launch_id()
+    handle = await provider.launch(harness.spec(), launch)
+    await until(harness, provider, handle, lambda seen: seen.state is State.RUNNING)
+    await harness.lose(launch)
+    assert await launches(harness, provider, wait_for=0) == []
+    await retire(harness, provider, launch)
+    again = await provider.launch(harness.spec(), launch_id())
+    await until(harness, provider, again, lambda seen: seen.state is State.RUNNING)
 
 
-async def test_a_second_job_on_the_same_machine_starts_no_second_node(world: SkyWorld) -> None:
-    provider, launch = await world.provider(), launch_id()
-    handle = await provider.launch(world.spec(), launch)
-    await until(world, provider, handle, lambda seen: seen.state is State.RUNNING)
+async def test_a_second_job_on_a_cluster_starts_no_second_node(harness: SkyWorld) -> None:
+    provider, launch = await harness.provider(), launch_id()
+    handle = await provider.launch(harness.spec(), launch)
+    await until(harness, provider, handle, lambda seen: seen.state is State.RUNNING)
     await provider._api.launch(
-        cluster_name(launch), task_of(provider._options, world.spec(), launch, now=time.time())
-    )  # another host's service
-    cluster, deadline = world.fake.clusters[cluster_name(launch)], time.monotonic() + GIVE_UP_S
+        cluster_name(launch), task_of(provider._options, harness.spec(), launch, now=time.time())
+    )  # launched by the service of another host
+    cluster, deadline = harness.fake.clusters[cluster_name(launch)], time.monotonic() + GIVE_UP_S
     while len(cluster.jobs) < 2 or cluster.jobs[1].poll() is None:
         assert time.monotonic() < deadline
-        await world.pause()
+        await harness.pause()
     assert [job.poll() for job in cluster.jobs] == [None, 0]
 
 
-async def test_a_machine_whose_node_has_ended_is_ended_by_skypilot(world: SkyWorld) -> None:
-    provider = await world.provider(program=(sys.executable, "-S", "-c", "raise SystemExit(0)"))
-    handle = await provider.launch(world.spec(), launch_id())
-    await until(world, provider, handle, lambda seen: seen.state is State.GONE)
-    asked = next(body for _, path, body in world.fake.seen if path == "/launch")
+async def test_skypilot_terminates_a_cluster_whose_node_has_ended(harness: SkyWorld) -> None:
+    provider = await harness.provider(program=(sys.executable, "-S", "-c", "raise SystemExit(0)"))
+    handle = await provider.launch(harness.spec(), launch_id())
+    await until(harness, provider, handle, lambda seen: seen.state is State.GONE)
+    asked = next(body for _, path, body in harness.fake.seen if path == "/launch")
     assert '\\"down\\": true' in asked
 
 
-async def test_a_launch_that_fails_late_is_gone_and_says_why(world: SkyWorld) -> None:
-    world.fake.launch_errors.append({"type": "ResourcesUnavailableError", "message": "no H100 in any zone"})
-    provider, launch = await world.provider(answer_wait_s=0), launch_id()
-    handle = await provider.launch(world.spec(), launch)
-    seen = await until(world, provider, handle, lambda seen: seen.state is State.GONE)
-    assert "no H100 in any zone" in seen.message
-    (instance,) = await provider.list(world.cluster)
-    assert (instance.state, instance.tags) == (State.GONE, world.spec().tags)
+async def test_a_launch_that_fails_late_is_gone_with_a_reason(harness: SkyWorld) -> None:
+    error = {"type": "ResourcesUnavailableError", "message": "no H100 in any zone"}
+    harness.fake.launch_errors.append(error)
+    provider, launch = await harness.provider(answer_wait_s=0), launch_id()
+    handle = await provider.launch(harness.spec(), launch)
+    seen = await until(harness, provider, handle, lambda seen: seen.state is State.GONE)
+    assert error["message"] in seen.message
+    (instance,) = await provider.list(harness.cluster)
+    assert (instance.state, instance.tags) == (State.GONE, harness.spec().tags)
     assert instance.message == seen.message
 
 
 @pytest.mark.parametrize("is_done", [False, True])
-async def test_a_launch_whose_answer_was_lost_is_one_launch_in_the_end(world: SkyWorld, is_done: bool) -> None:
-    world.fake.http_faults.append(("/launch", 503, is_done))
-    provider, launch = await world.provider(), launch_id()
+async def test_a_launch_whose_answer_was_lost_is_one_cluster(harness: SkyWorld, is_done: bool) -> None:
+    harness.fake.http_faults.append(("/launch", 503, is_done))
+    provider, launch = await harness.provider(), launch_id()
     with pytest.raises(Retry):
-        await provider.launch(world.spec(), launch)
-    handle = await provider.launch(world.spec(), launch)
-    await until(world, provider, handle, lambda seen: seen.state is State.RUNNING)
-    assert len(world.fake.clusters[cluster_name(launch)].jobs) == 1
+        await provider.launch(harness.spec(), launch)
+    handle = await provider.launch(harness.spec(), launch)
+    await until(harness, provider, handle, lambda seen: seen.state is State.RUNNING)
+    assert len(harness.fake.clusters[cluster_name(launch)].jobs) == 1
 
 
-async def test_a_stopped_cluster_costs_and_is_to_be_ended(world: SkyWorld) -> None:
-    provider, launch = await world.provider(), launch_id()
-    handle = await provider.launch(world.spec(), launch)
-    await until(world, provider, handle, lambda seen: seen.state is State.RUNNING)
-    world.fake.clusters[cluster_name(launch)].status = "STOPPED"
+async def test_a_stopped_cluster_still_costs_and_is_stuck(harness: SkyWorld) -> None:
+    provider, launch = await harness.provider(), launch_id()
+    handle = await provider.launch(harness.spec(), launch)
+    await until(harness, provider, handle, lambda seen: seen.state is State.RUNNING)
+    harness.fake.clusters[cluster_name(launch)].status = "STOPPED"
     assert (await provider.describe(handle)).state is State.STUCK
-    await retire(world, provider, launch)
+    await retire(harness, provider, launch)
 
 
-async def test_who_asks_is_said_by_a_token_of_the_environment(world: SkyWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    world.fake.token = "service-account"
+async def test_the_service_token_is_read_from_the_environment(
+    harness: SkyWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness.fake.token = "service-account"
     with pytest.raises(Auth):
-        await (await world.provider()).list(world.cluster)
+        await (await harness.provider()).list(harness.cluster)
     monkeypatch.setenv("SKYPILOT_SERVICE_ACCOUNT_TOKEN", "service-account")
-    assert await (await world.provider()).list(world.cluster) == ()
+    assert await (await harness.provider()).list(harness.cluster) == ()
 
 
-async def test_what_skypilot_is_asked_for_follows_from_type_region_spot_and_pool(world: SkyWorld) -> None:
-    provider = await world.provider(types={"gpu": {"infra": "aws", "accelerators": "H100:8"}}, regions={"eu": "gcp/eu"})
-    spec = world.spec(region="eu", is_spot=True, options={"disk_size": 500, "setup": "pip install astraflow"})
+async def test_a_task_follows_from_type_region_spot_and_pool(harness: SkyWorld) -> None:
+    provider = await harness.provider(
+        types={"gpu": {"infra": "aws", "accelerators": "H100:8"}}, regions={"eu": "gcp/eu"}
+    )
+    spec = harness.spec(region="eu", is_spot=True, options={"disk_size": 500, "setup": "pip install astraflow"})
     spec = replace(spec, tags=replace(spec.tags, pool="EU:gpu"))
     task = task_of(provider._options, spec, launch_id(), now=time.time())
     resources = task["resources"]
     assert (resources["infra"], resources["accelerators"], resources["disk_size"]) == ("gcp/eu", "H100:8", 500)
     assert resources["use_spot"] is True
     assert resources["labels"]["astraflow-pool"] == "eu-gpu"
-    assert task["setup"] == "pip install astraflow"
+    assert task["setup"] == spec.options["setup"]
     assert CANARY not in str({**task, "secrets": None})
 
 
-async def test_a_server_that_is_away_is_asked_again_later(world: SkyWorld) -> None:
-    with pytest.raises(Retry, match="on the way"):
-        await (await world.provider(endpoint="http://127.0.0.1:9")).list(world.cluster)
+async def test_an_unreachable_server_is_a_temporary_failure(harness: SkyWorld) -> None:
+    with pytest.raises(Retry) as caught:
+        await (await harness.provider(endpoint="http://127.0.0.1:9")).list(harness.cluster)
+    assert caught.value.code == "provider.unreachable"
 
 
 @pytest.mark.parametrize("wrong", ["", "../up", "a_b", "-a", "x" * 51, "a;b"])
-async def test_an_id_that_names_no_cluster_is_refused(world: SkyWorld, wrong: str) -> None:
-    with pytest.raises(Invalid, match="no launch id"):
-        await (await world.provider()).launch(world.spec(), wrong)
+async def test_an_invalid_launch_id_is_refused(harness: SkyWorld, wrong: str) -> None:
+    with pytest.raises(Invalid, check=lambda problem: problem.code == "provider.invalid_launch_id"):
+        await (await harness.provider()).launch(harness.spec(), wrong)
 
 
 @pytest.mark.parametrize(("kind", "said"), ERRORS.items())
-def test_each_refusal_leads_to_the_right_next_step(kind: type[ProviderError], said: tuple[str, str]) -> None:
+def test_each_refusal_has_a_provider_error(kind: type[ProviderError], said: tuple[str, str]) -> None:
     found = refusal({"type": said[0], "message": said[1], "object": "gASVpickled"})
     assert type(found) is kind
     assert "pickled" not in str(found)
     assert "\x1b" not in str(found)
 
 
-def test_credentials_do_not_belong_into_the_endpoint() -> None:
+def test_an_endpoint_with_credentials_is_refused() -> None:
     with pytest.raises(InvalidInput, match="endpoint"):
         providers.check({"kind": "skypilot", "endpoint": "https://user:secret@sky.example"})
 

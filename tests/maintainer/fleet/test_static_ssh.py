@@ -1,11 +1,13 @@
-"""Hosts over SSH keep the port's promises; two of Debian's SSH servers on loopback are the hosts."""
+"""The SSH provider satisfies the provider interface, with two Debian SSH servers on loopback as hosts."""
 
 import asyncio
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
+import tomllib
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from itertools import count
@@ -25,7 +27,7 @@ from maintainer.fleet.providers.base import (
     LaunchSpec,
     Provider,
     ProviderError,
-    Retired,
+    RetireResult,
     Retry,
     State,
     Unknown,
@@ -33,7 +35,16 @@ from maintainer.fleet.providers.base import (
 from maintainer.fleet.providers.static_ssh import StaticSsh, StaticSshOptions
 from tests.fakes.ssh_server import SshServer, serving_ssh
 from tests.maintainer.fleet.test_local_process import SLEEPER
-from tests.suites.provider import CANARY, ProviderSuite, World, launch_id, launches, listed, retire, until
+from tests.suites.provider_suite import (
+    CANARY,
+    ProviderHarness,
+    ProviderSuite,
+    launch_id,
+    launches,
+    listed,
+    retire,
+    until,
+)
 
 pytestmark = [
     pytest.mark.anyio,
@@ -45,7 +56,7 @@ _numbers = count()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lab:
-    """Two hosts, and the key that opens them."""
+    """Two hosts and their login key."""
 
     one: SshServer
     other: SshServer
@@ -63,8 +74,8 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
         yield Lab(one=one, other=other, key_file=place / "key", known_hosts=place / "known_hosts")
 
 
-class SshWorld(World):
-    """A folder of machines on each of the two hosts."""
+class SshWorld(ProviderHarness):
+    """Provider harness with a folder of machines on each of the two hosts."""
 
     def __init__(self, lab: Lab, *, capacity: int = 8) -> None:
         self.lab = lab
@@ -116,7 +127,7 @@ class SshWorld(World):
         return None
 
     async def duplicate(self, launch_id: str) -> bool:
-        """As where a host was away while its launch was asked for again."""
+        """Launches again on the other host, as when the first host was unreachable."""
         (place,) = self.places(launch_id)
         held_by_one = place.is_relative_to(self.lab.one.home)
         alone = await self.provider(only=("other",) if held_by_one else ("one",))
@@ -126,7 +137,7 @@ class SshWorld(World):
     def wrong_spec(self) -> LaunchSpec | None:
         return self.spec(type="enormous")
 
-    def spoken(self) -> str:
+    def captured_output(self) -> str:
         files = [path for host in self.homes() for path in host.rglob("*") if path.is_file()]
         files += [server.directory / "log" for server in (self.lab.one, self.lab.other)]
         lines = [Path(f"/proc/{self.pid(place.name)}/cmdline") for place in self.places("01*")]
@@ -143,7 +154,7 @@ class SshWorld(World):
         return int(json.loads((place / "machine.json").read_text())["pid"])
 
     async def end(self) -> None:
-        """Whatever a test left running is ended, and all connections."""
+        """Ends all machines that a test left running, and closes all connections."""
         provider = await self.provider()
         for cluster in (self.cluster, "strangers"):
             for instance in await provider.list(cluster):
@@ -153,173 +164,180 @@ class SshWorld(World):
 
 
 @pytest.fixture
-async def world(lab: Lab) -> AsyncIterator[SshWorld]:
-    world = SshWorld(lab)
+async def harness(lab: Lab) -> AsyncIterator[SshWorld]:
+    harness = SshWorld(lab)
     try:
-        yield world
+        yield harness
     finally:
-        await world.end()
+        await harness.end()
 
 
 class TestStaticSsh(ProviderSuite):
-    """The suite, on processes that sleep on two hosts."""
+    """Runs the provider suite with sleeping processes on two hosts."""
 
 
-async def test_a_node_gets_its_token_in_its_environment_and_outlives_the_connection(world: SshWorld) -> None:
-    provider, launch = await world.provider(), launch_id()
-    handle = await provider.launch(world.spec(), launch)
-    await until(world, provider, handle, lambda seen: seen.state is State.RUNNING)
+async def test_a_node_gets_its_token_by_environment_and_outlives_the_connection(harness: SshWorld) -> None:
+    provider, launch = await harness.provider(), launch_id()
+    handle = await provider.launch(harness.spec(), launch)
+    await until(harness, provider, handle, lambda seen: seen.state is State.RUNNING)
     await provider.close()
-    environment = Path(f"/proc/{world.pid(launch)}/environ").read_text()
+    environment = Path(f"/proc/{harness.pid(launch)}/environ").read_text()
     assert f"ASTRAFLOW_TOKEN={CANARY}\0" in environment
     assert "SSH_CONNECTION" not in environment
-    assert os.getsid(world.pid(launch)) == world.pid(launch)
+    assert os.getsid(harness.pid(launch)) == harness.pid(launch)
 
 
-async def test_hosts_are_filled_up_to_their_capacity_and_no_further(world: SshWorld, lab: Lab) -> None:
+async def test_hosts_are_filled_up_to_their_capacity(harness: SshWorld, lab: Lab) -> None:
     hosts = {
         "one": {"address": "127.0.0.1", "port": lab.one.port, "capacity": 1},
         "other": {"address": "127.0.0.1", "port": lab.other.port, "capacity": 2},
     }
-    provider = await world.provider(hosts=hosts)
-    handles = await asyncio.gather(*(provider.launch(world.spec(), launch_id()) for _ in range(3)))
+    provider = await harness.provider(hosts=hosts)
+    handles = await asyncio.gather(*(provider.launch(harness.spec(), launch_id()) for _ in range(3)))
     assert sorted(handle.id.partition(":")[0] for handle in handles) == ["one", "other", "other"]
     late = launch_id()
-    with pytest.raises(Capacity, match="no host has room"):
-        await provider.launch(world.spec(), late)
-    await retire(world, provider, handles[0].launch_id)
-    assert (await provider.launch(world.spec(), late)).launch_id == late
+    with pytest.raises(Capacity) as caught:
+        await provider.launch(harness.spec(), late)
+    assert caught.value.code == "provider.no_free_slot"
+    await retire(harness, provider, handles[0].launch_id)
+    assert (await provider.launch(harness.spec(), late)).launch_id == late
 
 
-async def test_a_pool_chooses_hosts_by_type_and_region(world: SshWorld) -> None:
-    provider = await world.provider()
-    handles = [await provider.launch(world.spec(type="large", region="here"), launch_id()) for _ in range(3)]
+async def test_a_pool_chooses_hosts_by_type_and_region(harness: SshWorld) -> None:
+    provider = await harness.provider()
+    handles = [await provider.launch(harness.spec(type="large", region="here"), launch_id()) for _ in range(3)]
     assert {handle.id.partition(":")[0] for handle in handles} == {"other"}
-    with pytest.raises(Invalid, match=r"region 'there'.*here"):
-        await provider.launch(world.spec(region="there"), launch_id())
+    with pytest.raises(Invalid, match="'there'", check=lambda problem: problem.code == "provider.no_matching_host"):
+        await provider.launch(harness.spec(region="there"), launch_id())
 
 
-async def test_hosts_are_no_spot_machines_and_know_no_options(world: SshWorld) -> None:
-    provider = await world.provider()
+async def test_spot_and_pool_options_are_refused(harness: SshWorld) -> None:
+    provider = await harness.provider()
     with pytest.raises(Invalid, match="is_spot"):
-        await provider.launch(world.spec(is_spot=True), launch_id())
+        await provider.launch(harness.spec(is_spot=True), launch_id())
     with pytest.raises(Invalid, match="colour"):
-        await provider.launch(world.spec(options={"colour": "red"}), launch_id())
+        await provider.launch(harness.spec(options={"colour": "red"}), launch_id())
 
 
-async def test_a_host_whose_key_is_not_known_is_not_talked_to(world: SshWorld, lab: Lab, tmp_path: Path) -> None:
+async def test_a_host_with_an_unknown_key_is_refused(harness: SshWorld, lab: Lab, tmp_path: Path) -> None:
     known = tmp_path / "known_hosts"
     known.write_text(lab.one.known_host().replace(str(lab.one.port), "22"))
-    provider = await world.provider(known_hosts=known)
-    with pytest.raises(Auth, match=r"not who .*known_hosts says"):
-        await provider.launch(world.spec(), launch_id())
-    assert world.places("*") == []
+    provider = await harness.provider(known_hosts=known)
+    with pytest.raises(Auth) as caught:
+        await provider.launch(harness.spec(), launch_id())
+    assert caught.value.code == "provider.unknown_host_key"
+    assert harness.places("*") == []
 
 
-async def test_a_host_with_another_key_is_not_talked_to(world: SshWorld, lab: Lab, tmp_path: Path) -> None:
+async def test_a_host_with_another_key_is_refused(harness: SshWorld, lab: Lab, tmp_path: Path) -> None:
     known = tmp_path / "known_hosts"
     swapped = lab.other.known_host().replace(str(lab.other.port), str(lab.one.port))
     known.write_text(swapped)
-    provider = await world.provider(known_hosts=known, only=("one",))
+    provider = await harness.provider(known_hosts=known, only=("one",))
     with pytest.raises(Auth, match="host one"):
-        await provider.launch(world.spec(), launch_id())
-    assert world.places("*") == []
+        await provider.launch(harness.spec(), launch_id())
+    assert harness.places("*") == []
 
 
-async def test_while_a_host_is_away_others_take_launches_and_no_list_is_had(world: SshWorld, lab: Lab) -> None:
+async def test_while_a_host_is_unreachable_others_take_launches_and_listing_fails(harness: SshWorld, lab: Lab) -> None:
     hosts = {
         "one": {"address": "127.0.0.1", "port": lab.one.port, "capacity": 8},
         "away": {"address": "127.0.0.1", "port": 1, "capacity": 8},
     }
-    provider, wanted = await world.provider(hosts=hosts), [launch_id() for _ in range(3)]
-    handles = [await provider.launch(world.spec(), launch) for launch in wanted]
+    provider, wanted = await harness.provider(hosts=hosts), [launch_id() for _ in range(3)]
+    handles = [await provider.launch(harness.spec(), launch) for launch in wanted]
     assert {handle.id for handle in handles} == {f"one:{launch}" for launch in wanted}
     with pytest.raises(Retry, match="host away"):
-        await provider.list(world.cluster)
+        await provider.list(harness.cluster)
     with pytest.raises(Retry, match="host away"):
-        await provider.retire(launch_id())  # it may be there
-    await retire(world, provider, wanted[0])  # it was found elsewhere
-    assert await launches(world, await world.provider(), wait_for=2) == wanted[1:]
+        await provider.retire(launch_id())  # it may run on the unreachable host
+    await retire(harness, provider, wanted[0])  # found on a reachable host
+    assert await launches(harness, await harness.provider(), wait_for=2) == wanted[1:]
 
 
-async def test_a_claim_beside_anothers_is_withdrawn_and_the_others_is_used(world: SshWorld) -> None:
-    one, other = await world.provider(only=("one",)), await world.provider(only=("other",))
-    launch, spec = launch_id(), world.spec()
+async def test_a_second_claim_is_withdrawn_and_the_first_is_used(harness: SshWorld) -> None:
+    one, other = await harness.provider(only=("one",)), await harness.provider(only=("other",))
+    launch, spec = launch_id(), harness.spec()
     claims = [
-        await provider._claimed([name], launch, provider._order(spec, launch))  # both looked, and saw none
+        await provider._claim([name], launch, provider._order(spec, launch))  # both checked and found no claim
         for provider, name in ((one, "one"), (other, "other"))
     ]
     assert [claim[1]["is_new"] for claim in claims if claim is not None] == [True, True]
-    both = await world.provider()
-    assert not await both._stands_alone("one", launch)
-    assert await both._stands_alone("other", launch)
+    both = await harness.provider()
+    assert not await both._is_only_claim("one", launch)
+    assert await both._is_only_claim("other", launch)
     handle = await both.launch(spec, launch)
     assert handle.id == f"other:{launch}"
-    assert await launches(world, both) == [launch]
+    assert await launches(harness, both) == [launch]
 
 
-async def test_what_was_started_is_not_withdrawn(world: SshWorld) -> None:
-    one, launch, spec = await world.provider(only=("one",)), launch_id(), world.spec()
+async def test_a_started_claim_is_not_withdrawn(harness: SshWorld) -> None:
+    one, launch, spec = await harness.provider(only=("one",)), launch_id(), harness.spec()
     await one.launch(spec, launch)
-    await world.duplicate(launch)
-    assert await (await world.provider())._stands_alone("one", launch)
-    assert await launches(world, await world.provider(), wait_for=2) == [launch, launch]
+    await harness.duplicate(launch)
+    assert await (await harness.provider())._is_only_claim("one", launch)
+    assert await launches(harness, await harness.provider(), wait_for=2) == [launch, launch]
 
 
-async def test_a_claim_that_was_never_started_is_started_by_the_next_launch(world: SshWorld) -> None:
-    provider, launch, spec = await world.provider(), launch_id(), world.spec()
-    claim = await provider._claimed(["one"], launch, provider._order(spec, launch))  # the crash comes here
+async def test_a_claim_is_started_by_the_repeated_launch(harness: SshWorld) -> None:
+    provider, launch, spec = await harness.provider(), launch_id(), harness.spec()
+    claim = await provider._claim(["one"], launch, provider._order(spec, launch))  # simulates a crash before the start
     assert claim is not None
-    (seen,) = await listed(world, provider)
+    (seen,) = await listed(harness, provider)
     assert (seen.state, seen.handle.id) == (State.PENDING, f"one:{launch}")
-    handle = await (await world.provider()).launch(spec, launch)
-    await until(world, provider, handle, lambda seen: seen.state is State.RUNNING)
-    assert len(await listed(world, provider)) == 1
+    handle = await (await harness.provider()).launch(spec, launch)
+    await until(harness, provider, handle, lambda seen: seen.state is State.RUNNING)
+    assert len(await listed(harness, provider)) == 1
 
 
-async def test_a_notice_in_a_nodes_folder_is_where_it_looks(world: SshWorld) -> None:
-    provider, launch = await world.provider(), launch_id()
-    await provider.launch(world.spec(), launch)
-    (place,) = world.places(launch)
+async def test_a_node_reads_preemption_notices_from_its_folder(harness: SshWorld) -> None:
+    provider, launch = await harness.provider(), launch_id()
+    await provider.launch(harness.spec(), launch)
+    (place,) = harness.places(launch)
     argv = json.loads((place / "order.json").read_text())["argv"]
-    assert argv[-2:] == ["--preemption", f"{{ kind = 'file', path = '{place}/notice.json' }}"]
+    option, table = argv[-2:]
+    assert option == "--preemption"
+    assert tomllib.loads(f"source = {table}")["source"] == {"kind": "file", "path": f"{place}/notice.json"}
     assert argv[: len(SLEEPER) + 2] == [*SLEEPER, "join", "127.0.0.1:1"]
 
 
-async def test_a_connection_that_broke_is_made_anew(world: SshWorld) -> None:
-    provider, launch = await world.provider(), launch_id()
-    handle = await provider.launch(world.spec(), launch)
+async def test_a_broken_connection_is_opened_again(harness: SshWorld) -> None:
+    provider, launch = await harness.provider(), launch_id()
+    handle = await provider.launch(harness.spec(), launch)
     for link in provider._links.values():
         assert link._connection is not None
         link._connection.abort()
     assert (await provider.describe(handle)).state is not State.GONE
 
 
-async def test_a_host_without_python_says_so(world: SshWorld) -> None:
-    provider = await world.provider(python="python-of-nobody")
-    with pytest.raises(Invalid, match=r"no such Python.*3.11"):
-        await provider.launch(world.spec(), launch_id())
+async def test_a_host_without_python_is_reported(harness: SshWorld) -> None:
+    provider = await harness.provider(python="python-of-nobody")
+    with pytest.raises(Invalid) as caught:
+        await provider.launch(harness.spec(), launch_id())
+    assert caught.value.code == "provider.python_missing"
 
 
-async def test_a_folder_that_others_may_write_to_is_not_used(world: SshWorld) -> None:
-    for home in world.homes():
+async def test_a_folder_writable_by_others_is_refused(harness: SshWorld) -> None:
+    for home in harness.homes():
         home.mkdir()
         home.chmod(0o777)
-    with pytest.raises(Unknown, match="nobody else may write"):
-        await (await world.provider()).launch(world.spec(), launch_id())
-    for home in world.homes():
+    with pytest.raises(Unknown, match="writable", check=lambda problem: problem.code == "provider.host_error"):
+        await (await harness.provider()).launch(harness.spec(), launch_id())
+    for home in harness.homes():
         home.chmod(0o700)
 
 
 @pytest.mark.parametrize("wrong", ["", "../up", "; touch x", "$(touch x)", "a b", "x" * 65])
-async def test_an_id_that_is_no_name_is_refused(world: SshWorld, wrong: str) -> None:
-    with pytest.raises(Invalid, match="no launch id"):
-        await (await world.provider()).launch(world.spec(), wrong)
+async def test_an_invalid_launch_id_is_refused(harness: SshWorld, wrong: str) -> None:
+    with pytest.raises(
+        Invalid, match=re.escape(repr(wrong[:80])), check=lambda problem: problem.code == "provider.invalid_request"
+    ):
+        await (await harness.provider()).launch(harness.spec(), wrong)
 
 
-async def test_nothing_that_is_asked_for_is_ever_part_of_the_command(world: SshWorld, lab: Lab) -> None:
-    provider, launch = await world.provider(), launch_id()
-    spec = world.spec()
+async def test_the_remote_command_contains_nothing_of_the_request(harness: SshWorld, lab: Lab) -> None:
+    provider, launch = await harness.provider(), launch_id()
+    spec = harness.spec()
     await provider.launch(spec, launch)
     (link, *_) = provider._links.values()
     words = shlex.split(link._command)
@@ -328,27 +346,27 @@ async def test_nothing_that_is_asked_for_is_ever_part_of_the_command(world: SshW
     assert not [word for word in (launch, spec.tags.pool + ":", CANARY) if word in link._command]
 
 
-async def test_a_rehearsal_asks_the_hosts_and_starts_nothing(world: SshWorld) -> None:
-    provider = await world.provider()
-    assert "2 hosts answer" in await provider.rehearse(world.spec())
-    assert await provider.list(world.cluster) == ()
-    failing = await world.failing(Auth)
+async def test_a_preflight_check_calls_the_hosts_and_starts_nothing(harness: SshWorld) -> None:
+    provider = await harness.provider()
+    assert "2 hosts answer" in await provider.preflight(harness.spec())
+    assert await provider.list(harness.cluster) == ()
+    failing = await harness.failing(Auth)
     assert isinstance(failing, StaticSsh)
     with pytest.raises(Auth):
-        await failing.rehearse(world.spec())
+        await failing.preflight(harness.spec())
 
 
-async def test_retiring_twice_ends_a_node_that_does_not_listen(world: SshWorld, tmp_path: Path) -> None:
+async def test_a_second_retire_ends_a_node_that_ignores_the_first(harness: SshWorld, tmp_path: Path) -> None:
     deaf = tmp_path / "deaf.py"
     deaf.write_text("import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nwhile True: signal.pause()\n")
-    provider, launch = await world.provider(grace_s=0.2, program=(SLEEPER[0], "-S", str(deaf))), launch_id()
-    handle = await provider.launch(world.spec(), launch)
-    await until(world, provider, handle, lambda seen: seen.state is State.RUNNING)
-    assert await provider.retire(launch) is Retired.GOING
-    await until(world, provider, handle, lambda seen: seen.state is State.GONE)
+    provider, launch = await harness.provider(grace_s=0.2, program=(SLEEPER[0], "-S", str(deaf))), launch_id()
+    handle = await provider.launch(harness.spec(), launch)
+    await until(harness, provider, handle, lambda seen: seen.state is State.RUNNING)
+    assert await provider.retire(launch) is RetireResult.TERMINATING
+    await until(harness, provider, handle, lambda seen: seen.state is State.GONE)
 
 
-def test_a_wrong_configuration_is_refused_with_what_would_work(lab: Lab, tmp_path: Path) -> None:
+def test_an_invalid_configuration_is_refused_with_valid_values(lab: Lab, tmp_path: Path) -> None:
     host = {"one": {"address": "127.0.0.1"}}
     good: dict[str, Any] = {"kind": "static_ssh", "hosts": host, "known_hosts": lab.known_hosts}
     providers.check(good)
@@ -356,14 +374,14 @@ def test_a_wrong_configuration_is_refused_with_what_would_work(lab: Lab, tmp_pat
         ({"known_hosts": tmp_path / "absent"}, "ssh-keyscan"),
         ({"program": ("astraflow",)}, "absolute path"),
         ({"hosts": {}}, "hosts"),
-        ({"hosts": {"a b": {"address": "x"}}}, "not a name"),
+        ({"hosts": {"a b": {"address": "x"}}}, "not a valid name"),
         ({"hosts": {"one": {"addr": "x"}}}, "address"),
     ]
     for change, said in wrong:
         with pytest.raises(InvalidInput, match=said):
             providers.check(good | change)
     without = {key: value for key, value in good.items() if key != "known_hosts"}
-    with pytest.raises(InvalidInput, match="known_hosts: missing"):
+    with pytest.raises(InvalidInput, match="known_hosts"):
         providers.check(without)
 
 

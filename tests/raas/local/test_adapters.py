@@ -1,4 +1,4 @@
-"""Adapters added to their base are what a plain forward with added weights says."""
+"""Adapters on their base give the logprobs of a plain forward pass with the added weights."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -14,12 +14,12 @@ from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.weights import Chunk, Dtype, Manifest, SharedFile, Transfer
 from astraflow.models.causal import named_weights
 from astraflow.models.precision import bits_of
-from astraflow.raas.bases import Bases
+from astraflow.raas.adapter_bases import AdapterBases
 from astraflow.raas.engines import engines
-from astraflow.weights.adapters import DOWN, UP, AdapterFacts
+from astraflow.weights.adapters import DOWN_SUFFIX, UP_SUFFIX, AdapterBinding
 from astraflow.weights.publisher import Publisher
-from astraflow.weights.puller import Pulled
-from astraflow.weights.shared import attach
+from astraflow.weights.puller import PulledVersion
+from astraflow.weights.shared_memory import map_read_only
 from astraflow.weights.tensors import SnapshotTensors, VerifiedWeights
 from tests import make_torch
 from tests.raas.test_weight_loop import stats
@@ -30,7 +30,7 @@ TEXT = np.tile(np.arange(5, 25, dtype=np.int32), 2)
 
 
 def adapters_of(model: PreTrainedModel, version: int) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
-    """Stem -> A [rank, in] and B [out, rank], of the attention's projections."""
+    """Returns stem -> A [rank, in] and B [out, rank] of the attention's projections."""
     draws = torch.Generator().manual_seed(version)
     return {
         name.removesuffix(".weight"): (
@@ -43,13 +43,13 @@ def adapters_of(model: PreTrainedModel, version: int) -> dict[str, tuple[torch.T
 
 
 def tensors_of(pairs: dict[str, tuple[torch.Tensor, torch.Tensor]]) -> SnapshotTensors:
-    whole = {stem + DOWN: down for stem, (down, _) in pairs.items()}
-    whole |= {stem + UP: up for stem, (_, up) in pairs.items()}
+    whole = {stem + DOWN_SUFFIX: down for stem, (down, _) in pairs.items()}
+    whole |= {stem + UP_SUFFIX: up for stem, (_, up) in pairs.items()}
     return {name: (Dtype.FLOAT32, tuple(value.shape), bits_of(value, Dtype.FLOAT32)) for name, value in whole.items()}
 
 
 def with_adapters(version: int) -> PreTrainedModel:
-    """The slow and obvious way."""
+    """Adds the adapters to the weights in the slow, obvious way."""
     model = make_torch.model()
     with torch.no_grad():
         for stem, (down, up) in adapters_of(model, version).items():
@@ -58,7 +58,7 @@ def with_adapters(version: int) -> PreTrainedModel:
 
 
 class Adopting(WeightPlaneClient):
-    """A store on this host: keeps what publishers write, and hands it out."""
+    """Store on this host that retains published versions in memory."""
 
     def __init__(self) -> None:
         self.kept: dict[tuple[str, int], VerifiedWeights] = {}
@@ -67,7 +67,7 @@ class Adopting(WeightPlaneClient):
         self, manifest: Manifest, transfer: Transfer, chunks: Iterable[Chunk], *, shared: SharedFile | None = None
     ) -> bool:
         assert shared is not None
-        self.kept[manifest.policy, manifest.version] = VerifiedWeights(manifest=manifest, buffer=attach(shared))
+        self.kept[manifest.policy, manifest.version] = VerifiedWeights(manifest=manifest, buffer=map_read_only(shared))
         return True
 
 
@@ -78,13 +78,13 @@ class Source:
     plane: Adopting
     policy: PolicyId
 
-    async def exactly(self, version: Version) -> Pulled:
-        return Pulled(weights=self.plane.kept[self.policy, version], stats=stats(version, None))
+    async def pull_exact(self, version: Version) -> PulledVersion:
+        return PulledVersion(weights=self.plane.kept[self.policy, version], stats=stats(version, None))
 
 
 async def published(plane: Adopting, policy: PolicyId, *versions: SnapshotTensors, base: Manifest | None) -> None:
-    """All of them; those with a base as adapters of it."""
-    metadata = AdapterFacts.on(base, scale=SCALE).metadata() if base else None
+    """Publishes all versions; with a base, as adapters of it."""
+    metadata = AdapterBinding.for_base(base, scale=SCALE).metadata() if base else None
     async with Publisher(plane, policy) as publisher:
         for version, tensors in enumerate(versions):
             await publisher.publish(Version(version), tensors, metadata=metadata)
@@ -99,7 +99,7 @@ def base_tensors() -> SnapshotTensors:
 
 @pytest.fixture
 async def plane() -> Adopting:
-    """With a base and three versions of adapters."""
+    """Store with a base and three versions of adapters."""
     made = Adopting()
     await published(made, BASE, base_tensors(), base=None)
     adapters = [tensors_of(adapters_of(make_torch.model(), version)) for version in range(3)]
@@ -109,13 +109,13 @@ async def plane() -> Adopting:
 
 @pytest.mark.anyio
 async def test_versions_of_adapters_are_small_and_served_as_if_they_were_whole(plane: Adopting) -> None:
-    bases = Bases(lambda policy: Source(plane, policy))
+    bases = AdapterBases(lambda policy: Source(plane, policy))
     engine = engines.build({"kind": "local_torch", "seed": 7}, make_torch.TINY)
     for version in range(3):
         adapters = plane.kept[POLICY, version]
         assert adapters.manifest.size_bytes < plane.kept[BASE, 0].manifest.size_bytes / 4
 
-        await engine.load(await bases.completed(adapters))
+        await engine.load(await bases.attach_base(adapters))
 
         assert engine.version == version
         expected = make_torch.logprobs(with_adapters(version), TEXT, 1)
@@ -131,8 +131,9 @@ async def test_adapters_of_another_base_are_refused_and_the_old_weights_go_on(pl
     engine = engines.build({"kind": "local_torch", "seed": 7}, make_torch.TINY)
     await engine.load(make_torch.published(make_torch.model(), 4))
 
-    with pytest.raises(InvalidInput, match="was not trained on"):
-        await engine.load(replace(plane.kept[POLICY, 0], adapts=make_torch.published(make_torch.model(3), 0)))
+    with pytest.raises(InvalidInput) as caught:
+        await engine.load(replace(plane.kept[POLICY, 0], adapter_base=make_torch.published(make_torch.model(3), 0)))
+    assert caught.value.code == "weights.adapter_mismatch"
 
     assert engine.version == 4
     await engine.close()

@@ -1,4 +1,4 @@
-"""Staged weights change nothing until they are swapped in, and then everything."""
+"""Staged weights change nothing until the swap, which changes all of them."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from tests import make_torch
 
 
 def changed_by(share: float) -> tuple[VerifiedWeights, VerifiedWeights]:
-    """A version and the delta to the next one, in which about that share of every matrix differs."""
+    """Returns a version and the delta to the next one, which changes about that share of every matrix."""
     model = make_torch.model()
     first = make_torch.published(model, 0)
     draws = torch.Generator().manual_seed(0)

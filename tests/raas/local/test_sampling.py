@@ -1,29 +1,35 @@
-"""Tokens are drawn from the distribution whose logprobs are reported."""
+"""Tokens follow the distribution whose logprobs are reported."""
 
 import numpy as np
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astraflow.raas.engines.local.sampling import draw, log_distribution, uniforms
+from astraflow.raas.engines.local.sampling import draw, log_distribution, random_uniforms
 
 KEYS = np.arange(64, dtype=np.uint64) * np.uint64(2**57 + 12345)
 
 
 def drawn(
-    logits: list[float], *, temperature: float = 1.0, top_p: float | None = None, count: int = 4096
+    logits: list[float],
+    *,
+    temperature: float = 1.0,
+    top_p: float | None = None,
+    top_k: int | None = None,
+    min_p: float | None = None,
+    count: int = 4096,
 ) -> torch.Tensor:
-    """Shares of each token among many draws, and the reported probabilities: `[2, vocabulary]`."""
+    """Returns the share of each token among many draws, and the reported probabilities: `[2, vocabulary]`."""
     rows = torch.tensor(logits).expand(count, -1)
-    cut = None if top_p is None else torch.full((count,), top_p)
-    logprobs = log_distribution(rows, torch.full((count,), temperature), cut)
-    chances = uniforms(np.full(count, 7, dtype=np.uint64), np.arange(count, dtype=np.uint64))
+    cuts = [None if cut is None else torch.full((count,), cut) for cut in (top_p, top_k, min_p)]
+    logprobs = log_distribution(rows, torch.full((count,), temperature), cuts[0], top_k=cuts[1], min_p=cuts[2])
+    chances = random_uniforms(np.full(count, 7, dtype=np.uint64), np.arange(count, dtype=np.uint64))
     tokens = draw(logprobs, torch.from_numpy(chances))
     return torch.stack([torch.bincount(tokens, minlength=len(logits)) / count, logprobs[0].exp()])
 
 
 def test_random_numbers_fill_the_unit_interval_evenly() -> None:
-    numbers = uniforms(np.repeat(KEYS, 256), np.tile(np.arange(256, dtype=np.uint64), 64))
+    numbers = random_uniforms(np.repeat(KEYS, 256), np.tile(np.arange(256, dtype=np.uint64), 64))
 
     assert ((numbers >= 0) & (numbers < 1)).all()
     counts, _ = np.histogram(numbers, bins=16, range=(0, 1))
@@ -32,7 +38,7 @@ def test_random_numbers_fill_the_unit_interval_evenly() -> None:
 
 
 def test_neighbouring_keys_and_places_are_unrelated() -> None:
-    table = uniforms(np.repeat(KEYS, 64), np.tile(np.arange(64, dtype=np.uint64), 64)).reshape(64, 64)
+    table = random_uniforms(np.repeat(KEYS, 64), np.tile(np.arange(64, dtype=np.uint64), 64)).reshape(64, 64)
 
     for one, other in ((table[:-1], table[1:]), (table[:, :-1], table[:, 1:])):
         assert abs(np.corrcoef(one.ravel(), other.ravel())[0, 1]) < 0.06
@@ -51,6 +57,30 @@ def test_top_p_keeps_the_fewest_best_tokens_and_renormalises() -> None:
     assert (shares[2:] == 0).all()
     torch.testing.assert_close(probabilities.sum(), torch.tensor(1.0))
     torch.testing.assert_close(shares, probabilities, atol=0.03, rtol=0)
+
+
+def test_top_k_keeps_as_many_tokens_and_renormalises() -> None:
+    shares, probabilities = drawn([2.0, 1.0, 1.0, -1.0], top_k=2)
+
+    assert (probabilities > 0).tolist() == [True, True, False, False]  # of equal ones, the first
+    torch.testing.assert_close(probabilities.sum(), torch.tensor(1.0))
+    torch.testing.assert_close(shares, probabilities, atol=0.03, rtol=0)
+
+
+def test_min_p_keeps_tokens_relative_to_the_best_one() -> None:
+    shares, probabilities = drawn([2.0, 1.0, 0.0, -1.0], min_p=0.2)  # e^-1 = 0.37, e^-2 = 0.14
+
+    assert (probabilities > 0).tolist() == [True, True, False, False]
+    torch.testing.assert_close(shares, probabilities, atol=0.03, rtol=0)
+
+
+def test_each_row_has_its_own_cuts() -> None:
+    rows = torch.tensor([2.0, 1.0, 0.0, -1.0]).expand(3, -1)
+    top_k, min_p = torch.tensor([0, 1, 0]), torch.tensor([0.0, 0.0, 0.2])
+    logprobs = log_distribution(rows, torch.ones(3), torch.tensor([1.0, 1.0, 0.1]), top_k=top_k, min_p=min_p)
+
+    assert torch.isfinite(logprobs).tolist() == [[True] * 4, [True, False, False, False], [True, False, False, False]]
+    torch.testing.assert_close(logprobs[0], rows[0].log_softmax(-1))
 
 
 def test_the_best_token_survives_any_top_p() -> None:

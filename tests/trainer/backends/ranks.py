@@ -1,7 +1,6 @@
-"""Ranks of a model as processes, and what they should have published."""
+"""Processes of a model's ranks, and the manifests that they are expected to publish."""
 
 import asyncio
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,6 +9,7 @@ from astraflow.contract.ids import Version
 from astraflow.contract.weights import Dtype, Manifest
 from astraflow.models.precision import bits_of
 from astraflow.weights.tensors import build_layout
+from tests.fakes.forking import ForkingProgram
 from tests.trainer.backends.sharding_ranks import POLICY, VERSIONS, moved, small
 
 GIVE_UP_S = 120.0
@@ -17,43 +17,47 @@ GIVE_UP_S = 120.0
 
 @asynccontextmanager
 async def started(
-    rendezvous: Path, address: str, *options: str, count: int
+    program: ForkingProgram, rendezvous: Path, address: str, *options: str, count: int
 ) -> AsyncIterator[list[asyncio.subprocess.Process]]:
-    """The ranks while the block runs; those that are left are killed."""
-    module = "tests.trainer.backends.sharding_ranks"
+    """Starts the ranks; kills those that still run at the end of the block."""
     pipe = asyncio.subprocess.PIPE
-    found = [
+    ranks = [
         await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", module, str(rank), str(count), str(rendezvous), address, *options),
+            *(*program.command, str(rank), str(count), str(rendezvous), address, *options),
             stderr=pipe,
             stdout=pipe,
         )
         for rank in range(count)
     ]
     try:
-        yield found
+        yield ranks
     finally:
-        for one in found:
-            if one.returncode is None:
-                one.kill()
-                await one.communicate()
+        for process in ranks:
+            if process.returncode is None:
+                process.kill()
+                await process.communicate()
 
 
-async def ended(rendezvous: Path, address: str, *options: str, count: int = 2) -> list[tuple[int | None, str, str]]:
-    """Run them to their end; exit code, what each printed, and what it complained of."""
-    async with started(rendezvous, address, *options, count=count) as ranks:
-        said = await asyncio.wait_for(asyncio.gather(*(one.communicate() for one in ranks)), GIVE_UP_S)
-        return [(one.returncode, out.decode(), error.decode()) for one, (out, error) in zip(ranks, said, strict=True)]
+async def ended(
+    program: ForkingProgram, rendezvous: Path, address: str, *options: str, count: int = 2
+) -> list[tuple[int | None, str, str]]:
+    """Runs the ranks to their end; returns exit code, standard output and standard error of each."""
+    async with started(program, rendezvous, address, *options, count=count) as ranks:
+        said = await asyncio.wait_for(asyncio.gather(*(rank.communicate() for rank in ranks)), GIVE_UP_S)
+        return [
+            (process.returncode, out.decode(), error.decode())
+            for process, (out, error) in zip(ranks, said, strict=True)
+        ]
 
 
 def expected() -> list[Manifest]:
-    """What one process would publish, without metadata."""
-    model, found = small(), []
+    """Returns the manifests that one process would publish, without metadata."""
+    model, manifests = small(), []
     for version in range(VERSIONS):
         tensors = {
             name: (Dtype.BFLOAT16, tuple(weight.shape), bits_of(weight, Dtype.BFLOAT16))
             for name, weight in model.named_parameters()
         }
-        found.append(build_layout(tensors, policy=POLICY, version=Version(version))[0])
+        manifests.append(build_layout(tensors, policy=POLICY, version=Version(version))[0])
         moved(dict(model.named_parameters()))
-    return found
+    return manifests

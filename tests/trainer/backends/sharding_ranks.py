@@ -1,13 +1,13 @@
-"""One rank of a model under FSDP2 that trains a little and publishes each version; started several times by a test.
+"""Rank of a model under FSDP2 that trains a little and publishes each version; a test starts several.
 
-python -m tests.trainer.backends.sharding_ranks RANK RANKS RENDEZVOUS_FILE STORE_ADDRESS [OPTION...]
+Arguments: RANK RANKS RENDEZVOUS_FILE STORE_ADDRESS [OPTION...]
 
-    spread      each rank is on a host of its own, without shared memory; it prints a line of JSON for each version
-    key=FILE    the first rank signs with it
+    spread      each rank acts as a separate host without shared memory, and prints a line of JSON per version
+    key=FILE    the first rank signs with the key
     dies        the last rank kills itself while it sends its part of version 1
     elsewhere   without `spread`: the other ranks are on another host than the first
-    replicas    every rank holds everything
-    summed      a tensor that cannot be published
+    replicas    every rank holds all weights
+    summed      adds a tensor that cannot be published
 """
 
 import asyncio
@@ -31,9 +31,9 @@ from torch.distributed.tensor import DTensor, Partial, Shard
 
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.weights import Chunk, Dtype
-from astraflow.trainer.backends.sharded import ShardedWeights
-from astraflow.trainer.backends.spread import SpreadPublisher
-from astraflow.weights import part_publisher, shared
+from astraflow.trainer.backends.distributed_publisher import DistributedPublisher
+from astraflow.trainer.backends.sharded_weights import ShardedWeights
+from astraflow.weights import part_publisher, shared_memory
 from astraflow.weights.chunks import split
 from astraflow.weights.publisher import Publisher
 from astraflow.weights.signing import SigningKey
@@ -45,7 +45,7 @@ CPU = torch.device("cpu")
 
 
 class Small(nn.Module):
-    """Tied weights, odd sizes, a tensor with fewer rows than ranks, and one that is not sharded."""
+    """Model with tied weights, odd sizes, a tensor with fewer rows than ranks, and one that is not sharded."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -64,21 +64,21 @@ class Small(nn.Module):
 
 
 def small() -> Small:
-    """Always the same."""
+    """Returns the model with fixed initial weights."""
     torch.manual_seed(0)
     return Small()
 
 
 @torch.no_grad()
 def moved(parameters: dict[str, nn.Parameter]) -> None:
-    """A step that needs no gradients, so that shards and whole tensors move alike, bit for bit."""
+    """Applies a step without gradients that changes shards and whole tensors identically, bit for bit."""
     for parameter in parameters.values():
         values = parameter.to_local() if isinstance(parameter, DTensor) else parameter
         values.mul_(1.003)
 
 
 async def publish(rank: int, address: str, parameters: dict[str, nn.Parameter]) -> None:
-    """Every version, by the first rank; the others take part."""
+    """Publishes every version from the first rank; the others take part."""
     weights = ShardedWeights(parameters, dtype=Dtype.BFLOAT16, device=CPU)
     if rank:
         for _ in range(VERSIONS):
@@ -87,20 +87,20 @@ async def publish(rank: int, address: str, parameters: dict[str, nn.Parameter]) 
         return
     async with client_of(address) as client, Publisher(client, POLICY) as publisher:
         for version in range(VERSIONS):
-            draft = await publisher.draft(weights.published)
+            draft = await publisher.begin_version(weights.published_shapes)
             weights.snapshot(draft)
             moved(parameters)
             await publisher.publish(Version(version), draft)
 
 
 async def publish_spread(rank: int, ranks: int, address: str, parameters: dict[str, nn.Parameter]) -> None:
-    """Every version, by all ranks together."""
-    setattr(shared, "host_id", lambda: f"host {rank}")  # noqa: B010 (mypy sees a function that is cached)
-    shared.SHARED_FOLDER = Path("/nonexistent")
+    """Publishes every version from all ranks together."""
+    setattr(shared_memory, "host_id", lambda: f"host {rank}")  # noqa: B010 (mypy sees a function that is cached)
+    shared_memory.SHARED_FOLDER = Path("/nonexistent")
     keys = [SigningKey.read(Path(option[4:])) for option in sys.argv if option.startswith("key=")]
     async with (
         client_of(address) as client,
-        SpreadPublisher(
+        DistributedPublisher(
             client,
             POLICY,
             parameters,
@@ -121,17 +121,17 @@ async def publish_spread(rank: int, ranks: int, address: str, parameters: dict[s
 
 
 def killed_while_sending(data: bytes | memoryview) -> Iterator[Chunk]:
-    """Some of the chunks, which leave this process, and no more."""
+    """Yields some chunks, waits until they have left this process, and kills it."""
     yield from islice(split(data, chunk_bytes=len(data) // 3), 2)
     time.sleep(0.3)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def run() -> None:
-    """The rank, from joining the others to its last version."""
+    """Runs the rank, from joining the others to its last version."""
     rank, ranks, rendezvous, address = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
     if "elsewhere" in sys.argv and rank:
-        setattr(shared, "host_id", lambda: "another host")  # noqa: B010 (mypy sees a function that is cached)
+        setattr(shared_memory, "host_id", lambda: "another host")  # noqa: B010 (mypy sees a function that is cached)
     dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=ranks)
     model = small()
     names, sizes = (("replica", "shard"), (ranks, 1)) if "replicas" in sys.argv else (("shard",), (ranks,))
@@ -152,17 +152,15 @@ def run() -> None:
 
 
 def main() -> None:
-    """End at once: gloo's threads now and then abort a process that tears them down."""
+    """Runs the rank and exits; `tests.fakes.forking` ends the process without cleanup, because gloo's threads sometimes
+    abort a process that tears them down."""
     code = 0
     try:
         run()
-    except Exception:
+    except Exception as problem:
         traceback.print_exc()
+        sys.stderr.write(f"[{getattr(problem, 'code', '')}]\n")
         code = 1
     sys.stderr.flush()
     sys.stdout.flush()
-    os._exit(code)
-
-
-if __name__ == "__main__":
-    main()
+    sys.exit(code)

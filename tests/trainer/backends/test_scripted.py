@@ -1,4 +1,4 @@
-"""The sleeping trainer passes as a backend, and moves weights as training does."""
+"""The simulated trainer passes the backend suite, and changes weights as training does."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -16,6 +16,7 @@ from astraflow.trainer.backends import backends
 from astraflow.trainer.backends.base import Backend
 from astraflow.trainer.backends.scripted import bfloat16_bits
 from tests import make
+from tests.errors import raises_code
 from tests.snapshots import snapshot_of
 from tests.suites.backend_suite import BackendSuite
 
@@ -113,13 +114,13 @@ def test_it_says_that_it_is_a_stand_in() -> None:
 
 
 def test_weights_of_another_size_are_refused(tmp_path: Path) -> None:
-    scripted(width=8).save(tmp_path)
+    scripted(width=8).capture().write(tmp_path)
     with pytest.raises(CorruptData, match=r"weights\.npy"):
         scripted(width=16).load(tmp_path)
 
 
 def test_a_wrong_option_is_answered_with_the_nearest() -> None:
-    with pytest.raises(InvalidInput, match="did you mean 'density'"):
+    with raises_code(InvalidInput, "config.invalid", "'density'"):
         scripted(densty=0.1)
 
 
@@ -142,12 +143,12 @@ def test_its_pace_changes_at_the_steps_that_were_asked_for_also_after_a_restart(
 ) -> None:
     slept: list[float] = []
     monkeypatch.setattr(time, "sleep", slept.append)
-    paces = [{"from_step": 4, "factor": 0.5}, {"from_step": 2, "factor": 2.0}]
-    options: dict[str, Any] = {"step_s": 1000.0, "step_sigma": 0.0, "paces": paces}
+    speed_changes = [{"from_step": 4, "factor": 0.5}, {"from_step": 2, "factor": 2.0}]
+    options: dict[str, Any] = {"step_s": 1000.0, "step_sigma": 0.0, "speed_changes": speed_changes}
     backend = scripted(**options)
     for step in range(3):
         backend.step(make.batch(step))
-    backend.save(tmp_path)
+    backend.capture().write(tmp_path)
     again = scripted(**options)
     again.load(tmp_path)
     for step in range(3, 6):

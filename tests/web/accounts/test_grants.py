@@ -1,4 +1,4 @@
-"""Roles on one run or one pool: what they open, what they do not, who gives and takes them."""
+"""Roles on one run or one pool: actions they permit and refuse, and users who grant and revoke them."""
 
 import html
 import re
@@ -13,8 +13,11 @@ import pytest
 from astraflow.contract.fleet import Actor, PlanId, Role
 from tests.fakes.control_plane import FakeControlPlane
 from tests.fakes.fleet import RunningFleet, running_fleet
-from tests.fakes.web import RunningWeb, flash_of, running_web, shown_secret
-from tests.web.door.test_roles import HERE, give
+from tests.fakes.web import RunningWeb, running_web, shown_secret
+from tests.web.page_elements import notice_after, parsed
+from tests.web.security.test_roles import HERE, give
+from web.security.problems import CODE_HEADER
+from web.security.resources import Resource
 
 pytestmark = pytest.mark.anyio
 
@@ -25,14 +28,14 @@ US = {"target": "1", "reason": "a test"}
 async def two_pools(
     fake: FakeControlPlane, tmp_path: Path
 ) -> AsyncIterator[tuple[RunningWeb, RunningFleet, httpx.AsyncClient]]:
-    """A page over a fleet with the pools `eu` and `us`, and its admin."""
+    """Serves a page over a fleet with the pools `eu` and `us`; yields the page, the fleet and an admin client."""
     async with (
         fake.serving() as dataflow,
         running_fleet(tmp_path / "fleet", nodes=2) as fleet,
         running_web(tmp_path, dataflow, fleet=fleet.address) as web,
         web.logged_in() as admin,
     ):
-        await web.until_fed()
+        await web.until_connected()
         spec = {"provider": "cloud", "mode": "on", "min_nodes": 0, "max_nodes": 5}
         body = {**spec, "observed_version": 0, "reason": "another pool"}
         made = await admin.put("/api/v1/pools/us", json=body, headers={"idempotency-key": "us"})
@@ -40,46 +43,50 @@ async def two_pools(
         yield web, fleet, admin
 
 
-def said(answer: httpx.Response) -> str:
-    return re.sub(r"</?bdi>", "", html.unescape(answer.text))
+def needed_role(answer: httpx.Response) -> str:
+    """Returns the role that the answer's refusal names, with its run and pool."""
+    assert (answer.status_code, answer.headers[CODE_HEADER]) == (403, "role.missing"), answer.text
+    return re.sub(r".*Role (.*?) is required.*", r"\1", html.unescape(answer.text), flags=re.DOTALL)
+
+
+def on(pool: str = "", *, role: str = "operator") -> str:
+    """Returns a role on the run or on one of its pools, as refusals name it."""
+    return f"{role} {Resource(run=HERE, pool=pool).description}"
 
 
 async def planned(client: httpx.AsyncClient, pool: str) -> str:
-    """The id of a plan of one node more or less."""
+    """Creates a plan with target 3 for the pool; returns its id."""
     answer = await client.post(f"/pools/{pool}/plans", data={"target": "3", "reason": "a test"})
     assert answer.status_code == 303, answer.text
     return answer.headers["location"].rpartition("/")[2]
 
 
-async def test_a_viewer_who_operates_one_pool_plans_applies_and_holds_there_and_nowhere_else(
-    fake: FakeControlPlane, tmp_path: Path
-) -> None:
+async def test_an_operator_of_one_pool_may_change_that_pool_only(fake: FakeControlPlane, tmp_path: Path) -> None:
     async with two_pools(fake, tmp_path) as (web, fleet, admin), web.in_role(admin, "viewer", name="ada") as ada:
         assert (await ada.post("/pools/eu/plans", data=US)).status_code == 403
         await give(admin, role="operator", run=HERE, pool="eu")
 
         plan = await planned(ada, "eu")
-        assert "The guard allows it." in (await ada.get(f"/pools/eu/plans/{plan}")).text
+        verdict = parsed(await ada.get(f"/pools/eu/plans/{plan}")).one(".verdict-line")
+        assert verdict.tone == "good"
         applied = await ada.post(f"/pools/eu/plans/{plan}/apply", data={"key": "k"})
-        assert "1 launched" in await flash_of(ada, applied)
-        held = await ada.post("/pools/eu/hold", data={"minutes": "5", "key": "h"})
-        assert "for 5 minutes" in await flash_of(ada, held)
+        notice = await notice_after(ada, applied)
+        assert (notice.tone, 1.0 in notice.numbers) == ("good", True)
+        held = await ada.post("/pools/eu/override", data={"minutes": "5", "key": "h"})
+        notice = await notice_after(ada, held)
+        assert (notice.tone, 5.0 in notice.numbers) == ("good", True)
         (decision, *_), _ = await fleet.parts.ledger.decisions(pool="eu", before=None, limit=1)
         assert (decision.actor.name, decision.actor.role) == ("ada", Role.OPERATOR)
-        known = fleet.parts.desk.plans.known(PlanId(await planned(ada, "eu")))
+        known = fleet.parts.fleet_manager.plans.known(PlanId(await planned(ada, "eu")))
         assert known is not None
         assert known.request.actor == Actor(name="ada", role=Role.OPERATOR, pool="eu"), "and of no other pool"
-        entry = (await admin.get("/audit.ndjson?action=pool.hold")).json()
+        entry = (await admin.get("/audit.ndjson?action=pool.override")).json()
         assert (entry["actor"], entry["role"]) == ("ada", "operator")
 
         refused = await ada.post("/pools/us/plans", data=US)
-        assert refused.status_code == 403
-        assert (
-            f"This needs role operator on pool us of run {HERE}, to steer a run: drain, pause, resume, launch; "
-            "you are viewer there. Who can grant it: admin."
-        ) in said(refused)
+        assert needed_role(refused) == on("us")
         for path in (
-            "/pools/us/hold",
+            "/pools/us/override",
             "/kill",
             "/flows/train/pause",
             "/maintainer/mode",
@@ -87,11 +94,11 @@ async def test_a_viewer_who_operates_one_pool_plans_applies_and_holds_there_and_
             "/runs/new",
         ):
             assert (await ada.post(path)).status_code == 403, path
-        assert "This needs role admin on pool eu" in said(await ada.post("/pools/eu/spec"))
+        assert needed_role(await ada.post("/pools/eu/spec")) == on("eu", role="admin")
         assert (await ada.get("/audit")).status_code == 403, "the audit is of everything"
 
 
-async def test_a_plan_of_another_pool_is_applied_under_no_address(fake: FakeControlPlane, tmp_path: Path) -> None:
+async def test_a_plan_of_another_pool_is_refused_under_every_address(fake: FakeControlPlane, tmp_path: Path) -> None:
     async with two_pools(fake, tmp_path) as (web, fleet, admin), web.in_role(admin, "viewer", name="ada") as ada:
         await give(admin, role="admin", run=HERE, pool="eu")
         there = await planned(admin, "us")
@@ -104,15 +111,14 @@ async def test_a_plan_of_another_pool_is_applied_under_no_address(fake: FakeCont
             await ada.post(f"/api/v1/plans/{there}/apply", **body),
             await ada.post(f"/api/v1/maintainer/proposals/{there}/approve", **body),
         ):
-            assert answer.status_code == 403, answer.text
-            assert f"This needs role operator on pool us of run {HERE}" in said(answer)
+            assert needed_role(answer) == on("us")
         unknown = await ada.post("/api/v1/plans/01KAN8Q0000000000000000000/apply", **body)
-        assert f"This needs role operator on run {HERE}" in said(unknown)
+        assert needed_role(unknown) == on()
         assert (await admin.post(f"/pools/eu/plans/{there}/apply", data={"key": "k"})).status_code == 404
         assert fleet.parts.states() == {"ready": 2}
 
 
-async def test_nodes_are_drained_by_who_operates_the_pool_of_every_one_of_them(
+async def test_draining_nodes_requires_the_operator_role_on_each_of_their_pools(
     fake: FakeControlPlane, tmp_path: Path
 ) -> None:
     async with two_pools(fake, tmp_path) as (web, _, admin), web.in_role(admin, "viewer", name="ada") as ada:
@@ -120,34 +126,40 @@ async def test_nodes_are_drained_by_who_operates_the_pool_of_every_one_of_them(
         await give(admin, role="operator", run=HERE, pool="local")
         page = (await ada.get("/nodes")).text
         assert 'href="/nodes/n0/drain"' in page
-        assert "Drain the chosen" in page
+        assert "Drain selected" in page
         assert (await ada.get("/nodes/drain?node=n0&node=n1")).status_code == 200
-        assert "2 nodes will finish" in await flash_of(ada, await ada.post("/nodes/drain", data={"node": ["n0", "n1"]}))
+        notice = await notice_after(ada, await ada.post("/nodes/drain", data={"node": ["n0", "n1"]}))
+        assert (notice.tone, notice.numbers) == ("good", [2.0])
         fake.actions.clear()
         mixed = await ada.post("/nodes/drain", data={"node": ["n0", "not-there"]})
-        assert f"This needs role operator on run {HERE}" in said(mixed)
+        assert needed_role(mixed) == on()
         form = {"content-type": "application/x-www-form-urlencoded"}
         await ada.post("/nodes/drain", content="node=n0&x=1;node=not-there", headers=form)
         assert "not-there" not in {subject for _, subject, _ in fake.actions}
 
 
-async def test_pages_offer_what_somebody_may_do_there(fake: FakeControlPlane, tmp_path: Path) -> None:
+async def test_pages_offer_only_the_actions_that_the_role_on_the_pool_permits(
+    fake: FakeControlPlane, tmp_path: Path
+) -> None:
     async with two_pools(fake, tmp_path) as (web, _, admin), web.in_role(admin, "viewer", name="ada") as ada:
         await give(admin, role="operator", run=HERE, pool="eu")
-        eu, us, settings, frame = [said(await ada.get(path)) for path in ("/pools/eu", "/pools/us", "/settings", "/")]
-        assert 'action="/pools/eu/hold"' in eu
-        assert "This needs role admin, to change bounds and policy; anybody may ask what if; you are operator" in eu
-        assert 'action="/pools/us/hold"' not in us
-        assert "This needs role operator, to plan sizes and hold pools; you are viewer" in us
-        assert f"with the role viewer; operator on pool eu of run {HERE}." in settings
-        assert "Roles on one run or pool" not in settings
-        assert 'class="kill-form"' not in frame
+        eu, us, settings, frame = [parsed(await ada.get(path)) for path in ("/pools/eu", "/pools/us", "/settings", "/")]
+        assert eu.has("form[action=/pools/eu/override]")
+        assert [line["data-role"] for line in eu.all(".needs-role")] == ["admin"]
+        assert not us.has("form[action=/pools/us/override]")
+        assert "operator" in [line["data-role"] for line in us.all(".needs-role")]
+        assert settings.texts("[data-part=own-role]") == ["viewer"]
+        assert settings.texts("[data-part=own-grant]") == [on("eu")]
+        assert not settings.has("#grants")
+        assert not frame.has(".kill-form")
         await give(admin, role="operator", run=HERE)
-        assert 'class="kill-form"' in (await ada.get("/pools")).text
-        assert 'action="/pools/us/hold"' in (await ada.get("/pools/us")).text
+        assert parsed(await ada.get("/pools")).has(".kill-form")
+        assert parsed(await ada.get("/pools/us")).has("form[action=/pools/us/override]")
 
 
-async def test_a_token_has_there_what_it_and_its_user_both_have(fake: FakeControlPlane, tmp_path: Path) -> None:
+async def test_a_token_has_the_permissions_that_it_and_its_user_both_have(
+    fake: FakeControlPlane, tmp_path: Path
+) -> None:
     async with two_pools(fake, tmp_path) as (web, _, admin), web.in_role(admin, "viewer", name="ada") as ada:
         made = await admin.post("/settings/tokens", data={"name": "ci", "scope": "viewer", "days": "1"})
         await give(admin, role="operator", run=HERE, pool="eu", holder="1:1")
@@ -156,79 +168,85 @@ async def test_a_token_has_there_what_it_and_its_user_both_have(fake: FakeContro
             size: dict[str, Any] = {"json": {"target": 3, "reason": "a test"}}
             assert (await program.post("/api/v1/pools/eu/plans", **size)).status_code == 201
             refused = await program.post("/api/v1/pools/us/plans", **size)
-            assert refused.json()["detail"] == (
-                f"This needs role operator on pool us of run {HERE}, and token ci has the scope viewer there. "
-                "Make one with more scope."
-            )
+            assert refused.json()["code"] == "token.scope_too_low"
+            assert on("us") in refused.json()["detail"]
         await give(admin, role="operator", run=HERE, pool="eu")
         hers = await ada.post("/settings/tokens", data={"name": "mine", "scope": "operator", "days": "1"})
         async with web.client() as program:
             program.headers["authorization"] = f"Bearer {shown_secret(hers)}"
             assert (await program.post("/api/v1/pools/eu/plans", **size)).status_code == 201
             refused = await program.post("/api/v1/pools/us/plans", **size)
-            assert "you are viewer there" in refused.json()["detail"]
+            assert needed_role(refused) == on("us")
             assert (await program.get("/audit.csv")).status_code == 403, "everywhere she is a viewer"
-            await admin.post("/settings/grants/2/take")
+            await admin.post("/settings/grants/2/revoke")
             assert (await program.post("/api/v1/pools/eu/plans", **size)).status_code == 403
         more = await ada.post("/settings/tokens", data={"name": "more", "scope": "operator", "days": "1"})
-        assert "cannot have the scope operator" in await flash_of(ada, more)
+        assert (await notice_after(ada, more))["data-code"] == "token.invalid_scope"
 
 
-async def test_grants_are_given_replaced_listed_and_taken_back_by_admins(web: RunningWeb) -> None:
+async def test_admins_give_replace_list_and_revoke_grants(web: RunningWeb) -> None:
     async with web.logged_in() as admin, web.in_role(admin, "viewer", name="ada") as ada:
-        assert "None yet" in (await admin.get("/settings")).text
+        assert granted_rows(await admin.get("/settings")) == []
         await give(admin, role="operator", run=HERE, pool="eu")
         await give(admin, role="admin", run=HERE, pool="eu")
-        listed = (await admin.get("/settings")).text.partition('id="grants"')[2].partition("</section>")[0]
-        assert listed.count('href="/settings/grants/') == 1
-        assert "<td>admin</td>" in listed
-        entry = (await admin.get("/audit.ndjson?action=grant.give")).text.splitlines()[0]
+        (row,) = granted_rows(await admin.get("/settings"))
+        assert row[:4] == ["ada", "admin", HERE, "eu"]
+        entry = (await admin.get("/audit.ndjson?action=grant.create")).text.splitlines()[0]
         for fact in ('\\"role\\":\\"operator\\"', '\\"role\\":\\"admin\\"', '\\"pool\\":\\"eu\\"', '"target":"ada"'):
             assert fact.replace(":", "") in entry.replace(": ", ":").replace(":", ""), entry
-        assert "Take this grant back?" in (await admin.get("/settings/grants/1/take")).text
-        taken = await flash_of(admin, await admin.post("/settings/grants/1/take"))
-        assert taken == f"Taken back from ada: admin on pool eu of run {HERE}"
-        assert "taken back already" in await flash_of(admin, await admin.post("/settings/grants/1/take"))
+        revoke = "/settings/grants/1/revoke"
+        assert parsed(await admin.get(revoke)).has(f"form[action={revoke}]")
+        taken = await notice_after(admin, await admin.post(revoke))
+        assert taken.tone == "good"
+        assert all(value in taken.text for value in ("ada", on("eu", role="admin")))
+        assert (await notice_after(admin, await admin.post(revoke)))["data-code"] == "grant.unknown"
         assert (await ada.get("/nodes/n0/drain")).status_code == 403
 
 
+def granted_rows(settings: httpx.Response) -> list[list[str]]:
+    """Returns the cells of the grants that the settings page lists."""
+    (section,) = [section for section in parsed(settings).all("section") if section.has("#grants")]
+    return section.rows()
+
+
 @pytest.mark.parametrize(
-    ("form", "problem"),
+    ("form", "code"),
     [
-        ({"holder": "1"}, "nobody changes their own rights"),
-        ({"holder": "9"}, "there is no such user"),
-        ({"holder": "2:9"}, "that token is revoked, has expired, or is another user's"),
-        ({"holder": "ada"}, "choose a user"),
-        ({"role": "viewer"}, "everybody looks at everything"),
-        ({"role": "king"}, "there is no role 'king'"),
-        ({"place": " "}, "a grant is on a run"),
-        ({"place": "x" * 300}, "a grant is on a run"),
-        ({"pool": "<script>"}, "Nothing was granted"),
+        ({"holder": "1"}, "account.own_rights"),
+        ({"holder": "9"}, "account.unknown_user"),
+        ({"holder": "2:9"}, "grant.token_invalid"),
+        ({"holder": "ada"}, "grant.no_holder"),
+        ({"role": "viewer"}, "grant.invalid_role"),
+        ({"role": "king"}, "role.unknown"),
+        ({"resource": " "}, "grant.invalid_run"),
+        ({"resource": "x" * 300}, "grant.invalid_run"),
+        ({"pool": "<script>"}, "id.invalid_name"),
     ],
 )
-async def test_what_cannot_be_granted_is_said(web: RunningWeb, form: dict[str, str], problem: str) -> None:
+async def test_an_invalid_grant_is_refused_with_a_code(web: RunningWeb, form: dict[str, str], code: str) -> None:
     async with web.logged_in() as admin, web.in_role(admin, "viewer", name="ada"):
-        usual = {"holder": "2", "role": "operator", "place": HERE, "pool": "eu"}
-        assert problem in await flash_of(admin, await admin.post("/settings/grants", data=usual | form))
-        assert "None yet" in (await admin.get("/settings")).text
+        usual = {"holder": "2", "role": "operator", "resource": HERE, "pool": "eu"}
+        notice = await notice_after(admin, await admin.post("/settings/grants", data=usual | form))
+        assert (notice.tone, notice["data-code"]) == ("bad", code)
+        assert granted_rows(await admin.get("/settings")) == []
 
 
-async def test_who_is_no_admin_everywhere_gives_nothing(web: RunningWeb) -> None:
+async def test_only_global_admins_give_and_revoke_grants(web: RunningWeb) -> None:
     async with (
         web.logged_in() as admin,
         web.in_role(admin, "admin", name="bob") as bob,
         web.in_role(admin, "viewer", name="ada") as ada,
     ):
         await give(admin, role="admin", run=HERE, holder="3")
-        form = {"holder": "3", "role": "admin", "place": "another", "pool": ""}
+        form = {"holder": "3", "role": "admin", "resource": "another", "pool": ""}
         assert (await ada.post("/settings/grants", data=form)).status_code == 403
-        assert (await ada.post("/settings/grants/1/take")).status_code == 403
+        assert (await ada.post("/settings/grants/1/revoke")).status_code == 403
         await give(bob, role="operator", run=HERE, holder="3")
-        own = await flash_of(bob, await bob.post("/settings/grants", data={**form, "holder": "2"}))
-        assert "nobody changes their own rights" in own
+        own = await notice_after(bob, await bob.post("/settings/grants", data={**form, "holder": "2"}))
+        assert own["data-code"] == "account.own_rights"
 
 
-async def test_programs_of_admins_give_list_and_take(web: RunningWeb) -> None:
+async def test_programs_of_admins_give_list_and_revoke_grants(web: RunningWeb) -> None:
     async with web.logged_in() as admin, web.in_role(admin, "viewer", name="ada") as ada:
         body = {"user": "ada", "role": "operator", "run": HERE, "pool": "eu", "reason": "her pool"}
         key = {"idempotency-key": "one"}
@@ -238,7 +256,7 @@ async def test_programs_of_admins_give_list_and_take(web: RunningWeb) -> None:
         assert again.json() == given.json()
         other = await admin.post("/api/v1/grants", json={**body, "pool": "us"}, headers=key)
         assert other.status_code == 409
-        assert len((await admin.get("/audit.ndjson?action=grant.give")).text.splitlines()) == 1
+        assert len((await admin.get("/audit.ndjson?action=grant.create")).text.splitlines()) == 1
         (listed,) = (await admin.get("/api/v1/grants")).json()["items"]
         assert (listed["user"], listed["role"], listed["run"], listed["pool"]) == ("ada", "operator", HERE, "eu")
         assert (listed["token"], listed["granted_by"]) == ("", "admin")
@@ -251,12 +269,13 @@ async def test_programs_of_admins_give_list_and_take(web: RunningWeb) -> None:
         assert (await ada.get("/api/v1/grants")).status_code == 403
         why = {"json": {"reason": "she left"}, "headers": {"idempotency-key": "three"}}
         for _ in range(2):
-            taken = await admin.post(f"/api/v1/grants/{listed['id']}/take", **why)  # type: ignore[arg-type] # as they are
-            assert taken.json() == {"message": f"taken back from ada: operator on pool eu of run {HERE}"}
-        (entry,) = (await admin.get("/audit.ndjson?action=grant.take")).text.splitlines()
+            taken = await admin.post(f"/api/v1/grants/{listed['id']}/revoke", **why)  # type: ignore[arg-type] # keyword arguments by name
+            assert taken.status_code == 200
+            assert on("eu") in taken.json()["message"]
+        (entry,) = (await admin.get("/audit.ndjson?action=grant.revoke")).text.splitlines()
         assert '"actor":"admin"' in entry.replace('": "', '":"')
         assert "she left" in entry
-        gone = await admin.post(
-            f"/api/v1/grants/{listed['id']}/take", json={"reason": "again"}, headers={"idempotency-key": "four"}
+        repeated_revoke = await admin.post(
+            f"/api/v1/grants/{listed['id']}/revoke", json={"reason": "again"}, headers={"idempotency-key": "four"}
         )
-        assert gone.status_code == 404
+        assert repeated_revoke.status_code == 404

@@ -1,6 +1,5 @@
-"""Logging in through a provider that others wrote, over HTTP and in a browser."""
+"""Login through a third-party OpenID provider, over HTTP and in a browser."""
 
-import html
 import json
 import re
 from collections.abc import AsyncIterator
@@ -12,11 +11,13 @@ import pytest
 from playwright.async_api import Route, expect
 
 from astraflow.cli.ports import free_ports
-from tests.fakes.browser import Complaints, browser
+from tests.fakes.browser import BrowserErrors, browser
 from tests.fakes.control_plane import FakeControlPlane
-from tests.fakes.oidc_provider import Client, OidcProvider, oidc_provider
+from tests.fakes.oidc_provider_process import Client, OidcProvider, oidc_provider
 from tests.fakes.web import RunningWeb, running_web
-from web.accounts.provider import PROVIDER_PATH
+from tests.web.accounts.test_sign_on import login_code
+from tests.web.page_elements import parsed
+from web.accounts.openid_provider import PROVIDER_PATH
 
 pytestmark = pytest.mark.anyio
 
@@ -33,7 +34,7 @@ async def provider() -> AsyncIterator[OidcProvider]:
 async def page_of(
     provider: OidcProvider, directory: Path, *, claim: str = "groups", secret: str | None = None
 ) -> AsyncIterator[RunningWeb]:
-    """A page that is registered with the provider. secret: what it sends instead of the one it was given."""
+    """Serves a page that is registered with the provider. secret: replaces the client secret of the registration."""
     port = free_ports(1)[0]
     client = await provider.register(f"http://127.0.0.1:{port}{PROVIDER_PATH}")
     file = directory / "provider.toml"
@@ -43,7 +44,7 @@ async def page_of(
         FakeControlPlane(sequence=150).serving() as dataflow,
         running_web(directory, dataflow, port=port, provider=file, provider_secret=told) as web,
     ):
-        await web.until_fed()
+        await web.until_connected()
         yield web
 
 
@@ -55,7 +56,7 @@ def _configured(provider: OidcProvider, client: Client, claim: str) -> str:
 
 
 async def sent_on(client: httpx.AsyncClient, *, target: str = "/") -> str:
-    """Press the button: the provider's address where the browser is sent."""
+    """Starts a login; returns the provider's address to which the page redirects the browser."""
     began = await client.get("/login/provider", params={"next": target})
     assert began.status_code == 303, began.text
     return began.headers["location"]
@@ -68,22 +69,18 @@ async def log_in(
 
 
 async def role_of(client: httpx.AsyncClient) -> str:
-    """What Settings says that somebody is here, and with which role."""
-    page = html.unescape((await client.get("/settings")).text)
-    name = re.search(r"oidc:[\w.@]+", page)
-    role = re.search(r"with the role (\w+)", page)
-    return f"{name[0]} {role[1]}" if name and role else "nobody"
+    """Returns the name and the role that Settings shows for the client."""
+    page = parsed(await client.get("/settings"))
+    return " ".join(page.texts("[data-part=own-name]") + page.texts("[data-part=own-role]")) or "nobody"
 
 
-async def test_who_logs_in_there_comes_in_here_with_the_role_of_the_claim(
-    provider: OidcProvider, tmp_path: Path
-) -> None:
+async def test_a_login_at_the_provider_has_the_role_of_the_claim(provider: OidcProvider, tmp_path: Path) -> None:
     await provider.knows("alice", groups=["everybody", "rl-team"], preferred_username="alice.a")
     await provider.knows("mallory", groups="rl-leads-of-another")
     async with page_of(provider, tmp_path) as web, web.client() as client, web.client() as other:
         back = await log_in(client, provider, "alice", target="/nodes?page=2")
         assert (back.status_code, back.headers["location"]) == (303, "/nodes?page=2"), back.text
-        assert await role_of(client) == "oidc:alice.a operator"
+        assert (await role_of(client)).split() == ["oidc:alice.a", "operator"]
         assert (await log_in(other, provider, "mallory")).status_code == 403
         assert await role_of(other) == "nobody"
 
@@ -94,16 +91,16 @@ async def test_a_role_follows_the_claim_at_the_next_login(provider: OidcProvider
         await log_in(first, provider, "alice")
         await provider.knows("alice", groups=["everybody"])
         await log_in(second, provider, "alice")
-        assert await role_of(first) == "oidc:alice viewer"
+        assert (await role_of(first)).split() == ["oidc:alice", "viewer"]
         await provider.knows("alice", groups=["another-team"])
         async with web.client() as third:
             refused = await log_in(third, provider, "alice")
             assert refused.status_code == 403
-            assert "to whom no role is given here" in refused.text
+            assert login_code(refused) == "login.no_role"
         assert (await first.get("/api/v1/session")).status_code == 401, "and the sessions there were are over"
 
 
-async def test_an_address_that_the_provider_has_not_verified_is_none(provider: OidcProvider, tmp_path: Path) -> None:
+async def test_an_unverified_email_address_gives_no_role(provider: OidcProvider, tmp_path: Path) -> None:
     async with page_of(provider, tmp_path, claim="email") as web, web.client() as client:
         refused = await log_in(client, provider, "alice@example.org")
         assert refused.status_code == 403, "whoever typed it would be her"
@@ -111,35 +108,36 @@ async def test_an_address_that_the_provider_has_not_verified_is_none(provider: O
         assert (await log_in(client, provider, "alice@example.org")).status_code == 303
 
 
-async def test_who_says_no_there_is_told_so_and_can_try_again(provider: OidcProvider, tmp_path: Path) -> None:
+async def test_a_login_denied_at_the_provider_shows_the_cause_and_can_be_repeated(
+    provider: OidcProvider, tmp_path: Path
+) -> None:
     await provider.knows("alice", groups=["rl-team"])
     async with page_of(provider, tmp_path) as web, web.client() as client:
         denied = await client.get(await provider.denied(await sent_on(client)))
         assert denied.status_code == 403
-        assert "did not log you in: access_denied" in denied.text
+        assert login_code(denied) == "login.provider_refused"
+        assert "access_denied" in denied.text
         assert (await log_in(client, provider, "alice")).status_code == 303
 
 
-async def test_a_code_is_worth_nothing_without_its_verifier_its_browser_or_a_second_time(
-    provider: OidcProvider, tmp_path: Path
-) -> None:
+async def test_a_code_needs_its_verifier_and_browser_and_works_once(provider: OidcProvider, tmp_path: Path) -> None:
     await provider.knows("alice", groups=["rl-team"])
     async with page_of(provider, tmp_path) as web, web.client() as victim, web.client() as thief:
         code = httpx.URL(await provider.logged_in(await sent_on(victim), "alice")).params["code"]
         own = httpx.URL(await provider.logged_in(await sent_on(thief), "alice"))
         refused = await thief.get(str(own.copy_set_param("code", code)))
         assert refused.status_code == 403, "the code of one login in another: the verifier is not that of its challenge"
-        assert "did not take the code" in refused.text
+        assert login_code(refused) == "login.code_refused"
         back = await provider.logged_in(await sent_on(victim), "alice")
         assert (await thief.get(back)).status_code == 403
-        kept = httpx.Cookies(victim.cookies)
+        victim_cookies = httpx.Cookies(victim.cookies)
         assert (await victim.get(back)).status_code == 303
         async with web.client() as again:
-            again.cookies = kept
+            again.cookies = victim_cookies
             assert (await again.get(back)).status_code == 403
 
 
-async def test_the_nonce_is_of_the_login_that_was_begun(provider: OidcProvider, tmp_path: Path) -> None:
+async def test_a_login_with_the_nonce_of_another_login_is_refused(provider: OidcProvider, tmp_path: Path) -> None:
     await provider.knows("alice", groups=["rl-team"])
     async with page_of(provider, tmp_path) as web, web.client() as client:
         asked = httpx.URL(await sent_on(client))
@@ -151,7 +149,9 @@ async def test_the_nonce_is_of_the_login_that_was_begun(provider: OidcProvider, 
         assert "nonce" in refused.text
 
 
-async def test_a_wrong_secret_is_no_login_and_says_what_to_look_at(provider: OidcProvider, tmp_path: Path) -> None:
+async def test_a_wrong_client_secret_is_refused_and_audited_without_the_secret(
+    provider: OidcProvider, tmp_path: Path
+) -> None:
     await provider.knows("alice", groups=["rl-leads"])
     async with page_of(provider, tmp_path, secret=NOBODYS) as web:
         async with web.client() as client:
@@ -164,9 +164,7 @@ async def test_a_wrong_secret_is_no_login_and_says_what_to_look_at(provider: Oid
             assert (entry["action"], "invalid_client" in entry["reason"]) == ("session.open", True)
 
 
-async def test_a_provider_that_comes_back_with_another_key_is_believed_again(
-    provider: OidcProvider, tmp_path: Path
-) -> None:
+async def test_a_new_key_of_the_provider_is_accepted_after_a_minute(provider: OidcProvider, tmp_path: Path) -> None:
     await provider.knows("alice", groups=["rl-team"])
     async with page_of(provider, tmp_path) as web:
         async with web.client() as client:
@@ -179,25 +177,27 @@ async def test_a_provider_that_comes_back_with_another_key_is_believed_again(
             assert (await log_in(client, provider, "alice")).status_code == 303
 
 
-async def test_a_provider_that_is_away_is_said_so_before_and_after(provider: OidcProvider, tmp_path: Path) -> None:
+async def test_the_login_page_shows_that_the_provider_is_unreachable(provider: OidcProvider, tmp_path: Path) -> None:
     await provider.knows("alice", groups=["rl-team"])
     async with page_of(provider, tmp_path) as web, web.client() as client:
         back = await provider.logged_in(await sent_on(client), "alice")
         await provider.stop()
         answer = await client.get(back)
         assert answer.status_code == 503
-        assert "did not redeem the code: ConnectError" in answer.text
+        assert login_code(answer) == "login.provider_unreachable"
+        assert "ConnectError" in answer.text
         web.clock.push(3601)
         answer = await client.get("/login/provider")
         assert answer.status_code == 503
-        assert "cannot be reached: ConnectError" in answer.text
+        assert login_code(answer) == "login.provider_unreachable"
+        assert "ConnectError" in answer.text
         async with web.logged_in() as admin:
             assert (await admin.get("/settings")).status_code == 200, "the other ways in are open"
 
 
 @pytest.mark.browser
-async def test_a_browser_goes_there_and_back(provider: OidcProvider, tmp_path: Path) -> None:
-    """From one site to another and back by a form: what cookies travel is the browser's decision."""
+async def test_a_browser_logs_in_at_the_provider_and_returns(provider: OidcProvider, tmp_path: Path) -> None:
+    """Redirects to the provider's site and returns by a form: the browser decides which cookies it sends."""
 
     async def bare(route: Route) -> None:
         await route.fulfill(body="", content_type="text/css")
@@ -206,7 +206,7 @@ async def test_a_browser_goes_there_and_back(provider: OidcProvider, tmp_path: P
     async with page_of(provider, tmp_path) as web, browser() as chromium:
         context = await chromium.new_context()
         await context.route(re.compile("^https://"), bare)  # the provider's style sheet is on the internet
-        page, complaints = await context.new_page(), Complaints()
+        page, complaints = await context.new_page(), BrowserErrors()
         complaints.listen(page)
         await page.goto(f"{web.address}/login?next=/settings")
         await page.get_by_role("link", name="Continue with Elsewhere").click()

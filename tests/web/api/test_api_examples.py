@@ -1,4 +1,4 @@
-"""Every operation of the API has examples, and each fits what the document says."""
+"""Examples of API operations: every operation has some, and each matches its schema."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from jsonschema_rs import Draft202012Validator
 
-from web.routes.api.documents import document
+from web.routes.api.api_docs import document
 from web.routes.api.examples import VALUES, example_of
 
 OPERATIONS = [
@@ -17,24 +17,22 @@ OPERATIONS = [
 
 
 def fits(example: Any, schema: dict[str, Any]) -> None:
-    """Raises what does not."""
+    """Raises a validation error if the example does not match the schema."""
     whole = {**schema, "components": document()["components"]}
     Draft202012Validator(whole, validate_formats=True).validate(example)
 
 
 def examples_of(content: dict[str, Any]) -> Iterator[Any]:
-    """Those that a body, an answer or a parameter has."""
+    """Yields the examples of a request body, a response or a parameter."""
     if "example" in content:
         yield content["example"]
     named = content.get("examples", {})
-    yield from (one["value"] for one in named.values()) if isinstance(named, dict) else named
+    yield from (example["value"] for example in named.values()) if isinstance(named, dict) else named
     yield from content["schema"].get("examples", [])
 
 
 @pytest.mark.parametrize(("name", "operation"), OPERATIONS, ids=[name for name, _ in OPERATIONS])
-def test_every_answer_of_success_and_every_parameter_has_an_example_that_fits(
-    name: str, operation: dict[str, Any]
-) -> None:
+def test_every_response_and_parameter_has_a_valid_example(name: str, operation: dict[str, Any]) -> None:
     answers = [answer for status, answer in operation["responses"].items() if status.startswith("2")]
     contents = [content for answer in answers for content in answer["content"].values()]
     assert contents, name
@@ -45,11 +43,11 @@ def test_every_answer_of_success_and_every_parameter_has_an_example_that_fits(
             fits(example, content["schema"])
 
 
-def test_a_list_shows_one_of_its_items_and_a_field_the_value_of_its_name() -> None:
+def test_an_example_of_a_list_has_one_item_and_named_fields_their_values() -> None:
     schemas = {"One": {"properties": {"name": {"type": "string"}, "wait_s": {"type": "number"}}}}
     many = {"type": "array", "items": {"$ref": "#/components/schemas/One"}}
     assert example_of(many, schemas, "items") == [{"name": VALUES["name"][0], "wait_s": 2.5}]
 
 
-def test_a_choice_shows_one_that_says_something() -> None:
+def test_an_example_of_a_choice_is_not_empty() -> None:
     assert example_of({"enum": ["", "fleet", "rule"]}, {}, "source") == "fleet"

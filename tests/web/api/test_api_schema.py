@@ -1,4 +1,4 @@
-"""The API against its own document: schemathesis sends what it allows and what it forbids, over real HTTP."""
+"""Tests the API against its OpenAPI document: schemathesis sends valid and invalid requests over real HTTP."""
 
 import asyncio
 import os
@@ -16,29 +16,27 @@ from tests.fakes.web import running_web, shown_secret
 pytestmark = pytest.mark.anyio
 
 CONFIG = Path(__file__).with_name("schemathesis.toml")
-EXAMPLES = os.environ.get("ASTRAFLOW_API_EXAMPLES", "8")
-"""Requests of each kind for each address; a longer run is asked for by hand."""
+EXAMPLES = os.environ.get("ASTRAFLOW_API_EXAMPLES", "5")
+"""Requests of each kind for each address; set the variable for a longer test."""
 UNLIMITED = {"reads_a_minute": 10**6, "changes_a_minute": 10**6, "exports_a_minute": 10**6}
-"""Its requests would meet the bounds of one caller, which `tests/web/door/test_limits.py` looks at."""
+"""Rate limits that the requests do not reach. `tests/web/security/test_rate_limits.py` tests the limits."""
 LIMIT_S = 200.0
-"""It takes a fraction of that; a busy machine is no failure."""
+"""Seconds. The test takes a fraction of it; a busy machine must not fail the test."""
 
 
 @pytest.mark.timeout(240)
-async def test_the_api_does_what_its_document_says_whatever_is_sent(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_api_conforms_to_its_schema(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ASTRAFLOW_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr("web.service.Launcher", FakeLauncher)  # hundreds of launches are not for this machine
+    monkeypatch.setattr("web.service.Launcher", FakeLauncher)  # avoids hundreds of real launches
     monkeypatch.setattr("web.service.Catalogue", FakeCatalogue)
-    fake = FakeControlPlane(sequence=12)  # a young run: what-ifs are played over all of it
+    fake = FakeControlPlane(sequence=12)  # a short run: each what-if replays all of it
     async with (
         fake.serving() as dataflow,
         running_fleet(tmp_path / "fleet", nodes=2) as fleet,
         running_web(tmp_path, dataflow, fleet=fleet.address, **UNLIMITED) as web,
         web.logged_in() as admin,
     ):
-        await web.until_fed()
+        await web.until_connected()
         token = shown_secret(await admin.post("/settings/tokens", data={"name": "st", "scope": "admin", "days": "1"}))
         program = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "schemathesis.cli", "--config-file", str(CONFIG), "run"),
@@ -67,7 +65,7 @@ async def test_the_api_does_what_its_document_says_whatever_is_sent(
 
 
 async def _go_on(fake: FakeControlPlane) -> None:
-    """A run that is heard."""
+    """Advances the run every second."""
     while True:
         await asyncio.sleep(1)
         await fake.advance()

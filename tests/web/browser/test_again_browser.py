@@ -1,4 +1,4 @@
-"""Pages that read themselves again, in a real browser: what changes comes, what the reader does stays."""
+"""Pages that refresh themselves, in a real browser: changes appear, and the user's input and focus stay."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -6,21 +6,15 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Browser, Request, Response, expect
 
-from tests.fakes.browser import browser, logged_in_page
+from tests.fakes.browser import logged_in_page
 from tests.fakes.control_plane import FakeControlPlane
 from tests.fakes.fleet import RunningFleet, running_fleet
 from tests.fakes.web import RunningWeb, running_web
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser]
 
-POLLED = ("/now", "/table", "/newer", "/state", "/lately")
+POLLED = ("/now", "/table", "/newer", "/state", "/recent")
 TOP = "(element) => element.getBoundingClientRect().top"
-
-
-@pytest.fixture
-async def chromium() -> AsyncIterator[Browser]:
-    async with browser() as running:
-        yield running
 
 
 @pytest.fixture
@@ -32,7 +26,7 @@ async def fleet(tmp_path: Path) -> AsyncIterator[RunningFleet]:
 @pytest.fixture
 async def pages(fake: FakeControlPlane, fleet: RunningFleet, tmp_path: Path) -> AsyncIterator[RunningWeb]:
     async with fake.serving() as dataflow, running_web(tmp_path, dataflow, fleet=fleet.address) as running:
-        await running.until_fed()
+        await running.until_connected()
         yield running
 
 
@@ -54,7 +48,7 @@ async def test_the_page_of_a_pool_follows_it_and_leaves_forms_focus_and_what_was
         await fleet.pass_time(120.0)
         await expect(machines).to_have_count(3)
         await expect(page.locator("#pool-now .number-value").first).to_contain_text("3")
-        await expect(page.locator("#pool-launches")).to_contain_text("Half of 3 launches")
+        await expect(page.locator("#pool-launches")).to_contain_text("Of 3 launches, half")
         await expect(reason).to_have_value("half a sen")
         await expect(reason).to_be_focused()
         await expect(opened).to_have_attribute("open", "")
@@ -93,7 +87,7 @@ async def test_one_switch_pauses_everything_that_reads_itself_again(
         page.on("request", lambda request: heard.append(request.url))
         for _ in range(4):
             await page.clock.fast_forward(6_000)
-        await page.evaluate("1")  # what was asked for is on its way
+        await page.evaluate("1")  # round trip: the page has sent its requests
         assert heard == []
         await page.get_by_role("button", name="Resume").click()
         async with page.expect_request(is_polled, timeout=60_000):
@@ -119,7 +113,7 @@ async def test_runs_go_on_in_place_and_new_decisions_wait_until_they_are_asked_f
         shown = await rows.count()
         other = await context.new_page()
         await other.goto(f"{pages.address}/pools/eu")
-        await other.get_by_role("button", name="Hold", exact=True).click()
+        await other.get_by_role("button", name="Override", exact=True).click()
         await expect(other.locator(".flash")).to_be_visible()
         await page.bring_to_front()
         chip = page.locator("#newer a")

@@ -1,29 +1,22 @@
 """The pages in a real browser."""
 
-from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 from playwright.async_api import Browser, Page, expect
 
-from tests.fakes.browser import browser, logged_in_page
+from tests.fakes.browser import logged_in_page
 from tests.fakes.control_plane import FakeControlPlane
+from tests.fakes.synthetic_run import SyntheticRun
 from tests.fakes.web import RunningWeb, running_web
-from tests.fakes.world import World
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser]
 
 HOSTILE = "<img src=x onerror=\"document.title='owned'\">{{7*7}}'"
 
-STEPS = '[data-cell="policy/solver/steps"]'
+STEPS = '[data-live-text="policy/solver/steps"]'
 AGE = ".age"
-
-
-@pytest.fixture
-async def chromium() -> AsyncIterator[Browser]:
-    async with browser() as running:
-        yield running
 
 
 async def test_without_scripts_the_page_has_real_numbers_and_drawn_charts(web: RunningWeb, chromium: Browser) -> None:
@@ -103,7 +96,7 @@ async def test_the_badge_turns_stale_when_the_web_process_dies_and_the_page_come
         port = int(first.address.rpartition(":")[2])
         await page.clock.fast_forward(6000)
         await expect(page.locator(AGE)).to_have_attribute("data-state", "stale")
-        await expect(page.locator("#banner")).to_contain_text("lost its server")
+        await expect(page.locator("#banner")).to_contain_text("The web process does not answer")
 
         async with running_web(tmp_path, dataflow, port=port):
             await fake.advance(40)
@@ -123,12 +116,12 @@ async def test_hostile_strings_stay_text_when_they_come_over_the_live_feed(
 ) -> None:
     async with logged_in_page(chromium, web.login_url) as (page, complaints, _):
         await expect(page.locator(STEPS)).to_have_text("131")
-        fake.world = World(nodes=(HOSTILE, "b"), simulated=(HOSTILE,), node_errors={"b": (HOSTILE,)})
-        fake.world.act(151, HOSTILE, HOSTILE, HOSTILE)
+        fake.synthetic_run = SyntheticRun(nodes=(HOSTILE, "b"), simulated=(HOSTILE,), node_errors={"b": (HOSTILE,)})
+        fake.synthetic_run.act(151, HOSTILE, HOSTILE, HOSTILE)
         await fake.advance()
 
         await expect(page.locator(".event-message").first).to_contain_text(HOSTILE)
-        await expect(page.locator(".rung-name").first).to_have_text(HOSTILE)
+        await expect(page.locator(".lag-row-name").first).to_have_text(HOSTILE)
         assert await page.title() == "Overview · AstraFlow"
         assert await page.locator("img").count() == 0
         await page.goto(f"{web.address}/nodes")
@@ -142,15 +135,15 @@ async def test_what_keeps_the_run_from_going_on_stands_above_every_page_while_it
     web: RunningWeb, fake: FakeControlPlane, chromium: Browser
 ) -> None:
     async with logged_in_page(chromium, web.login_url) as (page, complaints, _):
-        trouble = page.locator('[data-region="troubles"] .banner')
+        trouble = page.locator('[data-region="problems"] .banner')
         await expect(page.locator(STEPS)).to_have_text("131")
         await expect(trouble).to_have_count(0)
-        fake.world.troubles = (f"the disk is full: free some space {HOSTILE}",)
+        fake.synthetic_run.problems = (f"the disk is full: free some space {HOSTILE}",)
         await fake.advance()
         await expect(trouble).to_contain_text(f"The disk is full: free some space {HOSTILE}")
         await page.goto(f"{web.address}/nodes")
         await expect(trouble).to_be_visible()
-        fake.world.troubles = ()
+        fake.synthetic_run.problems = ()
         await fake.advance()
         await expect(trouble).to_have_count(0)
         assert complaints.heard == []
@@ -162,7 +155,7 @@ async def test_nodes_that_come_get_their_rows_and_draining_one_is_asked_in_a_dia
     async with logged_in_page(chromium, web.login_url) as (page, complaints, _):
         await page.goto(web.address + "/nodes")
         await expect(page.locator("tbody tr")).to_have_count(2)
-        fake.world.nodes = ("node-a", "node-b", "node-c")
+        fake.synthetic_run.nodes = ("node-a", "node-b", "node-c")
         await fake.advance()
         await expect(page.locator("tbody tr")).to_have_count(3)
 
@@ -193,7 +186,7 @@ async def test_keys_reach_everything_and_move_the_reading_line_of_all_charts(
 
         await page.locator(".chart-body").first.focus()
         await page.keyboard.press("ArrowLeft")
-        await expect(page.locator(".cursor-line")).to_have_count(7)  # 3 charts, 2 of the balance, 2 rows of the ladder
+        await expect(page.locator(".cursor-line")).to_have_count(7)  # 3 charts, 2 in the balance, 2 rows of versions
         shown = await page.locator(".reading").all_inner_texts()
         assert len(set(shown)) == 1, "all charts read the same moment"
         await page.keyboard.press("Escape")
@@ -244,7 +237,7 @@ async def test_a_user_is_added_comes_in_by_link_chooses_a_password_and_logs_in_w
             await own.goto(f"{web.address}/settings")
             await own.get_by_label("New password").fill("a sentence is easy")
             await own.get_by_role("button", name="Set password").click()
-            await expect(own.locator(".flash")).to_contain_text("The password is changed")
+            await expect(own.locator(".flash")).to_contain_text("Password changed")
             await expect(own.locator("#users")).to_have_count(0)
             await own.get_by_role("button", name="Log out", exact=True).click()
             await own.get_by_label("Name").fill("bob")
@@ -254,16 +247,16 @@ async def test_a_user_is_added_comes_in_by_link_chooses_a_password_and_logs_in_w
             assert own_complaints.heard == []
 
         await page.goto(f"{web.address}/settings")
-        await page.get_by_role("link", name="Lock out bob").click()
-        dialog = page.get_by_role("dialog", name="Lock bob out?")
+        await page.get_by_role("link", name="Disable bob").click()
+        dialog = page.get_by_role("dialog", name="Disable bob?")
         await dialog.get_by_label("Reason").fill(HOSTILE)
-        await dialog.get_by_role("button", name="Lock out").click()
-        await expect(page.locator(".flash")).to_contain_text("Bob is locked out")
+        await dialog.get_by_role("button", name="Disable").click()
+        await expect(page.locator(".flash")).to_contain_text("Bob is disabled")
 
         await page.get_by_role("link", name="Audit", exact=True).click()
         await expect(page.locator("tbody tr").first).to_contain_text(HOSTILE)
-        await page.get_by_role("link", name="Check the chain").click()
-        await expect(page.locator(".chain-sentence")).to_contain_text("The chain is whole")
+        await page.get_by_role("link", name="Verify chain").click()
+        await expect(page.locator(".chain-sentence")).to_contain_text("Chain intact")
         assert page.url.endswith("/audit"), "htmx put it into the page"
         assert complaints.heard == []
 
@@ -275,7 +268,7 @@ UNLABELLED = """[...document.querySelectorAll('button, input:not([type=hidden]),
 
 
 async def _tab_through(page: Page, *, presses: int) -> set[str]:
-    """What got the focus: addresses of links, texts of buttons, classes of the rest."""
+    """Returns what received the focus: addresses of links, texts of buttons, classes of other elements."""
     reached: set[str] = set()
     for _ in range(presses):
         await page.keyboard.press("Tab")

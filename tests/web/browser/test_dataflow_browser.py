@@ -1,4 +1,4 @@
-"""The path of groups in a real browser: it moves, and is steered from dialogs."""
+"""The dataflow diagram in a real browser: it updates without a reload, and dialogs change its filters."""
 
 import pytest
 from playwright.async_api import expect
@@ -10,7 +10,7 @@ from tests.fakes.web import RunningWeb
 pytestmark = [pytest.mark.anyio, pytest.mark.browser]
 
 PATIENCE_MS = 40_000
-"""A busy machine is no failure."""
+"""Milliseconds. A busy machine must not fail the test."""
 
 
 async def test_the_diagram_moves_without_a_reload_and_keeps_the_focus(web: RunningWeb, fake: FakeControlPlane) -> None:

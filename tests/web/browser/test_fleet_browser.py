@@ -1,12 +1,11 @@
-"""Pools and decisions in a real browser: their dialogs."""
+"""Dialogs of pools and decisions in a real browser."""
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from playwright.async_api import Browser, Page, expect
 
-from tests.fakes.browser import browser, logged_in_page
+from tests.fakes.browser import logged_in_page
 from tests.fakes.control_plane import FakeControlPlane
 from tests.fakes.fleet import RunningFleet, running_fleet
 from tests.fakes.web import running_web
@@ -15,13 +14,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.browser]
 
 
 PATIENCE_MS = 40_000
-"""A busy machine is no failure."""
-
-
-@pytest.fixture
-async def chromium() -> AsyncIterator[Browser]:
-    async with browser() as running:
-        yield running
+"""Milliseconds. A busy machine must not fail the test."""
 
 
 async def test_a_plan_is_previewed_in_a_dialog_and_its_decision_opens_in_one(
@@ -32,7 +25,7 @@ async def test_a_plan_is_previewed_in_a_dialog_and_its_decision_opens_in_one(
         running_fleet(tmp_path / "fleet", nodes=2) as fleet,
         running_web(tmp_path, dataflow, fleet=fleet.address) as web,
     ):
-        await web.until_fed()
+        await web.until_connected()
         async with logged_in_page(chromium, web.login_url) as (page, complaints, _):
             await page.goto(f"{web.address}/pools/eu")
             await _plan(page, fleet)

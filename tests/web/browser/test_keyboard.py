@@ -1,4 +1,4 @@
-"""What people do all day, without a mouse: nothing here but keys."""
+"""Daily tasks with the keyboard alone."""
 
 import re
 from pathlib import Path
@@ -8,8 +8,8 @@ from playwright.async_api import expect
 
 from tests.fakes.browser import browser, logged_in_page
 from tests.fakes.control_plane import FakeControlPlane
-from tests.fakes.keyboard import Keys
-from tests.web.walk import house
+from tests.fakes.keyboard import KeyboardUser
+from tests.web.all_pages import served_site
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.timeout(240)]
 
@@ -21,14 +21,14 @@ async def test_every_daily_task_works_with_keys_alone(
 ) -> None:
     monkeypatch.setenv("ASTRAFLOW_HOME", str(tmp_path / "home"))
     async with (
-        house(tmp_path, fake, is_launched=False) as walked,
+        served_site(tmp_path, fake, is_launched=False) as walked,
         browser() as chromium,
         logged_in_page(chromium, walked.web.address + "/login") as (page, complaints, context),
     ):
         cookies = [{"name": n, "value": v, "url": walked.web.address} for n, v in walked.admin.cookies.items()]
-        await context.add_cookies(cookies)  # type: ignore[arg-type] # as it takes them
+        await context.add_cookies(cookies)  # type: ignore[arg-type] # cookie dictionaries
         await page.goto(walked.web.address)
-        keys = Keys(page)
+        keys = KeyboardUser(page)
         await _find_a_run(keys)
         await _open_a_decision(keys)
         await _drain_a_node(keys, fake)
@@ -38,7 +38,7 @@ async def test_every_daily_task_works_with_keys_alone(
         assert complaints.heard == []
 
 
-async def _find_a_run(keys: Keys) -> None:
+async def _find_a_run(keys: KeyboardUser) -> None:
     await keys.press("Control+k")
     await expect(keys.page.locator("#palette-list [role=option]").first).to_be_visible()
     await keys.page.keyboard.type("run reverse-0001")
@@ -47,16 +47,16 @@ async def _find_a_run(keys: Keys) -> None:
     await keys.arrived("reverse-0001")
 
 
-async def _open_a_decision(keys: Keys) -> None:
+async def _open_a_decision(keys: KeyboardUser) -> None:
     await keys.go("c", "Decisions")
     await keys.press("j")
     name = await keys.name()
     await keys.press("Enter")
-    await keys.dialog("Who")
-    await keys.back_out(name[:3])
+    await keys.dialog("Actor")
+    await keys.cancel_dialog(name[:3])
 
 
-async def _drain_a_node(keys: Keys, fake: FakeControlPlane) -> None:
+async def _drain_a_node(keys: KeyboardUser, fake: FakeControlPlane) -> None:
     await keys.go("n", "Nodes")
     await keys.row("node-a")
     await keys.press(".")
@@ -64,45 +64,45 @@ async def _drain_a_node(keys: Keys, fake: FakeControlPlane) -> None:
         await keys.to("Drain")
     await keys.press("Enter")
     await keys.dialog("Drain node-a?")
-    await keys.back_out("Drain")
+    await keys.cancel_dialog("Drain")
     await keys.press("Enter")
     await keys.dialog("Drain node-a?")
     await keys.fill("Reason", "by keys")
     await keys.press("Enter")
-    await keys.told("Node n0 finishes")
+    await keys.flash_message("Node n0 finishes")
     assert ("drain", "n0", "admin") in fake.actions
 
 
-async def _pause_a_flow_and_let_it_go_on(keys: Keys, fake: FakeControlPlane) -> None:
+async def _pause_a_flow_and_let_it_go_on(keys: KeyboardUser, fake: FakeControlPlane) -> None:
     await keys.go("d", "Dataflow")
     await keys.use("Pause train")
     await keys.dialog("Pause flow train?")
-    await keys.back_out("Pause train")
+    await keys.cancel_dialog("Pause train")
     assert not [action for action in fake.actions if action[0] == "paused"]
     await keys.press("Enter")
     await keys.dialog("Pause flow train?")
     await keys.fill("Reason", "by keys")
     await keys.press("Enter")
-    await keys.told("Flow train is paused")
+    await keys.flash_message("Flow train is paused")
     await keys.use("Undo")
-    await keys.told("Flow train is resumed")
+    await keys.flash_message("Flow train is resumed")
     assert [(kind, flow) for kind, flow, _ in fake.actions[-2:]] == [("paused", "train"), ("resumed", "train")]
 
 
-async def _change_a_plug_in(keys: Keys, fake: FakeControlPlane) -> None:
+async def _change_a_plug_in(keys: KeyboardUser, fake: FakeControlPlane) -> None:
     await keys.use("Change the filter of flow train")
     await keys.dialog("Change the plug-ins of flow train")
     await keys.to("On")
     await keys.press("Space")
     await keys.fill("Reason", "by keys")
     await keys.press("Enter")
-    await keys.told("changes with the next version")
+    await keys.flash_message("changes with the next version")
     assert [(change.filters, change.reason) for change in fake.changes] == [
         (({"kind": "length", "max_share": 0.5},), "by keys")
     ]
 
 
-async def _launch_a_run(keys: Keys) -> None:
+async def _launch_a_run(keys: KeyboardUser) -> None:
     await keys.go("r", "Runs")
     await keys.use("New run")
     await keys.arrived("New run")

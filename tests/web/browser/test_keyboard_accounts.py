@@ -1,4 +1,4 @@
-"""Who may come in, without a mouse: users, tokens, grants, both ways to log in, and the audit of all that."""
+"""Users, tokens, grants, both login methods and their audit entries with the keyboard alone."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -8,7 +8,7 @@ import pytest
 from playwright.async_api import Browser, expect
 
 from tests.fakes.browser import browser, logged_in_page
-from tests.fakes.keyboard import Keys
+from tests.fakes.keyboard import KeyboardUser
 from tests.fakes.web import RunningWeb
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.timeout(240)]
@@ -17,9 +17,9 @@ PASSWORD = "a sentence is easy"
 
 
 async def test_accounts_and_their_audit_work_with_keys_alone(web: RunningWeb) -> None:
-    async with browser() as chromium, _desk(chromium, web.login_url) as keys:
+    async with browser() as chromium, _logged_in_page(chromium, web.login_url) as keys:
         link = await _add_a_user(keys)
-        async with _desk(chromium, link, refusals=1) as own:
+        async with _logged_in_page(chromium, link, refusals=1) as own:
             await _choose_a_password(own)
             await _log_in_by_password(own)
         await _make_and_revoke_a_token(keys)
@@ -29,39 +29,39 @@ async def test_accounts_and_their_audit_work_with_keys_alone(web: RunningWeb) ->
 
 
 @asynccontextmanager
-async def _desk(chromium: Browser, link: str, *, refusals: int = 0) -> AsyncIterator[Keys]:
-    """A browser of somebody who comes in by a link, and is refused that often."""
+async def _logged_in_page(chromium: Browser, link: str, *, refusals: int = 0) -> AsyncIterator[KeyboardUser]:
+    """Opens a login link in a browser; asserts the number of refused requests at the end."""
     async with logged_in_page(chromium, link) as (page, complaints, _):
-        keys = Keys(page)
+        keys = KeyboardUser(page)
         await keys.arrived("")
         yield keys
         assert ["403" in heard for heard in complaints.heard] == [True] * refusals, complaints.heard
 
 
-async def _add_a_user(keys: Keys) -> str:
-    """Returns the link with which they come in."""
+async def _add_a_user(keys: KeyboardUser) -> str:
+    """Adds the user bob; returns the login link."""
     await keys.go("s", "Settings")
     await keys.use("Users")
     await keys.fill("Name", "bob")
     await keys.choose("Role", "operator")
     await keys.use("Add user")
-    await keys.arrived("A login link for bob")
+    await keys.arrived("Login link for bob")
     await keys.to("The secret")
     link = str(await keys.page.evaluate("document.activeElement.textContent"))
-    await keys.use("I have it")
+    await keys.use("Done")
     await keys.arrived("Settings")
-    await expect(keys.page.locator("table", has_text="Logs in by")).to_contain_text("bob")
+    await expect(keys.page.locator("table", has_text="Login")).to_contain_text("bob")
     return link
 
 
-async def _choose_a_password(keys: Keys) -> None:
+async def _choose_a_password(keys: KeyboardUser) -> None:
     await keys.go("s", "Settings")
     await keys.fill("New password", PASSWORD)
     await keys.press("Enter")
-    await keys.told("The password is changed")
+    await keys.flash_message("Password changed")
 
 
-async def _log_in_by_password(keys: Keys) -> None:
+async def _log_in_by_password(keys: KeyboardUser) -> None:
     await keys.use("Log out", back=True)
     await keys.arrived("Log in")
     assert await keys.name() == "Name", "one types at once"
@@ -76,50 +76,50 @@ async def _log_in_by_password(keys: Keys) -> None:
     await keys.arrived("The trainer")
 
 
-async def _make_and_revoke_a_token(keys: Keys) -> None:
+async def _make_and_revoke_a_token(keys: KeyboardUser) -> None:
     await keys.go("s", "Settings")
     await keys.use("Tokens")
-    await keys.fill("What it is for", "a script")
+    await keys.fill("Purpose", "a script")
     await keys.choose("Scope", "viewer")
-    await keys.fill("Good for", "9")
+    await keys.fill("Valid for", "9")
     await keys.press("Enter")
     await expect(keys.page.locator(".secret")).to_be_visible()
-    await keys.use("I have it")
+    await keys.use("Done")
     await keys.arrived("Settings")
     await keys.use("Revoke a script")
     await keys.dialog("Revoke token a script?")
-    await keys.back_out("Revoke a script")
+    await keys.cancel_dialog("Revoke a script")
     await keys.press("Enter")
     await keys.dialog("Revoke token a script?")
     await keys.fill("Reason", "not needed")
     await keys.press("Enter")
-    await keys.told("Token a script is revoked")
+    await keys.flash_message("Token a script revoked")
 
 
-async def _grant_and_take_back(keys: Keys) -> None:
-    await keys.to("Who")
+async def _grant_and_take_back(keys: KeyboardUser) -> None:
+    await keys.to("Holder")
     await keys.choose("Role", "operator")
     await keys.fill("On run", "reverse-0001")
     await keys.fill("On pool", "local")
     await keys.use("Grant")
-    await keys.told("Granted: operator")
-    await keys.use("Take back operator of bob on reverse-0001 local")
-    await keys.dialog("Take this grant back?")
-    await keys.use("Take back")
-    await keys.told("local")
+    await keys.flash_message("Granted: operator")
+    await keys.use("Revoke operator of bob on reverse-0001 local")
+    await keys.dialog("Revoke this grant?")
+    await keys.use("Revoke")
+    await keys.flash_message("local")
 
 
-async def _lock_out(keys: Keys) -> None:
-    await keys.use("Lock out bob", back=True)
-    await keys.dialog("Lock bob out?")
-    await keys.use("Lock out")
-    await keys.told("Bob is locked out")
+async def _lock_out(keys: KeyboardUser) -> None:
+    await keys.use("Disable bob", back=True)
+    await keys.dialog("Disable bob?")
+    await keys.use("Disable")
+    await keys.flash_message("Bob is disabled")
 
 
-async def _look_at_the_audit(keys: Keys) -> None:
+async def _look_at_the_audit(keys: KeyboardUser) -> None:
     await keys.go("a", "Audit")
-    await keys.use("Check the chain")
-    await expect(keys.page.locator(".chain-sentence")).to_contain_text("The chain is whole")
+    await keys.use("Verify chain")
+    await expect(keys.page.locator(".chain-sentence")).to_contain_text("Chain intact")
     await keys.is_seen()
     await keys.choose("Action", "user.add")
     await keys.use("Filter")

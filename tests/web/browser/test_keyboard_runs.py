@@ -1,4 +1,4 @@
-"""Runs without a mouse: looked into, compared, taken away, stopped, resumed and launched again."""
+"""Runs with the keyboard alone: inspect, compare, download, stop, resume and launch again."""
 
 import signal
 import subprocess
@@ -10,55 +10,57 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Page, expect
 
-from astraflow.runtime.runs import RunFolder
+from astraflow.runtime.run_folders import RunFolder
 from tests.fakes.browser import browser, logged_in_page
 from tests.fakes.control_plane import FakeControlPlane
-from tests.fakes.keyboard import Keys
+from tests.fakes.keyboard import KeyboardUser
 from tests.fakes.launching import FakeCatalogue
+from tests.fakes.synthetic_run import SyntheticRun
 from tests.fakes.web import RunningWeb, running_web
-from tests.fakes.world import World
-from tests.web.reading.test_comparing import recorded
-from tests.web.reading.test_run_list import filled, record
-from tests.web.walk import ticking
-from web.launching.launcher import LOG, Launcher
+from tests.web.all_pages import advancing_reports
+from tests.web.page_queries.test_compared_runs import recorded
+from tests.web.page_queries.test_run_list import filled, record
+from web.launching.launcher import LAUNCH_LOG, Launcher
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.timeout(240)]
 
 
 class Sleeping(Launcher):
-    """Begins runs that do nothing until they are asked to end."""
+    """Starts runs that sleep until they are asked to end."""
 
     begun: list[subprocess.Popen[bytes]]
 
     @staticmethod
-    async def _started(folder: RunFolder, argv: Sequence[str]) -> subprocess.Popen[bytes]:
-        folder.log(LOG).parent.mkdir(parents=True, exist_ok=True)
-        folder.log(LOG).write_text("it sleeps\n")
+    async def _start_process(folder: RunFolder, argv: Sequence[str]) -> subprocess.Popen[bytes]:
+        folder.log(LAUNCH_LOG).parent.mkdir(parents=True, exist_ok=True)
+        folder.log(LAUNCH_LOG).write_text("it sleeps\n")
         folder.recipe_file.write_text("{}")
-        process = subprocess.Popen([sys.executable, "-m", "tests.fakes.sleeper", str(folder.path)])
+        process = subprocess.Popen([sys.executable, "-m", "tests.fakes.sleeping_node", str(folder.path)])
         Sleeping.begun.append(process)
         return process
 
 
 @dataclass(frozen=True, kw_only=True)
-class Desk:
-    """A page over a run and two records of others, at which somebody sits without a mouse."""
+class OperatorPage:
+    """A page over a run and two records of other runs, used with the keyboard alone."""
 
     page: Page
-    keys: Keys
+    keys: KeyboardUser
     web: RunningWeb
     fake: FakeControlPlane
 
 
 @pytest.fixture
-async def desk(fake: FakeControlPlane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Desk]:
+async def operator_page(
+    fake: FakeControlPlane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[OperatorPage]:
     monkeypatch.setenv("ASTRAFLOW_HOME", str(tmp_path / "home"))
     monkeypatch.setattr("web.service.Launcher", Sleeping)
     monkeypatch.setattr("web.service.Catalogue", FakeCatalogue)
     Sleeping.begun = []
     await filled(tmp_path, record("one", seconds=60), record("two", seconds=90))
     for number, name in enumerate(("one", "two"), start=1):
-        await recorded(tmp_path, number, World(run=name, began_at=1000.0), seconds=60)
+        await recorded(tmp_path, number, SyntheticRun(run=name, began_at=1000.0), seconds=60)
     async with (
         fake.serving() as dataflow,
         running_web(tmp_path, dataflow) as web,
@@ -66,11 +68,11 @@ async def desk(fake: FakeControlPlane, tmp_path: Path, monkeypatch: pytest.Monke
         logged_in_page(chromium, web.login_url, permissions=["clipboard-read", "clipboard-write"]) as found,
     ):
         page, complaints, _ = found
-        await web.until_fed()
-        keys = Keys(page)
+        await web.until_connected()
+        keys = KeyboardUser(page)
         await keys.arrived("The trainer")
         try:
-            yield Desk(page=page, keys=keys, web=web, fake=fake)
+            yield OperatorPage(page=page, keys=keys, web=web, fake=fake)
         finally:
             for process in Sleeping.begun:
                 process.send_signal(signal.SIGTERM)
@@ -78,14 +80,14 @@ async def desk(fake: FakeControlPlane, tmp_path: Path, monkeypatch: pytest.Monke
         assert complaints.heard == []
 
 
-async def test_runs_are_compared_and_a_bar_leads_to_a_conversation_by_keys_alone(desk: Desk) -> None:
-    async with ticking(desk.fake):
-        await _choose_two_and_compare(desk)
-        await _from_a_bar_to_a_conversation(desk)
+async def test_runs_are_compared_and_a_bar_leads_to_a_conversation_by_keys_alone(operator_page: OperatorPage) -> None:
+    async with advancing_reports(operator_page.fake):
+        await _choose_two_and_compare(operator_page)
+        await _from_a_bar_to_a_conversation(operator_page)
 
 
-async def _choose_two_and_compare(desk: Desk) -> None:
-    keys, page = desk.keys, desk.page
+async def _choose_two_and_compare(operator_page: OperatorPage) -> None:
+    keys, page = operator_page.keys, operator_page.page
     await keys.go("r", "Runs")
     await expect(page.locator("#run-3")).to_be_attached()
     for name in ("two", "one"):
@@ -94,25 +96,25 @@ async def _choose_two_and_compare(desk: Desk) -> None:
         await keys.is_seen()
     lasted = page.locator("#run-3 td.num").last
     before = await lasted.inner_text()
-    await desk.fake.advance(60)
+    await operator_page.fake.advance(60)
     await expect(lasted).not_to_have_text(before)
     assert (await keys.name()).startswith("one"), "the table was read again meanwhile"
     await keys.is_seen()
-    await keys.use("Compare what is chosen")
+    await keys.use("Compare selected")
     await keys.arrived("Compare 2 runs")
     await keys.use("by time")
     await page.wait_for_url("**by=time")
     await keys.arrived("Compare 2 runs")
 
 
-async def _from_a_bar_to_a_conversation(desk: Desk) -> None:
-    keys, page = desk.keys, desk.page
+async def _from_a_bar_to_a_conversation(operator_page: OperatorPage) -> None:
+    keys, page = operator_page.keys, operator_page.page
     await keys.go("r", "Runs")
     await keys.row("reverse-0001")
     await keys.press("Enter")
     await keys.arrived("reverse-0001")
     await keys.to("", like="a.bar")
-    async with page.expect_response("**/runs/3/course?*"):
+    async with page.expect_response("**/runs/3/progress?*"):
         pass
     await keys.is_seen()
     await keys.press("Enter")
@@ -127,8 +129,8 @@ async def _from_a_bar_to_a_conversation(desk: Desk) -> None:
     await page.wait_for_url("**/groups/**")
 
 
-async def test_what_a_chart_shows_is_taken_away_by_keys_alone(desk: Desk) -> None:
-    keys, page = desk.keys, desk.page
+async def test_what_a_chart_shows_is_taken_away_by_keys_alone(operator_page: OperatorPage) -> None:
+    keys, page = operator_page.keys, operator_page.page
     await keys.press("e")
     assert await keys.name() == "As a table"
     await keys.press("ArrowDown")
@@ -142,7 +144,7 @@ async def test_what_a_chart_shows_is_taken_away_by_keys_alone(desk: Desk) -> Non
         await keys.is_seen()
         await keys.press("ArrowDown")
     await keys.press("Enter")
-    assert await keys.name() == "Copied"
+    await keys.named("Copied")
     await keys.is_seen()
     assert "/charts/balance" in await page.evaluate("navigator.clipboard.readText()")
     await keys.press("Escape")
@@ -161,18 +163,18 @@ async def test_what_a_chart_shows_is_taken_away_by_keys_alone(desk: Desk) -> Non
     assert (await keys.name()).startswith(f"{version} "), "the row of that version has the focus"
 
 
-async def test_a_run_is_stopped_resumed_and_launched_again_by_keys_alone(desk: Desk) -> None:
-    keys, page = desk.keys, desk.page
+async def test_a_run_is_stopped_resumed_and_launched_again_by_keys_alone(operator_page: OperatorPage) -> None:
+    keys, page = operator_page.keys, operator_page.page
     await keys.go("r", "Runs")
     await keys.use("New run")
     await keys.arrived("New run")
     await keys.use("smoke")
     await keys.arrived("Launch smoke")
-    await keys.fill("Most steps", "many")
+    await keys.fill("Maximum steps", "many")
     await expect(page.locator("#preview")).to_contain_text("Not yet")
     await keys.is_seen()
     await keys.fill("Time limit", "50")
-    await keys.to("Most steps", back=True)
+    await keys.to("Maximum steps", back=True)
     await keys.write("7")
     await expect(page.locator("#preview")).to_contain_text("Ready to launch")
     await keys.use("Launch run")
@@ -180,19 +182,19 @@ async def test_a_run_is_stopped_resumed_and_launched_again_by_keys_alone(desk: D
     first = page.url
     await keys.use("Stop")
     await keys.dialog("Stop smoke-")
-    await keys.back_out("Stop")
+    await keys.cancel_dialog("Stop")
     await keys.press("Enter")
     await keys.dialog("Stop smoke-")
     await keys.fill("Reason", "by keys")
     await keys.press("Enter")
-    await keys.told("was asked to end")
+    await keys.flash_message("is stopping")
     await expect(page.locator("#launch-state")).to_contain_text("ended")
     await keys.is_seen()
     assert [process.poll() for process in Sleeping.begun] == [0]
     await keys.use("Resume")
-    await keys.told("goes on where it was")
+    await keys.flash_message("is resuming")
     assert len(Sleeping.begun) == 2
-    await keys.use("Launch one like it")
+    await keys.use("Launch a copy")
     await keys.arrived("Launch")
     await keys.use("Launch run")
     await keys.arrived("smoke-")

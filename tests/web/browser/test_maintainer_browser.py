@@ -1,6 +1,5 @@
-"""The maintainer's page in a real browser: a proposal is decided in a dialog, on a phone too; axe finds nothing."""
+"""The maintainer page in a real browser: dialogs decide proposals, also on a phone; axe finds nothing."""
 
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +9,7 @@ from playwright.async_api import Browser, Page, expect
 
 from astraflow.client.fleet_plane import FleetPlaneClient, connect_fleet
 from tests.fakes import maintainer
-from tests.fakes.browser import browser, logged_in_page
+from tests.fakes.browser import logged_in_page
 from tests.fakes.control_plane import TOKEN, FakeControlPlane
 from tests.fakes.fleet import running_fleet
 from tests.fakes.web import running_web
@@ -19,14 +18,8 @@ from tests.maintainer.fleet.parts import ALICE, POOL
 pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.timeout(240)]
 
 PATIENCE_MS = 40_000
-"""A busy machine is no failure."""
+"""Milliseconds. A busy machine must not fail the test."""
 PHONE = {"width": 360, "height": 740}
-
-
-@pytest.fixture
-async def chromium() -> AsyncIterator[Browser]:
-    async with browser() as running:
-        yield running
 
 
 async def test_a_proposal_is_decided_on_a_phone_and_axe_finds_nothing_in_either_theme(
@@ -39,7 +32,7 @@ async def test_a_proposal_is_decided_on_a_phone_and_axe_finds_nothing_in_either_
         running_web(tmp_path, dataflow, fleet=fleet.address) as web,
         logged_in_page(chromium, web.login_url, viewport=PHONE) as (page, _, context),
     ):
-        await web.until_fed()
+        await web.until_connected()
         await _tell(plane)
         for theme in ("light", "dark"):
             await context.add_cookies([{"name": "astraflow_theme", "value": theme, "url": web.address}])
@@ -70,15 +63,15 @@ async def test_the_page_follows_by_itself_and_keeps_what_is_open_and_typed(
         running_web(tmp_path, dataflow, fleet=fleet.address) as web,
         logged_in_page(chromium, web.login_url) as (page, complaints, _),
     ):
-        await web.until_fed()
-        await plane.beat_maintainer(maintainer.status())
+        await web.until_connected()
+        await plane.send_maintainer_heartbeat(maintainer.status())
         await maintainer.keep(plane, maintainer.transcript())
         await page.goto(f"{web.address}/maintainer")
         await page.locator('#mode input[name="reason"]').fill("half a sen")
         await page.locator(".step summary").first.click()
-        await expect(page.locator("#waiting-title")).to_have_text("Nothing waits for a person")
+        await expect(page.locator("#waiting-title")).to_have_text("No proposal waits for approval")
         await maintainer.propose(plane, POOL, 4)
-        await expect(page.locator("#waiting-title")).to_have_text("1 proposal waits for a person", timeout=PATIENCE_MS)
+        await expect(page.locator("#waiting-title")).to_have_text("1 proposal waits for approval", timeout=PATIENCE_MS)
         await expect(page.locator('#mode input[name="reason"]')).to_have_value("half a sen")
         await expect(page.locator(".step details[open]")).to_have_count(1)
         await expect(page.locator(".proposal-clock time")).to_contain_text("min", timeout=PATIENCE_MS)
@@ -86,10 +79,10 @@ async def test_the_page_follows_by_itself_and_keeps_what_is_open_and_typed(
 
 
 async def _tell(plane: FleetPlaneClient) -> None:
-    """Something of everything."""
+    """Sends a maintainer heartbeat, a transcript and proposals to the fleet service."""
     old = replace(maintainer.EVALUATION, is_current=False)
-    told = maintainer.status(troubles=("the day's budget is spent: tokens",), evaluation=old, live=maintainer.live())
-    await plane.beat_maintainer(told)
+    told = maintainer.status(problems=("the day's budget is spent: tokens",), evaluation=old, live=maintainer.live())
+    await plane.send_maintainer_heartbeat(told)
     await maintainer.keep(plane, maintainer.transcript(wakes=2))
     refused = await maintainer.propose(plane, POOL, 6)
     await plane.reject(refused.plan.id, actor=ALICE, key="no", reason="not today")
@@ -97,7 +90,9 @@ async def _tell(plane: FleetPlaneClient) -> None:
 
 
 async def _is_accessible(page: Page, where: str) -> None:
-    """Nothing serious, nothing critical."""
+    """Asserts that axe has no serious or critical finding."""
     found = (await Axe().run(page)).response["violations"]
-    grave = [one for one in found if one["impact"] in ("serious", "critical")]
-    assert grave == [], f"{where}: {[(one['id'], [node['html'] for node in one['nodes']][:3]) for one in grave]}"
+    grave = [violation for violation in found if violation["impact"] in ("serious", "critical")]
+    assert grave == [], (
+        f"{where}: {[(violation['id'], [node['html'] for node in violation['nodes']][:3]) for violation in grave]}"
+    )

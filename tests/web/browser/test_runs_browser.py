@@ -1,45 +1,41 @@
-"""From a run down to a conversation with the keyboard alone, in a real browser, in both themes and narrow."""
+"""Pages from a run down to a conversation in a real browser: by keyboard alone, in both themes and on a phone."""
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from playwright.async_api import Browser, Page, expect
 
-from tests.fakes.browser import browser, logged_in_page
+from astraflow.contract.training_metrics import TRAINING_METRICS
+from tests.fakes.browser import logged_in_page
 from tests.fakes.control_plane import FakeControlPlane
+from tests.fakes.synthetic_run import SyntheticRun
 from tests.fakes.web import RunningWeb, running_web
-from tests.fakes.world import World
+from tests.web.all_pages import advancing_reports
+from tests.web.page_queries.test_compared_runs import recorded as kept
+from tests.web.page_queries.test_run_list import filled, record
 from tests.web.pages.test_trajectories import HOSTILE, recorded
-from tests.web.reading.test_comparing import recorded as kept
-from tests.web.reading.test_run_list import filled, record
-from tests.web.walk import ticking
+from web.views import scales
+from web.views.training import format_of
 
 pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.timeout(240)]
 
 PATIENCE_MS = 40_000
-"""A busy machine is no failure."""
+"""Milliseconds. A busy machine must not fail the test."""
 
 PLACE = """[
     Math.round(document.activeElement.getBoundingClientRect().top), document.activeElement.getAttribute('href')
 ]"""
-"""Where on the screen the focus is, and what has it."""
+"""Script that returns the focused element's vertical position in pixels and its address."""
 
 A_FEW_LINES = 120
-"""Pixels that titles above may take more or less when what they say has changed."""
-
-
-@pytest.fixture
-async def chromium() -> AsyncIterator[Browser]:
-    async with browser() as running:
-        yield running
+"""Pixels by which titles above may grow or shrink when their text changes."""
 
 
 async def test_the_keyboard_leads_from_a_bar_to_a_conversation_and_back(
     web: RunningWeb, fake: FakeControlPlane, chromium: Browser
 ) -> None:
-    fake.world.tool = HOSTILE
-    async with ticking(fake), logged_in_page(chromium, web.login_url) as (page, complaints, context):
+    fake.synthetic_run.tool = HOSTILE
+    async with advancing_reports(fake), logged_in_page(chromium, web.login_url) as (page, complaints, context):
         async with web.client() as client:
             client.cookies = {cookie["name"]: cookie["value"] for cookie in await context.cookies()}
             await recorded(web, client)
@@ -68,7 +64,7 @@ async def test_the_keyboard_leads_from_a_bar_to_a_conversation_and_back(
 async def test_the_course_of_a_run_follows_it_and_leaves_scroll_and_focus_where_they_are(
     web: RunningWeb, fake: FakeControlPlane, chromium: Browser
 ) -> None:
-    async with ticking(fake), logged_in_page(chromium, web.login_url) as (page, complaints, context):
+    async with advancing_reports(fake), logged_in_page(chromium, web.login_url) as (page, complaints, context):
         async with web.client() as client:
             client.cookies = {cookie["name"]: cookie["value"] for cookie in await context.cookies()}
             await recorded(web, client)
@@ -76,8 +72,11 @@ async def test_the_course_of_a_run_follows_it_and_leaves_scroll_and_focus_where_
         await expect(page.locator(".age")).to_have_attribute("data-state", "live", timeout=PATIENCE_MS)
         await page.locator("a.bar").first.focus()
         at, focused = await page.evaluate(PLACE)
+        last_step = page.locator(".multiple .x-axis text.last").first
+        step = await last_step.text_content()
         await page.evaluate("document.querySelector('#finding-reward').textContent = 'from before'")
         await expect(page.locator("#finding-reward")).not_to_have_text("from before", timeout=PATIENCE_MS)
+        await expect(last_step).not_to_have_text(step or "", timeout=PATIENCE_MS)
         assert await page.evaluate(PLACE) == [pytest.approx(at, abs=A_FEW_LINES), focused]
         assert await page.evaluate("scrollY") > 0
         assert complaints.heard == []
@@ -85,13 +84,36 @@ async def test_the_course_of_a_run_follows_it_and_leaves_scroll_and_focus_where_
 
 async def test_pages_of_runs_fit_a_phone(web: RunningWeb, fake: FakeControlPlane, chromium: Browser) -> None:
     phone = {"width": 360, "height": 800}
-    async with ticking(fake), logged_in_page(chromium, web.login_url, viewport=phone) as (page, complaints, _):
+    async with (
+        advancing_reports(fake),
+        logged_in_page(chromium, web.login_url, viewport=phone) as (page, complaints, _),
+    ):
         await page.goto(f"{web.address}/runs")
         await expect(page.locator("main")).to_contain_text("reverse-0001", timeout=PATIENCE_MS)
         for path in ("/runs", "/runs/1", "/runs/1/trajectories", "/runs/1/groups/train:42"):
             await page.goto(f"{web.address}{path}")
             assert await _overflow(page) == 0, path
         assert complaints.heard == []
+
+
+async def test_scripts_format_metrics_as_the_server_does(web: RunningWeb, chromium: Browser) -> None:
+    async with logged_in_page(chromium, web.login_url) as (page, _, _):
+        main = await page.locator("script[type=module][src*='main.js']").get_attribute("src")
+        cases = [(value, kind) for kind in METRIC_FORMATS for value in METRIC_VALUES]
+        path = (main or "").replace("main.js", "formats.js")
+        shown = await page.evaluate(SHOWN, [path, cases])
+    assert shown == [scales.value_text(value, kind) for value, kind in cases]
+
+
+SHOWN = """async ([path, cases]) => {
+    const { valueText } = await import(path);
+    return cases.map(([value, kind]) => valueText(value, kind));
+}"""
+METRIC_FORMATS = sorted({format_of(metric) for metric in TRAINING_METRICS})
+METRIC_VALUES: tuple[float, ...] = (
+    *(0, 1, 2.0, -3, 235, 999.4, 999.6, 0.5, 0.0123, -0.25, 0.00099, 1e-6, -3.21e-9, 1234, 37912.4, 4.2e8, 3.95e14),
+    *(599.0, 750.25),
+)
 
 
 async def _overflow(page: Page) -> int:
@@ -103,7 +125,7 @@ async def _overflow(page: Page) -> int:
 async def test_charts_with_one_axis_show_one_reading_line(tmp_path: Path, chromium: Browser) -> None:
     await filled(tmp_path, record("one", seconds=150), record("two", seconds=150))
     for number in (1, 2):
-        await kept(tmp_path, number, World(nodes=("node-a", "slow"), began_at=1000.0), seconds=150)
+        await kept(tmp_path, number, SyntheticRun(nodes=("node-a", "slow"), began_at=1000.0), seconds=150)
     async with (
         running_web(tmp_path, "127.0.0.1:9") as web,
         logged_in_page(chromium, web.login_url) as (page, complaints, _),
@@ -111,15 +133,16 @@ async def test_charts_with_one_axis_show_one_reading_line(tmp_path: Path, chromi
         for path in ("/runs/compare?run=1&run=2", "/runs/compare?run=1&run=2&by=time", "/runs/1"):
             await page.goto(web.address + path)
             await expect(page.locator("html.has-script")).to_be_attached()
-            before = await page.locator(".legend output").all_inner_texts()
-            body = page.locator(".chart-body").first
-            await body.focus()
-            for _ in range(3):
-                await page.keyboard.press("Shift+ArrowLeft")
-            plots = await page.locator(".plot, .rung-strip").count()
-            await expect(page.locator(".cursor-line")).to_have_count(plots)
-            assert await page.locator(".legend output").all_inner_texts() != before, path
-            await page.keyboard.press("Escape")
-            await expect(page.locator(".cursor-line")).to_have_count(0)
-            assert await page.locator(".legend output").all_inner_texts() == before, path
+            figures = page.locator(".legend output, [data-latest]")
+            before = await figures.all_inner_texts()
+            plots = await page.locator(".plot, .lag-row-strip").count()
+            for focused in (".chart-body[tabindex]", ".multiple-title a"):
+                await page.locator(focused).first.focus()
+                for _ in range(3):
+                    await page.keyboard.press("Shift+ArrowLeft")
+                await expect(page.locator(".cursor-line")).to_have_count(plots)
+                assert await figures.all_inner_texts() != before, path
+                await page.keyboard.press("Escape")
+                await expect(page.locator(".cursor-line")).to_have_count(0)
+                assert await figures.all_inner_texts() == before, path
         assert complaints.heard == []

@@ -1,13 +1,12 @@
-"""Testing a provider in a real browser: the answer comes into the page, which stays where it is."""
+"""Provider tests in a real browser: the result appears in the page without a reload."""
 
 import re
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from playwright.async_api import Browser, expect
 
-from tests.fakes.browser import browser, logged_in_page
+from tests.fakes.browser import logged_in_page
 from tests.fakes.control_plane import FakeControlPlane
 from tests.fakes.fleet import running_fleet
 from tests.fakes.web import running_web
@@ -15,13 +14,7 @@ from tests.fakes.web import running_web
 pytestmark = [pytest.mark.anyio, pytest.mark.browser]
 
 PATIENCE_MS = 40_000
-"""A busy machine is no failure."""
-
-
-@pytest.fixture
-async def chromium() -> AsyncIterator[Browser]:
-    async with browser() as running:
-        yield running
+"""Milliseconds. A busy machine must not fail the test."""
 
 
 async def test_a_test_is_answered_in_its_place_by_keys_alone_and_is_still_there_when_the_page_is_loaded_again(
@@ -32,13 +25,13 @@ async def test_a_test_is_answered_in_its_place_by_keys_alone_and_is_still_there_
         running_fleet(tmp_path / "fleet", nodes=1) as fleet,
         running_web(tmp_path, dataflow, fleet=fleet.address) as web,
     ):
-        await web.until_fed()
+        await web.until_connected()
         async with logged_in_page(chromium, web.login_url) as (page, complaints, _):
             await page.goto(f"{web.address}/settings")
             section = page.locator("#providers")
-            button = section.get_by_role("button", name="Test cloud")
-            await expect(button).to_be_visible(timeout=PATIENCE_MS)  # once the fleet service was heard, by itself
-            await expect(section).to_contain_text("Not tested yet")
+            button = section.get_by_role("button", name="Run preflight check cloud")
+            await expect(button).to_be_visible(timeout=PATIENCE_MS)  # appears once the fleet service has answered
+            await expect(section).to_contain_text("Not checked yet")
             await page.evaluate("window.isSamePage = true")
             await button.focus()
             await page.keyboard.press("Enter")
@@ -65,9 +58,9 @@ async def test_without_scripts_it_is_a_form_like_any_other(
         running_fleet(tmp_path / "fleet") as fleet,
         running_web(tmp_path, dataflow, fleet=fleet.address) as web,
     ):
-        await web.until_fed()
+        await web.until_connected()
         async with logged_in_page(chromium, web.login_url, java_script_enabled=False) as (page, _, _):
-            button = page.locator("#providers").get_by_role("button", name="Test cloud")
+            button = page.locator("#providers").get_by_role("button", name="Run preflight check cloud")
             for _ in range(40):
                 await page.goto(f"{web.address}/settings")
                 if await button.count():

@@ -1,4 +1,4 @@
-"""Numbers over time: rolled up without loss of what they mean, pruned by age, read at the level that fits."""
+"""Time series: rollups preserve the meaning of values, age limits prune them, and reads choose the level."""
 
 import dataclasses
 import statistics
@@ -12,16 +12,16 @@ from sqlmodel import Session, select
 
 from astraflow.contract.ids import NodeId
 from astraflow.contract.reports import Report
-from tests.fakes.world import World
-from web import queries
+from tests.fakes.synthetic_run import SyntheticRun
+from web import run_records
 from web.db import Database, open_database
-from web.history import reading, writing
-from web.history.levels import FIVES, LEVELS, SECONDS, TENS
+from web.history import series_queries, series_writer
+from web.history.levels import FIVE_MINUTE_LEVEL, LEVELS, SECOND_LEVEL, TEN_SECOND_LEVEL
 from web.history.samples import NodeBuckets, Sample
 from web.tables import SeriesFiveMinutes, SeriesName, SeriesSecond, SeriesTenSeconds
 
 BEGAN_AT = 1_800_000_000.0
-"""A multiple of five minutes."""
+"""Unix time. A multiple of five minutes."""
 
 
 @pytest.fixture
@@ -31,42 +31,44 @@ def database(tmp_path: Path) -> Iterator[Database]:
     opened.close()
 
 
-def see_run(session: Session) -> int:
-    sighting = queries.Sighting(
+def upsert_run_record(session: Session) -> int:
+    sighting = run_records.SeenRun(
         name="r", recipe="", dataflow="", started_at=BEGAN_AT, at=BEGAN_AT, sequence=1, report_json="{}"
     )
-    return queries.see_run(session, sighting, record_id=None)
+    return run_records.upsert_run_record(session, sighting, record_id=None)
 
 
 def record(database: Database, numbers: Sequence[tuple[float, float]], *, flush_every: int = 7) -> int:
-    """Write (second, number) pairs as the recorder does: some at a time, rolled up after each."""
-    run_id = database.do_now(see_run)
+    """Writes (second, number) pairs as the recorder does, with a rollup after each portion; returns the run's id."""
+    run_id = database.write_sync(upsert_run_record)
     for place in range(0, len(numbers), flush_every):
         some = numbers[place : place + flush_every]
         samples = [
-            Sample(level=SECONDS, at=BEGAN_AT + second, subject="policy/p", values={"wait": number, "steps": number})
+            Sample(
+                level=SECOND_LEVEL, at=BEGAN_AT + second, subject="policy/p", values={"wait": number, "steps": number}
+            )
             for second, number in some
         ]
-        database.do_now(lambda session, samples=samples: flush(session, run_id, samples))  # type: ignore[misc] # a default
+        database.write_sync(lambda session, samples=samples: flush(session, run_id, samples))  # type: ignore[misc] # lambda with a default
     return run_id
 
 
 def flush(session: Session, run_id: int, samples: list[Sample]) -> None:
-    writing.add(session, run_id, samples, names=writing.names_of(session, run_id))
-    writing.roll(session, run_id, since=samples[0].at, until=samples[-1].at)
+    series_writer.add(session, run_id, samples, names=series_writer.series_ids(session, run_id))
+    series_writer.roll(session, run_id, since=samples[0].at, until=samples[-1].at)
 
 
 def rows(database: Database, run_id: int, **asked: float) -> list[tuple[float, float | None]]:
-    """(second, wait) as read."""
-    found = database.look_now(lambda session: reading.rows(session, run_id, "policy/p", ("wait",), **asked))  # type: ignore[arg-type] # as named
+    """Returns the recorded (second, wait) pairs."""
+    found = database.read_sync(lambda session: series_queries.rows(session, run_id, "policy/p", ("wait",), **asked))  # type: ignore[arg-type] # keyword arguments by name
     return [(at - BEGAN_AT, numbers["wait"]) for at, numbers in found]
 
 
 def test_ten_seconds_are_the_mean_and_the_ends_of_their_seconds(database: Database) -> None:
     record(database, [(second, float(second % 10)) for second in range(45)])
 
-    kept = database.look_now(lambda session: session.exec(select(SeriesTenSeconds)).all())
-    assert {(row.at - BEGAN_AT, row.number, row.low, row.high) for row in kept} == {
+    stored_rows = database.read_sync(lambda session: session.exec(select(SeriesTenSeconds)).all())
+    assert {(row.at - BEGAN_AT, row.number, row.low, row.high) for row in stored_rows} == {
         (start, 4.5, 0.0, 9.0) for start in (0, 10, 20, 30)
     }
 
@@ -92,7 +94,7 @@ def test_rolled_up_in_any_portions_every_whole_bucket_says_what_its_seconds_said
         inside = [number for at, number in given_numbers if start <= at < start + 10]
         if inside:
             expected[float(start)] = (round(statistics.fmean(inside), 9), min(inside), max(inside))
-    found = database.look_now(
+    found = database.read_sync(
         lambda session: session.exec(select(SeriesTenSeconds).join(SeriesName).where(SeriesName.value == "wait")).all()
     )
     database.close()
@@ -135,8 +137,8 @@ def test_neighbours_are_put_together_by_their_mean(database: Database) -> None:
 def test_counts_are_read_as_the_highest_of_a_stretch(database: Database) -> None:
     run_id = record(database, [(second, float(second)) for second in range(1200)], flush_every=500)
 
-    ((at, numbers), *_) = database.look_now(
-        lambda session: reading.rows(session, run_id, "policy/p", ("steps", "wait"), at_most=130)
+    ((at, numbers), *_) = database.read_sync(
+        lambda session: series_queries.rows(session, run_id, "policy/p", ("steps", "wait"), at_most=130)
     )
 
     assert (at, numbers) == (BEGAN_AT, {"steps": 9.0, "wait": 4.5})
@@ -144,8 +146,8 @@ def test_counts_are_read_as_the_highest_of_a_stretch(database: Database) -> None
 
 def test_what_is_older_than_a_level_keeps_is_read_from_the_next(database: Database) -> None:
     run_id = record(database, [(second, 1.0) for second in range(1000)], flush_every=500)
-    now = BEGAN_AT + SECONDS.kept_s + 500
-    database.do_now(lambda session: writing.prune(session, run_id, now=now))
+    now = BEGAN_AT + SECOND_LEVEL.retention_s + 500
+    database.write_sync(lambda session: series_writer.prune(session, run_id, now=now))
 
     found = [at for at, _ in rows(database, run_id)]
 
@@ -157,10 +159,10 @@ def test_what_is_older_than_a_level_keeps_is_read_from_the_next(database: Databa
 
 def test_series_of_which_nothing_is_kept_leave(database: Database) -> None:
     run_id = record(database, [(0, 1.0)])
-    later = BEGAN_AT + max(level.kept_s for level in LEVELS) + 1
-    database.do_now(lambda session: writing.prune(session, run_id, now=later))
+    later = BEGAN_AT + max(level.retention_s for level in LEVELS) + 1
+    database.write_sync(lambda session: series_writer.prune(session, run_id, now=later))
 
-    assert database.look_now(lambda session: session.exec(select(SeriesName)).all()) == []
+    assert database.read_sync(lambda session: session.exec(select(SeriesName)).all()) == []
     assert rows(database, run_id) == []
 
 
@@ -173,51 +175,53 @@ def test_seconds_that_are_written_twice_are_there_once(database: Database) -> No
 def test_five_minutes_are_rolled_from_tens(database: Database) -> None:
     record(database, [(second, float(second >= 150)) for second in range(601)], flush_every=100)
 
-    kept = database.look_now(lambda session: session.exec(select(SeriesFiveMinutes)).all())
-    first = [row for row in kept if row.at == BEGAN_AT]
+    stored_rows = database.read_sync(lambda session: session.exec(select(SeriesFiveMinutes)).all())
+    first = [row for row in stored_rows if row.at == BEGAN_AT]
     assert {(row.number, row.low, row.high) for row in first} == {(0.5, 0.0, 1.0)}
-    assert len({row.at for row in kept}) == 2
-    assert FIVES.width_s == 300
+    assert len({row.at for row in stored_rows}) == 2
+    assert FIVE_MINUTE_LEVEL.width_s == 300
 
 
-def busy_report(world: World, second: int, *, busy_s: float, beat_age_s: float) -> Report:
-    report = world.report(second)
+def busy_report(synthetic_run: SyntheticRun, second: int, *, busy_s: float, heartbeat_age_s: float) -> Report:
+    report = synthetic_run.report(second)
     nodes = tuple(
-        dataclasses.replace(node, beat_age_s=beat_age_s, counters={"busy_s": busy_s, "blocked_s": busy_s / 4})
+        dataclasses.replace(node, heartbeat_age_s=heartbeat_age_s, counters={"busy_s": busy_s, "blocked_s": busy_s / 4})
         for node in report.nodes
     )
     return dataclasses.replace(report, nodes=nodes)
 
 
 def test_a_node_is_as_busy_as_its_counters_grew_between_its_beats() -> None:
-    world, buckets = World(nodes=("a",)), NodeBuckets()
+    synthetic_run, buckets = SyntheticRun(nodes=("a",)), NodeBuckets()
     found: list[Sample] = []
     for second in range(40):
-        beat = second // 3 * 3  # the node says how it is every three seconds
-        found += buckets.add(busy_report(world, second, busy_s=0.8 * beat, beat_age_s=second - beat))
+        heartbeat = second // 3 * 3  # the node sends a heartbeat every three seconds
+        found += buckets.add(
+            busy_report(synthetic_run, second, busy_s=0.8 * heartbeat, heartbeat_age_s=second - heartbeat)
+        )
 
-    assert [sample.at - world.began_at for sample in found] == [0, 10, 20]
+    assert [sample.at - synthetic_run.began_at for sample in found] == [0, 10, 20]
     assert [sample.values["busy"] for sample in found] == [pytest.approx(0.8)] * 3
     assert [sample.values["blocked"] for sample in found] == [pytest.approx(0.2)] * 3
     assert {sample.subject for sample in found} == {"node/a"}
-    assert {sample.level for sample in found} == {TENS}
+    assert {sample.level for sample in found} == {TEN_SECOND_LEVEL}
 
 
 def test_a_node_that_began_anew_is_not_busy_with_less_than_nothing() -> None:
-    world, buckets = World(nodes=("a",)), NodeBuckets()
+    synthetic_run, buckets = SyntheticRun(nodes=("a",)), NodeBuckets()
     found: list[Sample] = []
     for second in range(31):
         busy_s = float(second) if second < 15 else float(second - 15)
-        found += buckets.add(busy_report(world, second, busy_s=busy_s, beat_age_s=0.0))
+        found += buckets.add(busy_report(synthetic_run, second, busy_s=busy_s, heartbeat_age_s=0.0))
 
     assert all(0.0 <= (sample.values["busy"] or 0.0) <= 1.0 for sample in found)
 
 
 def test_nodes_of_one_name_add_up_to_one_line() -> None:
-    world, buckets = World(nodes=("a", "b")), NodeBuckets()
+    synthetic_run, buckets = SyntheticRun(nodes=("a", "b")), NodeBuckets()
     samples: list[Sample] = []
     for second in range(11):
-        report = world.report(second)
+        report = synthetic_run.report(second)
         nodes = tuple(dataclasses.replace(node, id=NodeId(f"n{place}")) for place, node in enumerate(report.nodes))
         samples += buckets.add(dataclasses.replace(report, nodes=nodes))
 

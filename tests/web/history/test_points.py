@@ -6,9 +6,9 @@ import math
 
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.reports import NodeState, Report
-from tests.fakes.world import World
-from web.feed.capacity import FLEET_VALUES
-from web.history.points import CHARTED_NODES, KEPT_POINTS, VALUES, Series, point_json
+from tests.fakes.synthetic_run import SyntheticRun
+from web.history.points import MAX_CHARTED_NODES, MAX_POINTS, VALUES, Series, point_json
+from web.live.capacity import FLEET_VALUES
 
 SOLVER = PolicyId("solver")
 
@@ -21,33 +21,33 @@ def series_of(*reports: Report) -> Series:
 
 
 def test_a_report_is_taken_once_and_an_older_one_not_at_all() -> None:
-    world = World()
-    series = series_of(world.report(5))
+    synthetic_run = SyntheticRun()
+    series = series_of(synthetic_run.report(5))
 
-    assert series.add(world.report(5)) is None
-    assert series.add(world.report(4)) is None
-    assert series.add(world.report(6)) is not None
+    assert series.add(synthetic_run.report(5)) is None
+    assert series.add(synthetic_run.report(4)) is None
+    assert series.add(synthetic_run.report(6)) is not None
     assert [point.sequence for point in series.after(0)] == [5, 6]
 
 
 def test_the_oldest_points_leave() -> None:
-    world = World()
-    series = series_of(*(world.report(second) for second in range(1, KEPT_POINTS + 3)))
+    synthetic_run = SyntheticRun()
+    series = series_of(*(synthetic_run.report(second) for second in range(1, MAX_POINTS + 3)))
 
-    assert len(series) == KEPT_POINTS
+    assert len(series) == MAX_POINTS
     assert series.after(0)[0].sequence == 3
 
 
 def test_windows_are_counted_back_from_the_newest_point() -> None:
-    world = World()
-    series = series_of(*(world.report(second) for second in (1, 2, 50, 60)))
+    synthetic_run = SyntheticRun()
+    series = series_of(*(synthetic_run.report(second) for second in (1, 2, 50, 60)))
 
     assert [point.sequence for point in series.window(10)] == [50, 60]
     assert [point.sequence for point in series.after(2)] == [50, 60]
 
 
 def test_the_average_reward_is_the_mean_of_the_latest_ten_steps() -> None:
-    report = World().report(100)
+    report = SyntheticRun().report(100)
     stream = dataclasses.replace(report.streams[0], rewards=(9.0, *[0.5] * 9, 1.0))
     point = series_of(dataclasses.replace(report, streams=(stream,))).after(0)[0].policies[SOLVER]
 
@@ -56,7 +56,7 @@ def test_the_average_reward_is_the_mean_of_the_latest_ten_steps() -> None:
 
 
 def test_what_was_not_measured_is_none_and_never_nan() -> None:
-    report = World().report(100)
+    report = SyntheticRun().report(100)
     stream = dataclasses.replace(
         report.streams[0], rewards=(), reward_produced=math.nan, wait_fraction=math.inf, produced_per_s=math.nan
     )
@@ -68,27 +68,27 @@ def test_what_was_not_measured_is_none_and_never_nan() -> None:
 
 
 def test_before_the_first_step_there_is_no_wait() -> None:
-    assert series_of(World().report(3)).after(0)[0].policies[SOLVER].wait is None
+    assert series_of(SyntheticRun().report(3)).after(0)[0].policies[SOLVER].wait is None
 
 
 def test_lags_name_the_nodes_that_serve_and_tell_equal_names_apart() -> None:
-    report = World(nodes=("a", "a", "b")).report(100)
-    gone = dataclasses.replace(report.nodes[2], state=NodeState.LOST)
-    point = series_of(dataclasses.replace(report, nodes=(*report.nodes[:2], gone))).after(0)[0]
+    report = SyntheticRun(nodes=("a", "a", "b")).report(100)
+    lost_node = dataclasses.replace(report.nodes[2], state=NodeState.LOST)
+    point = series_of(dataclasses.replace(report, nodes=(*report.nodes[:2], lost_node))).after(0)[0]
 
     assert list(point.lags[SOLVER]) == ["a", "a (n1)"]
 
 
 def test_of_a_large_pool_those_farthest_behind_are_charted() -> None:
-    report = World(nodes=tuple(f"node-{number}" for number in range(40))).report(100)
+    report = SyntheticRun(nodes=tuple(f"node-{number}" for number in range(40))).report(100)
     lags = series_of(report).after(0)[0].lags[SOLVER]
 
-    assert len(lags) == CHARTED_NODES
+    assert len(lags) == MAX_CHARTED_NODES
     assert max(lags.values()) == series_of(report).after(0)[0].policies[SOLVER].lag
 
 
 def test_a_point_travels_as_plain_rows() -> None:
-    point = series_of(World().report(100)).after(0)[0]
+    point = series_of(SyntheticRun().report(100)).after(0)[0]
     sequence, _, policies, fleet = point_json(point)
 
     assert sequence == 100

@@ -1,4 +1,4 @@
-"""What is kept of a run, and that keeping it never stands in the feed's way."""
+"""The recorder: data that it keeps of a run, and recording that does not delay the live feed."""
 
 import dataclasses
 from pathlib import Path
@@ -7,16 +7,16 @@ import pytest
 from sqlalchemy.exc import OperationalError
 
 from astraflow.contract.ids import PolicyId, Version
-from astraflow.contract.plugins import PlannedPlugins, Seam
+from astraflow.contract.plugins import PlannedPlugins, PluginSlot
 from tests.fakes.clock import ManualClock
-from tests.fakes.world import World
-from web import queries
+from tests.fakes.synthetic_run import SyntheticRun
+from web import run_records
 from web.db import Database, open_database
-from web.feed.report_json import report_from_json, report_to_json
-from web.history import reading
+from web.history import series_queries
 from web.history.points import VALUES, Series
 from web.history.recorder import Recorder
 from web.history.samples import policy_subject
+from web.live.report_json import report_from_json, report_to_json
 
 pytestmark = pytest.mark.anyio
 
@@ -25,63 +25,63 @@ def recorder_for(database: Database) -> Recorder:
     return Recorder(database, dataflow="127.0.0.1:1", recipe="reverse", clock=ManualClock())
 
 
-def feed(recorder: Recorder, world: World, series: Series, seconds: range) -> None:
+def feed(recorder: Recorder, synthetic_run: SyntheticRun, series: Series, seconds: range) -> None:
     for second in seconds:
-        report = world.report(second)
+        report = synthetic_run.report(second)
         recorder.add(report, series.add(report))
 
 
-def rows_of(database: Database, policy: str, *, run_id: int = 1, at_most: int = 1000) -> list[reading.Row]:
+def rows_of(database: Database, policy: str, *, run_id: int = 1, at_most: int = 1000) -> list[series_queries.Row]:
     subject = policy_subject(policy)
-    return database.look_now(lambda session: reading.rows(session, run_id, subject, VALUES, at_most=at_most))
+    return database.read_sync(lambda session: series_queries.rows(session, run_id, subject, VALUES, at_most=at_most))
 
 
-def seconds_of(world: World, rows: list[reading.Row]) -> list[int]:
-    return [round(at - world.began_at) for at, _ in rows]
+def seconds_of(synthetic_run: SyntheticRun, rows: list[series_queries.Row]) -> list[int]:
+    return [round(at - synthetic_run.began_at) for at, _ in rows]
 
 
 async def test_points_and_the_last_report_are_kept_and_read_back(tmp_path: Path) -> None:
-    database, world = open_database(tmp_path), World(policies=("solver", "verifier"))
+    database, synthetic_run = open_database(tmp_path), SyntheticRun(policies=("solver", "verifier"))
     recorder = recorder_for(database)
-    feed(recorder, world, Series(), range(1, 31))
+    feed(recorder, synthetic_run, Series(), range(1, 31))
     await recorder.flush()
-    record = database.do_now(lambda session: queries.run(session, 1))
+    record = database.write_sync(lambda session: run_records.run(session, 1))
     rows = rows_of(database, "verifier")
 
     assert record is not None
     assert (record.name, record.last_sequence, record.recipe) == ("reverse-0001", 30, "reverse")
-    assert seconds_of(world, rows) == list(range(1, 31))
-    point = Series().add(world.report(30))
+    assert seconds_of(synthetic_run, rows) == list(range(1, 31))
+    point = Series().add(synthetic_run.report(30))
     assert point is not None
     assert rows[-1][1] == {name: getattr(point.policies[PolicyId("verifier")], name) for name in VALUES}
-    assert report_from_json(record.report_json).streams == world.report(30).streams
+    assert report_from_json(record.report_json).streams == synthetic_run.report(30).streams
 
 
 async def test_a_restarted_process_goes_on_with_the_same_record_and_doubles_nothing(tmp_path: Path) -> None:
-    database, world = open_database(tmp_path), World()
+    database, synthetic_run = open_database(tmp_path), SyntheticRun()
     first = recorder_for(database)
-    feed(first, world, Series(), range(1, 11))
+    feed(first, synthetic_run, Series(), range(1, 11))
     await first.flush()
     second = recorder_for(database)
-    feed(second, world, Series(), range(1, 21))
+    feed(second, synthetic_run, Series(), range(1, 21))
     await second.flush()
 
     assert second.run_id == first.run_id
-    assert seconds_of(world, rows_of(database, "solver")) == list(range(1, 21))
+    assert seconds_of(synthetic_run, rows_of(database, "solver")) == list(range(1, 21))
 
 
 async def test_another_run_gets_its_own_record(tmp_path: Path) -> None:
     database = open_database(tmp_path)
     recorder = recorder_for(database)
-    feed(recorder, World(), Series(), range(1, 11))
+    feed(recorder, SyntheticRun(), Series(), range(1, 11))
     await recorder.flush()
-    feed(recorder, World(run="second"), Series(), range(1, 4))
+    feed(recorder, SyntheticRun(run="second"), Series(), range(1, 4))
     await recorder.flush()
     again = recorder_for(database)
-    feed(again, World(), Series(), range(1, 4))
+    feed(again, SyntheticRun(), Series(), range(1, 4))
     await again.flush()
 
-    found = database.do_now(queries.runs)
+    found = database.write_sync(run_records.runs)
     assert sorted((record.name, record.last_sequence) for record in found) == [
         ("reverse-0001", 3),
         ("reverse-0001", 10),
@@ -93,24 +93,24 @@ async def test_while_the_database_cannot_be_written_points_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     database = open_database(tmp_path)
-    recorder, series, world = recorder_for(database), Series(), World()
-    feed(recorder, world, series, range(1, 6))
+    recorder, series, synthetic_run = recorder_for(database), Series(), SyntheticRun()
+    feed(recorder, synthetic_run, series, range(1, 6))
 
     async def fail(_work: object) -> int:
         raise OperationalError("insert", {}, Exception("database or disk is full"))
 
     with monkeypatch.context() as broken:
-        broken.setattr(database, "do", fail)
+        broken.setattr(database, "write", fail)
         with pytest.raises(OperationalError):
             await recorder.flush()
-    feed(recorder, world, series, range(6, 9))
+    feed(recorder, synthetic_run, series, range(6, 9))
     await recorder.flush()
 
-    assert seconds_of(world, rows_of(database, "solver")) == list(range(1, 9))
+    assert seconds_of(synthetic_run, rows_of(database, "solver")) == list(range(1, 9))
 
 
 def test_a_report_with_numbers_that_are_not_finite_is_still_json() -> None:
-    report = World().report(50)
+    report = SyntheticRun().report(50)
     stream = dataclasses.replace(report.streams[0], wait_fraction=float("nan"), reward_mean=float("inf"))
     text = report_to_json(dataclasses.replace(report, streams=(stream,)))
 
@@ -121,9 +121,9 @@ def test_a_report_with_numbers_that_are_not_finite_is_still_json() -> None:
 
 def test_what_was_to_take_over_is_read_back_as_it_was() -> None:
     planned = PlannedPlugins(
-        seam=Seam.FILTERS, specs=({"kind": "keep_all"},), actor="ada", reason="looking", version=Version(3)
+        slot=PluginSlot.FILTERS, specs=({"kind": "keep_all"},), actor="ada", reason="looking", version=Version(3)
     )
-    report = World().report(30)
+    report = SyntheticRun().report(30)
     flow = dataclasses.replace(report.flows[0], planned=(planned,), filters=({"kind": "informative"},))
     stream = dataclasses.replace(report.streams[0], planned=(planned,))
     read = report_from_json(report_to_json(dataclasses.replace(report, flows=(flow,), streams=(stream,))))

@@ -1,4 +1,4 @@
-"""What a launch may not override: places, addresses, variables and bounds come from recipes and from admins."""
+"""Settings that a launch may not override: recipes and admins set paths, addresses, variables and bounds."""
 
 import json
 import threading
@@ -32,7 +32,7 @@ ROLES = ("agent", "operator", "admin")
 
 
 class Endpoint:
-    """A server on loopback that a recipe does not name, with the headers of every request that arrived."""
+    """Server on loopback that no recipe names. Records the headers of every request."""
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -41,7 +41,7 @@ class Endpoint:
 
 @contextmanager
 def endpoint() -> Iterator[Endpoint]:
-    """Serve until the block ends."""
+    """Serves until the block ends."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -49,7 +49,7 @@ def endpoint() -> Iterator[Endpoint]:
             self.send_response(401)
             self.end_headers()
 
-        do_POST = do_GET  # noqa: N815 (as the server calls it)
+        do_POST = do_GET  # noqa: N815 (name that the server calls)
 
         def log_message(self, *_: Any) -> None:
             """Prints nothing."""
@@ -68,7 +68,7 @@ def endpoint() -> Iterator[Endpoint]:
 
 @pytest.fixture(autouse=True)
 def recipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with recipes that have providers; runs end at once, and the page has a secret in its environment."""
+    """Folder with recipes that have providers. Runs end at once, and the page's environment has a secret."""
     monkeypatch.setenv("ASTRAFLOW_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("MOON_API_KEY", CANARY)
     monkeypatch.setattr("web.service.Launcher", FakeLauncher)
@@ -81,7 +81,7 @@ def recipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @asynccontextmanager
 async def page(tmp_path: Path, **settings: Any) -> AsyncIterator[dict[str, httpx.AsyncClient]]:
-    """A page with a browser of each role that may launch."""
+    """Serves a page; yields a client for each role that may launch."""
     known = {"recipes": (tmp_path / "recipes",), "join_host": EVERYWHERE, "join_name": "runs.example.org"}
     async with (
         page_of(tmp_path, **(known | settings)) as (web, admin),
@@ -93,7 +93,7 @@ async def page(tmp_path: Path, **settings: Any) -> AsyncIterator[dict[str, httpx
 
 
 async def entries(admin: httpx.AsyncClient, **wanted: str) -> list[dict[str, Any]]:
-    """Entries of the audit with these values, the newest first."""
+    """Returns the audit entries with these values, newest first."""
     lines = (await admin.get("/audit.ndjson")).text.splitlines()
     found = [json.loads(line) for line in lines]
     return [entry for entry in found if all(entry[name] == value for name, value in wanted.items())]
@@ -104,7 +104,7 @@ async def launch(client: httpx.AsyncClient, key: str, **body: Any) -> httpx.Resp
     return await client.post("/api/v1/launches", json={"reason": "a look", **body}, headers=headers)
 
 
-async def test_a_provider_of_a_recipe_is_not_sent_elsewhere_with_a_secret_of_the_page(tmp_path: Path) -> None:
+async def test_overrides_cannot_send_a_secret_of_the_page_to_another_endpoint(tmp_path: Path) -> None:
     with endpoint() as stranger:
         settings = {
             "fleet.providers.sky.endpoint": stranger.address,
@@ -117,23 +117,23 @@ async def test_a_provider_of_a_recipe_is_not_sent_elsewhere_with_a_secret_of_the
                 answer = await client.post(PREVIEW, json={"recipe": "sky", "set": settings, "fleet": True})
                 assert answer.status_code == 403, (role, answer.text)
                 assert "fleet.providers.sky.endpoint" in answer.json()["detail"]
-                for path in ("/runs/new", "/runs/new/preview", "/runs/new/rehearsal"):
+                for path in ("/runs/new", "/runs/new/preview", "/runs/new/preflight"):
                     checked = await client.post(path, data={**form, "check": "1"})
                     assert checked.status_code == 403, (role, path)
                 assert (await launch(client, role, recipe="sky", set=settings)).status_code == 403, role
                 refused = await entries(clients["admin"], actor=refused_name(role), result="refused")
-                assert {entry["action"] for entry in refused} == {"run.preview", "run.rehearse", "run.launch"}, role
+                assert {entry["action"] for entry in refused} == {"run.preview", "run.preflight", "run.launch"}, role
                 assert all(stranger.address in entry["after"] for entry in refused if "sky" in entry["target"])
             assert (await clients["admin"].get("/api/v1/launches")).json()["total"] == 0
     assert stranger.headers == []
 
 
 def refused_name(role: str) -> str:
-    """The name of the user of a role, as the audit has it."""
+    """Returns the name of a role's user in the audit log."""
     return "admin" if role == "admin" else f"some-{role}"
 
 
-async def test_a_clicked_link_asks_no_provider_and_changes_no_setting(tmp_path: Path) -> None:
+async def test_a_link_runs_no_preflight_check_and_sets_no_field(tmp_path: Path) -> None:
     with endpoint() as stranger:
         asked = {
             "recipe": "sky",
@@ -143,7 +143,7 @@ async def test_a_clicked_link_asks_no_provider_and_changes_no_setting(tmp_path: 
         }
         async with page(tmp_path) as clients:
             for role in ROLES:
-                for path in ("/runs/new/rehearsal", "/runs/new/preview"):
+                for path in ("/runs/new/preflight", "/runs/new/preview"):
                     assert (await clients[role].get(path, params=asked)).status_code == 405, (role, path)
                 shown = await clients[role].get("/runs/new", params=asked)
                 assert shown.status_code == 200
@@ -151,20 +151,24 @@ async def test_a_clicked_link_asks_no_provider_and_changes_no_setting(tmp_path: 
     assert stranger.headers == []
 
 
-async def test_a_preview_of_another_site_or_without_the_form_token_is_refused(tmp_path: Path) -> None:
+async def test_a_preview_from_another_site_or_without_the_form_token_is_refused(tmp_path: Path) -> None:
     async with page(tmp_path) as clients:
         client = clients["operator"]
         form = {"recipe": "smoke"}
-        for path in ("/runs/new/preview", "/runs/new/rehearsal"):
+        for path in ("/runs/new/preview", "/runs/new/preflight"):
             elsewhere = {"origin": "https://evil.example.org"}
             assert (await client.post(path, data=form, headers=elsewhere)).status_code == 403, path
             assert (await client.post(path, data=form, headers={"x-form-token": "guessed"})).status_code == 403, path
             assert (await client.post(path, data=form)).status_code == 200, path
 
 
-async def test_bounds_budget_and_envelope_are_raised_by_admins_alone_and_paths_by_no_role(tmp_path: Path) -> None:
+async def test_only_admins_raise_limits_and_no_role_sets_paths(tmp_path: Path) -> None:
     raised = {"fleet.pools.eu.max_nodes": 9, "fleet.envelope.nodes": 50, "fleet.budget.usd_per_day_max": 1000}
-    paths = {"tracing.to": "http://203.0.113.9:4318", "nodes.keep": "/kept", "nodes.engine.pace_file": "/etc/hostname"}
+    paths = {
+        "tracing.to": "http://203.0.113.9:4318",
+        "nodes.credential_folder": "/kept",
+        "nodes.engine.speed_factor_file": "/etc/hostname",
+    }
     async with page(tmp_path) as clients:
         for role in ("agent", "operator"):
             refused = await launch(clients[role], f"bounds-{role}", recipe="here", set=raised)
@@ -175,7 +179,7 @@ async def test_bounds_budget_and_envelope_are_raised_by_admins_alone_and_paths_b
         assert (await launch(clients["agent"], "steps", recipe="smoke", set={"stop.steps": 7})).status_code == 201
 
 
-async def test_a_file_is_read_only_below_a_data_place_and_clones_are_asked_the_same(tmp_path: Path) -> None:
+async def test_files_outside_the_data_folders_are_refused_also_in_clones(tmp_path: Path) -> None:
     data, secret = tmp_path / "data", tmp_path / "secret.jsonl"
     data.mkdir()
     for file in (data / "own.jsonl", secret):
@@ -200,12 +204,12 @@ async def test_a_file_is_read_only_below_a_data_place_and_clones_are_asked_the_s
 
 
 def snapshot_of(tmp_path: Path, name: str, *overrides: str, recipe: str = "smoke") -> None:
-    """Write the snapshot that a real process of the run would have written."""
+    """Writes the snapshot that a real process of the run would write."""
     place = recipe if recipe == "smoke" else str(tmp_path / "recipes" / f"{recipe}.toml")
     (tmp_path / "home" / "runs" / name / "recipe.json").write_text(snapshot(load_recipe(place, overrides)))
 
 
-async def test_only_an_admin_clones_what_an_admin_raised(tmp_path: Path) -> None:
+async def test_only_admins_clone_a_run_with_raised_limits(tmp_path: Path) -> None:
     async with page(tmp_path) as clients:
         admin, operator = clients["admin"], clients["operator"]
         raised = {"fleet.pools.eu.max_nodes": 9}
@@ -219,7 +223,7 @@ async def test_only_an_admin_clones_what_an_admin_raised(tmp_path: Path) -> None
         assert (await launch(operator, "second", of=second)).status_code == 403, "a clone of a clone is no way around"
 
 
-async def test_a_token_of_an_admin_with_less_scope_raises_no_bounds(tmp_path: Path) -> None:
+async def test_an_admins_token_with_a_lower_scope_cannot_raise_limits(tmp_path: Path) -> None:
     async with page_of(tmp_path, recipes=(tmp_path / "recipes",)) as (web, admin):
         made = await admin.post("/settings/tokens", data={"name": "small", "scope": "operator", "days": "1"})
         async with web.client() as program:
@@ -230,7 +234,7 @@ async def test_a_token_of_an_admin_with_less_scope_raises_no_bounds(tmp_path: Pa
             assert (await launch(program, "steps", recipe="here", set={"stop.steps": 7})).status_code == 201
 
 
-async def test_the_form_shuts_the_fields_that_its_reader_may_not_change(tmp_path: Path) -> None:
+async def test_the_form_disables_fields_that_the_user_may_not_set(tmp_path: Path) -> None:
     async with page(tmp_path) as clients:
         for role, is_shut in (("operator", True), ("admin", False)):
             form = (await clients[role].get("/runs/new", params={"recipe": "here"})).text
@@ -240,5 +244,5 @@ async def test_the_form_shuts_the_fields_that_its_reader_may_not_change(tmp_path
 
 
 def field_of(form: str, key: str) -> str:
-    """The tag of a setting's control."""
+    """Returns the tag of a setting's control after its name."""
     return form.partition(f'name="set.{key}"')[2].partition(">")[0]

@@ -1,4 +1,4 @@
-"""Runs that the page launches: forms from recipes, processes of their own, found again, stopped, resumed."""
+"""Runs that the page launches: forms from recipes, separate processes, rediscovery, stop and resume."""
 
 import asyncio
 import fcntl
@@ -15,12 +15,14 @@ import pytest
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.runtime.clock import SystemClock
-from astraflow.runtime.runs import RunFolder, active_runs
+from astraflow.runtime.run_folders import RunFolder, active_runs
+from tests.errors import raises_code
 from tests.fakes.control_plane import FakeControlPlane
-from tests.fakes.web import RunningWeb, flash_of, running_web
+from tests.fakes.web import RunningWeb, running_web
+from tests.web.page_elements import notice_after, parsed
 from web.launching.catalogue import Catalogue, FormField, RecipeForm, overrides_from
-from web.launching.command import environment
-from web.launching.launcher import tail
+from web.launching.cli_process import child_environment
+from web.launching.launcher import log_tail
 from web.launching.options import LaunchOptions
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(180)]
@@ -38,13 +40,13 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 async def page(tmp_path: Path) -> AsyncIterator[RunningWeb]:
-    """A page that was told of no run."""
+    """A page without a configured run."""
     async with running_web(tmp_path / "web", "") as running:
         yield running
 
 
 async def until(claim: Callable[[], Any], *, what: str, within_s: float = 60.0) -> Any:
-    """Wait for a claim, or an awaitable of one, to hold; returns it."""
+    """Waits until the claim, or its awaited result, is true; returns that value."""
     deadline = time.monotonic() + within_s
     while time.monotonic() < deadline:
         held = claim()
@@ -56,7 +58,7 @@ async def until(claim: Callable[[], Any], *, what: str, within_s: float = 60.0) 
 
 
 async def launched(client: httpx.AsyncClient, **settings: str) -> str:
-    """Launch `smoke`; returns the run's name."""
+    """Launches `smoke`; returns the run's name."""
     answer = await client.post("/runs/new", data={"recipe": "smoke", **settings}, timeout=60)
     assert answer.status_code == 303, answer.text[-3000:]
     assert answer.headers["location"].startswith("/launches/smoke-")
@@ -84,14 +86,14 @@ async def test_a_recipe_is_launched_shown_stopped_and_resumed(page: RunningWeb) 
         await until(lambda: sampled(client), what="a group's being sampled")
 
         stopped = await client.post(f"/launches/{name}/stop", data={"reason": "enough"})
-        assert "was asked to end" in await flash_of(client, stopped)
+        assert (await notice_after(client, stopped)).tone == "good"
         await until(lambda: state_is(client, name, "ended"), what="the run's end")
         assert active_runs() == []
-        kept = await until(lambda: recorded(client), what="its being shown from its folder")
-        assert SAMPLED in kept
+        recorded_runs = await until(lambda: recorded(client), what="its being shown from its folder")
+        assert SAMPLED in recorded_runs
 
         resumed = await client.post(f"/launches/{name}/resume")
-        assert "goes on where it was" in await flash_of(client, resumed)
+        assert (await notice_after(client, resumed)).tone == "good"
         await until(lambda: state_is(client, name, "running"), what="its going on")
         await client.post(f"/launches/{name}/stop")
         await until(lambda: state_is(client, name, "ended"), what="its second end")
@@ -102,9 +104,9 @@ async def sampled(client: httpx.AsyncClient) -> bool:
 
 
 async def recorded(client: httpx.AsyncClient) -> str:
-    """The page of trajectories of a run that ended; empty while the run is still heard."""
-    page = (await client.get("/runs/1/trajectories")).text
-    return page if "Recorded; the run ended at" in page else ""
+    """Returns the trajectories page of an ended run; empty while the run is still live."""
+    page = await client.get("/runs/1/trajectories")
+    return page.text if parsed(page).has("[data-part=record-note]") else ""
 
 
 async def state_is(client: httpx.AsyncClient, name: str, state: str) -> bool:
@@ -112,12 +114,12 @@ async def state_is(client: httpx.AsyncClient, name: str, state: str) -> bool:
 
 
 async def watch(client: httpx.AsyncClient, name: str) -> httpx.Response | None:
-    """Choose the run; None while it is not followed yet."""
+    """Selects the run; returns None while the page does not follow it yet."""
     answer = await client.post("/runs/watch", data={"name": name})
     return answer if answer.headers["location"] == "/" else None
 
 
-async def test_a_run_outlives_the_page_and_is_found_again(tmp_path: Path) -> None:
+async def test_a_run_outlives_the_page_and_is_rediscovered(tmp_path: Path) -> None:
     async with running_web(tmp_path / "web", "") as first, first.logged_in() as client:
         name = await launched(client, **ENDLESS)
         await until(lambda: state_is(client, name, "running"), what="the run's beginning")
@@ -132,25 +134,25 @@ async def test_a_run_outlives_the_page_and_is_found_again(tmp_path: Path) -> Non
         await until(lambda: state_is(client, name, "ended"), what="its end")
 
 
-async def test_a_run_that_cannot_start_says_why(tmp_path: Path) -> None:
+async def test_a_run_that_fails_to_start_shows_the_cause(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()
     (data / "torn.jsonl").write_text("no object\n")
     torn = {"set.flows.train.dataset.kind": "jsonl", "set.flows.train.dataset.path": str(data / "torn.jsonl")}
     async with running_web(tmp_path / "web", "", data=(str(data),)) as page, page.logged_in() as client:
         name = await launched(client, **torn)
-        cause = await until(lambda: last_word(client, name), what="the end of what cannot start", within_s=150.0)
+        cause = await until(lambda: final_message(client, name), what="the end of what cannot start", within_s=150.0)
         assert "torn.jsonl" in cause
         assert cause in unescape((await client.get(f"/launches/{name}")).text)
 
 
-async def last_word(client: httpx.AsyncClient, name: str) -> str:
-    """How a run ended, as the API has it; empty while it goes on, however long that takes."""
+async def final_message(client: httpx.AsyncClient, name: str) -> str:
+    """Returns the final message of a run from the API; empty until the run has ended."""
     found = (await client.get(f"/api/v1/launches/{name}")).json()
-    return str(found["last_word"]) if found["state"] == "ended" else ""
+    return str(found["final_message"]) if found["state"] == "ended" else ""
 
 
-async def test_what_is_wrong_stands_beside_its_field_and_nothing_is_launched(page: RunningWeb) -> None:
+async def test_an_invalid_setting_is_marked_at_its_field_and_nothing_is_launched(page: RunningWeb) -> None:
     async with page.logged_in() as client:
         answer = await client.post(
             "/runs/new", data={"recipe": "smoke", "set.stop.steps": "many", "set.nodes.count": "-1"}, timeout=60
@@ -163,7 +165,7 @@ async def test_what_is_wrong_stands_beside_its_field_and_nothing_is_launched(pag
         assert (await client.get("/runs")).text.count("/launches/") == 0
 
 
-async def test_nobody_launches_what_is_no_recipe(page: RunningWeb, tmp_path: Path) -> None:
+async def test_unknown_recipes_and_settings_are_refused(page: RunningWeb, tmp_path: Path) -> None:
     own = tmp_path / "own.toml"
     own.write_text('extends = "smoke"\n')
     async with page.logged_in() as client:
@@ -172,17 +174,19 @@ async def test_nobody_launches_what_is_no_recipe(page: RunningWeb, tmp_path: Pat
             assert answer.status_code == 422, recipe
         unknown = await client.post("/runs/new", data={"recipe": "smoke", "set.stop.stepz": "1"}, timeout=60)
         assert unknown.status_code == 422
-        assert "has no such setting" in unknown.text
+        (problem,) = parsed(unknown).one("#preview").all("p.field-problem")
+        assert "'stop.stepz'" in problem.text
 
 
-async def test_the_preview_shows_the_same_as_recipe_command_and_request(page: RunningWeb) -> None:
+async def test_the_preview_shows_a_recipe_a_command_and_an_api_request(page: RunningWeb) -> None:
     async with page.logged_in() as client:
         asked = {"recipe": "smoke", "set.stop.steps": "7", "fleet": "on", "ends_by_itself": "on"}
-        text = (await client.post("/runs/new/preview", data=asked, timeout=60)).text
-        assert "Ready to launch" in text
-        assert "stop.steps = 7" in text
-        assert "astraflow run smoke --fleet --headless --set stop.steps=7" in text
-        assert "POST /api/v1/launches" in text
+        preview = parsed(await client.post("/runs/new/preview", data=asked, timeout=60)).one("#preview")
+        assert preview["data-state"] == "ready"
+        commands = preview.commands()
+        assert ["stop.steps", "=", "7"] in commands
+        assert ["astraflow", "run", "smoke", "--fleet", "--headless", "--set", "stop.steps=7"] in commands
+        assert ["POST", "/api/v1/launches"] in commands
 
 
 async def test_a_viewer_launches_nothing(page: RunningWeb) -> None:
@@ -192,38 +196,38 @@ async def test_a_viewer_launches_nothing(page: RunningWeb) -> None:
         assert "New run" not in (await viewer.get("/runs")).text
 
 
-async def test_an_action_on_a_run_that_is_gone_hits_no_other(tmp_path: Path) -> None:
+async def test_an_action_for_an_ended_run_affects_no_other_run(tmp_path: Path) -> None:
     fake = FakeControlPlane(sequence=30)
     async with fake.serving() as dataflow, running_web(tmp_path, dataflow) as web, web.logged_in() as client:
         await web.until_live(client)
         refused = await client.post("/nodes/n0/drain", data={"run": "another"})
         assert refused.status_code == 409
-        assert "another has ended" in refused.text
-        drained = await client.post("/nodes/n0/drain", data={"run": fake.world.run})
+        assert "another" in refused.text
+        drained = await client.post("/nodes/n0/drain", data={"run": fake.synthetic_run.run})
         assert drained.status_code == 303
 
 
-async def test_a_run_whose_folder_cannot_be_read_takes_no_page_away(tmp_path: Path, home: Path) -> None:
+async def test_a_run_with_an_unreadable_folder_breaks_no_page(tmp_path: Path, home: Path) -> None:
     folder = home / "runs" / "torn"
     folder.mkdir(parents=True)
     facts = {"run": "torn", "recipe": "r", "seed": 0, "started_at": "", "release": "", "commit": "", "python": ""}
     (folder / "run.json").write_text(json.dumps({**facts, "pid": 1, "dataflow": "127.0.0.1:9"}))
     with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # somebody runs it, and its token is gone
-        async with running_web(tmp_path / "web", "", follows_all=True) as page, page.logged_in() as client:
-            assert [one.facts.run for one in active_runs()] == ["torn"]
-            await asyncio.sleep(2.5)  # longer than from one look to the next
+        fcntl.flock(lock, fcntl.LOCK_EX)  # the run is active, and its token is missing
+        async with running_web(tmp_path / "web", "", follows_all_runs=True) as page, page.logged_in() as client:
+            assert [active_run.facts.run for active_run in active_runs()] == ["torn"]
+            await asyncio.sleep(2.5)  # longer than the interval between two scans
             assert (await client.get("/runs")).status_code == 200
 
 
-def test_what_is_launched_inherits_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_launched_processes_inherit_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("ASTRAFLOW_TOKEN", "ASTRAFLOW_WEB_DATABASE", "ASTRAFLOW_OIDC_SECRET", "ASTRAFLOW_FLEET_TOKEN"):
         monkeypatch.setenv(name, "canary")
     monkeypatch.setenv("ASTRAFLOW_FOLLOW_PARENT", "1")
 
-    assert "canary" not in environment().values()
-    assert "ASTRAFLOW_FOLLOW_PARENT" not in environment(), "it would end with this process"
-    assert environment()["PATH"] == os.environ["PATH"]
+    assert "canary" not in child_environment().values()
+    assert "ASTRAFLOW_FOLLOW_PARENT" not in child_environment(), "it would end with this process"
+    assert child_environment()["PATH"] == os.environ["PATH"]
 
 
 def form_of(*fields: FormField) -> RecipeForm:
@@ -252,18 +256,18 @@ def field(key: str, kind: Any, value: Any) -> FormField:
         kind=kind,
         value=value,
         description="",
-        least=None,
-        most=None,
+        minimum=None,
+        maximum=None,
         choices=(),
         is_optional=False,
-        is_short=True,
-        set_by="agent",
+        is_basic=True,
+        settable_by="agent",
     )
 
 
-def test_only_what_differs_is_overridden_and_text_stays_text() -> None:
+def test_only_changed_settings_are_overridden_and_text_stays_text() -> None:
     form = form_of(
-        field("a", "whole", 1), field("b", "text", "x"), field("c", "yes_no", True), field("d", "number", None)
+        field("a", "integer", 1), field("b", "text", "x"), field("c", "boolean", True), field("d", "number", None)
     )
 
     assert overrides_from({"a": "1", "b": "x", "c": "true", "d": ""}, form) == []
@@ -273,37 +277,44 @@ def test_only_what_differs_is_overridden_and_text_stays_text() -> None:
         "c=false",
         "d=0.5",
     ]
-    for bad in ({"e": "1"}, {"b": "two\nlines"}, {"b": "nul\0"}):
-        with pytest.raises(InvalidInput):
+    for bad, code in (
+        ({"e": "1"}, "recipe.unknown_setting"),
+        ({"b": "two\nlines"}, "recipe.invalid_value"),
+        ({"b": "nul\0"}, "recipe.invalid_value"),
+    ):
+        with raises_code(InvalidInput, code):
             overrides_from(bad, form)
 
 
-async def test_the_catalogue_knows_every_packaged_recipe() -> None:
+@pytest.mark.usefixtures("real_cli")
+async def test_the_catalogue_has_every_packaged_recipe() -> None:
     catalogue = Catalogue(clock=SystemClock())
     cards = {card.name: card for card in await catalogue.cards()}
     assert {"reverse", "smoke", "smoke/two_policies"} <= cards.keys()
     assert cards["smoke"].simulated == ("scripted",)
     assert all(not card.problem for card in cards.values())
     form = await catalogue.form("smoke/two_policies")
-    assert {"policies.solver.batch_groups", "stop.steps"} <= {one.key for one in form.fields if one.is_short}
-    (steps,) = (one for one in form.fields if one.key == "stop.steps")
-    assert (steps.kind, steps.least, steps.is_optional) == ("whole", 1, False)
+    assert {"policies.solver.batch_groups", "stop.steps"} <= {field.key for field in form.fields if field.is_basic}
+    (steps,) = (field for field in form.fields if field.key == "stop.steps")
+    assert (steps.kind, steps.minimum, steps.is_optional) == ("integer", 1, False)
     assert steps.description
 
 
-def test_a_log_is_read_from_where_the_reader_was(tmp_path: Path) -> None:
+def test_a_log_is_read_from_the_given_offset(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     folder.log("launch").parent.mkdir()
     folder.log("launch").write_text("one\n")
-    assert tail(folder, "launch") == ("one\n", 4)
+    assert log_tail(folder, "launch") == ("one\n", 4)
     with folder.log("launch").open("a") as file:
         file.write("two\n")
-    assert tail(folder, "launch", after=4) == ("two\n", 8)
-    assert tail(folder, "launch", after=99) == ("one\ntwo\n", 8), "a log that was made anew is read from its beginning"
+    assert log_tail(folder, "launch", after=4) == ("two\n", 8)
+    assert log_tail(folder, "launch", after=99) == ("one\ntwo\n", 8), (
+        "a log that was made anew is read from its beginning"
+    )
     with pytest.raises(InvalidInput):
-        tail(folder, "../token")
+        log_tail(folder, "../token")
 
 
-def test_options_become_arguments() -> None:
+def test_launch_options_become_arguments() -> None:
     assert LaunchOptions(ends_by_itself=False).arguments() == []
     assert LaunchOptions(has_fleet=True, limit_s=30.0).arguments() == ["--fleet", "--headless", "--limit-s", "30"]

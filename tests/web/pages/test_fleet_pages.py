@@ -1,7 +1,5 @@
-"""Pools, plans, holds, the kill switch and decisions as a browser without scripts gets them."""
+"""Pools, plans, manual overrides, the kill switch and decisions in a browser without scripts."""
 
-import html
-import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -13,8 +11,11 @@ import pytest
 from astraflow.contract.fleet import KillScope
 from tests.fakes.control_plane import FakeControlPlane
 from tests.fakes.fleet import RunningFleet, running_fleet
-from tests.fakes.web import RunningWeb, flash_of, running_web
+from tests.fakes.web import RunningWeb, running_web
 from tests.maintainer.fleet.parts import POOL
+from tests.web.page_elements import Element, notice_after, parsed
+from web.routes.kill_switch import HOLD_BUTTON_REASON
+from web.views.sentences import split_cause
 
 pytestmark = pytest.mark.anyio
 
@@ -36,7 +37,7 @@ async def page_over(
         running_web(tmp_path, dataflow, fleet=fleet.address) as web,
         web.logged_in() as client,
     ):
-        await web.until_fed()
+        await web.until_connected()
         await web.until_live(client, sequence=150)
         yield web, client
 
@@ -46,20 +47,35 @@ async def follow(client: httpx.AsyncClient, answer: httpx.Response) -> str:
     return (await client.get(answer.headers["location"])).text
 
 
-async def test_without_a_fleet_service_the_pages_say_how_to_have_one(web: RunningWeb) -> None:
+def summaries(page: Element) -> list[list[float]]:
+    """Returns the numbers in each decision of the table."""
+    return [link.numbers for link in page.one(".decisions-table").all(".row-link")]
+
+
+def kinds(page: Element) -> set[str]:
+    """Returns the kinds of the decisions in the table."""
+    return set(page.one(".decisions-table").texts(".state"))
+
+
+def guard_findings(page: Element) -> dict[str, Element]:
+    """Returns the guard's findings by code."""
+    return {finding.one("code").text: finding for finding in page.one(".findings").all("li")}
+
+
+async def test_without_a_fleet_service_the_pages_show_the_commands_that_start_one(web: RunningWeb) -> None:
     async with web.logged_in() as client:
-        pools, kill, decisions = [(await client.get(path)).text for path in ("/pools", "/kill", "/decisions")]
+        pools, kill, decisions = [parsed(await client.get(path)) for path in ("/pools", "/kill", "/decisions")]
         pool, api = await client.get("/pools/eu"), await client.get("/api/v1/pools")
     for page in (pools, kill):
-        assert "No fleet service" in page
-        assert "astraflow run RECIPE --fleet" in page
-        assert "astraflow serve fleet fleet.toml --dataflow 127.0.0.1:" in page
-    assert "Without a fleet service there are the rule's decisions only" in decisions
+        run, serve, web_command = page.one("[data-fleet=absent]").commands()
+        assert run == ["astraflow", "run", "RECIPE", "--fleet"]
+        assert serve[:5] == ["astraflow", "serve", "fleet", "fleet.toml", "--dataflow"]
+        assert decisions.one(".notice").one("code").text.split() == web_command
     assert (pool.status_code, api.status_code) == (503, 503)
-    assert "told of no fleet service" in api.json()["detail"]
+    assert parsed(pool).one("main")["data-code"] == api.json()["code"] == "fleet.not_configured"
 
 
-async def test_a_fleet_service_that_does_not_answer_is_asked_again_and_that_is_said(
+async def test_while_the_fleet_service_does_not_answer_the_page_shows_the_address_it_retries(
     tmp_path: Path, fake: FakeControlPlane
 ) -> None:
     async with (
@@ -67,52 +83,53 @@ async def test_a_fleet_service_that_does_not_answer_is_asked_again_and_that_is_s
         running_web(tmp_path, dataflow, fleet="127.0.0.1:9") as web,
         web.logged_in() as client,
     ):
-        page = (await client.get("/pools")).text
+        page = parsed(await client.get("/pools"))
         api = await client.get("/api/v1/pools")
-    assert "Asking the fleet service at <code>127.0.0.1:9</code>" in page
-    assert "No fleet service" not in page
+    assert page.one("[data-fleet=connecting]").one(".empty-title").texts("code") == ["127.0.0.1:9"]
+    assert not page.has("[data-fleet=absent]")
     assert api.status_code == 503
 
 
-async def test_pools_show_what_there_is_what_is_wanted_and_what_it_costs(
+async def test_the_pool_table_shows_current_nodes_target_and_cost(
     fleet: RunningFleet, fake: FakeControlPlane, tmp_path: Path
 ) -> None:
     async with page_over(fake, tmp_path, fleet) as (web, client):
-        page = (await client.get("/pools")).text
+        page = parsed(await client.get("/pools"))
         csv, rows = (await client.get("/pools.csv")).text, (await client.get("/pools.json")).json()
-        assert "Every pool is as it should be" in page
-        assert "2 of 2" in page
-        assert "$2.00" in page
-        assert 'href="/pools/eu"' in page
+        nodes, cost, *_ = page.all(".number")
+        assert (nodes.one(".number-value").numbers, nodes.one(".number-note").tone) == ([2, 2], "good")
+        assert cost.one(".number-value").numbers == [2]
+        assert page.one("tr#pool-eu").one("a")["href"] == "/pools/eu"
+        assert page.one("tr#pool-eu").all(".state")[0].tone == "good"
         assert csv.splitlines()[1].startswith("eu,on,2,0,0,2,0,8,")
         assert rows[0]["usd_per_hour"] == 2.0
         web.clock.push(60)
-        assert "The fleet service was last heard" in (await client.get("/pools/table")).text
+        table = parsed(await client.get("/pools/table"))
+        assert table.has(".fleet-body[data-old]")
+        assert table.has(".notice[data-tone=bad]")
 
 
-async def test_a_size_is_previewed_and_only_then_applied_once(
+async def test_a_size_is_previewed_and_applied_once(
     fleet: RunningFleet, fake: FakeControlPlane, tmp_path: Path
 ) -> None:
     async with page_over(fake, tmp_path, fleet) as (_, client):
-        planned = await client.post("/pools/eu/plans", data={"target": "4", "reason": "the trainer waits"})
-        page = await follow(client, planned)
-        assert "Resize eu: 2 to 4 nodes?" in page
-        assert "$2.00 → $4.00 an hour" in page
-        assert "The guard allows it." in page
+        reason = "the trainer waits"
+        planned = await client.post("/pools/eu/plans", data={"target": "4", "reason": reason})
+        plan = parsed(await follow(client, planned)).one("#confirm")
+        assert plan.one("#confirm-title").numbers == [2, 4]
+        assert plan.facts()["Nodes"] == "2 → 4"
+        assert plan.facts()["Cost"].startswith("$2.00 → $4.00")
+        assert plan.one(".verdict-line").tone == "good"
         assert fleet.parts.states() == {"ready": 2}, "nothing has happened yet"
-        form = {
-            name: re.search(rf'name="{name}" value="([^"]*)"', page.partition('/apply"')[2])[1]  # type: ignore[index] # they are there
-            for name in ("key", "reason")
-        }
-        action = re.search(r'action="(/pools/eu/plans/[^"]+/apply)"', page)
-        assert action is not None
+        form = plan.one("form")
         for _ in range(2):
-            assert "2 launched" in await flash_of(client, await client.post(action[1], data=form))
+            done = await client.post(form["action"], data=form.fields())
+            assert (await notice_after(client, done)).tone == "good"
         assert fleet.parts.states() == {"ready": 2, "intended": 2}
-        audit = (await client.get("/audit?action=pool.apply")).text
-        assert "to: 4" in audit
-        assert "the trainer waits" in audit
-        assert "From 2 to 4 nodes, 2 launched" in (await client.get("/decisions")).text
+        audit = parsed(await client.get("/audit?action=pool.apply")).rows()
+        assert any("to: 4" in cell for row in audit for cell in row)
+        assert any(reason in row for row in audit)
+        assert [2, 4, 2] in summaries(parsed(await client.get("/decisions")))
 
 
 async def test_what_the_guard_refuses_cannot_be_applied_from_the_page(
@@ -120,103 +137,118 @@ async def test_what_the_guard_refuses_cannot_be_applied_from_the_page(
 ) -> None:
     async with page_over(fake, tmp_path, fleet) as (_, client):
         page = await follow(client, await client.post("/pools/eu/plans", data={"target": "40", "reason": "more"}))
-        assert "The guard refuses it." in page
-        assert "40 nodes are more than the 8 allowed" in page
+        plan = parsed(page).one("#confirm")
+        assert plan.one(".verdict-line").tone == "bad"
+        assert guard_findings(plan)["max_nodes"].numbers == [40, 8]
+        assert guard_findings(plan)["max_nodes"].tone == "bad"
         assert "/apply" not in page
         bad = await client.post("/pools/eu/plans", data={"target": "4", "reason": " "})
-        assert "a plan needs a reason" in await flash_of(client, bad)
+        assert (await notice_after(client, bad))["data-code"] == "plan.invalid_reason"
 
 
-async def test_ending_a_whole_pool_takes_its_name(fleet: RunningFleet, fake: FakeControlPlane, tmp_path: Path) -> None:
+async def test_terminating_a_whole_pool_requires_its_name_and_an_admin(
+    fleet: RunningFleet, fake: FakeControlPlane, tmp_path: Path
+) -> None:
     async with page_over(fake, tmp_path, fleet) as (web, client):
-        assert "Drain all of" in (await client.get("/pools/eu/drain-all")).text
+        drain = parsed(await client.get("/pools/eu/drain-all")).one("#confirm").one("form")
+        assert (drain["action"], drain.has("option[value=0]"), drain.has("input[name=is_kill]")) == (
+            "/pools/eu/plans",
+            True,
+            True,
+        )
         asked = {"target": "0", "is_kill": "true", "reason": "it is over"}
         planned = await client.post("/pools/eu/plans", data=asked)
-        page = await follow(client, planned)
-        assert "to do this" in page
+        plan = parsed(await follow(client, planned))
+        assert "required" in plan.one("input[name=name]").attributes
         action = planned.headers["location"] + "/apply"
         wrong = await client.post(action, data={"key": "k", "name": "us"})
-        assert "type the name of the pool, eu" in await flash_of(client, wrong)
+        assert (await notice_after(client, wrong))["data-code"] == "pool.name_not_confirmed"
         assert fleet.parts.states() == {"ready": 2}
         async with web.in_role(client, "operator") as operator:
             theirs = await operator.post(action, data={"key": "k2", "name": "eu"})
-            assert "or a person of no lower role" in await flash_of(operator, theirs)
+            assert (await notice_after(operator, theirs))["data-code"] == "fleet.plan_refused"
+        assert fleet.parts.states() == {"ready": 2}
         right = await client.post(action, data={"key": "k", "name": "eu"})
-        assert "2 killed" in await flash_of(client, right)
+        assert (await notice_after(client, right)).tone == "good"
+        assert "ready" not in fleet.parts.states()
 
 
-async def test_bounds_are_changed_by_admins_compared_and_undone(
+async def test_admins_change_bounds_and_undo_the_change(
     fleet: RunningFleet, fake: FakeControlPlane, tmp_path: Path
 ) -> None:
     async with page_over(fake, tmp_path, fleet) as (web, client):
         version = fleet.parts.ledger.pools[POOL].version
         form = {"observed_version": str(version), "mode": "advise", "min_nodes": "1", "max_nodes": "6", "key": "a"}
         changed = await client.post("/pools/eu/spec", data={**form, "reason": "smaller", "usd_per_hour_max": "9.5"})
-        assert "1 to 6 nodes, mode advise" in await flash_of(client, changed)
+        notice = await notice_after(client, changed)
+        assert (notice.tone, notice.numbers[:2]) == ("good", [1, 6])
         spec = fleet.parts.ledger.pools[POOL].spec
-        assert (spec.max_nodes, spec.usd_per_hour_max, spec.is_spot) == (6, 9.5, False)
+        assert (spec.mode.value, spec.max_nodes, spec.usd_per_hour_max, spec.is_spot) == ("advise", 6, 9.5, False)
         late = await client.post("/pools/eu/spec", data={**form, "key": "b", "reason": "again"})
-        assert "read it again" in await flash_of(client, late)
-        page = (await client.get("/pools/eu")).text
-        assert "Before the last change: 0 to 8 nodes, mode on" in page
+        assert (await notice_after(client, late))["data-code"] == "fleet.pool_changed"
+        (undo,) = (notice for notice in parsed(await client.get("/pools/eu")).all(".notice") if notice.has("button"))
+        assert (undo.one("button")["name"], undo.one("p").numbers) == ("undo", [0, 8])
         undone = {"observed_version": str(version + 1), "key": "c", "undo": "1"}
-        assert "again 0 to 8 nodes" in await flash_of(client, await client.post("/pools/eu/spec", data=undone))
-        assert fleet.parts.ledger.pools[POOL].spec.usd_per_hour_max is None
-        for odd in (
-            {"max_nodes": "many"},
-            {"min_nodes": "9", "max_nodes": "3"},
-            {"mode": "wild"},
-            {"max_nodes": "nan"},
+        assert (await notice_after(client, await client.post("/pools/eu/spec", data=undone))).tone == "good"
+        spec = fleet.parts.ledger.pools[POOL].spec
+        assert (spec.mode.value, spec.min_nodes, spec.max_nodes, spec.usd_per_hour_max) == ("on", 0, 8, None)
+        for odd, code in (
+            ({"max_nodes": "many"}, "pool.invalid_number"),
+            ({"min_nodes": "9", "max_nodes": "3"}, "pool.invalid_bounds"),
+            ({"mode": "wild"}, "pool.invalid_mode"),
+            ({"max_nodes": "nan"}, "pool.invalid_number"),
         ):
             answer = await client.post("/pools/eu/spec", data={**form, **odd, "reason": "odd", "key": "d"})
-            assert "The pool was not changed" in await flash_of(client, answer), odd
+            assert (await notice_after(client, answer))["data-code"] == code, odd
         async with web.in_role(client, "operator") as operator:
-            seen = html.unescape((await operator.get("/pools/eu")).text)
-            assert "This needs role admin, to change bounds and policy" in seen
-            assert "Who can grant it: admin." in re.sub(r"</?bdi>", "", seen)
-            assert (
-                'name="usd_per_hour_max" type="number" min="0" step="any" value="" placeholder="no bound" disabled'
-                in seen
-            )
+            bounds = parsed(await operator.get("/pools/eu")).one("#bounds")
+            assert bounds.one(".needs-role")["data-role"] == "admin"
+            assert bounds.one(".needs-role").texts("bdi") == ["admin"]
+            assert "disabled" in bounds.one("input[name=usd_per_hour_max]").attributes
+            assert not any(button.text == "Save" for button in bounds.all("button"))
 
 
-async def test_what_if_shows_two_target_lines_or_why_there_are_none(
+async def test_what_if_shows_two_target_lines_or_the_code_of_the_error(
     fleet: RunningFleet, fake: FakeControlPlane, tmp_path: Path
 ) -> None:
     async with page_over(fake, tmp_path, fleet) as (_, client):
-        page = (await client.get("/pools/eu/what-if?mode=on&min_nodes=3&max_nodes=6")).text
-        odd = html.unescape((await client.get("/pools/eu/what-if?min_nodes=7&max_nodes=6")).text)
+        page = parsed(await client.get("/pools/eu/what-if?mode=on&min_nodes=3&max_nodes=6"))
+        odd = parsed(await client.get("/pools/eu/what-if?min_nodes=7&max_nodes=6"))
         fake.sequence = 1
-        young = (await client.get("/pools/eu/what-if")).text
-    assert re.search(r'class="line main" d="M', page)
-    assert "The rule as it is" in page
-    assert 'value="6"' in page
-    assert "bounds are 0 <= min_nodes <= max_nodes" in odd
-    assert "As it was" in young or "no report has measured demand" in young
+        young = parsed(await client.get("/pools/eu/what-if")).one("#what-if")
+    lines = page.one("#what-if").all("path.line")
+    assert [line["d"][:1] for line in lines] == ["M", "M"]
+    assert len(page.one("#what-if").all("table")[0].rows()[0]) == 4
+    assert page.one("input[name=max_nodes]")["value"] == "6"
+    assert odd.one("#what-if").one(".notice")["data-code"] == "pool.invalid_bounds"
+    assert young.has("#what-if-table") or young.has("[data-code]")
 
 
-async def test_what_if_is_asked_over_so_many_hours_and_taken_away_as_it_is_drawn(
+async def test_what_if_covers_the_chosen_hours_and_its_files_have_the_drawn_values(
     fleet: RunningFleet, fake: FakeControlPlane, tmp_path: Path
 ) -> None:
     asked = "mode=on&min_nodes=3&max_nodes=6&hours=6"
     async with page_over(fake, tmp_path, fleet) as (_, client):
-        page = html.unescape((await client.get(f"/pools/eu/what-if?{asked}")).text)
+        page = parsed(await client.get(f"/pools/eu/what-if?{asked}"))
         csv = (await client.get(f"/pools/eu/what-if.csv?{asked}")).text.splitlines()
         rows = (await client.get(f"/pools/eu/what-if.json?{asked}")).json()
         odd = await client.get("/pools/eu/what-if.csv?min_nodes=7&max_nodes=6")
         sent = await client.get(f"/pools/eu/what-if?form_token=secret&idempotency_key=k&{asked}")
     assert (sent.status_code, sent.headers["location"]) == (303, f"/pools/eu/what-if?{asked}")
-    assert '<option value="6" selected>the last 6 hours</option>' in page
-    for value in ("1", "12", "24"):
-        assert f'<option value="{value}">' in page
-    assert f'href="/pools/eu/what-if.csv?{asked}"' in page
-    assert f'href="/pools/eu/what-if?{asked}#what-if"' in page
+    hours = page.one("select[name=hours]").all("option")
+    assert [(option["value"], "selected" in option) for option in hours] == [
+        ("1", False),
+        ("6", True),
+        ("12", False),
+        ("24", False),
+    ]
+    assert {f"/pools/eu/what-if.csv?{asked}", f"/pools/eu/what-if?{asked}#what-if"} <= set(page.links())
     assert csv[0] == "time,unix_s,then,now"
     assert len(csv) - 1 == len(rows) >= 2
     assert odd.status_code == 422
 
 
-async def test_launch_delays_are_taken_away_as_they_are_drawn(
+async def test_launch_delay_files_have_the_drawn_values(
     fleet: RunningFleet, fake: FakeControlPlane, tmp_path: Path
 ) -> None:
     async with page_over(fake, tmp_path, fleet) as (_, client):
@@ -230,150 +262,157 @@ async def test_launch_delays_are_taken_away_as_they_are_drawn(
     assert sum(row["launches"] for row in rows) == 2
 
 
-async def test_a_hold_says_how_long_and_can_be_ended(
+async def test_a_manual_override_shows_its_time_and_can_be_ended(
     fleet: RunningFleet, fake: FakeControlPlane, tmp_path: Path
 ) -> None:
     async with page_over(fake, tmp_path, fleet) as (_, client):
-        held = await client.post("/pools/eu/hold", data={"minutes": "30", "reason": "a demonstration", "key": "h"})
-        assert "no node of pool eu is taken away for 30 minutes" in (await flash_of(client, held)).casefold()
-        page = (await client.get("/pools/eu")).text
-        assert "a demonstration" in page
-        assert "Release" in page
-        await client.post("/pools/eu/hold", data={"minutes": "0", "key": "r"})
-        assert fleet.parts.ledger.pools[POOL].hold_until is None
+        held = await client.post("/pools/eu/override", data={"minutes": "30", "reason": "a demonstration", "key": "h"})
+        notice = await notice_after(client, held)
+        assert (notice.tone, notice.numbers) == ("good", [30])
+        page = parsed(await client.get("/pools/eu"))
+        (override,) = (one for one in page.all(".notice") if one.has("form[action=/pools/eu/override]"))
+        assert (override.tone, override.texts("bdi")) == ("warn", ["a demonstration"])
+        assert override.one("form").fields()["minutes"] == "0"
+        await client.post("/pools/eu/override", data={"minutes": "0", "key": "r"})
+        assert fleet.parts.ledger.pools[POOL].override_until_at is None
 
 
-async def test_the_kill_switch_stops_at_once_and_only_an_admin_lets_go_on(
+async def test_an_operator_sets_the_kill_switch_and_only_an_admin_clears_it(
     fleet: RunningFleet, fake: FakeControlPlane, tmp_path: Path
 ) -> None:
     async with page_over(fake, tmp_path, fleet) as (web, client):
-        assert 'data-behavior="hold"' in (await client.get("/pools")).text
+        assert parsed(await client.get("/pools")).has(".kill-form[data-behavior=longpress]")
         async with web.in_role(client, "operator") as operator:
             stopped = await operator.post("/kill", data={"scope": "all", "key": "k1"})
-            assert "nothing is launched or retired" in (await flash_of(operator, stopped)).casefold()
+            assert (await notice_after(operator, stopped)).tone == "bad"
             assert fleet.status().kill is KillScope.ALL
-            assert "The kill switch is on for everybody." in (await operator.get("/pools")).text
-            assert "This needs role admin, to let more happen again" in (await operator.get("/kill")).text
+            assert parsed(await operator.get("/pools")).has(".banner[data-kill=all]")
+            assert parsed(await operator.get("/kill")).one(".needs-role")["data-role"] == "admin"
             refused = await operator.post("/kill", data={"scope": "none", "key": "k2"})
-            assert "for the role admin" in await flash_of(operator, refused)
+            assert (await notice_after(operator, refused))["data-code"] == "fleet.missing_role"
         await client.post("/kill", data={"scope": "none", "reason": "fine again", "key": "k3"})
         assert fleet.status().kill is KillScope.NONE
-        audit = html.unescape((await client.get("/audit?action=fleet.kill_switch")).text)
-        assert "held on the page" in audit
-        assert "refused" in audit
-        assert (await client.post("/kill", data={"scope": "some"})).status_code == 303
+        audit = parsed(await client.get("/audit?action=fleet.kill_switch"))
+        assert any(HOLD_BUTTON_REASON in row for row in audit.rows())
+        assert "refused" in audit.texts(".result")
+        unknown = await client.post("/kill", data={"scope": "some"})
+        assert (await notice_after(client, unknown))["data-code"] == "kill_switch.unknown_scope"
 
 
-async def test_what_the_provider_takes_away_is_said_on_the_pages_and_in_the_api(
+async def test_a_preempted_instance_is_shown_on_the_page_and_in_the_api(
     fleet: RunningFleet, fake: FakeControlPlane, tmp_path: Path
 ) -> None:
     parts = fleet.parts
     machine = parts.cloud.alive()[0]
     launch = machine.instance.handle.launch_id
-    parts.cloud.take_away(machine, in_s=120.0)
+    parts.cloud.preempt(machine, in_s=120.0)
     await parts.reconciler.sweep()
     async with page_over(fake, tmp_path, fleet) as (_, client):
-        pool = (await client.get("/pools/eu")).text
+        page = parsed(await client.get("/pools/eu"))
         listed = (await client.get("/api/v1/pools")).json()["items"][0]
         machines = {one["id"]: one for one in (await client.get("/api/v1/instances")).json()["items"]}
-    assert "draining: taken away by its provider" in pool
-    assert "<dt>Gone unasked, last hour</dt><dd>1 taken away by the provider</dd>" in pool
-    assert (listed["leaving"], listed["losses"]) == ({"taken": 1}, {"taken": 1})
-    assert {one["cause"] for one in machines.values()} == {"taken", None}
-    assert (machines[launch]["state"], machines[launch]["cause"]) == ("draining", "taken")
+    assert "draining: preempted" in page.texts(".state")
+    assert "1 preempted" in page.one(".page-head").facts().values()
+    assert (listed["terminating"], listed["losses"]) == ({"preempted": 1}, {"preempted": 1})
+    assert {one["cause"] for one in machines.values()} == {"preempted", None}
+    assert (machines[launch]["state"], machines[launch]["cause"]) == ("draining", "preempted")
 
 
-async def test_failures_delays_and_the_breaker_are_shown(
+async def test_suspended_launches_and_launch_delays_are_shown(
     fleet: RunningFleet, fake: FakeControlPlane, tmp_path: Path
 ) -> None:
     until = fleet.parts.clock.wall() + 600
     fleet.parts.ledger.pools[POOL] = replace(fleet.parts.ledger.pools[POOL], breaker_until=until)
     async with page_over(fake, tmp_path, fleet) as (_, client):
-        page = (await client.get("/pools/eu")).text
-    assert "The breaker is open" in page
-    assert "launches fail: next try in" in page
-    assert "Half of 2 launches worked within 20" in page
-    assert len(re.findall(r"<rect x=\"\d+\" y=\"[\d.]+\" width=\"18\"", page)) == 12
+        page = parsed(await client.get("/pools/eu"))
+    assert any("#delay-title" in notice.links() for notice in page.all(".notice[data-tone=bad]"))
+    assert page.one(".page-head").one(".state").tone == "bad"
+    assert page.one("#delay-title").numbers[:2] == [2, pytest.approx(20, abs=1)]
+    assert len(page.one("svg.delay-bars").all("rect")) == 12
 
 
-async def test_pools_that_one_tick_moved_alike_are_told_one_ground(
+async def test_decisions_of_one_tick_for_one_cause_share_its_cell(
     fleet: RunningFleet, fake: FakeControlPlane, tmp_path: Path
 ) -> None:
     for pool, size in (("eu", "2 to 3"), ("us", "4 to 5")):
-        fake.world.act(100, "target_moved", pool, f"by the sizer: {pool}: {size} nodes, because it waits alike.")
-    fake.world.act(140, "target_moved", "eu", "by the sizer: eu: 3 to 4 nodes, because it waits alike.")
+        fake.synthetic_run.act(
+            100, "target_moved", pool, f"by the sizer: {pool}: {size} nodes, because it waits alike."
+        )
+    fake.synthetic_run.act(140, "target_moved", "eu", "by the sizer: eu: 3 to 4 nodes, because it waits alike.")
     await fake.advance()
     async with page_over(fake, tmp_path, fleet) as (_, client):
-        page = (await client.get("/decisions?source=rule")).text
-    assert page.count("It waits alike.") == 2, "once for the tick of two pools, once for the later one"
-    assert page.count('rowspan="2"') == 1
-    assert "<bdi>4 to 5 nodes</bdi>" in page
+        table = parsed(await client.get("/decisions?source=rule"))
+    (shared,) = table.all("td[rowspan=2]")
+    assert table.texts("td.ground").count(shared.text) == 2, "once for the tick of two pools, once for the later one"
+    assert [4, 5] in summaries(table)
 
 
-async def test_decisions_of_both_journals_are_filtered_paged_and_taken_away(
+async def test_decisions_of_both_journals_are_filtered_and_downloaded(
     fleet: RunningFleet, fake: FakeControlPlane, tmp_path: Path
 ) -> None:
-    (advice,) = fake.world.report(100).advice
-    fake.world.act(100, "target_moved", "local", f"by the sizer: {advice.sentence}")
+    (advice,) = fake.synthetic_run.report(100).recommendations
+    fake.synthetic_run.act(100, "target_moved", "local", f"by the sizer: {advice.sentence}")
     await fake.advance()
     async with page_over(fake, tmp_path, fleet) as (_, client):
-        both = (await client.get("/decisions")).text
-        rule = (await client.get("/decisions?source=rule")).text
-        people = (await client.get("/decisions?actor=ALI&kind=apply")).text
-        none = (await client.get("/decisions?text=nowhere")).text
+        both = parsed(await client.get("/decisions"))
+        rule = parsed(await client.get("/decisions?source=rule"))
+        people = parsed(await client.get("/decisions?actor=ALI&kind=apply"))
+        none = parsed(await client.get("/decisions?text=nowhere"))
         odd = await client.get("/decisions?before=x&source=moon&pool=%00")
         csv = (await client.get("/decisions.csv?source=rule")).text
         rows = (await client.get("/decisions.json?kind=apply")).json()
-        one = (await client.get("/decisions/rule-10000")).text
+        one = parsed(await client.get("/decisions/rule-10000"))
         missing = await client.get("/decisions/fleet-999")
         nonsense = await client.get("/decisions/word")
         answer = (await client.get("/api/v1/decisions/rule-10000")).json()
-    assert "From 0 to 2 nodes, 2 launched" in both
-    assert "target moved" in both
-    assert "2 launched" not in rule
-    assert "2 launched" in people
-    assert "because capacity" not in people
-    assert "Nothing that matches" in none
+    assert [0, 2, 2] in summaries(both)
+    assert {"applied", "target moved"} <= kinds(both)
+    assert kinds(rule) == {"target moved"}
+    assert kinds(people) == {"applied"}
+    assert (none.has(".empty"), none.has(".decisions-table")) == (True, False)
     assert odd.status_code == 200
     assert csv.splitlines()[1].startswith("rule-10000,")
     assert [row["kind"] for row in rows] == ["apply"]
-    assert "How the rule reckoned" in one
-    assert "The figures of that very tick." in one
+    assert one.has("#calculation")
+    assert one.has(".formulas")
     assert (missing.status_code, nonsense.status_code) == (404, 404)
-    assert answer["advice"]["pool"] == "local"
+    assert answer["recommendation"]["pool"] == "local"
 
 
-async def test_what_held_a_target_back_and_what_the_guard_refused_are_decisions_too(
+async def test_limits_of_a_target_and_refusals_of_the_guard_are_decisions(
     fleet: RunningFleet, fake: FakeControlPlane, tmp_path: Path
 ) -> None:
-    capped = "local: stay at 3 nodes, because capacity is 0.74; held back by the largest number of nodes."
-    fake.world.act(100, "target_capped", "local", f"by the sizer: {capped}")
-    fake.world.act(101, "cap_ended", "local", "by the sizer: local: no more held back by the largest number of nodes.")
+    capped = "Stay at 3 nodes, because capacity is 0.74; held back by the largest number of nodes."
+    fake.synthetic_run.act(100, "target_limited", "local", f"by the sizer: local: {capped}")
+    fake.synthetic_run.act(
+        101, "limit_ended", "local", "by the sizer: local: no more held back by the largest number of nodes."
+    )
     await fake.advance()
     async with page_over(fake, tmp_path, fleet) as (_, client):
         planned = {"target": 40, "reason": "far too many"}
         plan = (await client.post("/api/v1/pools/eu/plans", json=planned, headers={"Idempotency-Key": "p"})).json()
         await client.post(f"/pools/eu/plans/{plan['id']}/apply", data={"key": "k"})
-        rule = (await client.get("/decisions?source=rule")).text
+        rule = parsed(await client.get("/decisions?source=rule"))
         (refused,) = (await client.get("/api/v1/decisions?kind=refuse")).json()["items"]
-        page = (await client.get(f"/decisions/{refused['id']}")).text
+        page = parsed(await client.get(f"/decisions/{refused['id']}"))
         csv = (await client.get("/decisions.csv?kind=refuse")).text
-    assert "held back" in rule
-    assert "<bdi>Stay at 3 nodes</bdi>" in rule
-    assert "<bdi>Capacity is 0.74; held back by the largest number of nodes.</bdi>" in rule
-    assert "free again" in rule
+    decision, cause = split_cause(capped)
+    (row,) = (row for row in rule.rows() if "limited" in row)
+    assert {decision, cause} <= set(row)
+    assert {"limited", "limit lifted"} <= kinds(rule)
     (finding,) = [one for one in refused["findings"] if one["code"] == "max_nodes"]
     assert (finding["verdict"], finding["numbers"]) == ("refused", {"target": 40.0, "limit": 8.0})
-    assert "What the guard said" in page
-    assert "40 nodes are more than the 8 allowed" in page
-    assert "limit 8, target 40" in page
+    assert guard_findings(page)["max_nodes"].one("bdi").numbers == [40, 8]
+    assert guard_findings(page)["max_nodes"].one("small").text == "limit 8, target 40"
     assert "max_nodes" in csv
 
 
-async def test_pages_of_decisions_hold_each_once(fleet: RunningFleet, fake: FakeControlPlane, tmp_path: Path) -> None:
+async def test_each_decision_is_on_one_page(fleet: RunningFleet, fake: FakeControlPlane, tmp_path: Path) -> None:
     async with page_over(fake, tmp_path, fleet) as (_, client):
         for number in range(7):
-            await client.post("/pools/eu/hold", data={"minutes": "1", "reason": f"hold {number}", "key": f"k{number}"})
+            await client.post(
+                "/pools/eu/override", data={"minutes": "1", "reason": f"hold {number}", "key": f"k{number}"}
+            )
         seen, before = [], ""
         while True:
             page = (
@@ -391,11 +430,11 @@ async def test_pages_of_decisions_hold_each_once(fleet: RunningFleet, fake: Fake
 async def test_hostile_strings_stay_text_on_the_pages_of_the_fleet(
     fleet: RunningFleet, fake: FakeControlPlane, tmp_path: Path
 ) -> None:
-    fleet.troubles = (HOSTILE,)
-    fake.world.act(100, "target_moved", "eu", f"by {HOSTILE}: {HOSTILE}")
+    fleet.problems = (HOSTILE,)
+    fake.synthetic_run.act(100, "target_moved", "eu", f"by {HOSTILE}: {HOSTILE}")
     await fake.advance()
     async with page_over(fake, tmp_path, fleet) as (_, client):
-        await client.post("/pools/eu/hold", data={"minutes": "9", "reason": HOSTILE, "key": "h"})
+        await client.post("/pools/eu/override", data={"minutes": "9", "reason": HOSTILE, "key": "h"})
         planned = await client.post("/pools/eu/plans", data={"target": "3", "reason": HOSTILE})
         kill = await client.post("/kill", data={"scope": "agents", "reason": HOSTILE, "key": "k"})
         assert kill.status_code == 303

@@ -1,4 +1,4 @@
-"""Hostile strings, wherever a run or a person can put them, stay text."""
+"""Hostile strings stay text in every place that a run or a user can fill."""
 
 import csv
 import io
@@ -13,12 +13,11 @@ import httpx
 import pytest
 
 from astraflow.contract.ids import Version
-from astraflow.contract.plugins import PlannedPlugins, Seam
+from astraflow.contract.plugins import PlannedPlugins, PluginSlot
 from tests.fakes.control_plane import FakeControlPlane
-from tests.fakes.world import World
-from tests.web.feed.test_live import socket
-from tests.web.feed.test_live import told as heard
-from tests.web.walk import House, house
+from tests.fakes.synthetic_run import SyntheticRun
+from tests.web.all_pages import ServedSite, served_site
+from tests.web.live.test_live import next_message, socket
 
 pytestmark = pytest.mark.anyio
 
@@ -27,21 +26,21 @@ TELLS = "&lt;img src=x onerror=alert(1)&gt;"
 
 
 @pytest.mark.timeout(240)
-async def test_hostile_strings_stay_text_on_every_page_in_every_part_and_file_and_in_the_live_feed(
+async def test_hostile_strings_stay_text_in_pages_parts_files_and_the_live_feed(
     fake: FakeControlPlane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ASTRAFLOW_HOME", str(tmp_path / "home"))
     planned = PlannedPlugins(
-        seam=Seam.FILTERS,
+        slot=PluginSlot.FILTERS,
         specs=({"kind": HOSTILE, "word": HOSTILE},),
         actor=HOSTILE,
         reason=HOSTILE,
         version=Version(5),
     )
-    fake.world = _hostile_world(planned)
-    fake.world.act(150, "node_lost", HOSTILE, HOSTILE)
-    async with house(tmp_path, fake, text=HOSTILE) as walked:
-        walked.fleet.troubles = (HOSTILE,)
+    fake.synthetic_run = _hostile_world(planned)
+    fake.synthetic_run.act(150, "node_lost", HOSTILE, HOSTILE)
+    async with served_site(tmp_path, fake, text=HOSTILE) as walked:
+        walked.fleet.problems = (HOSTILE,)
         walked.admin.headers["user-agent"] = HOSTILE
         answers = await walked.answers()
         for name, path, params in (
@@ -50,45 +49,52 @@ async def test_hostile_strings_stay_text_on_every_page_in_every_part_and_file_an
             ("launch asked", "/runs/new", {"recipe": HOSTILE, "limit_s": HOSTILE}),
         ):
             answers[name] = await walked.admin.get(path, params=params)
-        for path in ("/runs/new/preview", "/runs/new/rehearsal"):
+        for path in ("/runs/new/preview", "/runs/new/preflight"):
             asked = {"recipe": "smoke", "set.stop.steps": HOSTILE, "reason": HOSTILE}
             answers[f"POST {path}"] = await walked.admin.post(path, data=asked)
         frames = await _frames(walked)
-    markup = {address: one.text for address, one in answers.items() if "html" in one.headers.get("content-type", "")}
-    files = {address: one for address, one in answers.items() if address not in markup and one.content}
+    markup = {
+        address: response.text
+        for address, response in answers.items()
+        if "html" in response.headers.get("content-type", "")
+    }
+    files = {address: response for address, response in answers.items() if address not in markup and response.content}
     for frame in frames:
-        markup |= {f"live feed, {name}": html for name, html in frame.get("html", {}).items()}
+        markup |= {f"{FEED}{name}": html for name, html in frame.get("html", {}).items()}
     for address, text in markup.items():
         assert not re.search(r"<img|alert\(2\)</script>", text), address
         assert not re.search(r'(?:href|src|action)="(?!/(?!/)|\?|#|https?://|")', text), f"{address} leads elsewhere"
         assert "49" not in text.partition("onerror")[2][:20], address
-    told = {address for address, text in markup.items() if TELLS in text}
-    assert {"/", "/nodes", "/dataflow", "/weights", "/decisions", "/pools/eu", "/audit", "/settings"} <= told
-    missing = PARTS - told
-    assert not missing, "they were not told it"
-    assert {"live feed, events", "live feed, troubles"} <= told
-    assert any(address.startswith("/pools/eu/plans/") for address in told)
-    assert any(address.startswith("/decisions/") for address in told)
+    escaped_at = {address for address, text in markup.items() if TELLS in text}
+    assert {"/", "/nodes", "/dataflow", "/weights", "/decisions", "/pools/eu", "/audit", "/settings"} <= escaped_at
+    missing = PARTS - escaped_at
+    assert not missing, "these parts do not show the hostile text"
+    assert {f"{FEED}{name}" for name in ("events", "problems")} <= escaped_at
+    assert any(address.startswith("/pools/eu/plans/") for address in escaped_at)
+    assert any(address.startswith("/decisions/") for address in escaped_at)
     _are_text(files)
 
+
+FEED = "live feed, "
+"""Prefix of the name of a region that the live feed sends."""
 
 JSON = ("application/json", "application/problem+json")
 
 PARTS = {"/nodes/rows", "/dataflow/live", "/weights/tables", "/pools/table", "/pools/eu/now"}
-"""Some of what pages take from the server while they are open."""
+"""Some of the page parts that open pages request."""
 
 
-async def _frames(walked: House) -> list[dict[str, Any]]:
-    """Everything, as the live feed says it first, and then the rows of the table of nodes."""
+async def _frames(walked: ServedSite) -> list[dict[str, Any]]:
+    """Returns the first three frames of the live feed, with the snapshot and the rows of the node table."""
     cookie = "; ".join(f"{name}={value}" for name, value in walked.admin.cookies.items())
     async with socket(walked.web, after=0, cookie=cookie, rows="") as feed:
-        frames = [await heard(feed) for _ in range(2)]
+        frames = [await next_message(feed) for _ in range(2)]
         await walked.fake.advance()
-        return [*frames, await heard(feed)]
+        return [*frames, await next_message(feed)]
 
 
 def _are_text(files: Mapping[str, httpx.Response]) -> None:
-    """No browser takes a file for a page, and whoever reads it as what it is gets the very words."""
+    """Asserts that browsers render no file as a page, and that parsed files contain the hostile text unchanged."""
     words: set[str] = set()
     for address, file in files.items():
         kind = file.headers["content-type"].partition(";")[0]
@@ -106,21 +112,21 @@ def _are_text(files: Mapping[str, httpx.Response]) -> None:
 
 
 def _words(value: Any) -> Iterator[str]:
-    """Every text in what JSON can say."""
+    """Yields every string in a JSON value."""
     match value:
         case str():
             yield value
         case list():
-            for one in value:
-                yield from _words(one)
+            for inner_value in value:
+                yield from _words(inner_value)
         case dict():
-            for one in (*value, *value.values()):
-                yield from _words(one)
+            for inner_value in (*value, *value.values()):
+                yield from _words(inner_value)
 
 
-def _hostile_world(planned: PlannedPlugins) -> World:
-    class Hostile(World):
-        def report(self, sequence: int, *, is_history: bool = False):  # type: ignore[no-untyped-def] # as World's
+def _hostile_world(planned: PlannedPlugins) -> SyntheticRun:
+    class Hostile(SyntheticRun):
+        def report(self, sequence: int, *, is_history: bool = False):  # type: ignore[no-untyped-def] # as in SyntheticRun
             found = super().report(sequence, is_history=is_history)
             flow = found.flows[0]
             dropped = {HOSTILE: 7, **flow.dropped}
@@ -131,6 +137,6 @@ def _hostile_world(planned: PlannedPlugins) -> World:
         nodes=(HOSTILE, "b"),
         simulated=(HOSTILE,),
         node_errors={"b": (HOSTILE,)},
-        troubles=(HOSTILE,),
+        problems=(HOSTILE,),
         prompt=HOSTILE,
     )

@@ -1,9 +1,7 @@
-"""What pages say of what was done, how it is taken back, and what it takes to do it."""
+"""Notices after an action, their undo forms, and the role that an action requires."""
 
 import base64
-import html
 import json
-import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -12,6 +10,7 @@ import pytest
 from tests.fakes.control_plane import FakeControlPlane
 from tests.fakes.fleet import RunningFleet, running_fleet
 from tests.maintainer.fleet.parts import POOL
+from tests.web.page_elements import parsed
 from tests.web.pages.test_fleet_pages import follow, page_over
 
 pytestmark = pytest.mark.anyio
@@ -23,16 +22,16 @@ async def fleet(tmp_path: Path) -> AsyncIterator[RunningFleet]:
         yield running
 
 
-async def test_a_hold_and_a_pause_are_taken_back_from_the_page_that_tells_of_them(
+async def test_an_override_and_a_pause_are_undone_from_their_notice(
     fleet: RunningFleet, fake: FakeControlPlane, tmp_path: Path
 ) -> None:
     async with page_over(fake, tmp_path, fleet) as (_, client):
-        held = await client.post("/pools/eu/hold", data={"minutes": "30", "reason": "a visit", "key": "h"})
+        held = await client.post("/pools/eu/override", data={"minutes": "30", "reason": "a visit", "key": "h"})
         address, fields = undo_of(await follow(client, held))
-        assert fleet.parts.ledger.pools[POOL].hold_until is not None
+        assert fleet.parts.ledger.pools[POOL].override_until_at is not None
         released = await client.post(address, data=fields)
-        assert fleet.parts.ledger.pools[POOL].hold_until is None
-        assert "Undo" not in (await follow(client, released)).partition('class="flash"')[2].partition("</div>")[0]
+        assert fleet.parts.ledger.pools[POOL].override_until_at is None
+        assert not parsed(await follow(client, released)).one("#flash").has("form")
 
         paused = await client.post("/flows/train/pause?back=dataflow", data={"reason": "a visit"})
         address, fields = undo_of(await follow(client, paused))
@@ -41,19 +40,27 @@ async def test_a_hold_and_a_pause_are_taken_back_from_the_page_that_tells_of_the
 
 
 def undo_of(page: str) -> tuple[str, dict[str, str]]:
-    """Where the form in the page's notice goes, and what it sends."""
-    notice = page.partition('class="flash"')[2].partition("</form>")[0]
-    address = html.unescape(notice.partition('action="')[2].partition('"')[0])
-    fields = dict(re.findall(r'name="(\w+)" value="([^"]*)"', notice))
-    assert fields["reason"] == "undone on the page"
-    return address, fields
+    """Returns the address and the fields of the undo form in the page's notice."""
+    form = parsed(page).one("#flash").one("form")
+    fields = form.fields()
+    assert fields["reason"]
+    return form["action"], fields
 
 
 @pytest.mark.parametrize(
     "told",
-    [["x", "good", "launch", "eu", "k"], ["x", "good", "resume", 7, "k"], ["x", "good", "resume"], ["x", "odd"], [], 3],
+    [
+        ["x", "good", "", "launch", "eu", "k"],
+        ["x", "good", "", "resume", 7, "k"],
+        ["x", "good", "", "resume"],
+        ["x", "good", 7],
+        ["x", "good"],
+        ["x", "odd", ""],
+        [],
+        3,
+    ],
 )
-async def test_a_notice_that_was_made_up_is_none(
+async def test_an_invalid_notice_cookie_is_ignored(
     fleet: RunningFleet, fake: FakeControlPlane, tmp_path: Path, told: object
 ) -> None:
     async with page_over(fake, tmp_path, fleet) as (_, client):
@@ -61,25 +68,38 @@ async def test_a_notice_that_was_made_up_is_none(
         client.cookies.set("astraflow_flash", made_up, domain="127.0.0.1")
         answer = await client.get("/pools")
     assert answer.status_code == 200
-    assert 'class="flash"' not in answer.text
+    assert not parsed(answer).has("#flash")
 
 
-async def test_who_may_only_look_is_told_what_it_takes(
+async def test_a_failed_action_leaves_its_error_code_in_the_notice(
+    fleet: RunningFleet, fake: FakeControlPlane, tmp_path: Path
+) -> None:
+    async with page_over(fake, tmp_path, fleet) as (_, client):
+        refused = await client.post("/pools/eu/plans", data={"target": "4", "reason": ""})
+        notice = parsed(await follow(client, refused)).one("#flash")
+        shown_once = parsed(await client.get("/pools/eu"))
+    assert (notice.tone, notice["data-code"]) == ("bad", "plan.invalid_reason")
+    assert not shown_once.has("#flash")
+
+
+async def test_a_viewer_sees_the_role_that_each_action_needs(
     fleet: RunningFleet, fake: FakeControlPlane, tmp_path: Path
 ) -> None:
     async with page_over(fake, tmp_path, fleet) as (web, client):
-        await client.post("/pools/eu/hold", data={"minutes": "30", "reason": "a visit", "key": "h"})
+        await client.post("/pools/eu/override", data={"minutes": "30", "reason": "a visit", "key": "h"})
         async with web.in_role(client, "viewer") as viewer:
             for path, what in (
                 ("/runs", "to launch runs"),
                 ("/nodes", "to drain nodes"),
                 ("/nodes/n0", "to drain it"),
-                ("/pools/eu", "to release it"),
-                ("/pools/eu", "to plan sizes and hold pools"),
+                ("/pools/eu", "to end the override"),
+                ("/pools/eu", "to plan sizes and set overrides"),
             ):
-                page = html.unescape((await viewer.get(path)).text)
-                assert f"This needs role operator, {what}; you are viewer." in page, (path, what)
-            assert 'class="kill" href="/kill"' in page
+                page = parsed(await viewer.get(path))
+                lines = page.texts(".needs-role[data-role=operator]")
+                text = f"Role operator is required {what}; your role is viewer. Admins who can grant it: admin."
+                assert text in lines, (path, what)
+            assert page.one("a.kill")["href"] == "/kill"
             asked = await viewer.get("/kill")
     assert asked.status_code == 403
-    assert "Who can grant it" in asked.text
+    assert "admin" in parsed(asked).one("#report").text

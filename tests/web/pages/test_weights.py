@@ -1,4 +1,4 @@
-"""The page of the weights: who lags, what a region waits for, and what can be taken away."""
+"""The weights page: nodes that lag, transfer times of a region, and downloads."""
 
 import csv
 import io
@@ -8,15 +8,15 @@ import pytest
 
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.reports import Report
+from tests.fakes.synthetic_run import SyntheticRun
 from tests.fakes.web import RunningWeb
-from tests.fakes.world import World
-from web.present.weight_page import weight_page
-from web.present.weight_tables import laggards, region_rows
+from web.views.weight_page import weight_page
+from web.views.weight_tables import laggards, region_rows
 
 
 def behind(*lags: int) -> Report:
-    """A report with a node for each of these lags."""
-    report = World(nodes=tuple(f"node-{number}" for number in range(len(lags)))).report(150)
+    """Returns a report with one node per lag. Lags are in versions."""
+    report = SyntheticRun(nodes=tuple(f"node-{number}" for number in range(len(lags)))).report(150)
     newest = report.streams[0].version
     nodes = [
         replace(node, versions={PolicyId("solver"): Version(newest - lag)})
@@ -35,21 +35,21 @@ def behind(*lags: int) -> Report:
         ((), "No node serves a version yet", ""),
     ],
 )
-def test_the_title_says_who_is_beyond_the_bound(lags: tuple[int, ...], finding: str, tone: str) -> None:
+def test_the_finding_names_the_nodes_beyond_the_bound(lags: tuple[int, ...], finding: str, tone: str) -> None:
     page = weight_page(behind(*lags))
     assert (page.finding, page.tone) == (finding, tone)
 
 
-def test_the_one_furthest_beyond_its_bound_comes_first() -> None:
+def test_the_node_furthest_beyond_its_bound_comes_first() -> None:
     late = laggards(behind(1, 4, 0, 3))
-    assert [(one.node, one.behind, one.is_beyond) for one in late] == [
+    assert [(laggard.node, laggard.behind, laggard.is_beyond) for laggard in late] == [
         ("node-1", 4, True),
         ("node-3", 3, True),
         ("node-0", 1, False),
     ]
 
 
-def test_a_region_adds_its_links_up_and_names_the_slowest() -> None:
+def test_a_region_sums_its_links_and_has_the_slowest_fetch() -> None:
     report = behind(0, 0, 0)
     slow = replace(report.nodes[2].links[0], latest_fetch_s=7.5, failures=2)
     nodes = (*report.nodes[:2], replace(report.nodes[2], links=(slow,)))
@@ -61,8 +61,8 @@ def test_a_region_adds_its_links_up_and_names_the_slowest() -> None:
     assert here.bytes_per_s == pytest.approx((link.full_bytes + link.delta_bytes) / link.fetch_s)
 
 
-def test_what_was_sent_stands_against_the_full_size() -> None:
-    rows = weight_page(World().report(150)).policies[0].rows
+def test_sent_bytes_are_a_share_of_the_full_size() -> None:
+    rows = weight_page(SyntheticRun().report(150)).policies[0].rows
     assert rows[0].sent_share == pytest.approx(14 / 430)
     assert rows[0].changed == "1.0\N{NARROW NO-BREAK SPACE}%"
 

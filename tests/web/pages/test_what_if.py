@@ -1,14 +1,14 @@
-"""The chart of what other bounds would have meant."""
+"""The what-if chart: pool targets under other bounds."""
 
-from astraflow.contract.advice import WhatIfAnswer
+from astraflow.contract.recommendations import WhatIfAnswer
 from tests import make
-from web.acts.what_if import Compared
-from web.present.what_if import what_if_view
+from web.commands.what_if import BoundsComparison
+from web.views.what_if import what_if_view
 
 
-def test_a_target_that_never_moved_is_a_line_from_the_start() -> None:
+def test_a_target_that_never_moved_is_drawn_from_the_start() -> None:
     answer = WhatIfAnswer(
-        advice=(make.pool_advice("eu", target=2, at=1600.0),),
+        recommendations=(make.pool_advice("eu", target=2, at=1600.0),),
         reports=10,
         began_at=1000.0,
         ended_at=1600.0,
@@ -20,9 +20,9 @@ def test_a_target_that_never_moved_is_a_line_from_the_start() -> None:
         recorded_wait=0.0,
     )
 
-    view = what_if_view(Compared(pool="eu", now=answer, then=answer), max_nodes=4)
+    view = what_if_view(BoundsComparison(pool="eu", current=answer, changed=answer), max_nodes=4)
 
-    assert view.finding == "These bounds would have changed nothing"
+    assert view.finding == "These bounds would have made no difference"
     for line in view.drawing.lines:
         assert line.path.startswith("M0.0 88.0")
         assert "L1000.0 88.0" in line.path

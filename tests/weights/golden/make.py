@@ -1,8 +1,8 @@
-"""Makes the golden files of the weight format: `python -m tests.weights.golden.make`.
+"""Generates the golden files of the weight format: `python -m tests.weights.golden.make`.
 
-Each case is a base, a target and the delta that leads from one to the other: `NAME.base`, `NAME.target`, `NAME.delta`;
-`cases.json` has the tensors and how the delta was encoded. They change only when the format does: a decoder that
-reads what was written before must still read these.
+Each case is a base, a target and the delta between them: `NAME.base`, `NAME.target`, `NAME.delta`; `cases.json` has
+the tensors and the encoding of the delta. They change only with the format: a decoder that reads earlier files must
+still read these.
 """
 
 import json
@@ -39,7 +39,7 @@ _MIXED: Shapes = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """What a golden delta leads from and to. `change`: how elements move, see `_moved`."""
+    """Base, target and encoding of a golden delta. `change`: how elements move, see `_moved`."""
 
     name: str
     change: str
@@ -62,7 +62,7 @@ CASES = (
 
 
 def versions(case: Case) -> tuple[tuple[Manifest, Buffer], tuple[Manifest, Buffer]]:
-    """Base and target."""
+    """Returns base and target."""
     base, target = {}, {}
     for name, (dtype, shape) in case.shapes.items():
         count = int(np.prod(shape, dtype=np.int64))
@@ -73,13 +73,13 @@ def versions(case: Case) -> tuple[tuple[Manifest, Buffer], tuple[Manifest, Buffe
 
 
 def encode(case: Case, *, kernels: Kernels | None = None) -> bytes:
-    """The delta as this release encodes it."""
+    """Encodes the delta with this release."""
     base, target = versions(case)
     return encode_delta(*base, *target, level=case.level, block_elements=case.block_elements, kernels=kernels).data
 
 
 def main() -> None:
-    """Write all files anew."""
+    """Writes all files anew."""
     for case in CASES:
         base, target = versions(case)
         for kind, data in (("base", base[1].tobytes()), ("target", target[1].tobytes()), ("delta", encode(case))):
@@ -107,7 +107,7 @@ def _layout(tensors: SnapshotTensors, version: int) -> tuple[Manifest, Buffer]:
 
 
 def _weights(name: str, dtype: Dtype, count: int) -> BitArray:
-    """Numbers of all magnitudes, the larger ones more often, with a few special ones."""
+    """Returns numbers of all magnitudes, mostly larger ones, with a few special values."""
     width = dtype.size_bytes
     random = _random(name, count)
     magnitude = (np.maximum(random & 0xFFFF, (random >> 16) & 0xFFFF) * 3 // 8).astype(np.uint64)
@@ -141,7 +141,7 @@ def _moved(change: str, name: str, old: BitArray) -> BitArray:
 
 
 def _random(name: str, count: int) -> npt.NDArray[np.uint64]:
-    """The same numbers for ever, whatever the release of anything."""
+    """Returns the same random numbers in every release of Python and numpy."""
     return np.frombuffer(shake_128(name.encode()).digest(8 * count), dtype="<u8").copy()
 
 

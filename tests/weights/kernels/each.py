@@ -1,4 +1,4 @@
-"""Both ways to code blocks, for tests that any of them must pass."""
+"""Both implementations of the block kernels, for tests that each must pass."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Compiled loops do what numpy's do, call by call."""
+"""Compiled kernels return what the numpy kernels return, call by call."""
 
 from dataclasses import fields, is_dataclass
 
@@ -33,11 +33,13 @@ def assert_same(left: object, right: object) -> None:
 @settings(deadline=None)
 @given(pair=bit_pairs(), first_keys=CUTS)
 def test_both_find_order_and_code_the_same(pair: BitPair, first_keys: list[int]) -> None:
-    changes = REFERENCE.changes(pair.old, pair.new)
+    changes = REFERENCE.find_changes(pair.old, pair.new)
 
-    assert_same(COMPILED.changes(pair.old, pair.new), changes)
+    assert_same(COMPILED.find_changes(pair.old, pair.new), changes)
     assert_same(COMPILED.band_order(pair.old, first_keys), REFERENCE.band_order(pair.old, first_keys))
-    assert_same(COMPILED.coded(pair.old, first_keys, changes), REFERENCE.coded(pair.old, first_keys, changes))
+    assert_same(
+        COMPILED.encode_changes(pair.old, first_keys, changes), REFERENCE.encode_changes(pair.old, first_keys, changes)
+    )
 
 
 @settings(deadline=None)
@@ -63,7 +65,7 @@ def test_both_make_the_same_of_random_bytes(payload: bytes, width: int) -> None:
 
 
 HOSTILE_BYTES = st.sampled_from([b"\0", b"\1", b"\2", b"\3", b"\xff", b"\x80", b"\x80" * 4, b"\x80" * 5])
-"""What short payloads are made of: small numbers, and numbers in more bytes than they need, or without end."""
+"""Pieces of short payloads: small numbers, numbers in more bytes than they need, and numbers without an end."""
 
 
 @settings(deadline=None, max_examples=500)
@@ -81,7 +83,7 @@ def test_both_make_the_same_of_short_hostile_payloads(parts: list[bytes], size: 
 def test_both_refuse_a_step_up_by_half_the_range_which_is_told_as_one_down(width: int) -> None:
     bits = np.zeros(1, dtype=BITS[width])
     half = bits.copy()
-    half[0] = 2 ** (8 * width - 1) + 2 ** (8 * width - 1) - 1  # as far as there is from 0, whichever way
+    half[0] = 2 ** (8 * width - 1) + 2 ** (8 * width - 1) - 1  # the largest distance from 0, in either direction
     payload = bytearray(encode_block(bits, half, bands=1, kernels=REFERENCE)[0])
     assert _applied(payload, bits, COMPILED) == _applied(payload, bits, REFERENCE) == (half.tobytes(), bytes(8))
 
@@ -140,7 +142,7 @@ def test_keys_order_magnitudes_for_every_width() -> None:
 
 
 def _applied(payload: bytes | bytearray, old: BitArray, kernels: Kernels) -> tuple[bytes, bytes] | None:
-    """New bits and positions; None when refused, with the bits as they were."""
+    """Returns new bits and positions; None when the block is refused, which leaves the bits unchanged."""
     bits = old.copy()
     try:
         positions = apply_block(memoryview(payload), bits, kernels=kernels)

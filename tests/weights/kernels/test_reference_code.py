@@ -2,9 +2,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astraflow.weights.kernels.reference_code import decode_rice, groups_of
+from astraflow.weights.kernels.reference_code import decode_rice, encode_rice
 from astraflow.weights.kernels.rice import ESCAPE
-from astraflow.weights.streams import Reader
+from astraflow.weights.payload_codec import PayloadReader
 
 VALUES = st.one_of(st.integers(0, 40), st.integers(0, 2**32 - 1))
 
@@ -14,11 +14,11 @@ def test_groups_of_values_come_back(groups: list[list[int]]) -> None:
     values = np.array([value for group in groups for value in group], dtype=np.uint32)
     counts = np.array([len(group) for group in groups], dtype=np.int64)
 
-    coded = groups_of(values, counts)
+    coded = encode_rice(values, counts)
 
-    reader = Reader(memoryview(coded.sequence))
+    reader = PayloadReader(memoryview(coded.sequence))
     assert decode_rice(reader, coded.counts, coded.low_bits).tolist() == values.tolist()
-    reader.end()
+    reader.check_exhausted()
 
 
 def test_the_chosen_low_bits_are_about_the_best() -> None:
@@ -27,7 +27,7 @@ def test_the_chosen_low_bits_are_about_the_best() -> None:
         values = rng.geometric(1 / (1 + mean), 5000).astype(np.uint32) - np.uint32(1)
         sizes = [_bits(values, low_bits) for low_bits in range(32)]
 
-        coded = groups_of(values, np.array([5000]))
+        coded = encode_rice(values, np.array([5000]))
 
         assert sizes[coded.low_bits[0]] <= 1.01 * min(sizes)
         assert 8 * len(coded.sequence) <= sizes[coded.low_bits[0]] + 64

@@ -1,4 +1,4 @@
-"""Users, sessions, login tokens, run records and their points."""
+"""Adds users, sessions, login tokens, run records and their points."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -10,7 +10,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Make the first tables."""
+    """Creates the tables."""
     op.create_table(
         "users",
         sa.Column("id", sa.Integer, primary_key=True),
@@ -65,6 +65,6 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drop them."""
+    """Drops the tables."""
     for table in ("run_points", "run_records", "sessions", "login_tokens", "users"):
         op.drop_table(table)

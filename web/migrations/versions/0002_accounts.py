@@ -1,4 +1,4 @@
-"""Passwords, provider identities, personal tokens, the audit and preferences."""
+"""Adds passwords, provider identities, API tokens, the audit log and preferences."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -32,7 +32,7 @@ POSTGRESQL = (
 
 
 def upgrade() -> None:
-    """Add to users and sessions, make the new tables."""
+    """Extends users and sessions, creates the new tables."""
     op.add_column("users", sa.Column("password_hash", sa.String))
     op.add_column("users", sa.Column("identity", sa.String))
     op.add_column("users", sa.Column("disabled_at", sa.Float))
@@ -100,7 +100,7 @@ def _make_audit() -> None:
 
 
 def downgrade() -> None:
-    """Take them away again."""
+    """Removes the columns and tables."""
     for table in ("audit_entries", "audit_chain", "preferences", "api_tokens"):
         op.drop_table(table)
     if op.get_bind().dialect.name == "postgresql":

@@ -1,4 +1,4 @@
-"""Numbers of any subject, kept at three levels of detail, in place of one table of points."""
+"""Replaces the table of points by series of any subject at three levels of detail."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -23,7 +23,7 @@ VALUES = (
 
 
 def upgrade() -> None:
-    """Make the tables, move the points over."""
+    """Creates the tables and moves the points."""
     op.create_table(
         "series_names",
         sa.Column("id", sa.Integer, primary_key=True),
@@ -57,7 +57,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Make the table of points again, empty: what was kept at other levels has no place in it."""
+    """Recreates the table of points, empty: it cannot hold the aggregated levels."""
     op.create_table(
         "run_points",
         sa.Column("run_id", sa.Integer, sa.ForeignKey("run_records.id"), primary_key=True),

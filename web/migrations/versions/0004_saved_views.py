@@ -1,4 +1,4 @@
-"""Pages as people set them up, under names of their own."""
+"""Adds saved views of pages."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -10,7 +10,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Make the table."""
+    """Creates the table."""
     op.create_table(
         "saved_views",
         sa.Column("id", sa.Integer, primary_key=True),
@@ -23,5 +23,5 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Take it away again."""
+    """Drops the table."""
     op.drop_table("saved_views")

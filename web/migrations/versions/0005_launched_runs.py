@@ -1,4 +1,4 @@
-"""Runs that were started from the page."""
+"""Adds runs launched from the page."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -10,7 +10,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Make the table."""
+    """Creates the table."""
     op.create_table(
         "launched_runs",
         sa.Column("name", sa.String, primary_key=True),
@@ -23,5 +23,5 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drop it."""
+    """Drops the table."""
     op.drop_table("launched_runs")

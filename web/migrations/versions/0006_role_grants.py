@@ -1,4 +1,4 @@
-"""Roles on one run, or on one pool of it."""
+"""Adds roles on one run or one of its pools."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -10,7 +10,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Make the table."""
+    """Creates the table."""
     op.create_table(
         "role_grants",
         sa.Column("id", sa.Integer, primary_key=True),
@@ -22,5 +22,5 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drop it."""
+    """Drops the table."""
     op.drop_table("role_grants")

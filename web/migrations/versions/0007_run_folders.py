@@ -1,4 +1,4 @@
-"""Where a run keeps what there is to look at, when that is known."""
+"""Adds the directory of a run."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -10,7 +10,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Add the column; runs that were launched from here have said where they are."""
+    """Adds the column; fills it for launched runs."""
     op.add_column("run_records", sa.Column("folder", sa.String, nullable=False, server_default=""))
     op.execute(
         "UPDATE run_records SET folder = COALESCE("
@@ -19,5 +19,5 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Take it away."""
+    """Drops the column."""
     op.drop_column("run_records", "folder")

@@ -1,4 +1,4 @@
-"""Whether a launched run has settings that only an admin may override."""
+"""Adds whether a launched run has settings that only an admin may override."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -10,10 +10,10 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Add the column; of earlier runs it is not known, so only an admin launches another like one of them."""
+    """Adds the column; it is unknown for earlier runs, so only an admin can relaunch them."""
     op.add_column("launched_runs", sa.Column("needs_admin", sa.Boolean, nullable=False, server_default=sa.true()))
 
 
 def downgrade() -> None:
-    """Take it away."""
+    """Drops the column."""
     op.drop_column("launched_runs", "needs_admin")

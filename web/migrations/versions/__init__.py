@@ -1,1 +1,1 @@
-"""One module per step."""
+"""Migrations, one module each."""

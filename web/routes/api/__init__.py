@@ -1,20 +1,20 @@
-"""`/api/v1`: everything the pages show and do, for programs."""
+"""REST API under `/api/v1`: every query and command of the pages, for programs."""
 
 from web.routes.api import (
+    api_docs,
     audit,
-    comparing,
+    credentials,
     decisions,
-    documents,
     flows,
     grants,
     instances,
     launches,
-    logins,
     maintainer,
     nodes,
     pools,
     providers,
     reports,
+    run_comparison,
     runs,
     trajectories,
     users,
@@ -22,7 +22,9 @@ from web.routes.api import (
     weights,
 )
 
-_OF_RUNS = (comparing, runs, trajectories, launches)
-_OF_FLEETS = (pools, providers, instances, nodes, decisions, maintainer)
-_OF_PEOPLE = (grants, users, logins, views, audit)
-ROUTERS = tuple(module.router for module in (*_OF_FLEETS, flows, reports, weights, *_OF_RUNS, *_OF_PEOPLE, documents))
+_RUN_MODULES = (run_comparison, runs, trajectories, launches)
+_FLEET_MODULES = (pools, providers, instances, nodes, decisions, maintainer)
+_ACCOUNT_MODULES = (grants, users, credentials, views, audit)
+ROUTERS = tuple(
+    module.router for module in (*_FLEET_MODULES, flows, reports, weights, *_RUN_MODULES, *_ACCOUNT_MODULES, api_docs)
+)

@@ -1,4 +1,4 @@
-"""`/api/v1/audit`, `/retention`: who did what, whether anybody tampered with it, and how long it is kept."""
+"""`/api/v1/audit`, `/retention`: the audit log, its verification, and its retention."""
 
 import json
 import re
@@ -10,15 +10,26 @@ from fastapi import APIRouter, Depends, Query
 from fastapi.responses import Response
 from pydantic import BeforeValidator, ConfigDict, Field
 
-from web.acts.fleet import answered_once
 from web.audit import queries as audit_queries
 from web.audit.queries import AuditFilter, filter_from
-from web.audit.retention import LONGEST_DAYS, SHORTEST_DAYS
-from web.door.roles import Need, needs
-from web.parts import PartsOf, ViewerOf
-from web.present.audit import as_row
+from web.audit.retention import MAX_DAYS, MIN_DAYS
+from web.commands.fleet import run_once_per_key
+from web.request_context import RequestContextDep, ViewerDep
 from web.routes import audit as page
-from web.routes.api.terms import LARGEST, PREFIX, SENT, Body, Filled, Key, Limit, Reason, Whole, refusals
+from web.routes.api.common import (
+    BODY_ERRORS,
+    MAX_EXACT_INTEGER,
+    PREFIX,
+    Key,
+    Limit,
+    Reason,
+    RequestBody,
+    ResponseModel,
+    WholeNumber,
+    error_responses,
+)
+from web.security.roles import Permission, needs
+from web.views.audit import as_row
 
 router = APIRouter(prefix=PREFIX, tags=["audit"])
 
@@ -28,20 +39,20 @@ Text = Annotated[str, Query(max_length=200, description="Part of target, reason,
 
 
 def _iso(value: object) -> object:
-    """Only days as 2026-11-21: pydantic takes seconds since 1970 for a day as well, which the document does not say."""
+    """Refuses days not written as 2026-11-21; pydantic would also accept Unix seconds, which is undocumented."""
     if isinstance(value, str) and not _DAY.fullmatch(value):
-        raise ValueError("is a day, as in 2026-11-21")
+        raise ValueError("cannot read the day: not in the form YYYY-MM-DD; write it as 2026-11-21")
     return value
 
 
 _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
-Day = Annotated[date | None, BeforeValidator(_iso), Query(description="A day in UTC, included.")]
+Day = Annotated[date | None, BeforeValidator(_iso), Query(description="Day in UTC, inclusive.")]
 
 
 async def filter_of(
     actor: Word = "", action: Word = "", result: Result = "", text: Text = "", since: Day = None, until: Day = None
 ) -> AuditFilter:
-    """What an address asks for, as the page reads it."""
+    """Returns the filter from the query, parsed as by the audit page."""
     days = {"since": since.isoformat() if since else "", "until": until.isoformat() if until else ""}
     return filter_from({"actor": actor, "action": action, "result": result, "text": text, **days})
 
@@ -49,8 +60,8 @@ async def filter_of(
 FilterOf = Annotated[AuditFilter, Depends(filter_of)]
 
 
-class EntryAnswer(Filled):
-    """One thing that somebody did, or was refused."""
+class AuditEntryResponse(ResponseModel):
+    """Entry of the audit log: an action that was done, refused or failed."""
 
     sequence: int
     at: float = Field(description="Unix seconds.")
@@ -68,61 +79,63 @@ class EntryAnswer(Filled):
     entry_hash: str
 
 
-class EntryList(Filled):
-    """A page, newest first."""
+class AuditEntryList(ResponseModel):
+    """Page of entries, newest first."""
 
-    items: list[EntryAnswer]
+    items: list[AuditEntryResponse]
     older: int | None = Field(description="`before` of the next page; null on the last.")
 
 
-class VerdictAnswer(Filled):
-    """What checking the whole chain found."""
+class AuditVerificationResponse(ResponseModel):
+    """Result of verifying the whole hash chain."""
 
-    checked: int = Field(description="Entries.")
+    checked: int = Field(description="Number of checked entries.")
     first_sequence: int
     last_sequence: int
     last_hash: str
     is_whole: bool
-    problem: str = Field(description="The first thing that does not hold; empty when everything does.")
+    problem: str = Field(description="First error; empty if the chain is intact.")
 
 
-class RetentionAsked(Body):
-    """How long the audit is to be kept."""
+class RetentionRequest(RequestBody):
+    """New retention of the audit log."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"days": 365, "reason": "as the company asks for"}]})
+    model_config = ConfigDict(json_schema_extra={"examples": [{"days": 365, "reason": "company policy"}]})
 
-    days: Annotated[int, Field(ge=SHORTEST_DAYS, le=LONGEST_DAYS), Whole]
+    days: Annotated[int, Field(ge=MIN_DAYS, le=MAX_DAYS), WholeNumber]
     reason: Reason
 
 
-class RetentionAnswer(Filled):
-    """How long the audit is kept."""
+class RetentionResponse(ResponseModel):
+    """Retention of the audit log."""
 
     days: int
 
 
-@router.get("/audit", response_model=EntryList, responses=refusals())
-@needs(Need.AUDIT)
+@router.get("/audit", response_model=AuditEntryList, responses=error_responses())
+@needs(Permission.AUDIT)
 async def entries(
-    parts: PartsOf,
-    asked: FilterOf,
-    before: Annotated[int | None, Query(ge=0, le=LARGEST, description="`older` of the page before.")] = None,
+    context: RequestContextDep,
+    filters: FilterOf,
+    before: Annotated[
+        int | None, Query(ge=0, le=MAX_EXACT_INTEGER, description="`older` of the previous page.")
+    ] = None,
     limit: Limit = 100,
 ) -> dict[str, Any]:
-    """Entries, newest first."""
-    found = await parts.database.look(
-        lambda session: audit_queries.page(session, asked, before=before, limit=limit + 1)
+    """Lists entries, newest first."""
+    page_entries = await context.database.read(
+        lambda session: audit_queries.page(session, filters, before=before, limit=limit + 1)
     )
-    shown = found[:limit]
-    older = shown[-1].sequence if len(found) > limit else None
+    shown = page_entries[:limit]
+    older = shown[-1].sequence if len(page_entries) > limit else None
     return {"items": [as_row(entry) for entry in shown], "older": older}
 
 
-@router.get("/audit/verify", response_model=VerdictAnswer, responses=refusals())
-@needs(Need.AUDIT)
-async def verify(parts: PartsOf) -> dict[str, Any]:
-    """Check the chain of entries from end to end. Nothing is changed by it."""
-    verdict = await parts.trail.verify()
+@router.get("/audit/verify", response_model=AuditVerificationResponse, responses=error_responses())
+@needs(Permission.AUDIT)
+async def verify(context: RequestContextDep) -> dict[str, Any]:
+    """Verifies the hash chain of all entries. Read only."""
+    verdict = await context.audit_log.verify()
     return asdict(verdict) | {"is_whole": not verdict.problem}
 
 
@@ -130,31 +143,33 @@ async def verify(parts: PartsOf) -> dict[str, Any]:
     "/audit.{ending}",
     response_class=Response,
     responses={
-        **refusals(),
+        **error_responses(),
         200: {"content": {kind: {"schema": {"type": "string"}} for kind in ("text/csv", "application/x-ndjson")}},
     },
 )
-@needs(Need.AUDIT)
-async def export(parts: PartsOf, asked: FilterOf, ending: Literal["csv", "ndjson"]) -> Response:
-    """All entries that are asked for, as a file: CSV, or one JSON object a line."""
-    return page.file_answer(parts, asked, ending)
+@needs(Permission.AUDIT)
+async def export(context: RequestContextDep, filters: FilterOf, ending: Literal["csv", "ndjson"]) -> Response:
+    """Exports the entries that match the filter as CSV, or as one JSON object per line."""
+    return page.file_response(context, filters, ending)
 
 
-@router.get("/retention", response_model=RetentionAnswer, responses=refusals())
-@needs(Need.AUDIT)
-async def retention(parts: PartsOf) -> dict[str, Any]:
-    """How long the audit is kept."""
-    return {"days": await parts.retention.days()}
+@router.get("/retention", response_model=RetentionResponse, responses=error_responses())
+@needs(Permission.AUDIT)
+async def retention(context: RequestContextDep) -> dict[str, Any]:
+    """Returns the retention of the audit log."""
+    return {"days": await context.retention.days()}
 
 
-@router.put("/retention", response_model=RetentionAnswer, responses=refusals(*SENT))
-@needs(Need.ADMINISTER)
-async def set_retention(parts: PartsOf, viewer: ViewerOf, body: RetentionAsked, key: Key) -> dict[str, Any]:
-    """Keep the audit for so many days. What is older goes within a day, and an entry says so."""
+@router.put("/retention", response_model=RetentionResponse, responses=error_responses(*BODY_ERRORS))
+@needs(Permission.ADMINISTER)
+async def set_retention(
+    context: RequestContextDep, viewer: ViewerDep, body: RetentionRequest, key: Key
+) -> dict[str, Any]:
+    """Sets the retention. Older entries are deleted within a day, which is itself recorded in the log."""
 
-    async def asked() -> str:
-        await parts.retention.choose(body.days, by=viewer, reason=body.reason)
+    async def command() -> str:
+        await context.retention.set_days(body.days, by=viewer, reason=body.reason)
         return str(body.days)
 
     asked_for = json.dumps(["retention", body.model_dump()])
-    return {"days": int(await answered_once(parts, viewer, asked, key=key, asked_for=asked_for))}
+    return {"days": int(await run_once_per_key(context, viewer, command, key=key, request_text=asked_for))}

@@ -1,48 +1,62 @@
-"""`/api/v1/decisions`: who changed what, why, and from which figures."""
+"""`/api/v1/decisions`: the journal of decisions with reasons and input figures."""
 
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query
 from starlette.exceptions import HTTPException
 
-from web.door.roles import Need, needs
-from web.parts import PartsOf
-from web.reading.decisions import CURSOR, ID, Asked, advice_at, decision, decision_page
-from web.routes.api.decision_terms import DecisionDetail, DecisionList, advice_answer, decision_answer
-from web.routes.api.terms import PREFIX, refusals
+from web.page_queries.decisions import (
+    CURSOR_PATTERN,
+    ENTRY_ID_PATTERN,
+    DecisionFilter,
+    decision,
+    decision_page,
+    recommendation_at,
+)
+from web.request_context import RequestContextDep
+from web.routes.api.common import PREFIX, error_responses
+from web.routes.api.decision_schemas import DecisionDetail, DecisionList, decision_response, recommendation_response
+from web.security.roles import Permission, needs
 
 router = APIRouter(prefix=PREFIX, tags=["decisions"])
 
 Word = Annotated[str, Query(max_length=128)]
 
 
-@router.get("/decisions", response_model=DecisionList, responses=refusals())
-@needs(Need.READ)
+@router.get("/decisions", response_model=DecisionList, responses=error_responses())
+@needs(Permission.READ)
 async def decisions(
-    parts: PartsOf,
+    context: RequestContextDep,
     pool: Word = "",
     kind: Word = "",
     actor: Word = "",
-    text: Annotated[str, Query(max_length=200, description="Part of what was decided or why.")] = "",
-    source: Annotated[Literal["", "fleet", "rule"], Query(description="One of the two journals.")] = "",
-    before: Annotated[str | None, Query(pattern=CURSOR, description="`older` of the page before.")] = None,
+    text: Annotated[str, Query(max_length=200, description="Part of the decision or its reason.")] = "",
+    source: Annotated[Literal["", "fleet", "rule"], Query(description="Only this journal; empty for both.")] = "",
+    before: Annotated[str | None, Query(pattern=CURSOR_PATTERN, description="`older` of the previous page.")] = None,
     limit: Annotated[int, Query(ge=1, le=500)] = 50,
 ) -> dict[str, Any]:
-    """Decisions, newest first: changes of pools, holds, refusals, failed launches, and targets that the rule moved."""
-    asked = Asked(pool=pool, kind=kind, actor=actor, source=source, text=text)
-    page = await decision_page(parts, asked, before=before or "", limit=limit)
+    """Lists decisions, newest first: pool changes, overrides, refusals, failed launches, and target changes."""
+    filters = DecisionFilter(pool=pool, kind=kind, actor=actor, source=source, text=text)
+    page = await decision_page(context, filters, before=before or "", limit=limit)
     return {
-        "items": [decision_answer(entry) for entry in page.entries],
+        "items": [decision_response(entry) for entry in page.entries],
         "older": page.older or None,
         "problems": list(page.problems),
     }
 
 
-@router.get("/decisions/{decision_id}", response_model=DecisionDetail, responses=refusals(404))
-@needs(Need.READ)
-async def one(parts: PartsOf, decision_id: Annotated[str, Path(pattern=ID, examples=["fleet-12"])]) -> dict[str, Any]:
-    """One decision, with the rule's figures at that moment."""
-    entry = await decision(parts, decision_id)
+@router.get("/decisions/{decision_id}", response_model=DecisionDetail, responses=error_responses(404))
+@needs(Permission.READ)
+async def get_decision(
+    context: RequestContextDep, decision_id: Annotated[str, Path(pattern=ENTRY_ID_PATTERN, examples=["fleet-12"])]
+) -> dict[str, Any]:
+    """Returns a decision with the sizing rule's recommendation at that time."""
+    entry = await decision(context, decision_id)
     if entry is None:
-        raise HTTPException(404, f"no decision {decision_id} is in its journal")
-    return decision_answer(entry) | {"advice": advice_answer(await advice_at(parts, entry))}
+        raise HTTPException(
+            404,
+            f"cannot find decision {decision_id!r}: it is not in its journal; list them with GET {PREFIX}/decisions",
+        )
+    return decision_response(entry) | {
+        "recommendation": recommendation_response(await recommendation_at(context, entry))
+    }

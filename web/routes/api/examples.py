@@ -1,7 +1,7 @@
-"""Examples of what the API takes in its addresses and answers: made from the schemas, with values for names of fields.
+"""Examples for the API's parameters and responses, generated from the schemas with values by field name.
 
-A field that is new needs a value here only when its type and the ending of its name (`_at`, `_s`, `_bytes`) say too
-little; `tests/web/api/test_api_examples.py` says when an example does not fit its schema.
+A new field needs a value here only if its type and the suffix of its name (`_at`, `_s`, `_bytes`) are not enough;
+`tests/web/api/test_api_examples.py` fails when an example does not match its schema.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from typing import Any
 Schema = Mapping[str, Any]
 
 AT = 1763892000.0
-"""Unix seconds of every example."""
+"""Time in all examples. Unix seconds."""
 
 _HASH = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
 
@@ -22,7 +22,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "at": (AT,),
     "attempt": (1,),
     "author": ("model",),
-    "back_pressure": ("nothing: the gate lets groups out",),
+    "back_pressure": ("none: groups are issued",),
     "before": ("01KAN8Q0000000000000000000", 120, '{"nodes": 4}'),
     "begin": (0.0,),
     "boundary": ("engine",),
@@ -57,7 +57,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
         },
     ),
     "failure": (None,),
-    "fate": ("trained",),
+    "outcome": ("trained",),
     "filters": ([{"kind": "informative"}],),
     "finding": ("Every node serves the newest version",),
     "flow": ("train",),
@@ -76,7 +76,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "last_hash": (_HASH,),
     "login_link": ("http://127.0.0.1:8080/login?token=...",),
     "logs": (["launch", "dataflow"],),
-    "message": ("node n0 finishes what it has, then leaves",),
+    "message": ("node n0 is draining",),
     "metrics": ({"turns": 2.0},),
     "mode_by": ("ada",),
     "model": ("claude",),
@@ -103,10 +103,11 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "prompt_text": ("What is six times seven?",),
     "proposed_by": ("maintainer",),
     "provider": ("here",),
-    "reason": ("the trainer waits since the demand doubled",),
+    "reason": ("the trainer waits since demand doubled",),
     "recipe": ("smoke",),
     "reference_text": ("42",),
     "region": ("eu-west-1",),
+    "requested_by": ("ada",),
     "report": ({"sequence": 120, "run": "reverse-0001"},),
     "result": ("done",),
     "role": ("operator",),
@@ -115,7 +116,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "run": ("reverse-0001", [1, 2]),
     "sampler": ({"kind": "replay", "ratio": 0.3},),
     "scope": ("operator",),
-    "seam": ("filters",),
+    "slot": ("filters",),
     "secret": ("astraflow_pat_...",),
     "selector": ({"kind": "uniform"},),
     "sentence": ("eu: 4 to 6 nodes",),
@@ -131,7 +132,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "text": ("lost",),
     "text_ends": ([24, 41],),
     "to": ("1763892000",),
-    "to_do": ("",),
+    "remedy": ("",),
     "token": ("nightly",),
     "type": ("g5.xlarge",),
     "until": ("2026-11-22",),
@@ -142,12 +143,12 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "versions": (12, {"solver": 12}),
     "via": ("session",),
     "wake": ("01KAN8Q0000000000000000002",),
-    "why": ("a batch has it",),
+    "why": ("in a batch",),
 }
-"""By the name of a field or of a part of an address; of several, the first whose type fits."""
+"""Example values by field or parameter name; the first value whose type matches is used."""
 
 PATTERNED = {r"^f[0-9]{1,18}r[0-9]{1,18}$": "f12r3"}
-"""Texts of a shape of their own."""
+"""Example strings by regular expression."""
 
 _TYPES: dict[str, tuple[type, ...]] = {
     "string": (str,),
@@ -160,15 +161,15 @@ _TYPES: dict[str, tuple[type, ...]] = {
 }
 
 
-def give_examples(document: dict[str, Any]) -> None:
-    """Put an example beside every answer of success and every part of an address that has none."""
+def add_examples(document: dict[str, Any]) -> None:
+    """Adds an example to every successful response and every parameter that has none."""
     schemas = document["components"]["schemas"]
     for operation in (operation for methods in document["paths"].values() for operation in methods.values()):
-        for one in operation.get("parameters", []):
-            if not {"example", "examples"} & {*one, *one["schema"]}:
-                one["example"] = example_of(one["schema"], schemas, one["name"])
-        for status, answer in operation["responses"].items():
-            for media_type, content in answer.get("content", {}).items() if status.startswith("2") else ():
+        for parameter in operation.get("parameters", []):
+            if not {"example", "examples"} & {*parameter, *parameter["schema"]}:
+                parameter["example"] = example_of(parameter["schema"], schemas, parameter["name"])
+        for status, response in operation["responses"].items():
+            for media_type, content in response.get("content", {}).items() if status.startswith("2") else ():
                 if not {"example", "examples"} & {*content}:
                     content["example"] = _FILES.get(media_type) or example_of(content["schema"], schemas, "")
 
@@ -180,7 +181,7 @@ _FILES = {
 
 
 def example_of(schema: Schema, schemas: Schema, name: str) -> Any:
-    """A value that fits a schema, as a field of that name would have it. schemas: those that it refers to."""
+    """Returns a value that matches the schema, for a field of this name. schemas: definitions for `$ref`."""
     if "$ref" in schema:
         return example_of(schemas[schema["$ref"].rpartition("/")[2]], schemas, name)
     if schema.get("examples"):
@@ -194,11 +195,11 @@ def example_of(schema: Schema, schemas: Schema, name: str) -> Any:
             return None
         return example_of(schema["anyOf"][0], schemas, name)
     if schema.get("properties"):
-        return {field: example_of(one, schemas, field) for field, one in schema["properties"].items()}
+        return {field: example_of(subschema, schemas, field) for field, subschema in schema["properties"].items()}
     if schema.get("pattern") in PATTERNED:
         return PATTERNED[schema["pattern"]]
     kind = schema.get("type", "object")
-    known = next((value for value in VALUES.get(name, ()) if _is_of(value, kind)), None)
+    known = next((value for value in VALUES.get(name, ()) if _matches_type(value, kind)), None)
     if known is not None:
         return known
     if kind == "array":
@@ -209,17 +210,17 @@ def example_of(schema: Schema, schemas: Schema, name: str) -> Any:
 
 
 def _chosen(values: list[Any], name: str) -> Any:
-    """The one that the table has, else the first that says something."""
+    """Returns the enum value that `VALUES` has for the name, else the first that is not empty."""
     fitting = [value for value in VALUES.get(name, ()) if value in values]
     return next(iter([*fitting, *(value for value in values if value != "")]))
 
 
-def _is_of(value: Any, kind: str) -> bool:
+def _matches_type(value: Any, kind: str) -> bool:
     return isinstance(value, _TYPES[kind]) and isinstance(value, bool) == (kind == "boolean")
 
 
 def _plain(kind: str, name: str, schema: Schema) -> Any:
-    """By the type, and what the ending of the name says of the unit."""
+    """Returns a value by type and by the unit in the suffix of the name."""
     if kind in ("integer", "number"):
         number: float = schema.get("default") or next(
             (value for ending, value in _ENDINGS.items() if name.endswith(ending)), 3

@@ -1,4 +1,4 @@
-"""`/api/v1/flows`, `/policies`: the path of groups, pausing flows, and changing plug-ins."""
+"""`/api/v1/flows`, `/policies`: flow and stream state, pausing flows, and changing plugins."""
 
 from typing import Annotated, Any
 
@@ -11,15 +11,15 @@ from astraflow.contract.ids import FlowId, PolicyId
 from astraflow.contract.plugins import PluginChange, PluginSpec
 from astraflow.contract.reports import FlowReport, Report, StreamReport
 from web.accounts.viewer import Viewer
-from web.acts import flows as flow_acts
-from web.door.roles import Need, On, needs
-from web.feed.arrows import graph_of
-from web.feed.report_json import plain
-from web.parts import Parts, PartsOf, ViewerOf
-from web.present.dataflow import finding
-from web.present.stream_cards import pressure
-from web.routes.api.fleet_bodies import ReasonOnly
-from web.routes.api.terms import NAME, PREFIX, SENT, Body, Filled, Key, Reason, refusals
+from web.commands import flows as flow_commands
+from web.live.dataflow_graph import build_graph
+from web.live.report_json import json_value
+from web.request_context import RequestContext, RequestContextDep, ViewerDep
+from web.routes.api.common import BODY_ERRORS, NAME, PREFIX, Key, Reason, RequestBody, ResponseModel, error_responses
+from web.routes.api.fleet_requests import ReasonRequest
+from web.security.roles import Permission, ResourceKind, needs
+from web.views.dataflow import finding
+from web.views.stream_cards import pressure
 
 router = APIRouter(prefix=PREFIX, tags=["flows"])
 
@@ -27,8 +27,8 @@ FlowName = Annotated[str, Path(pattern=NAME, description="Name of the flow.", ex
 PolicyName = Annotated[str, Path(pattern=NAME, description="Name of the policy.", examples=["solver"])]
 
 
-class PluginAsked(BaseModel):
-    """A plug-in: its `kind`, and that kind's options beside it."""
+class PluginRequest(BaseModel):
+    """Plugin: its `kind` and the options of that kind."""
 
     model_config = ConfigDict(extra="allow", json_schema_extra={"examples": [{"kind": "replay", "ratio": 0.3}]})
 
@@ -37,38 +37,38 @@ class PluginAsked(BaseModel):
 
     @property
     def spec(self) -> PluginSpec:
-        """As a recipe has it."""
+        """Plugin table as in a recipe."""
         return self.model_dump()
 
 
-class PlannedAnswer(Filled):
-    """Plug-ins of one seam that take over with the next version."""
+class PlannedPluginsResponse(ResponseModel):
+    """Plugins of one slot that become active with the next version."""
 
-    seam: str
+    slot: str
     specs: list[dict[str, Any]]
     actor: str
     reason: str
-    version: int = Field(description="At which they were asked for.")
+    version: int = Field(description="Version at the time of the request.")
 
 
-class FlowAnswer(Filled):
-    """One flow. Counts are since the run began."""
+class FlowResponse(ResponseModel):
+    """Flow. Counts are since the run began."""
 
     id: str
     is_paused: bool
     issued: int
-    open: int = Field(description="Issued, not all members back yet.")
+    open: int = Field(description="Groups that are issued and incomplete.")
     admitted: int
-    dropped: dict[str, int] = Field(description="By reason: a filter's kind, or `failed`.")
+    dropped: dict[str, int] = Field(description="Groups by reason: a filter's kind, or `failed`.")
     tasks_queued: int
     tasks_leased: int
-    selector: dict[str, Any] = Field(description="In force; empty when dataflow does not tell.")
-    filters: list[dict[str, Any]] = Field(description="In force, in order.")
-    planned: list[PlannedAnswer]
+    selector: dict[str, Any] = Field(description="Active selector; empty if dataflow does not report it.")
+    filters: list[dict[str, Any]] = Field(description="Active filters, in order.")
+    planned: list[PlannedPluginsResponse]
 
 
-class StreamAnswer(Filled):
-    """What one policy's trainer consumes."""
+class StreamResponse(ResponseModel):
+    """Stream: the groups that one policy's trainer consumes."""
 
     policy: str
     version: int
@@ -76,162 +76,186 @@ class StreamAnswer(Filled):
     in_batch: int
     trained: int
     dropped: dict[str, int]
-    issue_room: int = Field(description="Groups that the staleness gate lets out now.")
+    issue_headroom: int = Field(description="Groups that may be issued now within the staleness bound.")
     produced_per_s: float
     consumed_per_s: float
-    staleness: dict[str, int] = Field(description="Rows of the last ten batches, by versions.")
-    back_pressure: str = Field(description="What holds new groups back, in words.")
+    staleness: dict[str, int] = Field(description="Rows of the last ten batches by staleness in versions.")
+    back_pressure: str = Field(description="Current limit on issuing groups, in one sentence.")
     sampler: dict[str, Any]
-    planned: list[PlannedAnswer]
+    planned: list[PlannedPluginsResponse]
 
 
-class ArrowAnswer(Filled):
-    """Groups that went from one stage to the next."""
+class ArrowResponse(ResponseModel):
+    """Edge of the dataflow graph: groups passed from one stage to the next."""
 
     source: str
     target: str
     groups: int
-    per_s: float | None = Field(description="Over the last minute; null while there is one report only.")
+    per_s: float | None = Field(description="Groups per second over the last minute; null until the second report.")
 
 
-class DataflowAnswer(Filled):
-    """The path of groups."""
+class DataflowResponse(ResponseModel):
+    """Dataflow graph, flows and streams."""
 
     finding: str
-    flows: list[FlowAnswer]
-    streams: list[StreamAnswer]
-    arrows: list[ArrowAnswer]
+    flows: list[FlowResponse]
+    streams: list[StreamResponse]
+    arrows: list[ArrowResponse]
     age_s: float | None = Field(description="Seconds since the report arrived.")
 
 
-class FlowPluginsAsked(Body):
-    """Other plug-ins of a flow; what is left out stays."""
+class FlowPluginsRequest(RequestBody):
+    """New plugins of a flow; omitted slots are unchanged."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"filters": [{"kind": "informative"}], "reason": "most groups are solved"}]}
     )
 
-    selector: PluginAsked | None = None
-    filters: Annotated[list[PluginAsked], Field(max_length=16, description="All of them, in order.")] | None = None
+    selector: PluginRequest | None = None
+    filters: Annotated[list[PluginRequest], Field(max_length=16, description="Complete list, in order.")] | None = None
     reason: Reason
 
 
-class SamplerAsked(Body):
-    """Another sampler for a policy's stream."""
+class SamplerRequest(RequestBody):
+    """New sampler of a policy's stream."""
 
     model_config = ConfigDict(
-        json_schema_extra={"examples": [{"sampler": {"kind": "replay", "ratio": 0.3}, "reason": "rollouts are dear"}]}
+        json_schema_extra={
+            "examples": [{"sampler": {"kind": "replay", "ratio": 0.3}, "reason": "rollouts are expensive"}]
+        }
     )
 
-    sampler: PluginAsked
+    sampler: PluginRequest
     reason: Reason
 
 
-class FlowSaid(Filled):
-    """What came of it."""
+class FlowChangeResponse(ResponseModel):
+    """Result of a change."""
 
     message: str
 
 
-@router.get("/flows", response_model=DataflowAnswer, responses=refusals())
-@needs(Need.READ)
-async def flows(parts: PartsOf) -> dict[str, Any]:
-    """Where every group is: flows, streams, and each arrow between stages with its count and rate."""
-    report = _report(parts)
-    graph = graph_of(report.flows, report.streams, parts.state.recent.earliest, report.at)
+@router.get("/flows", response_model=DataflowResponse, responses=error_responses())
+@needs(Permission.READ)
+async def flows(context: RequestContextDep) -> dict[str, Any]:
+    """Returns flows, streams, and the graph's edges with counts and rates."""
+    report = _report(context)
+    graph = build_graph(report.flows, report.streams, context.state.recent_counts.earliest, report.at)
     return {
         "finding": finding(graph, "run"),
-        "flows": [_named(FlowAnswer, flow) for flow in report.flows],
+        "flows": [_to_response(FlowResponse, flow) for flow in report.flows],
         "streams": [
-            _named(StreamAnswer, stream) | {"back_pressure": pressure(report, stream)[0]} for stream in report.streams
+            _to_response(StreamResponse, stream) | {"back_pressure": pressure(report, stream)[0]}
+            for stream in report.streams
         ],
-        "arrows": [_named(ArrowAnswer, arrow) for arrow in graph.arrows],
-        "age_s": parts.state.age_s,
+        "arrows": [_to_response(ArrowResponse, arrow) for arrow in graph.edges],
+        "age_s": context.state.age_s,
     }
 
 
-@router.post("/flows/{flow:path}/pause", response_model=FlowSaid, responses=refusals(404, *SENT))
-@needs(Need.OPERATE, on=On.RUN)
-async def pause(parts: PartsOf, viewer: ViewerOf, flow: FlowName, body: ReasonOnly, key: Key) -> dict[str, Any]:
-    """Issue no new group of a flow. What is leased is finished and kept."""
-    return await _set(parts, viewer, flow, is_paused=True, key=key, reason=body.reason)
-
-
-@router.post("/flows/{flow:path}/resume", response_model=FlowSaid, responses=refusals(404, *SENT))
-@needs(Need.OPERATE, on=On.RUN)
-async def resume(parts: PartsOf, viewer: ViewerOf, flow: FlowName, body: ReasonOnly, key: Key) -> dict[str, Any]:
-    """Go on issuing."""
-    return await _set(parts, viewer, flow, is_paused=False, key=key, reason=body.reason)
-
-
-@router.post("/flows/{flow:path}/plugins", response_model=FlowSaid, responses=refusals(404, *SENT))
-@needs(Need.OPERATE, on=On.RUN)
-async def flow_plugins(
-    parts: PartsOf, viewer: ViewerOf, flow: FlowName, body: FlowPluginsAsked, key: Key
+@router.post(
+    "/flows/{flow:path}/pause", response_model=FlowChangeResponse, responses=error_responses(404, *BODY_ERRORS)
+)
+@needs(Permission.OPERATE, on=ResourceKind.RUN)
+async def pause(
+    context: RequestContextDep, viewer: ViewerDep, flow: FlowName, body: ReasonRequest, key: Key
 ) -> dict[str, Any]:
-    """Have another selector or other filters decide, from the next version on.
+    """Pauses a flow: no new group is issued; leased tasks finish and their results are kept."""
+    return await _set(context, viewer, flow, is_paused=True, key=key, reason=body.reason)
 
-    Asking for what is in force takes back what is planned. 409 for a kind or option that is not known, and when
-    nothing is asked for.
+
+@router.post(
+    "/flows/{flow:path}/resume", response_model=FlowChangeResponse, responses=error_responses(404, *BODY_ERRORS)
+)
+@needs(Permission.OPERATE, on=ResourceKind.RUN)
+async def resume(
+    context: RequestContextDep, viewer: ViewerDep, flow: FlowName, body: ReasonRequest, key: Key
+) -> dict[str, Any]:
+    """Resumes a paused flow."""
+    return await _set(context, viewer, flow, is_paused=False, key=key, reason=body.reason)
+
+
+@router.post(
+    "/flows/{flow:path}/plugins", response_model=FlowChangeResponse, responses=error_responses(404, *BODY_ERRORS)
+)
+@needs(Permission.OPERATE, on=ResourceKind.RUN)
+async def flow_plugins(
+    context: RequestContextDep, viewer: ViewerDep, flow: FlowName, body: FlowPluginsRequest, key: Key
+) -> dict[str, Any]:
+    """Replaces a flow's selector or filters from the next version on.
+
+    Requesting the active plugins cancels a planned change. Returns 409 for an unknown kind or option, and for an
+    empty change.
     """
     change = PluginChange(
-        flow=_flow(_report(parts), flow).id,
+        flow=_flow(_report(context), flow).id,
         selector=None if body.selector is None else body.selector.spec,
-        filters=None if body.filters is None else tuple(one.spec for one in body.filters),
+        filters=None if body.filters is None else tuple(filter_.spec for filter_ in body.filters),
         actor=viewer.name,
         reason=body.reason,
     )
-    return await _change(parts, viewer, change, key)
+    return await _change(context, viewer, change, key)
 
 
-@router.post("/policies/{policy:path}/sampler", response_model=FlowSaid, responses=refusals(404, *SENT))
-@needs(Need.OPERATE, on=On.RUN)
-async def sampler(parts: PartsOf, viewer: ViewerOf, policy: PolicyName, body: SamplerAsked, key: Key) -> dict[str, Any]:
-    """Have another sampler make the batches of a policy, from the next version on. 409 as for a flow's."""
-    found = _stream(_report(parts), policy).policy
-    change = PluginChange(policy=found, sampler=body.sampler.spec, actor=viewer.name, reason=body.reason)
-    return await _change(parts, viewer, change, key)
+@router.post(
+    "/policies/{policy:path}/sampler", response_model=FlowChangeResponse, responses=error_responses(404, *BODY_ERRORS)
+)
+@needs(Permission.OPERATE, on=ResourceKind.RUN)
+async def sampler(
+    context: RequestContextDep, viewer: ViewerDep, policy: PolicyName, body: SamplerRequest, key: Key
+) -> dict[str, Any]:
+    """Replaces a policy's sampler from the next version on. Returns 409 as for a flow's plugins."""
+    policy_id = _stream(_report(context), policy).policy
+    change = PluginChange(policy=policy_id, sampler=body.sampler.spec, actor=viewer.name, reason=body.reason)
+    return await _change(context, viewer, change, key)
 
 
-async def _set(parts: Parts, viewer: Viewer, name: str, *, is_paused: bool, key: str, reason: str) -> dict[str, Any]:
-    flow = _flow(_report(parts), name).id
-    said = await flow_acts.pause_flow(parts, viewer, FlowId(flow), is_paused=is_paused, key=key, reason=reason)
-    return {"message": said}
+async def _set(
+    context: RequestContext, viewer: Viewer, name: str, *, is_paused: bool, key: str, reason: str
+) -> dict[str, Any]:
+    flow = _flow(_report(context), name).id
+    message = await flow_commands.pause_flow(context, viewer, FlowId(flow), is_paused=is_paused, key=key, reason=reason)
+    return {"message": message}
 
 
-async def _change(parts: Parts, viewer: Viewer, change: PluginChange, key: str) -> dict[str, Any]:
-    if not change.wanted():
-        raise HTTPException(409, "nothing is to change: name a selector or filters")
+async def _change(context: RequestContext, viewer: Viewer, change: PluginChange, key: str) -> dict[str, Any]:
+    if not change.specs_by_slot():
+        raise HTTPException(409, "cannot change plugins: the request names none; send a selector or filters")
     try:
-        return {"message": await flow_acts.change_plugins(parts, viewer, change, key=key)}
+        return {"message": await flow_commands.change_plugins(context, viewer, change, key=key)}
     except InvalidInput as problem:
         raise HTTPException(409, str(problem)) from problem
 
 
-def _report(parts: Parts) -> Report:
-    if parts.state.report is None:
-        raise Unavailable("no report has arrived from dataflow yet")
-    return parts.state.report
+def _report(context: RequestContext) -> Report:
+    if context.state.report is None:
+        raise Unavailable(
+            "cannot show the run: dataflow has not reported yet; try again in a few seconds", code="report.none_yet"
+        )
+    return context.state.report
 
 
 def _flow(report: Report, name: str) -> FlowReport:
-    found = next((flow for flow in report.flows if flow.id == name), None)
-    if found is None:
-        raise HTTPException(404, f"no flow is called {name}; known: {', '.join(flow.id for flow in report.flows)}")
-    return found
+    flow_report = next((flow for flow in report.flows if flow.id == name), None)
+    if flow_report is None:
+        raise HTTPException(
+            404,
+            f"cannot find flow {name!r}: it does not exist; use one of {', '.join(flow.id for flow in report.flows)}",
+        )
+    return flow_report
 
 
 def _stream(report: Report, name: str) -> StreamReport:
-    found = next((stream for stream in report.streams if stream.policy == PolicyId.known(name)), None)
-    if found is None:
+    stream_report = next((stream for stream in report.streams if stream.policy == PolicyId.unchecked(name)), None)
+    if stream_report is None:
         known = ", ".join(stream.policy for stream in report.streams)
-        raise HTTPException(404, f"no policy is called {name}; known: {known}")
-    return found
+        raise HTTPException(404, f"cannot find policy {name!r}: it does not exist; use one of {known}")
+    return stream_report
 
 
-def _named(kind: type[Filled], value: Any) -> dict[str, Any]:
-    """Of a report's table, the fields that the answer has."""
-    found = {name: getattr(value, name) for name in kind.model_fields if hasattr(value, name)}
-    if "planned" in found:
-        found["planned"] = [_named(PlannedAnswer, one) for one in found["planned"]]
-    return dict(plain({name: dict(item) if hasattr(item, "keys") else item for name, item in found.items()}))
+def _to_response(kind: type[ResponseModel], value: Any) -> dict[str, Any]:
+    """Converts a row of a report to the response schema `kind`."""
+    values = {name: getattr(value, name) for name in kind.model_fields if hasattr(value, name)}
+    if "planned" in values:
+        values["planned"] = [_to_response(PlannedPluginsResponse, plugin) for plugin in values["planned"]]
+    return dict(json_value({name: dict(item) if hasattr(item, "keys") else item for name, item in values.items()}))

@@ -1,4 +1,4 @@
-"""`/api/v1/maintainer`: how the maintainer is, what it proposes, what it wrote down; and deciding about it."""
+"""`/api/v1/maintainer`: status, proposals and transcript of the maintainer, and decisions about them."""
 
 from typing import Annotated, Any
 
@@ -7,26 +7,26 @@ from starlette.exceptions import HTTPException
 
 from astraflow.contract.errors import InvalidInput, Unavailable
 from astraflow.contract.fleet import PlanId
-from astraflow.contract.maintenance import MaintainerMode
-from web.acts import fleet as fleet_acts
-from web.acts import maintainer as maintainer_acts
-from web.door.roles import Need, On, needs
-from web.feed.maintainer_watch import MaintainerLook
-from web.parts import Parts, PartsOf, ViewerOf
-from web.routes.api.decision_terms import DecisionAnswer, fleet_decision_answer
-from web.routes.api.fleet_bodies import ReasonOnly
-from web.routes.api.fleet_terms import AppliedAnswer, applied_answer
-from web.routes.api.maintainer_terms import (
-    MaintainerAnswer,
-    ModeAsked,
-    ProposalAnswer,
+from astraflow.contract.maintainer import MaintainerMode
+from web.commands import fleet as fleet_commands
+from web.commands import maintainer as maintainer_commands
+from web.live.maintainer_cache import MaintainerSnapshot
+from web.request_context import RequestContext, RequestContextDep, ViewerDep
+from web.routes.api.common import BODY_ERRORS, MAX_EXACT_INTEGER, NAME, PREFIX, Key, error_responses
+from web.routes.api.decision_schemas import DecisionResponse, fleet_decision_response
+from web.routes.api.fleet_requests import ReasonRequest
+from web.routes.api.fleet_schemas import AppliedPlanResponse, applied_plan_response
+from web.routes.api.maintainer_schemas import (
+    MaintainerModeRequest,
+    MaintainerResponse,
     ProposalList,
-    TranscriptAnswer,
-    maintainer_answer,
-    proposal_answer,
-    transcript_answer,
+    ProposalResponse,
+    TranscriptResponse,
+    maintainer_response,
+    proposal_response,
+    transcript_response,
 )
-from web.routes.api.terms import LARGEST, NAME, PREFIX, SENT, Key, refusals
+from web.security.roles import Permission, ResourceKind, needs
 
 router = APIRouter(prefix=f"{PREFIX}/maintainer", tags=["maintainer"])
 
@@ -35,83 +35,102 @@ PlanName = Annotated[
 ]
 
 
-@router.get("", response_model=MaintainerAnswer, responses=refusals())
-@needs(Need.READ)
-async def maintainer(parts: PartsOf) -> dict[str, Any]:
-    """Its mode, as people set it; and how it says it is: model, state, budgets, counters, troubles."""
-    look = await _look(parts)
-    assert look.maintainer is not None  # noqa: S101 (a look without one raises)
-    return maintainer_answer(look.maintainer)
+@router.get("", response_model=MaintainerResponse, responses=error_responses())
+@needs(Permission.READ)
+async def maintainer(context: RequestContextDep) -> dict[str, Any]:
+    """Returns the mode that people set, and the reported status: model, state, budgets, counters, problems."""
+    snapshot = await _snapshot(context)
+    assert snapshot.maintainer is not None  # noqa: S101 (`_snapshot` raises without one)
+    return maintainer_response(snapshot.maintainer)
 
 
-@router.put("/mode", response_model=DecisionAnswer, responses=refusals(*SENT))
-@needs(Need.APPROVE, on=On.RUN)
-async def set_mode(parts: PartsOf, viewer: ViewerOf, body: ModeAsked, key: Key) -> dict[str, Any]:
-    """Say how far it may go. It hears of it within a second; a wake that is under way ends when the mode is `off`."""
+@router.put("/mode", response_model=DecisionResponse, responses=error_responses(*BODY_ERRORS))
+@needs(Permission.APPROVE, on=ResourceKind.RUN)
+async def set_mode(
+    context: RequestContextDep, viewer: ViewerDep, body: MaintainerModeRequest, key: Key
+) -> dict[str, Any]:
+    """Sets the maintainer's mode, which it applies within a second; `off` also ends a running wake."""
     mode = MaintainerMode(body.mode)
-    return fleet_decision_answer(await maintainer_acts.set_mode(parts, viewer, mode, key=key, reason=body.reason))
+    return fleet_decision_response(
+        await maintainer_commands.set_mode(context, viewer, mode, key=key, reason=body.reason)
+    )
 
 
-@router.get("/proposals", response_model=ProposalList, responses=refusals())
-@needs(Need.READ)
-async def proposals(parts: PartsOf) -> dict[str, Any]:
-    """Plans that wait for a person, then the latest that were decided; twenty of each at most."""
-    return {"items": [proposal_answer(one) for one in (await _look(parts)).proposals]}
+@router.get("/proposals", response_model=ProposalList, responses=error_responses())
+@needs(Permission.READ)
+async def proposals(context: RequestContextDep) -> dict[str, Any]:
+    """Lists waiting proposals, then the latest decided ones; at most twenty of each."""
+    return {"items": [proposal_response(item) for item in (await _snapshot(context)).proposals]}
 
 
-@router.get("/proposals/{plan}", response_model=ProposalAnswer, responses=refusals(404))
-@needs(Need.READ)
-async def proposal(parts: PartsOf, plan: PlanName) -> dict[str, Any]:
-    """One of them, with what it would do."""
-    found = (await _look(parts)).proposal(PlanId.known(plan))
-    if found is None:
-        raise HTTPException(404, f"no proposal {plan} is among the latest")
-    return proposal_answer(found)
+@router.get("/proposals/{plan}", response_model=ProposalResponse, responses=error_responses(404))
+@needs(Permission.READ)
+async def proposal(context: RequestContextDep, plan: PlanName) -> dict[str, Any]:
+    """Returns a proposal with its plan."""
+    item = (await _snapshot(context)).proposal(PlanId.unchecked(plan))
+    if item is None:
+        raise HTTPException(
+            404,
+            f"cannot find proposal {plan!r}: only the latest are stored; see GET {PREFIX}/maintainer/proposals",
+        )
+    return proposal_response(item)
 
 
-@router.post("/proposals/{plan}/approve", response_model=AppliedAnswer, responses=refusals(*SENT))
-@needs(Need.APPROVE, on=On.PLAN)
-async def approve(parts: PartsOf, viewer: ViewerOf, plan: PlanName, body: ReasonOnly, key: Key) -> dict[str, Any]:
-    """Have it done. Machines start and end after the answer.
+@router.post("/proposals/{plan}/approve", response_model=AppliedPlanResponse, responses=error_responses(*BODY_ERRORS))
+@needs(Permission.APPROVE, on=ResourceKind.PLAN)
+async def approve(
+    context: RequestContextDep, viewer: ViewerDep, plan: PlanName, body: ReasonRequest, key: Key
+) -> dict[str, Any]:
+    """Approves a proposal and applies its plan. Instances start and end after the response.
 
-    409 when it does not wait (any more), or the pool has changed since.
+    Returns 409 if the proposal is not waiting, or the pool has changed since.
     """
-    await _look(parts)
-    return applied_answer(await maintainer_acts.approve(parts, viewer, PlanId(plan), key=key, reason=body.reason))
+    await _snapshot(context)
+    return applied_plan_response(
+        await maintainer_commands.approve(context, viewer, PlanId(plan), key=key, reason=body.reason)
+    )
 
 
-@router.post("/proposals/{plan}/reject", response_model=DecisionAnswer, responses=refusals(*SENT))
-@needs(Need.APPROVE, on=On.PLAN)
-async def reject(parts: PartsOf, viewer: ViewerOf, plan: PlanName, body: ReasonOnly, key: Key) -> dict[str, Any]:
-    """Say no: it can be applied no more. 409 when it does not wait (any more)."""
-    await _look(parts)
+@router.post("/proposals/{plan}/reject", response_model=DecisionResponse, responses=error_responses(*BODY_ERRORS))
+@needs(Permission.APPROVE, on=ResourceKind.PLAN)
+async def reject(
+    context: RequestContextDep, viewer: ViewerDep, plan: PlanName, body: ReasonRequest, key: Key
+) -> dict[str, Any]:
+    """Rejects a proposal, which can then not be applied. Returns 409 if it is not waiting."""
+    await _snapshot(context)
     try:
-        done = await maintainer_acts.reject(parts, viewer, PlanId(plan), key=key, reason=body.reason)
+        done = await maintainer_commands.reject(context, viewer, PlanId(plan), key=key, reason=body.reason)
     except InvalidInput as problem:
         raise HTTPException(409, str(problem)) from problem
-    return fleet_decision_answer(done)
+    return fleet_decision_response(done)
 
 
-@router.get("/transcript", response_model=TranscriptAnswer, responses=refusals())
-@needs(Need.READ)
+@router.get("/transcript", response_model=TranscriptResponse, responses=error_responses())
+@needs(Permission.READ)
 async def transcript(
-    parts: PartsOf,
+    context: RequestContextDep,
     chain: Annotated[
-        str, Query(pattern=r"^[0-9a-f]{0,64}$", description="Which transcript; the latest if empty.")
+        str,
+        Query(pattern=r"^[0-9a-f]{0,64}$", description="Hash that identifies the transcript; empty for the latest."),
     ] = "",
     wake: Annotated[str, Query(max_length=128, description="Only this wake.")] = "",
-    before: Annotated[int | None, Query(ge=0, le=LARGEST, description="`older` of the page before.")] = None,
+    before: Annotated[
+        int | None, Query(ge=0, le=MAX_EXACT_INTEGER, description="`older` of the previous page.")
+    ] = None,
     limit: Annotated[int, Query(ge=1, le=500)] = 100,
 ) -> dict[str, Any]:
-    """What it saw, was told, asked and did, newest first; each entry with the hash of the one before."""
-    page = await fleet_acts.fleet_of(parts).transcript(chain=chain, wake=wake, before=before, limit=limit)
-    return transcript_answer(page, wake=wake)
+    """Lists transcript entries (input, instructions, tool calls, results), newest first, linked by hashes."""
+    page = await fleet_commands.fleet_of(context).transcript(chain=chain, wake=wake, before=before, limit=limit)
+    return transcript_response(page, wake=wake)
 
 
-async def _look(parts: Parts) -> MaintainerLook:
-    """The newest one. Raises: Unavailable without any."""
-    fleet_acts.fleet_of(parts)
-    look = await parts.maintainer.look()
-    if look.maintainer is None:
-        raise Unavailable(look.problem or "the fleet service has not answered yet")
-    return look
+async def _snapshot(context: RequestContext) -> MaintainerSnapshot:
+    """Returns the newest snapshot. Raises: Unavailable without one."""
+    fleet_commands.fleet_of(context)
+    snapshot = await context.maintainer.snapshot()
+    if snapshot.maintainer is None:
+        raise Unavailable(
+            snapshot.problem or "cannot show the maintainer: the fleet service has not answered yet; try again",
+            code="maintainer.no_status",
+        )
+    return snapshot

@@ -1,4 +1,4 @@
-"""`/api/v1/fleet`, `/pools`, `/plans`, `/kill-switch`: how large pools are, and changing that."""
+"""`/api/v1/fleet`, `/pools`, `/plans`, `/kill-switch`: status and size of pools, and changes."""
 
 from typing import Annotated, Any
 
@@ -8,49 +8,49 @@ from starlette.exceptions import HTTPException
 from astraflow.contract.errors import InvalidInput, Unavailable
 from astraflow.contract.fleet import FleetStatus, KillScope, LaunchId, PlanId, PlanRequest, Pool
 from astraflow.contract.ids import PoolId
-from web.acts import fleet as fleet_acts
-from web.acts.what_if import Compared, compared, figures
-from web.door.roles import Need, On, needs
-from web.feed.report_json import plain
-from web.parts import Parts, PartsOf, ViewerOf
-from web.routes.api.decision_terms import DecisionAnswer, LossAnswer, fleet_decision_answer
-from web.routes.api.fleet_bodies import (
-    HoldAsked,
-    KillAsked,
-    LoseAsked,
+from web.commands import fleet as fleet_commands
+from web.commands.what_if import BoundsComparison, compare_bounds, figures
+from web.live.report_json import json_value
+from web.request_context import RequestContext, RequestContextDep, ViewerDep
+from web.routes.api.common import BODY_ERRORS, NAME, PREFIX, Key, PoolName, error_responses
+from web.routes.api.decision_schemas import DecisionResponse, FaultInjectionResponse, fleet_decision_response
+from web.routes.api.fleet_requests import (
+    FaultInjectionRequest,
+    KillSwitchRequest,
+    OverrideRequest,
     PoolChange,
-    ReasonOnly,
-    RetireAsked,
-    SizeAsked,
-    WhatIfAsked,
+    ReasonRequest,
+    ResizeRequest,
+    RetireRequest,
+    WhatIfBoundsRequest,
 )
-from web.routes.api.fleet_terms import (
-    AppliedAnswer,
-    FleetAnswer,
-    PlanAnswer,
-    PoolAnswer,
+from web.routes.api.fleet_schemas import (
+    AppliedPlanResponse,
+    FleetResponse,
+    PlanResponse,
     PoolList,
-    WhatIfAnswered,
-    applied_answer,
-    plan_answer,
-    pool_answer,
+    PoolResponse,
+    WhatIfComparison,
+    applied_plan_response,
+    plan_response,
+    pool_response,
 )
-from web.routes.api.terms import NAME, PREFIX, SENT, Key, PoolName, refusals
+from web.security.roles import Permission, ResourceKind, needs
 
 router = APIRouter(prefix=PREFIX, tags=["fleet"])
 
 PlanName = Annotated[str, Path(pattern=NAME, description="Id of the plan.", examples=["01KAN8Q0000000000000000000"])]
 
 
-@router.get("/fleet", response_model=FleetAnswer, responses=refusals())
-@needs(Need.READ)
-async def fleet(parts: PartsOf) -> dict[str, Any]:
-    """The fleet service: what everything costs, the kill switch, and what somebody has to look after."""
-    status = _status(parts)
+@router.get("/fleet", response_model=FleetResponse, responses=error_responses())
+@needs(Permission.READ)
+async def fleet(context: RequestContextDep) -> dict[str, Any]:
+    """Returns the fleet service's status: cost, kill switch, and problems that need attention."""
+    status = _status(context)
     return {
         "cluster": status.cluster,
         "at": status.at,
-        "age_s": parts.fleet_state.age_s,
+        "age_s": context.fleet_state.age_s,
         "kill": status.kill.value,
         "kill_reason": status.kill_reason,
         "usd_per_hour": status.usd_per_hour,
@@ -58,149 +58,182 @@ async def fleet(parts: PartsOf) -> dict[str, Any]:
         "last_sweep_at": status.last_sweep_at,
         "orphans": status.orphans,
         "waiting": status.waiting,
-        "troubles": list(status.troubles),
+        "problems": list(status.problems),
         "pools": len(status.pools),
     }
 
 
-@router.get("/pools", response_model=PoolList, responses=refusals())
-@needs(Need.READ)
-async def pools(parts: PartsOf) -> dict[str, Any]:
-    """Every pool: its spec, size, cost, and what the rule advises."""
-    return {"items": [pool_answer(pool) for pool in _status(parts).pools], "age_s": parts.fleet_state.age_s}
+@router.get("/pools", response_model=PoolList, responses=error_responses())
+@needs(Permission.READ)
+async def pools(context: RequestContextDep) -> dict[str, Any]:
+    """Lists pools with spec, size, cost and recommendation."""
+    return {"items": [pool_response(pool) for pool in _status(context).pools], "age_s": context.fleet_state.age_s}
 
 
-@router.post("/pools/{pool:path}/plans", status_code=201, response_model=PlanAnswer, responses=refusals(404, *SENT))
-@needs(Need.OPERATE, on=On.POOL)
-async def plan(parts: PartsOf, viewer: ViewerOf, pool: PoolName, body: SizeAsked | RetireAsked) -> dict[str, Any]:
-    """What a change would do: launches, victims, time, dollars, and what the guard finds. Nothing happens.
+@router.post(
+    "/pools/{pool:path}/plans",
+    status_code=201,
+    response_model=PlanResponse,
+    responses=error_responses(404, *BODY_ERRORS),
+)
+@needs(Permission.OPERATE, on=ResourceKind.POOL)
+async def plan(
+    context: RequestContextDep, viewer: ViewerDep, pool: PoolName, body: ResizeRequest | RetireRequest
+) -> dict[str, Any]:
+    """Plans a change without applying it: launches, removed instances, duration, cost, and the guard's findings.
 
-    Good for five minutes. State a `target`, or which machines to `retire`. 409 for what cannot be planned: a machine
-    that is not the pool's, or a spec that its provider does not take.
+    A plan is valid for five minutes. Send a `target`, or the instances to `retire`. Returns 409 if the change cannot be
+    planned: an instance of another pool, or a spec that the provider refuses.
     """
-    known = _pool(parts, pool).spec.id
+    known = _pool(context, pool).spec.id
     request = PlanRequest(
         pool=known,
-        actor=fleet_acts.actor_of(parts, viewer, pool=known),
+        actor=fleet_commands.actor_of(context, viewer, pool=known),
         reason=body.reason,
-        target=body.target if isinstance(body, SizeAsked) else None,
-        retire=tuple(LaunchId(launch) for launch in body.retire) if isinstance(body, RetireAsked) else (),
+        target=body.target if isinstance(body, ResizeRequest) else None,
+        retire=tuple(LaunchId(launch) for launch in body.retire) if isinstance(body, RetireRequest) else (),
         is_kill=body.is_kill,
     )
     try:
-        return plan_answer(await fleet_acts.plan_change(parts, request))
+        return plan_response(await fleet_commands.plan_change(context, request))
     except InvalidInput as problem:
         raise HTTPException(409, str(problem)) from problem
 
 
-@router.post("/pools/{pool:path}/hold", response_model=DecisionAnswer, responses=refusals(404, *SENT))
-@needs(Need.OPERATE, on=On.POOL)
-async def hold(parts: PartsOf, viewer: ViewerOf, pool: PoolName, body: HoldAsked, key: Key) -> dict[str, Any]:
-    """Take no node of the pool away for so many minutes; 0 ends it."""
-    held = _pool(parts, pool).spec.id
-    done = await fleet_acts.hold_pool(parts, viewer, held, minutes=body.minutes, key=key, reason=body.reason)
-    return fleet_decision_answer(done)
+@router.post(
+    "/pools/{pool:path}/override", response_model=DecisionResponse, responses=error_responses(404, *BODY_ERRORS)
+)
+@needs(Permission.OPERATE, on=ResourceKind.POOL)
+async def set_override(
+    context: RequestContextDep, viewer: ViewerDep, pool: PoolName, body: OverrideRequest, key: Key
+) -> dict[str, Any]:
+    """Sets a manual override, during which no node of the pool is removed; 0 minutes ends it."""
+    pool_id = _pool(context, pool).spec.id
+    done = await fleet_commands.set_pool_override(
+        context, viewer, pool_id, minutes=body.minutes, key=key, reason=body.reason
+    )
+    return fleet_decision_response(done)
 
 
-@router.post("/pools/{pool:path}/lose", response_model=LossAnswer, responses=refusals(404, *SENT))
-@needs(Need.ADMINISTER, on=On.POOL)
-async def lose(parts: PartsOf, viewer: ViewerOf, pool: PoolName, body: LoseAsked, key: Key) -> dict[str, Any]:
-    """Simulate a fault: a share of the pool's nodes ends at once, without notice, as if their machines had failed.
+@router.post(
+    "/pools/{pool:path}/inject-fault",
+    response_model=FaultInjectionResponse,
+    responses=error_responses(404, *BODY_ERRORS),
+)
+@needs(Permission.ADMINISTER, on=ResourceKind.POOL)
+async def inject_fault(
+    context: RequestContextDep, viewer: ViewerDep, pool: PoolName, body: FaultInjectionRequest, key: Key
+) -> dict[str, Any]:
+    """Injects a fault: terminates a share of the pool's nodes at once, as if their instances had failed.
 
-    409 where that cannot be done: the machines are somebody's, or no node works.
+    Returns 409 if the provider does not support fault injection, or no node is ready.
     """
-    known = _pool(parts, pool).spec.id
+    known = _pool(context, pool).spec.id
     try:
-        done = await fleet_acts.lose_nodes(parts, viewer, known, share=body.share, key=key, reason=body.reason)
+        done = await fleet_commands.inject_fault(context, viewer, known, share=body.share, key=key, reason=body.reason)
     except InvalidInput as problem:
         raise HTTPException(409, str(problem)) from problem
-    return {"lost": list(done.lost), "decision": fleet_decision_answer(done.decision)}
+    return {"lost": list(done.lost), "decision": fleet_decision_response(done.decision)}
 
 
-@router.post("/pools/{pool:path}/what-if", response_model=WhatIfAnswered, responses=refusals(404, *SENT))
-@needs(Need.READ)
-async def what_if(parts: PartsOf, pool: PoolName, body: WhatIfAsked) -> dict[str, Any]:
-    """What the rule would have advised over the record, under other bounds. Nothing happens.
+@router.post(
+    "/pools/{pool:path}/what-if", response_model=WhatIfComparison, responses=error_responses(404, *BODY_ERRORS)
+)
+@needs(Permission.READ)
+async def what_if(context: RequestContextDep, pool: PoolName, body: WhatIfBoundsRequest) -> dict[str, Any]:
+    """Replays the recorded reports under other bounds and returns the recommendations. Changes nothing.
 
-    409 while nothing is recorded to go by, and for bounds that are not in order.
+    Returns 409 without recorded reports, and if the minimum exceeds the maximum.
     """
-    known = _pool(parts, pool)
+    known = _pool(context, pool)
     given = body.model_dump(exclude={"hours", "headroom"}, exclude_none=True)
     bounds = {"min_nodes": known.spec.min_nodes, "max_nodes": known.spec.max_nodes} | given
     if bounds["min_nodes"] > bounds["max_nodes"]:
-        raise HTTPException(409, f"min_nodes {bounds['min_nodes']} would be above max_nodes {bounds['max_nodes']}")
+        raise HTTPException(
+            409, f"cannot replay: min_nodes {bounds['min_nodes']} exceeds max_nodes {bounds['max_nodes']}; change one"
+        )
     options = {} if body.headroom is None else {"headroom": body.headroom}
     try:
-        return _what_if(await compared(parts, known.spec.id, bounds, options=options, hours=body.hours))
+        return _what_if(await compare_bounds(context, known.spec.id, bounds, options=options, hours=body.hours))
     except InvalidInput as problem:
         raise HTTPException(409, str(problem)) from problem
 
 
-@router.get("/pools/{pool:resource}", response_model=PoolAnswer, responses=refusals(404))
-@needs(Need.READ)
-async def pool(parts: PartsOf, pool: PoolName) -> dict[str, Any]:
-    """One pool."""
-    return pool_answer(_pool(parts, pool))
+@router.get("/pools/{pool:resource}", response_model=PoolResponse, responses=error_responses(404))
+@needs(Permission.READ)
+async def pool(context: RequestContextDep, pool: PoolName) -> dict[str, Any]:
+    """Returns a pool."""
+    return pool_response(_pool(context, pool))
 
 
-@router.put("/pools/{pool:resource}", response_model=PoolAnswer, responses=refusals(*SENT))
-@needs(Need.ADMINISTER, on=On.POOL)
-async def put_pool(parts: PartsOf, viewer: ViewerOf, pool: PoolName, body: PoolChange, key: Key) -> dict[str, Any]:
-    """Make a pool, or change its bounds, mode or spec. 409 when it has another version than you observed."""
-    done = await fleet_acts.put_pool(
-        parts, viewer, body.spec(pool), observed_version=body.observed_version, key=key, reason=body.reason
+@router.put("/pools/{pool:resource}", response_model=PoolResponse, responses=error_responses(*BODY_ERRORS))
+@needs(Permission.ADMINISTER, on=ResourceKind.POOL)
+async def put_pool(
+    context: RequestContextDep, viewer: ViewerDep, pool: PoolName, body: PoolChange, key: Key
+) -> dict[str, Any]:
+    """Creates a pool or changes its bounds, mode or spec. Returns 409 if `observed_version` is outdated."""
+    done = await fleet_commands.put_pool(
+        context, viewer, body.spec(pool), observed_version=body.observed_version, key=key, reason=body.reason
     )
-    return pool_answer(done)
+    return pool_response(done)
 
 
-@router.post("/plans/{plan}/apply", response_model=AppliedAnswer, responses=refusals(*SENT))
-@needs(Need.OPERATE, on=On.PLAN)
-async def apply(parts: PartsOf, viewer: ViewerOf, plan: PlanName, body: ReasonOnly, key: Key) -> dict[str, Any]:
-    """Do what was planned. Machines start and end after the answer; `/api/v1/instances` shows them.
+@router.post("/plans/{plan}/apply", response_model=AppliedPlanResponse, responses=error_responses(*BODY_ERRORS))
+@needs(Permission.OPERATE, on=ResourceKind.PLAN)
+async def apply(
+    context: RequestContextDep, viewer: ViewerDep, plan: PlanName, body: ReasonRequest, key: Key
+) -> dict[str, Any]:
+    """Applies a plan. Instances start and end after the response; `/api/v1/instances` lists them.
 
-    409 when the pool has changed since, or the plan is not known (any more): plan again.
+    Returns 409 if the pool has changed since, or the plan is unknown or expired: plan again.
     """
-    done = await fleet_acts.apply_plan(parts, viewer, PlanId(plan), key=key, reason=body.reason)
-    return applied_answer(done)
+    done = await fleet_commands.apply_plan(context, viewer, PlanId(plan), key=key, reason=body.reason)
+    return applied_plan_response(done)
 
 
-@router.put("/kill-switch", response_model=DecisionAnswer, responses=refusals(*SENT))
-@needs(Need.OPERATE, on=On.RUN)
-async def kill_switch(parts: PartsOf, viewer: ViewerOf, body: KillAsked, key: Key) -> dict[str, Any]:
-    """Stop agents, or everybody, from changing pools. Only an admin lets more happen again."""
-    done = await fleet_acts.set_kill(parts, viewer, KillScope(body.scope), key=key, reason=body.reason)
-    return fleet_decision_answer(done)
+@router.put("/kill-switch", response_model=DecisionResponse, responses=error_responses(*BODY_ERRORS))
+@needs(Permission.OPERATE, on=ResourceKind.RUN)
+async def kill_switch(
+    context: RequestContextDep, viewer: ViewerDep, body: KillSwitchRequest, key: Key
+) -> dict[str, Any]:
+    """Sets the kill switch, which blocks changes of pools by agents or all actors. Only admins may relax it."""
+    done = await fleet_commands.set_kill_switch(context, viewer, KillScope(body.scope), key=key, reason=body.reason)
+    return fleet_decision_response(done)
 
 
-def _status(parts: Parts) -> FleetStatus:
-    """The newest one. Raises: Unavailable without any."""
-    if parts.fleet_state.status is None:
-        fleet_acts.fleet_of(parts)
-        raise Unavailable(parts.fleet_state.problem or "the fleet service has not answered yet")
-    return parts.fleet_state.status
+def _status(context: RequestContext) -> FleetStatus:
+    """Returns the newest status. Raises: Unavailable without one."""
+    if context.fleet_state.status is None:
+        fleet_commands.fleet_of(context)
+        raise Unavailable(
+            context.fleet_state.problem or "cannot show the fleet: the fleet service has not answered yet; try again",
+            code="fleet.no_status",
+        )
+    return context.fleet_state.status
 
 
-def _pool(parts: Parts, name: str) -> Pool:
-    status = _status(parts)
-    found = parts.fleet_state.pool(PoolId(name))
-    if found is None:
+def _pool(context: RequestContext, name: str) -> Pool:
+    status = _status(context)
+    found_pool = context.fleet_state.pool(PoolId(name))
+    if found_pool is None:
         known = ", ".join(pool.spec.id for pool in status.pools) or "none yet"
-        raise HTTPException(404, f"no pool is called {name}; known: {known}")
-    return found
+        raise HTTPException(404, f"cannot find pool {name!r}: it does not exist; use one of {known}")
+    return found_pool
 
 
-def _what_if(answers: Compared) -> dict[str, Any]:
-    found: dict[str, Any] = {
+def _what_if(answers: BoundsComparison) -> dict[str, Any]:
+    response: dict[str, Any] = {
         "pool": answers.pool,
-        "reports": answers.then.reports,
-        "began_at": answers.then.began_at,
-        "ended_at": answers.then.ended_at,
+        "reports": answers.changed.reports,
+        "began_at": answers.changed.began_at,
+        "ended_at": answers.changed.ended_at,
     }
-    for name, answer in (("now", answers.now), ("then", answers.then)):
-        found[name] = [
-            {"at": size.at, "target": size.target, "sentence": size.sentence} for size in answers.sizes(answer)
+    for name, answer in (("now", answers.current), ("then", answers.changed)):
+        response[name] = [
+            {"at": size.at, "target": size.target, "sentence": size.sentence}
+            for size in answers.recommendations(answer)
         ]
     for name in ("node_hours", "usd", "wait"):
         then, now, recorded = figures(answers, name)
-        found |= {name: then, f"{name}_now": now, f"{name}_recorded": recorded}
-    return dict(plain(found))
+        response |= {name: then, f"{name}_now": now, f"{name}_recorded": recorded}
+    return dict(json_value(response))

@@ -1,4 +1,4 @@
-"""`/api/v1/providers`: where machines come from, and whether each would give one."""
+"""`/api/v1/providers`: configured providers, and their preflight checks."""
 
 from dataclasses import asdict
 from typing import Annotated, Any, Literal
@@ -8,89 +8,95 @@ from pydantic import Field
 from starlette.exceptions import HTTPException
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.rehearsals import ProviderFacts, Rehearsal
-from web.acts import fleet as fleet_acts
-from web.door.roles import Need, On, needs
-from web.feed.report_json import plain
-from web.parts import PartsOf, ViewerOf
-from web.routes.api.terms import NAME, PREFIX, Filled, refusals
+from astraflow.contract.preflight import PreflightResult, ProviderFacts
+from web.commands import fleet as fleet_commands
+from web.live.report_json import json_value
+from web.request_context import RequestContextDep, ViewerDep
+from web.routes.api.common import NAME, PREFIX, ResponseModel, error_responses
+from web.security.roles import Permission, ResourceKind, needs
 
 router = APIRouter(prefix=PREFIX, tags=["fleet"])
 
 ProviderName = Annotated[
-    str, Path(pattern=NAME, description="Name of the provider, as the fleet service's file has it.", examples=["here"])
+    str, Path(pattern=NAME, description="Name of the provider in the fleet service's file.", examples=["here"])
 ]
 
 
-class CheckAnswer(Filled):
-    """One question, and what came of it."""
+class CheckResponse(ResponseModel):
+    """Result of one preflight check."""
 
     kind: Literal["list", "launch", "price"] = Field(
-        description="`list`: what it has can be listed; `launch`: a machine would be let through; `price`: what it "
-        "would cost."
+        description="`list`: instances can be listed; `launch`: a launch would be accepted; `price`: the price is "
+        "known."
     )
-    pool: str | None = Field(description="Whose spec it was asked with; null for what concerns no single pool.")
+    pool: str | None = Field(description="Pool whose spec was checked; null for checks that concern no single pool.")
     is_ok: bool
-    message: str = Field(description="What was found.")
-    to_do: str = Field(description="What would help; empty when nothing has to.")
+    message: str = Field(description="Finding.")
+    remedy: str = Field(description="How to fix a failure; empty if none is needed.")
 
 
-class RehearsalAnswer(Filled):
-    """A test of a provider."""
+class PreflightResponse(ResponseModel):
+    """Result of a provider's preflight checks."""
 
     provider: str
     is_ok: bool = Field(description="Whether all checks passed.")
     began_at: float = Field(description="Unix seconds.")
-    took_s: float
-    by: str = Field(description="Who wanted to know.")
-    checks: list[CheckAnswer]
+    duration_s: float
+    requested_by: str = Field(description="Actor who requested it.")
+    checks: list[CheckResponse]
 
 
-class ProviderAnswer(Filled):
-    """A provider that the fleet service is configured with. Its credentials are nowhere to be read."""
+class ProviderResponse(ResponseModel):
+    """Provider in the fleet service's configuration. Credentials are never included."""
 
     name: str
     kind: str = Field(examples=["ec2"])
-    pools: list[str] = Field(description="Those that take their machines from it.")
-    simulated: list[str] = Field(description="What of it is a stand-in.")
+    pools: list[str] = Field(description="Pools that use it.")
+    simulated: list[str] = Field(description="Simulated parts.")
     has_spot: bool
-    last: RehearsalAnswer | None = Field(description="Its latest test since the fleet service began.")
+    last_preflight: PreflightResponse | None = Field(
+        description="Latest preflight result since the fleet service started."
+    )
 
 
-class ProviderList(Filled):
-    """Every provider."""
+class ProviderList(ResponseModel):
+    """All providers."""
 
-    items: list[ProviderAnswer]
-
-
-@router.get("/providers", response_model=ProviderList, responses=refusals())
-@needs(Need.READ)
-async def providers(parts: PartsOf) -> dict[str, Any]:
-    """Those that the fleet service is configured with: kind, pools, stand-ins, and the latest test of each."""
-    return {"items": [provider_answer(provider) for provider in await fleet_acts.fleet_of(parts).providers()]}
+    items: list[ProviderResponse]
 
 
-@router.post("/providers/{provider:path}/test", response_model=RehearsalAnswer, responses=refusals(404, 409, 413))
-@needs(Need.OPERATE, on=On.RUN)
-async def test(parts: PartsOf, viewer: ViewerOf, provider: ProviderName) -> dict[str, Any]:
-    """Ask a provider whether it would do its part: lists, dry runs, prices. Nothing is started, nothing costs.
+@router.get("/providers", response_model=ProviderList, responses=error_responses())
+@needs(Permission.READ)
+async def providers(context: RequestContextDep) -> dict[str, Any]:
+    """Lists configured providers with kind, pools, simulated parts, and latest preflight result."""
+    return {"items": [provider_response(provider) for provider in await fleet_commands.fleet_of(context).providers()]}
 
-    A check that fails is an answer too, with what would help: look at `is_ok`. It takes as long as the provider does,
-    up to 40 seconds.
+
+@router.post(
+    "/providers/{provider:path}/preflight", response_model=PreflightResponse, responses=error_responses(404, 409, 413)
+)
+@needs(Permission.OPERATE, on=ResourceKind.RUN)
+async def preflight(context: RequestContextDep, viewer: ViewerDep, provider: ProviderName) -> dict[str, Any]:
+    """Runs a provider's preflight checks: listing, dry runs, prices. Starts nothing and costs nothing.
+
+    A failed check is a normal response, with a remedy: check `is_ok`. Takes as long as the provider needs, up to 40
+    seconds.
     """
     try:
-        return rehearsal_answer(await fleet_acts.rehearse_provider(parts, viewer, provider))
+        return preflight_response(await fleet_commands.run_preflight(context, viewer, provider))
     except InvalidInput as problem:
         raise HTTPException(404, str(problem)) from problem
 
 
-def provider_answer(provider: ProviderFacts) -> dict[str, Any]:
-    """As JSON has it."""
-    found: dict[str, Any] = plain(asdict(provider))
-    return found | {"last": rehearsal_answer(provider.last) if provider.last is not None else None}
+def provider_response(provider: ProviderFacts) -> dict[str, Any]:
+    """Converts to the API schema."""
+    values: dict[str, Any] = json_value(asdict(provider))
+    return values | {
+        "last_preflight": preflight_response(provider.last_preflight) if provider.last_preflight is not None else None
+    }
 
 
-def rehearsal_answer(rehearsal: Rehearsal) -> dict[str, Any]:
-    """As JSON has it."""
-    found: dict[str, Any] = plain(asdict(rehearsal))
-    return found | {"is_ok": rehearsal.is_ok}
+def preflight_response(preflight: PreflightResult) -> dict[str, Any]:
+    """Converts to the API schema."""
+    values: dict[str, Any] = json_value(asdict(preflight))
+    return values | {"is_ok": preflight.is_ok}

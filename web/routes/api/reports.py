@@ -1,5 +1,6 @@
-"""`/api/v1/report`, `/reports` and `/series`: what dataflow measures."""
+"""`/api/v1/report`, `/reports` and `/series`: dataflow's reports and time series."""
 
+import asyncio
 import json
 from dataclasses import asdict
 from typing import Annotated, Any, Literal
@@ -9,119 +10,127 @@ from fastapi.responses import JSONResponse
 from pydantic import ConfigDict, Field
 
 from astraflow.contract.errors import Unavailable
-from web.door.roles import Need, needs
-from web.feed.capacity import FLEET_VALUES
-from web.feed.report_json import plain, report_to_json
+from astraflow.contract.training_metrics import training_metric
 from web.history.points import VALUES
-from web.history.spans import points_over
-from web.parts import Parts, PartsOf
-from web.present import charts
-from web.present.ladder import lag_sheet
-from web.present.overview import rows_of
-from web.present.run_sheets import LABELS, run_sheet
-from web.present.series import as_sheet
-from web.present.shell import chosen
-from web.reading.exports import Ending, Sheet, sheet_answer
-from web.reading.run_pages import showing
-from web.reading.run_views import seen_of, span_from
-from web.routes.api.terms import LARGEST, PREFIX, Filled, refusals
+from web.history.range_points import points_in_range
+from web.live.capacity import FLEET_VALUES
+from web.live.report_json import json_value, report_to_json
+from web.page_queries.downloads import FileFormat, sheet_response
+from web.page_queries.run_lookup import showing
+from web.page_queries.run_views import MAX_STEPS, load_run_view_and_history, time_range_from
+from web.request_context import RequestContext, RequestContextDep
+from web.routes.api.common import MAX_EXACT_INTEGER, PREFIX, ResponseModel, error_responses
+from web.security.roles import Permission, needs
+from web.views import charts
+from web.views.layout import page_selection
+from web.views.overview import rows_of
+from web.views.run_sheets import LABELS, TIMELINE, has_chart, run_sheet
+from web.views.series import as_sheet
+from web.views.training import TRAINING
+from web.views.version_lag import lag_sheet
 
 router = APIRouter(prefix=PREFIX, tags=["reports"])
 
-ChartName = Literal[
-    "",
-    "reward",
-    "rates",
-    "wait",
-    "buffer",
-    "balance",
-    "ratio",
-    "nodes",
-    "price",
-    "loss",
-    "length",
-    "kl",
-    "timeline",
-    "versions",
-]
 RangeName = Literal["", "15m", "1h", "6h", "24h"]
-MOST_REPORTS = 900
+MAX_REPORTS = 900
 
-Chart = Annotated[ChartName, Query(description="What it plots; empty for every value.")]
-Policy = Annotated[str, Query(max_length=128, description="The first, if empty or not known.")]
-Range = Annotated[RangeName, Query(description="Back from now; empty for 15m.")]
-Begin = Annotated[str, Query(alias="from", max_length=40, description="Instead of a range: Unix seconds, or UTC.")]
-OfRun = Annotated[
-    int | None,
-    Query(ge=1, le=LARGEST, description="A run of the list, over or not, whole without a range; else the one shown."),
+Chart = Annotated[
+    str,
+    Query(
+        max_length=40,
+        pattern="^[a-z0-9_]*$",
+        description=f"Chart whose series to return: {', '.join((*charts.ALL_CHARTS, charts.VERSION_LAG))}; of a run "
+        f"also {TIMELINE}, a training metric, or {TRAINING} for all training metrics by step; empty for the series "
+        "over time.",
+    ),
 ]
-End = Annotated[str, Query(alias="to", max_length=40, description="Its end; both or neither.")]
+Policy = Annotated[str, Query(max_length=128, description="Policy; the first if empty or unknown.")]
+Range = Annotated[RangeName, Query(description="Time range back from now; empty for 15m.")]
+Begin = Annotated[
+    str,
+    Query(
+        alias="from", max_length=40, description="Begin of the range, instead of `range`: Unix seconds or a UTC time."
+    ),
+]
+RunFilter = Annotated[
+    int | None,
+    Query(
+        ge=1,
+        le=MAX_EXACT_INTEGER,
+        description="Id of a recorded run, whole without a range; default: the live run.",
+    ),
+]
+End = Annotated[str, Query(alias="to", max_length=40, description="End of the range; send both or neither.")]
 
 
-class RunReport(Filled):
-    """The run at one second. Tables as `astraflow report --json` has them."""
+class RunReport(ResponseModel):
+    """Report of the run at one second, with the tables of `astraflow report --json`."""
 
     model_config = ConfigDict(extra="allow")
 
     run: str
-    sequence: int = Field(description="Grows by one a second, over restarts too.")
+    sequence: int = Field(description="Increases by one per second, also across restarts.")
     at: float = Field(description="Unix seconds.")
     uptime_s: float
-    simulated: list[str] = Field(description="Stand-ins that take part.")
+    simulated: list[str] = Field(description="Simulated components of the run.")
     flows: list[dict[str, Any]]
     streams: list[dict[str, Any]]
     pools: list[dict[str, Any]]
     nodes: list[dict[str, Any]]
     events: list[dict[str, Any]]
-    advice: list[dict[str, Any]]
-    troubles: list[str]
+    recommendations: list[dict[str, Any]]
+    problems: list[str]
 
 
 class NewestReport(RunReport):
-    """The newest one."""
+    """Newest report."""
 
-    age_s: float | None = Field(description="Seconds since it arrived.")
+    age_s: float | None = Field(description="Seconds since the report arrived.")
 
 
-class ReportList(Filled):
+class ReportList(ResponseModel):
     """Reports, oldest first."""
 
     items: list[RunReport]
 
 
-class SessionAnswer(Filled):
-    """That a login or a token is good."""
+class LoginStatusResponse(ResponseModel):
+    """Validity of a session or token."""
 
     status: Literal["ok"]
 
 
-@router.get("/report", response_model=NewestReport, responses=refusals())
-@needs(Need.READ)
-async def report(parts: PartsOf) -> Response:
-    """The newest report, whole. `age_s` says how old it is."""
-    if parts.state.report is None:
-        raise Unavailable("no report has arrived from dataflow yet")
-    content = json.loads(report_to_json(parts.state.report)) | {"age_s": parts.state.age_s}
+@router.get("/report", response_model=NewestReport, responses=error_responses())
+@needs(Permission.READ)
+async def report(context: RequestContextDep) -> Response:
+    """Returns the newest report and its age."""
+    if context.state.report is None:
+        raise Unavailable(
+            "cannot show the run: dataflow has not reported yet; try again in a few seconds", code="report.none_yet"
+        )
+    content = json.loads(report_to_json(context.state.report)) | {"age_s": context.state.age_s}
     return JSONResponse(content)
 
 
-@router.get("/reports", response_model=ReportList, responses=refusals())
-@needs(Need.READ)
+@router.get("/reports", response_model=ReportList, responses=error_responses())
+@needs(Permission.READ)
 async def reports(
-    parts: PartsOf,
-    after_sequence: Annotated[int, Query(ge=0, le=LARGEST, description="Those that are newer.")] = 0,
-    resolution_s: Annotated[Literal["1", "60"], Query(description="Each second of 15 minutes, or each minute.")] = "60",
-    limit: Annotated[int, Query(ge=1, le=MOST_REPORTS, description="Of the latest.")] = 60,
+    context: RequestContextDep,
+    after_sequence: Annotated[int, Query(ge=0, le=MAX_EXACT_INTEGER, description="Only newer reports.")] = 0,
+    resolution_s: Annotated[
+        Literal["1", "60"], Query(description="1: each second of the last 15 minutes; 60: each minute.")
+    ] = "60",
+    limit: Annotated[int, Query(ge=1, le=MAX_REPORTS, description="Maximum number; the latest are returned.")] = 60,
 ) -> Response:
-    """The history of the run, oldest first. Nodes' errors and events are left out."""
-    found = await parts.control.history(after_sequence=after_sequence, limit=limit, resolution_s=int(resolution_s))
-    return JSONResponse({"items": [plain(asdict(one)) for one in found]})
+    """Lists recorded reports, oldest first, without node errors and events."""
+    history = await context.control.history(after_sequence=after_sequence, limit=limit, resolution_s=int(resolution_s))
+    return JSONResponse({"items": [json_value(asdict(item)) for item in history]})
 
 
-@router.get("/session", response_model=SessionAnswer, responses=refusals())
-@needs(Need.READ)
+@router.get("/session", response_model=LoginStatusResponse, responses=error_responses())
+@needs(Permission.READ)
 async def session() -> Response:
-    """Whether this login or token is good."""
+    """Checks the session or token; responds with 401 if it is invalid."""
     return JSONResponse({"status": "ok"})
 
 
@@ -129,7 +138,7 @@ async def session() -> Response:
     "/series.{ending}",
     response_class=Response,
     responses={
-        **refusals(404),
+        **error_responses(404),
         200: {
             "content": {
                 "text/csv": {"schema": {"type": "string"}},
@@ -138,37 +147,54 @@ async def session() -> Response:
         },
     },
 )
-@needs(Need.READ)
+@needs(Permission.READ)
 async def series(
     request: Request,
-    parts: PartsOf,
-    ending: Ending,
+    context: RequestContextDep,
+    ending: FileFormat,
     chart: Chart = "",
     policy: Policy = "",
     range: Range = "",  # noqa: A002 (the name in the address)
     begin: Begin = "",
     end: End = "",
-    run_id: OfRun = None,
+    run_id: RunFilter = None,
 ) -> Response:
-    """What a chart plots, as CSV or JSON: a row for each time; without `chart`, every value."""
+    """Returns a chart's series, or all series, as CSV or JSON with one row per time or step."""
     if run_id is not None:
-        return sheet_answer(await _of_run(request, parts, run_id, policy, chart), ending)
-    if chart and chart not in (*charts.KNOWN, charts.LADDER):
-        raise HTTPException(404, f"{chart} is a chart of one run: name it with run_id, as /api/v1/runs lists it")
-    choice = chosen(parts.state, request.query_params)
+        return await _of_run(request, context, run_id, policy, chart, ending)
+    live_charts = (*charts.ALL_CHARTS, charts.VERSION_LAG)
+    if chart and chart not in live_charts:
+        names = ", ".join(live_charts)
+        raise HTTPException(
+            404, f"cannot return chart {chart!r}: without a run there are {names}; send run_id, from GET {PREFIX}/runs"
+        )
+    choice = page_selection(context.state, request.query_params)
     if choice.policy is None:
-        raise Unavailable("no report has arrived from dataflow yet")
-    points = await points_over(parts, choice)
-    if chart == charts.LADDER:
-        return sheet_answer(lag_sheet(points, choice.policy), ending)
-    values = tuple(line.value for line in charts.KNOWN[chart].lines) if chart else (*VALUES, *FLEET_VALUES)
+        raise Unavailable(
+            "cannot show the run: dataflow has not reported yet; try again in a few seconds", code="report.none_yet"
+        )
+    points = await points_in_range(context, choice)
+    if chart == charts.VERSION_LAG:
+        return sheet_response(lag_sheet(points, choice.policy), ending)
+    values = tuple(line.value for line in charts.ALL_CHARTS[chart].lines) if chart else (*VALUES, *FLEET_VALUES)
     name = f"astraflow-{chart or 'series'}-{choice.policy}-{choice.range}".replace("/", "_").replace(":", "_")
-    return sheet_answer(as_sheet(name, rows_of(points, choice.policy), values), ending)
+    return sheet_response(as_sheet(name, rows_of(points, choice.policy), values), ending)
 
 
-async def _of_run(request: Request, parts: Parts, run_id: int, policy: str, chart: str) -> Sheet:
-    """Raises: HTTPException for a chart that runs do not have and for a run that was never recorded."""
-    if chart and chart not in LABELS:
-        raise HTTPException(404, f"a run has no chart {chart}: its charts are {', '.join(LABELS)}")
-    view, past = await seen_of(showing(parts, run_id), run_id, policy, span=span_from(request.query_params))
-    return run_sheet(view, past, chart) if chart else as_sheet(f"astraflow-run-{run_id}", past.rows, VALUES)
+async def _of_run(
+    request: Request, context: RequestContext, run_id: int, policy: str, chart: str, ending: FileFormat
+) -> Response:
+    """Returns a recorded run's series. Raises: HTTPException for an unknown chart or run."""
+    view, past = await load_run_view_and_history(
+        showing(context, run_id),
+        run_id,
+        policy,
+        span=time_range_from(request.query_params),
+        training_at_most=MAX_STEPS if training_metric(chart) is not None else 0,
+    )
+    if chart not in ("", TRAINING) and not has_chart(past, chart):
+        names = ", ".join((*LABELS, TRAINING))
+        raise HTTPException(404, f"cannot return chart {chart!r}: the run does not have it; use one of {names}")
+    if not chart:
+        return sheet_response(as_sheet(f"astraflow-run-{run_id}", past.rows, VALUES), ending)
+    return await asyncio.to_thread(lambda: sheet_response(run_sheet(view, past, chart), ending))

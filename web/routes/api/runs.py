@@ -1,4 +1,4 @@
-"""`/api/v1/runs`: every run that this page has followed, as it was recorded."""
+"""`/api/v1/runs`: the recorded runs."""
 
 import json
 from typing import Annotated, Any
@@ -7,18 +7,18 @@ from fastapi import APIRouter, Path, Query
 from pydantic import Field
 from starlette.exceptions import HTTPException
 
-from web import queries
-from web.door.roles import Need, needs
-from web.parts import Parts, PartsOf
-from web.reading.run_pages import is_live
-from web.routes.api.terms import LARGEST, PREFIX, Filled, Limit, refusals
+from web import run_records
+from web.page_queries.run_lookup import is_live
+from web.request_context import RequestContext, RequestContextDep
+from web.routes.api.common import MAX_EXACT_INTEGER, PREFIX, Limit, ResponseModel, error_responses
+from web.security.roles import Permission, needs
 from web.tables import RunRecord
 
 router = APIRouter(prefix=PREFIX, tags=["runs"])
 
 
-class RunAnswer(Filled):
-    """A run."""
+class RunResponse(ResponseModel):
+    """Recorded run."""
 
     id: int
     name: str
@@ -30,55 +30,57 @@ class RunAnswer(Filled):
     is_live: bool
 
 
-class RunDetail(RunAnswer):
-    """A run, with the last report of it."""
+class RunDetail(RunResponse):
+    """Recorded run with its last report."""
 
-    report: dict[str, Any] | None = Field(description="As it was recorded; null when that cannot be read (any more).")
+    report: dict[str, Any] | None = Field(description="Last recorded report; null if it cannot be read.")
 
 
-class RunList(Filled):
-    """A page of runs, newest first."""
+class RunList(ResponseModel):
+    """Page of runs, newest first."""
 
-    items: list[RunAnswer]
+    items: list[RunResponse]
     total: int
     page: int
     pages: int
 
 
-@router.get("/runs", response_model=RunList, responses=refusals())
-@needs(Need.READ)
+@router.get("/runs", response_model=RunList, responses=error_responses())
+@needs(Permission.READ)
 async def runs(
-    parts: PartsOf,
-    page: Annotated[int, Query(ge=1, le=1_000_000, description="From 1; beyond the last it is empty.")] = 1,
+    context: RequestContextDep,
+    page: Annotated[int, Query(ge=1, le=1_000_000, description="Page number from 1; empty beyond the last.")] = 1,
     limit: Limit = 100,
 ) -> dict[str, Any]:
-    """Every run, newest first."""
-    found = await parts.database.look(queries.runs)
+    """Lists all runs, newest first."""
+    records = await context.database.read(run_records.runs)
     return {
-        "items": [_answer(parts, record) for record in found[(page - 1) * limit : page * limit]],
-        "total": len(found),
+        "items": [_to_response(context, record) for record in records[(page - 1) * limit : page * limit]],
+        "total": len(records),
         "page": page,
-        "pages": max(1, -(-len(found) // limit)),
+        "pages": max(1, -(-len(records) // limit)),
     }
 
 
-@router.get("/runs/{run_id}", response_model=RunDetail, responses=refusals(404))
-@needs(Need.READ)
-async def one(parts: PartsOf, run_id: Annotated[int, Path(ge=1, le=LARGEST)]) -> dict[str, Any]:
-    """One run, with the last report of it."""
-    record = await parts.database.look(lambda session: queries.run(session, run_id))
+@router.get("/runs/{run_id}", response_model=RunDetail, responses=error_responses(404))
+@needs(Permission.READ)
+async def get_run(
+    context: RequestContextDep, run_id: Annotated[int, Path(ge=1, le=MAX_EXACT_INTEGER)]
+) -> dict[str, Any]:
+    """Returns a run with its last report."""
+    record = await context.database.read(lambda session: run_records.run(session, run_id))
     if record is None:
-        raise HTTPException(404, f"no run {run_id} was recorded")
-    return _answer(parts, record) | {"report": _report(record)}
+        raise HTTPException(404, f"cannot find run {run_id}: it was not recorded; list runs with GET {PREFIX}/runs")
+    return _to_response(context, record) | {"report": _report(record)}
 
 
-def _answer(parts: Parts, record: RunRecord) -> dict[str, Any]:
-    return record.model_dump(exclude={"report_json", "folder"}) | {"is_live": is_live(parts, record.id)}
+def _to_response(context: RequestContext, record: RunRecord) -> dict[str, Any]:
+    return record.model_dump(exclude={"report_json", "folder"}) | {"is_live": is_live(context, record.id)}
 
 
 def _report(record: RunRecord) -> dict[str, Any] | None:
     try:
-        found = json.loads(record.report_json)
+        report = json.loads(record.report_json)
     except ValueError:
         return None
-    return found if isinstance(found, dict) else None
+    return report if isinstance(report, dict) else None

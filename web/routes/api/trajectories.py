@@ -1,4 +1,4 @@
-"""`/api/v1/runs/N/trajectories`, `/rewards`, `/groups`: what was sampled of a run, also of one that ended."""
+"""`/api/v1/runs/N/trajectories`, `/rewards`, `/groups`: sampled trajectories of a live or ended run."""
 
 from dataclasses import asdict
 from typing import Annotated, Any, Literal
@@ -9,34 +9,34 @@ from pydantic import Field
 from starlette.exceptions import HTTPException
 
 from astraflow.contract.reports import SampledTrajectory
-from web.door.roles import Need, needs
-from web.feed.report_json import plain
-from web.parts import PartsOf
-from web.present.conversations import staleness_of, why_of
-from web.present.sample_filter import Ending, SampleFilter
-from web.reading.kept_runs import Told, told_of
-from web.reading.sampled import members_of, reward_spread
-from web.routes.api.terms import LARGEST, PREFIX, Filled, refusals
+from web.live.report_json import json_value
+from web.page_queries.sample_sources import RunSamples, samples_of_run
+from web.page_queries.samples import members_of_group, reward_spread
+from web.request_context import RequestContextDep
+from web.routes.api.common import MAX_EXACT_INTEGER, PREFIX, ResponseModel, error_responses
+from web.security.roles import Permission, needs
+from web.views.conversations import outcome_sentence, staleness_of
+from web.views.sample_filter import Ending, SampleFilter
 
 router = APIRouter(prefix=PREFIX, tags=["runs"])
 
-MOST = 200
+MAX_TRAJECTORIES = 200
 
-RunId = Annotated[int, Path(ge=1, le=LARGEST, description="As the list of runs has it.")]
-Whole = Annotated[int | None, Query(ge=0, le=LARGEST)]
-Reward = Annotated[float | None, Query(allow_inf_nan=False, description="Included.")]
+RunId = Annotated[int, Path(ge=1, le=MAX_EXACT_INTEGER, description="Id of the run, from the list of runs.")]
+WholeNumber = Annotated[int | None, Query(ge=0, le=MAX_EXACT_INTEGER)]
+Reward = Annotated[float | None, Query(allow_inf_nan=False, description="Bound, inclusive.")]
 
 
-class SpanAnswer(Filled):
-    """Tokens with one author."""
+class SpanResponse(ResponseModel):
+    """Span of tokens with one author."""
 
     author: Literal["context", "model"]
     length: int
     version: int | None
 
 
-class TrajectoryAnswer(Filled):
-    """One sampled trajectory."""
+class TrajectoryResponse(ResponseModel):
+    """Sampled trajectory."""
 
     ordinal: int
     group: str
@@ -47,20 +47,22 @@ class TrajectoryAnswer(Filled):
     node_name: str
     at: float = Field(description="Unix seconds.")
     step: int | None
-    fate: str
-    why: str = Field(description="What became of it, in a sentence.")
-    staleness: int | None = Field(description="Versions between its first token and its step; null before that.")
+    outcome: str
+    why: str = Field(description="Outcome in one sentence.")
+    staleness: int | None = Field(
+        description="Versions between its first token and its training step; null before the step."
+    )
     reward: float
     prompt_text: str
     completion_text: str
     reference_text: str
     text_ends: list[int] = Field(
-        description="Where in prompt and completion, one after the other, each span ends, in code points."
+        description="End of each span in the concatenation of prompt and completion. Code points."
     )
-    span_s: list[float | None] = Field(description="Seconds of each span, 0 where they are not known.")
+    span_s: list[float | None] = Field(description="Seconds of each span; 0 if unknown.")
     tokens: int
     model_tokens: int
-    spans: list[SpanAnswer]
+    spans: list[SpanResponse]
     is_truncated: bool
     member: int
     attempt: int
@@ -69,61 +71,63 @@ class TrajectoryAnswer(Filled):
     failure: dict[str, str] | None = Field(description="`boundary` and `message` of a member that failed.")
 
 
-class TrajectoryList(Filled):
-    """A page, newest first."""
+class TrajectoryList(ResponseModel):
+    """Page of trajectories, newest first."""
 
-    items: list[TrajectoryAnswer]
+    items: list[TrajectoryResponse]
     has_older: bool
     has_newer: bool
 
 
-class GroupAnswer(Filled):
-    """All that was sampled of one group."""
+class TrajectoryGroupResponse(ResponseModel):
+    """All sampled trajectories of one group."""
 
     group: str
-    members: list[TrajectoryAnswer]
+    members: list[TrajectoryResponse]
 
 
-class BinAnswer(Filled):
-    """Trajectories whose rewards lie close together."""
+class HistogramBinResponse(ResponseModel):
+    """Bin of the reward histogram."""
 
     begin: float
-    end: float = Field(description="Not included.")
+    end: float = Field(description="Exclusive.")
     lowest: float
     highest: float
     trajectories: int
     groups: int
 
 
-class SpreadAnswer(Filled):
-    """How rewards are spread."""
+class RewardHistogramResponse(ResponseModel):
+    """Histogram of rewards."""
 
-    bins: list[BinAnswer]
+    bins: list[HistogramBinResponse]
     failed: int
 
 
-@router.get("/runs/{run_id}/trajectories", response_model=TrajectoryList, responses=refusals(404))
-@needs(Need.READ)
+@router.get("/runs/{run_id}/trajectories", response_model=TrajectoryList, responses=error_responses(404))
+@needs(Permission.READ)
 async def trajectories(
-    parts: PartsOf,
+    context: RequestContextDep,
     run_id: RunId,
     policy: Annotated[str, Query(max_length=200)] = "",
     group: Annotated[str, Query(max_length=200)] = "",
-    fate: Annotated[str, Query(max_length=200)] = "",
+    outcome: Annotated[str, Query(max_length=200)] = "",
     text: Annotated[str, Query(max_length=1000, description="Part of the prompt or the completion.")] = "",
-    ending: Annotated[Ending, Query(description="How it ended; empty for any.")] = Ending.ANY,
-    step: Whole = None,
+    ending: Annotated[Ending, Query(description="How the trajectory ended; empty for any.")] = Ending.ANY,
+    step: WholeNumber = None,
     min_reward: Reward = None,
     max_reward: Reward = None,
-    before: Annotated[int | None, Query(ge=0, le=LARGEST, description="Older than this ordinal: for paging.")] = None,
-    limit: Annotated[int, Query(ge=1, le=MOST)] = 50,
+    before: Annotated[
+        int | None, Query(ge=0, le=MAX_EXACT_INTEGER, description="Only older than this ordinal, for paging.")
+    ] = None,
+    limit: Annotated[int, Query(ge=1, le=MAX_TRAJECTORIES)] = 50,
 ) -> dict[str, Any]:
-    """Sampled trajectories with their texts, newest first; fewer than asked for when texts are long."""
-    told = await told_of(parts, run_id)
-    asked = SampleFilter(
+    """Lists sampled trajectories with texts, newest first; fewer than `limit` if texts are long."""
+    samples = await samples_of_run(context, run_id)
+    sample_filter = SampleFilter(
         policy=policy,
         group=group,
-        fate=fate,
+        outcome=outcome,
         text=text,
         ending=ending,
         step=step,
@@ -131,43 +135,51 @@ async def trajectories(
         max_reward=max_reward,
         before=before,
     )
-    page = await told.source.trajectories(asked.query(limit=limit))
-    items = [_answer(told, one) for one in page.trajectories]
+    page = await samples.source.trajectories(sample_filter.query(limit=limit))
+    items = [_to_response(samples, sample) for sample in page.trajectories]
     return {"items": items, "has_older": page.has_older, "has_newer": page.has_newer}
 
 
-@router.get("/runs/{run_id}/rewards", response_model=SpreadAnswer, responses=refusals(404))
-@needs(Need.READ)
+@router.get("/runs/{run_id}/rewards", response_model=RewardHistogramResponse, responses=error_responses(404))
+@needs(Permission.READ)
 async def rewards(
-    parts: PartsOf,
+    context: RequestContextDep,
     run_id: RunId,
     policy: Annotated[str, Query(max_length=200)] = "",
-    fate: Annotated[str, Query(max_length=200)] = "",
-    step: Whole = None,
+    outcome: Annotated[str, Query(max_length=200)] = "",
+    step: WholeNumber = None,
 ) -> dict[str, Any]:
-    """How the rewards of sampled trajectories are spread."""
-    told = await told_of(parts, run_id)
-    return asdict(await reward_spread(told, SampleFilter(policy=policy, fate=fate, step=step)))
+    """Returns the histogram of sampled rewards."""
+    samples = await samples_of_run(context, run_id)
+    return asdict(await reward_spread(samples, SampleFilter(policy=policy, outcome=outcome, step=step)))
 
 
-@router.get("/runs/{run_id}/groups/{group:path}", response_model=GroupAnswer, responses=refusals(404))
-@needs(Need.READ)
-async def one_group(
-    parts: PartsOf,
+@router.get(
+    "/runs/{run_id}/groups/{group:path}", response_model=TrajectoryGroupResponse, responses=error_responses(404)
+)
+@needs(Permission.READ)
+async def get_group(
+    context: RequestContextDep,
     run_id: RunId,
     group: Annotated[str, Path(min_length=1, max_length=200, examples=["train:42"])],
     policy: Annotated[str, Query(max_length=200)] = "",
 ) -> Response:
-    """All that was sampled of one group, as a file to keep."""
-    told = await told_of(parts, run_id)
-    members = await members_of(told, group, policy)
+    """Returns all sampled trajectories of one group as a JSON file."""
+    samples = await samples_of_run(context, run_id)
+    members = await members_of_group(samples, group, policy)
     if not members:
-        raise HTTPException(404, f"nothing of a group {group[:80]!r} is kept (any more)")
-    body = {"group": group, "members": [_answer(told, one) for one in members]}
+        raise HTTPException(
+            404, f"cannot find group {group[:80]!r}: no samples are stored; only the latest samples are kept"
+        )
+    body = {"group": group, "members": [_to_response(samples, sample) for sample in members]}
     headers = {"content-disposition": f'attachment; filename="group-{members[0].ordinal}.json"'}
     return JSONResponse(body, headers=headers)
 
 
-def _answer(told: Told, sample: SampledTrajectory) -> dict[str, Any]:
-    name = told.names.get(sample.node, sample.node)
-    return dict(plain(asdict(sample))) | {"node_name": name, "why": why_of(sample), "staleness": staleness_of(sample)}
+def _to_response(samples: RunSamples, sample: SampledTrajectory) -> dict[str, Any]:
+    name = samples.node_names.get(sample.node, sample.node)
+    return dict(json_value(asdict(sample))) | {
+        "node_name": name,
+        "why": outcome_sentence(sample),
+        "staleness": staleness_of(sample),
+    }

@@ -1,4 +1,4 @@
-"""`/api/v1/users`: who there is, in which role, for administrators."""
+"""`/api/v1/users`: users and their global roles, for admins."""
 
 import json
 from collections.abc import Awaitable, Callable
@@ -11,34 +11,43 @@ from starlette.exceptions import HTTPException
 from web.accounts.queries import id_of
 from web.accounts.users import NAME as USER_NAME
 from web.accounts.viewer import Viewer
-from web.acts.fleet import answered_once
-from web.door.addresses import own_address
-from web.door.roles import Need, Role, needs
-from web.parts import Parts, PartsOf, ViewerOf
-from web.routes.api.fleet_bodies import ReasonOnly
-from web.routes.api.terms import LARGEST, PREFIX, SENT, Body, Filled, Key, Reason, refusals
+from web.commands.fleet import run_once_per_key
+from web.request_context import RequestContext, RequestContextDep, ViewerDep
+from web.routes.api.common import (
+    BODY_ERRORS,
+    MAX_EXACT_INTEGER,
+    PREFIX,
+    Key,
+    Reason,
+    RequestBody,
+    ResponseModel,
+    error_responses,
+)
+from web.routes.api.fleet_requests import ReasonRequest
+from web.security.addresses import own_address
+from web.security.roles import Permission, Role, needs
 from web.tables import User
 
 router = APIRouter(prefix=PREFIX, tags=["accounts"])
 
 RoleName = Literal["viewer", "agent", "operator", "admin"]
-UserNumber = Annotated[int, Path(ge=1, le=LARGEST, description="Id of the user.", examples=[2])]
+UserNumber = Annotated[int, Path(ge=1, le=MAX_EXACT_INTEGER, description="Id of the user.", examples=[2])]
 
 
-class UserAsked(Body):
-    """A new local user."""
+class UserRequest(RequestBody):
+    """New local user."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"name": "ada", "role": "operator", "reason": "she looks after the pools"}]}
     )
 
-    name: str = Field(pattern=f"^{USER_NAME.pattern}$", description="With which they log in.")
-    role: RoleName = Field(description="What they have everywhere.")
+    name: str = Field(pattern=f"^{USER_NAME.pattern}$", description="Login name.")
+    role: RoleName = Field(description="Global role, on all runs and pools.")
     reason: Reason
 
 
-class RoleAsked(Body):
-    """Another role."""
+class RoleRequest(RequestBody):
+    """New global role of a user."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"role": "viewer", "reason": "moved to another team"}]})
 
@@ -46,128 +55,148 @@ class RoleAsked(Body):
     reason: Reason
 
 
-class UserAnswer(Filled):
-    """Somebody who may come in."""
+class UserResponse(ResponseModel):
+    """User account."""
 
     id: int
     name: str
     role: RoleName
-    is_disabled: bool = Field(description="Whether they are locked out.")
-    is_local: bool = Field(description="Whether they log in here, rather than through a provider.")
+    is_disabled: bool = Field(description="Whether the account is disabled.")
+    is_local: bool = Field(description="Whether the user logs in here and not through an OpenID provider.")
     has_password: bool
     created_at: float = Field(description="Unix seconds.")
 
 
-class UserList(Filled):
-    """Everybody, by name."""
+class UserList(ResponseModel):
+    """All users, by name."""
 
-    items: list[UserAnswer]
+    items: list[UserResponse]
 
 
-class InvitedAnswer(Filled):
-    """Somebody, and the link with which they come in."""
+class InvitationResponse(ResponseModel):
+    """User and login link."""
 
-    user: UserAnswer
+    user: UserResponse
     login_link: str | None = Field(
-        description="Works once, for 24 hours. In the first answer alone: null when the same key is sent again."
+        description="Works once, for 24 hours. Present in the first response only; null when the same key is repeated."
     )
 
 
-@router.get("/users", response_model=UserList, responses=refusals())
-@needs(Need.ADMINISTER)
-async def users(parts: PartsOf) -> dict[str, Any]:
-    """Everybody, by name, with the role that they have everywhere."""
-    return {"items": [_answer(user) for user in await parts.accounts.users.all()]}
+@router.get("/users", response_model=UserList, responses=error_responses())
+@needs(Permission.ADMINISTER)
+async def users(context: RequestContextDep) -> dict[str, Any]:
+    """Lists all users by name, with their global roles."""
+    return {"items": [_to_response(user) for user in await context.accounts.users.all()]}
 
 
-@router.post("/users", status_code=201, response_model=InvitedAnswer, responses=refusals(*SENT))
-@needs(Need.ADMINISTER)
-async def add(request: Request, parts: PartsOf, viewer: ViewerOf, body: UserAsked, key: Key) -> dict[str, Any]:
-    """Add a local user. 409 for a name that is taken."""
+@router.post("/users", status_code=201, response_model=InvitationResponse, responses=error_responses(*BODY_ERRORS))
+@needs(Permission.ADMINISTER)
+async def add(
+    request: Request, context: RequestContextDep, viewer: ViewerDep, body: UserRequest, key: Key
+) -> dict[str, Any]:
+    """Adds a local user. Returns 409 if the name is taken."""
     link = ""
 
-    async def asked() -> str:
+    async def command() -> str:
         nonlocal link
-        link = await parts.accounts.users.add(body.name, Role(body.role), by=viewer, reason=body.reason)
+        link = await context.accounts.users.add(body.name, Role(body.role), by=viewer, reason=body.reason)
         return body.name
 
-    name = await answered_once(parts, viewer, asked, key=key, asked_for=json.dumps(["user", body.model_dump()]))
-    user = next(user for user in await parts.accounts.users.all() if user.name == name)
-    return {"user": _answer(user), "login_link": _address(request, parts, link)}
+    name = await run_once_per_key(
+        context, viewer, command, key=key, request_text=json.dumps(["user", body.model_dump()])
+    )
+    user = next(user for user in await context.accounts.users.all() if user.name == name)
+    return {"user": _to_response(user), "login_link": _login_address(request, context, link)}
 
 
-@router.post("/users/{user_id}/link", response_model=InvitedAnswer, responses=refusals(404, *SENT))
-@needs(Need.ADMINISTER)
+@router.post("/users/{user_id}/link", response_model=InvitationResponse, responses=error_responses(404, *BODY_ERRORS))
+@needs(Permission.ADMINISTER)
 async def invite(
-    request: Request, parts: PartsOf, viewer: ViewerOf, user_id: UserNumber, body: ReasonOnly, key: Key
+    request: Request, context: RequestContextDep, viewer: ViewerDep, user_id: UserNumber, body: ReasonRequest, key: Key
 ) -> dict[str, Any]:
-    """A new login link for a local user; earlier ones stop working. 409 for who is locked out or has a provider."""
+    """Creates a login link for a local user and voids earlier ones. Returns 409 for a disabled or external user."""
     link = ""
 
-    async def asked() -> str:
+    async def command() -> str:
         nonlocal link
-        name, link = await parts.accounts.users.invite(user_id, by=viewer, reason=body.reason)
+        name, link = await context.accounts.users.invite(user_id, by=viewer, reason=body.reason)
         return name
 
-    user = await _changed(parts, viewer, user_id, asked, key=key, asked_for=["link", user_id, body.reason])
-    return {"user": user, "login_link": _address(request, parts, link)}
+    user = await _changed(context, viewer, user_id, command, key=key, request_values=["link", user_id, body.reason])
+    return {"user": user, "login_link": _login_address(request, context, link)}
 
 
-@router.put("/users/{user_id}/role", response_model=UserAnswer, responses=refusals(404, *SENT))
-@needs(Need.ADMINISTER)
-async def set_role(parts: PartsOf, viewer: ViewerOf, user_id: UserNumber, body: RoleAsked, key: Key) -> dict[str, Any]:
-    """Give a user another role, from their next request on. 409 for oneself, and for `admin`."""
+@router.put("/users/{user_id}/role", response_model=UserResponse, responses=error_responses(404, *BODY_ERRORS))
+@needs(Permission.ADMINISTER)
+async def set_role(
+    context: RequestContextDep, viewer: ViewerDep, user_id: UserNumber, body: RoleRequest, key: Key
+) -> dict[str, Any]:
+    """Changes a user's global role from the next request on. Returns 409 for the caller itself and for `admin`."""
 
-    async def asked() -> str:
-        return await parts.accounts.users.set_role(user_id, Role(body.role), by=viewer, reason=body.reason)
+    async def command() -> str:
+        return await context.accounts.users.set_role(user_id, Role(body.role), by=viewer, reason=body.reason)
 
-    return await _changed(parts, viewer, user_id, asked, key=key, asked_for=["role", user_id, body.model_dump()])
-
-
-@router.post("/users/{user_id}/disable", response_model=UserAnswer, responses=refusals(404, *SENT))
-@needs(Need.ADMINISTER)
-async def disable(parts: PartsOf, viewer: ViewerOf, user_id: UserNumber, body: ReasonOnly, key: Key) -> dict[str, Any]:
-    """Lock a user out: their sessions, links and tokens end now. 409 for oneself, and for `admin`."""
-    return await _set_disabled(parts, viewer, user_id, is_disabled=True, reason=body.reason, key=key)
+    return await _changed(
+        context, viewer, user_id, command, key=key, request_values=["role", user_id, body.model_dump()]
+    )
 
 
-@router.post("/users/{user_id}/enable", response_model=UserAnswer, responses=refusals(404, *SENT))
-@needs(Need.ADMINISTER)
-async def enable(parts: PartsOf, viewer: ViewerOf, user_id: UserNumber, body: ReasonOnly, key: Key) -> dict[str, Any]:
-    """Let a user in again; their tokens have to be made anew. 409 for oneself, and for `admin`."""
-    return await _set_disabled(parts, viewer, user_id, is_disabled=False, reason=body.reason, key=key)
+@router.post("/users/{user_id}/disable", response_model=UserResponse, responses=error_responses(404, *BODY_ERRORS))
+@needs(Permission.ADMINISTER)
+async def disable(
+    context: RequestContextDep, viewer: ViewerDep, user_id: UserNumber, body: ReasonRequest, key: Key
+) -> dict[str, Any]:
+    """Disables a user and ends all sessions, links and tokens. Returns 409 for the caller itself and for `admin`."""
+    return await _set_disabled(context, viewer, user_id, is_disabled=True, reason=body.reason, key=key)
+
+
+@router.post("/users/{user_id}/enable", response_model=UserResponse, responses=error_responses(404, *BODY_ERRORS))
+@needs(Permission.ADMINISTER)
+async def enable(
+    context: RequestContextDep, viewer: ViewerDep, user_id: UserNumber, body: ReasonRequest, key: Key
+) -> dict[str, Any]:
+    """Enables a disabled user, without the former tokens. Returns 409 for the caller itself and for `admin`."""
+    return await _set_disabled(context, viewer, user_id, is_disabled=False, reason=body.reason, key=key)
 
 
 async def _set_disabled(
-    parts: Parts, viewer: Viewer, user_id: int, *, is_disabled: bool, reason: str, key: str
+    context: RequestContext, viewer: Viewer, user_id: int, *, is_disabled: bool, reason: str, key: str
 ) -> dict[str, Any]:
-    async def asked() -> str:
-        return await parts.accounts.users.set_disabled(user_id, is_disabled=is_disabled, by=viewer, reason=reason)
+    async def command() -> str:
+        return await context.accounts.users.set_disabled(user_id, is_disabled=is_disabled, by=viewer, reason=reason)
 
-    return await _changed(parts, viewer, user_id, asked, key=key, asked_for=["lock", user_id, is_disabled, reason])
+    return await _changed(
+        context, viewer, user_id, command, key=key, request_values=["lock", user_id, is_disabled, reason]
+    )
 
 
 async def _changed(
-    parts: Parts, viewer: Viewer, user_id: int, asked: Callable[[], Awaitable[str]], *, key: str, asked_for: list[Any]
+    context: RequestContext,
+    viewer: Viewer,
+    user_id: int,
+    command: Callable[[], Awaitable[str]],
+    *,
+    key: str,
+    request_values: list[Any],
 ) -> dict[str, Any]:
-    """Do it once for the key; the user as they are then. Raises: HTTPException for one that there is not."""
-    await _known(parts, user_id)
-    await answered_once(parts, viewer, asked, key=key, asked_for=json.dumps(asked_for))
-    return _answer(await _known(parts, user_id))
+    """Runs the command once per key and returns the changed user. Raises: HTTPException for an unknown user."""
+    await _require_user(context, user_id)
+    await run_once_per_key(context, viewer, command, key=key, request_text=json.dumps(request_values))
+    return _to_response(await _require_user(context, user_id))
 
 
-async def _known(parts: Parts, user_id: int) -> User:
-    user = next((user for user in await parts.accounts.users.all() if user.id == user_id), None)
+async def _require_user(context: RequestContext, user_id: int) -> User:
+    user = next((user for user in await context.accounts.users.all() if user.id == user_id), None)
     if user is None:
-        raise HTTPException(404, f"there is no user {user_id}")
+        raise HTTPException(404, f"cannot find user {user_id}: it does not exist; list users with GET {PREFIX}/users")
     return user
 
 
-def _address(request: Request, parts: Parts, link: str) -> str | None:
-    return f"{own_address(request.headers['host'], parts.settings)}/login?token={link}" if link else None
+def _login_address(request: Request, context: RequestContext, link: str) -> str | None:
+    return f"{own_address(request.headers['host'], context.settings)}/login?token={link}" if link else None
 
 
-def _answer(user: User) -> dict[str, Any]:
+def _to_response(user: User) -> dict[str, Any]:
     return {
         "id": id_of(user),
         "name": user.name,

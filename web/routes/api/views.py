@@ -1,4 +1,4 @@
-"""`/api/v1/views`: addresses of pages under names. They are one's own, and a session is needed to change them."""
+"""`/api/v1/views`: saved views, which are named page addresses of a user. Changing them requires a session."""
 
 import json
 from typing import Annotated, Any
@@ -7,21 +7,31 @@ from fastapi import APIRouter, Path
 from pydantic import ConfigDict, Field
 from starlette.exceptions import HTTPException
 
-from web.acts.fleet import answered_once
-from web.door.roles import Need, needs
-from web.parts import PartsOf, ViewerOf
-from web.reading.views import LONGEST_ADDRESS, LONGEST_NAME
-from web.routes.api.fleet_bodies import ReasonOnly
-from web.routes.api.terms import LARGEST, PREFIX, SENT, Body, Filled, Key, Reason, Said, refusals
+from web.commands.fleet import run_once_per_key
+from web.page_queries.saved_views import MAX_ADDRESS_CHARS, MAX_NAME_CHARS
+from web.request_context import RequestContextDep, ViewerDep
+from web.routes.api.common import (
+    BODY_ERRORS,
+    MAX_EXACT_INTEGER,
+    PREFIX,
+    Key,
+    MessageResponse,
+    Reason,
+    RequestBody,
+    ResponseModel,
+    error_responses,
+)
+from web.routes.api.fleet_requests import ReasonRequest
+from web.security.roles import Permission, needs
 from web.tables import SavedView
 
 router = APIRouter(prefix=PREFIX, tags=["views"])
 
-ViewNumber = Annotated[int, Path(ge=1, le=LARGEST, description="Id of the view.", examples=[1])]
+ViewNumber = Annotated[int, Path(ge=1, le=MAX_EXACT_INTEGER, description="Id of the view.", examples=[1])]
 
 
-class ViewAsked(Body):
-    """A page under a name."""
+class ViewRequest(RequestBody):
+    """Named page address to save."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -29,15 +39,17 @@ class ViewAsked(Body):
         }
     )
 
-    name: str = Field(min_length=1, max_length=LONGEST_NAME, pattern=r"^[!-~]([ -~]*[!-~])?$")
+    name: str = Field(min_length=1, max_length=MAX_NAME_CHARS, pattern=r"^[!-~]([ -~]*[!-~])?$")
     address: str = Field(
-        max_length=LONGEST_ADDRESS, pattern=r"^/([A-Za-z0-9._~?&=%+:-][!-~]*)?$", description="From its first slash on."
+        max_length=MAX_ADDRESS_CHARS,
+        pattern=r"^/([A-Za-z0-9._~?&=%+:-][!-~]*)?$",
+        description="Path and query of the page, from the first slash.",
     )
     reason: Reason
 
 
-class ViewAnswer(Filled):
-    """A page under a name."""
+class ViewResponse(ResponseModel):
+    """Saved view."""
 
     id: int
     name: str
@@ -45,47 +57,55 @@ class ViewAnswer(Filled):
     created_at: float = Field(description="Unix seconds.")
 
 
-class ViewList(Filled):
-    """By name."""
+class ViewList(ResponseModel):
+    """Saved views, by name."""
 
-    items: list[ViewAnswer]
-
-
-@router.get("/views", response_model=ViewList, responses=refusals())
-@needs(Need.READ)
-async def views(parts: PartsOf, viewer: ViewerOf) -> dict[str, Any]:
-    """One's own saved views, by name."""
-    return {"items": [_answer(view) for view in await parts.views.of(viewer.user_id)]}
+    items: list[ViewResponse]
 
 
-@router.post("/views", status_code=201, response_model=ViewAnswer, responses=refusals(*SENT))
-@needs(Need.OWN)
-async def save(parts: PartsOf, viewer: ViewerOf, body: ViewAsked, key: Key) -> dict[str, Any]:
-    """Save a view, in place of one's own of the same name."""
-
-    async def asked() -> str:
-        return await parts.views.save(viewer, body.name, body.address, reason=body.reason)
-
-    name = await answered_once(parts, viewer, asked, key=key, asked_for=json.dumps(["view", body.model_dump()]))
-    found = next((view for view in await parts.views.of(viewer.user_id) if view.name == name), None)
-    if found is None:
-        raise HTTPException(409, f"the view {name} was deleted since: ask again under a new key")
-    return _answer(found)
+@router.get("/views", response_model=ViewList, responses=error_responses())
+@needs(Permission.READ)
+async def views(context: RequestContextDep, viewer: ViewerDep) -> dict[str, Any]:
+    """Lists the caller's saved views by name."""
+    return {"items": [_to_response(view) for view in await context.views.of(viewer.user_id)]}
 
 
-@router.post("/views/{view_id}/delete", response_model=Said, responses=refusals(404, *SENT))
-@needs(Need.OWN)
-async def delete(parts: PartsOf, viewer: ViewerOf, view_id: ViewNumber, body: ReasonOnly, key: Key) -> dict[str, Any]:
-    """Forget one of one's own views."""
+@router.post("/views", status_code=201, response_model=ViewResponse, responses=error_responses(*BODY_ERRORS))
+@needs(Permission.OWN)
+async def save(context: RequestContextDep, viewer: ViewerDep, body: ViewRequest, key: Key) -> dict[str, Any]:
+    """Saves a view, replacing the caller's view of the same name."""
 
-    async def asked() -> str:
-        if not any(view.id == view_id for view in await parts.views.of(viewer.user_id)):
-            raise HTTPException(404, f"there is no view {view_id} of yours (any more)")
-        return f"the view {await parts.views.delete(viewer, view_id, reason=body.reason)} is deleted"
+    async def command() -> str:
+        return await context.views.save(viewer, body.name, body.address, reason=body.reason)
+
+    name = await run_once_per_key(
+        context, viewer, command, key=key, request_text=json.dumps(["view", body.model_dump()])
+    )
+    saved_view = next((view for view in await context.views.of(viewer.user_id) if view.name == name), None)
+    if saved_view is None:
+        raise HTTPException(
+            409, f"cannot return view {name!r}: it has been deleted; repeat the request with a new Idempotency-Key"
+        )
+    return _to_response(saved_view)
+
+
+@router.post("/views/{view_id}/delete", response_model=MessageResponse, responses=error_responses(404, *BODY_ERRORS))
+@needs(Permission.OWN)
+async def delete(
+    context: RequestContextDep, viewer: ViewerDep, view_id: ViewNumber, body: ReasonRequest, key: Key
+) -> dict[str, Any]:
+    """Deletes one of the caller's views."""
+
+    async def command() -> str:
+        if not any(view.id == view_id for view in await context.views.of(viewer.user_id)):
+            raise HTTPException(
+                404, f"cannot delete view {view_id}: you have no view with this id; list them with GET {PREFIX}/views"
+            )
+        return f"view {await context.views.delete(viewer, view_id, reason=body.reason)} deleted"
 
     asked_for = json.dumps(["delete view", view_id, body.reason])
-    return {"message": await answered_once(parts, viewer, asked, key=key, asked_for=asked_for)}
+    return {"message": await run_once_per_key(context, viewer, command, key=key, request_text=asked_for)}
 
 
-def _answer(view: SavedView) -> dict[str, Any]:
+def _to_response(view: SavedView) -> dict[str, Any]:
     return view.model_dump(exclude={"user_id"})

@@ -1,38 +1,38 @@
-"""`/api/v1/weights`: versions, what they cost to publish and to bring, who is behind, and by which links."""
+"""`/api/v1/weights`: versions, the cost of publishing and fetching them, lagging nodes, and links."""
 
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 from pydantic import Field
 
-from web.door.roles import Need, needs
-from web.parts import Parts, PartsOf
-from web.present.weight_page import weight_page
-from web.present.weight_tables import TableName, weight_sheet
-from web.routes.api.terms import PREFIX, Filled, Limit, refusals
+from web.request_context import RequestContext, RequestContextDep
+from web.routes.api.common import PREFIX, Limit, ResponseModel, error_responses
+from web.security.roles import Permission, needs
+from web.views.weight_page import weight_page
+from web.views.weight_tables import TableName, weight_sheet
 
 router = APIRouter(prefix=PREFIX, tags=["weights"])
 
-Page = Annotated[int, Query(ge=1, le=1_000_000, description="From 1; beyond the last it is empty.")]
+Page = Annotated[int, Query(ge=1, le=1_000_000, description="Page number from 1; empty beyond the last.")]
 
 
-class VersionAnswer(Filled):
-    """What publishing one version took. Seconds are the trainer's."""
+class VersionResponse(ResponseModel):
+    """Cost of publishing one version. Seconds are measured in the trainer."""
 
     policy: str
     version: int
     published_at: float = Field(description="Unix seconds.")
     full_bytes: int
     sent_bytes: int
-    changed_share: float | None = Field(description="Of the elements; null when not known.")
-    copy_s: float = Field(description="The trainer waited.")
+    changed_share: float | None = Field(description="Share of changed elements; null if unknown.")
+    copy_s: float = Field(description="Seconds in which the trainer waited.")
     hash_s: float
     encode_s: float
     send_s: float
 
 
-class RegionAnswer(Filled):
-    """All links from one source into one region."""
+class RegionResponse(ResponseModel):
+    """All links from one source to one region."""
 
     region: str
     source: str
@@ -40,29 +40,29 @@ class RegionAnswer(Filled):
     versions: int
     full_bytes: int
     delta_bytes: int
-    shared_bytes: int = Field(description="Mapped on the same host: these did not travel.")
-    fetch_s: float | None = Field(description="Mean of all versions.")
-    slowest_s: float | None = Field(description="The latest version took at most.")
+    shared_bytes: int = Field(description="Bytes mapped from shared memory on the same host, not transferred.")
+    fetch_s: float | None = Field(description="Mean seconds of all versions.")
+    slowest_s: float | None = Field(description="Longest fetch of the latest version. Seconds.")
     bytes_per_s: float | None
-    breaks: int = Field(description="Of the link: got over, or another source was taken.")
+    breaks: int = Field(description="Interrupted transfers, resumed or moved to another source.")
 
 
-class LaggardAnswer(Filled):
-    """A node that serves an older version than the newest."""
+class LaggingNodeResponse(ResponseModel):
+    """Node that serves an older version than the newest."""
 
     node: str
     region: str
     policy: str
     serves: str
     newest: str
-    behind: int = Field(description="Versions.")
-    bound: int = Field(description="Of staleness, in versions.")
+    behind: int = Field(description="Lag in versions.")
+    bound: int = Field(description="Staleness bound in versions.")
     state: str
-    is_beyond: bool = Field(description="Whether what it begins now may be too stale to train on.")
+    is_beyond: bool = Field(description="Whether episodes that start now may be too stale for training.")
 
 
-class TravelAnswer(Filled):
-    """What one node had over one of its links, since its process began. Seconds are sums over versions."""
+class WeightLinkResponse(ResponseModel):
+    """Totals of one link of a node since its process started. Seconds are sums over versions."""
 
     node: str
     region: str
@@ -78,70 +78,70 @@ class TravelAnswer(Filled):
     pause_s: float
     apply_s: float
     resume_s: float
-    resumes: int = Field(description="Breaks of the link that were got over.")
-    failures: int = Field(description="Times that it was left for another one.")
+    resumes: int = Field(description="Interrupted transfers that were resumed.")
+    failures: int = Field(description="Times that the node switched to another source.")
     latest_bytes: int
     latest_fetch_s: float
-    latest_behind: int
+    latest_versions_behind: int
     latest_changed_share: float
 
 
-class WeightsAnswer(Filled):
-    """The weights of the run; all empty before its first report."""
+class WeightsResponse(ResponseModel):
+    """Weights of the run; empty before the first report."""
 
-    finding: str = Field(description="Who is behind, in a sentence.")
-    versions: list[VersionAnswer] = Field(description="The latest of each policy, newest first.")
-    regions: list[RegionAnswer]
+    finding: str = Field(description="Lagging nodes, in one sentence.")
+    versions: list[VersionResponse] = Field(description="Latest versions of each policy, newest first.")
+    regions: list[RegionResponse]
     age_s: float | None = Field(description="Seconds since the report arrived.")
 
 
-class LaggardList(Filled):
-    """A page, those that are furthest behind first."""
+class LaggingNodeList(ResponseModel):
+    """Page of lagging nodes, largest lag first."""
 
-    items: list[LaggardAnswer]
+    items: list[LaggingNodeResponse]
     total: int
     page: int
     pages: int
 
 
-class TravelList(Filled):
-    """A page of links."""
+class WeightLinkList(ResponseModel):
+    """Page of links."""
 
-    items: list[TravelAnswer]
+    items: list[WeightLinkResponse]
     total: int
     page: int
     pages: int
 
 
-@router.get("/weights", response_model=WeightsAnswer, responses=refusals())
-@needs(Need.READ)
-async def weights(parts: PartsOf) -> dict[str, Any]:
-    """Versions, and what came into each region from each source."""
+@router.get("/weights", response_model=WeightsResponse, responses=error_responses())
+@needs(Permission.READ)
+async def weights(context: RequestContextDep) -> dict[str, Any]:
+    """Returns versions, and transfers by region and source."""
     return {
-        "finding": weight_page(parts.state.report).finding,
-        "versions": _rows(parts, "versions"),
-        "regions": _rows(parts, "regions"),
-        "age_s": parts.state.age_s,
+        "finding": weight_page(context.state.report).finding,
+        "versions": _rows(context, "versions"),
+        "regions": _rows(context, "regions"),
+        "age_s": context.state.age_s,
     }
 
 
-@router.get("/weights/laggards", response_model=LaggardList, responses=refusals())
-@needs(Need.READ)
-async def laggards(parts: PartsOf, page: Page = 1, limit: Limit = 100) -> dict[str, Any]:
-    """Nodes that serve an older version than the newest."""
-    return _page(_rows(parts, "laggards"), page, limit)
+@router.get("/weights/laggards", response_model=LaggingNodeList, responses=error_responses())
+@needs(Permission.READ)
+async def laggards(context: RequestContextDep, page: Page = 1, limit: Limit = 100) -> dict[str, Any]:
+    """Lists nodes that serve an older version than the newest."""
+    return _page(_rows(context, "laggards"), page, limit)
 
 
-@router.get("/weights/links", response_model=TravelList, responses=refusals())
-@needs(Need.READ)
-async def links(parts: PartsOf, page: Page = 1, limit: Limit = 100) -> dict[str, Any]:
-    """Links of nodes, with the phases that bringing a version has."""
-    return _page(_rows(parts, "links"), page, limit)
+@router.get("/weights/links", response_model=WeightLinkList, responses=error_responses())
+@needs(Permission.READ)
+async def links(context: RequestContextDep, page: Page = 1, limit: Limit = 100) -> dict[str, Any]:
+    """Lists the nodes' links with the phases of fetching a version."""
+    return _page(_rows(context, "links"), page, limit)
 
 
-def _rows(parts: Parts, table: TableName) -> list[dict[str, Any]]:
-    """One of the tables as the page and its files have it."""
-    sheet = weight_sheet(parts.state.report, table)
+def _rows(context: RequestContext, table: TableName) -> list[dict[str, Any]]:
+    """Returns one table, with the columns of its exported file."""
+    sheet = weight_sheet(context.state.report, table)
     return [dict(zip(sheet.columns, row, strict=True)) for row in sheet.rows]
 
 

@@ -1,4 +1,4 @@
-// How old the data is, by this browser's own clock: it goes on counting when nothing arrives any more.
+// Age of the data by the browser's clock, which continues to count when no updates arrive.
 import { duration } from "./formats.js";
 
 const STALE_AFTER_S = 5;
@@ -8,12 +8,12 @@ const RING = [{ transform: "scale(1)", opacity: 0.7 }, { transform: "scale(2.6)"
 const calm = matchMedia("(prefers-reduced-motion: reduce)");
 
 let badge = null;
-let base = null; // age in seconds when it was last heard of
-let heardAt = Date.now();
+let base = null; // age of the data at the last message, in seconds; null before any report
+let receivedAt = Date.now();
 let feed = "connecting";
 let problem = "";
-let cut = ""; // "web" or "login" while the page itself is cut off
-let triedAt = null; // when what is away is tried again; null while that goes on
+let cut = ""; // "web" or "login" while the page has no connection
+let triedAt = null; // time of the next connection attempt, in milliseconds; null during an attempt
 let isPaused = false;
 
 export function age(element) {
@@ -26,28 +26,28 @@ export function age(element) {
   show();
 }
 
-// seconds: age of the data as of this message; null before any report. next: seconds until dataflow is dialled again.
-export function heard(seconds, feedState, feedProblem, next) {
+// seconds: age of the data at this message; null before any report. next: seconds until dataflow is dialled again.
+export function dataReceived(seconds, feedState, feedProblem, next) {
   const isFresh = seconds !== null && feedState === "live" && seconds < 1;
-  [base, heardAt, feed, problem, cut, triedAt] = [seconds, Date.now(), feedState, feedProblem, "", moment(next)];
+  [base, receivedAt, feed, problem, cut, triedAt] = [seconds, Date.now(), feedState, feedProblem, "", moment(next)];
   if (isFresh) pulse();
   show();
 }
 
-// next: seconds until the page's server is tried again; null when it is not.
-export function lost(cause, next) {
+// next: seconds until the next connection attempt; null without one.
+export function connectionLost(cause, next) {
   [cut, triedAt] = [cause, moment(next)];
   show();
 }
 
-export function pausedAge(value) {
+export function setPaused(value) {
   isPaused = value;
   show();
 }
 
 function show() {
   if (!badge) return;
-  const seconds = base === null ? null : base + (Date.now() - heardAt) / 1000;
+  const seconds = base === null ? null : base + (Date.now() - receivedAt) / 1000;
   const isStale = seconds !== null && seconds >= STALE_AFTER_S;
   const state = isPaused ? "paused" : seconds === null ? "none" : isStale ? "stale" : "live";
   if (badge.dataset.state !== state) badge.dataset.state = state;
@@ -61,7 +61,7 @@ function show() {
   document.documentElement.toggleAttribute("data-stale", isStale && !isPaused);
   showBanner(isStale && !isPaused, seconds);
   const waiting = document.querySelector('[data-part="problem"]');
-  if (waiting) waiting.textContent = cut ? explanation() : problem || "Dialling…";
+  if (waiting) waiting.textContent = cut ? explanation() : problem || "Connecting…";
 }
 
 function showBanner(isShown, seconds) {
@@ -76,9 +76,9 @@ function showBanner(isShown, seconds) {
 }
 
 function explanation() {
-  if (cut === "login") return "Log in again with a new link: the web process prints one when it starts.";
-  if (cut === "web") return `This page lost its server and asks again by itself: ${next()}. The run does not depend on it and goes on.`;
-  if (feed === "live") return "Dataflow is connected but sends no report. This page goes on by itself when it does.";
+  if (cut === "login") return "Log in again with a new link: the web process prints one at its start.";
+  if (cut === "web") return `The web process does not answer; ${next()}. The run is not affected.`;
+  if (feed === "live") return "Dataflow is connected but sends no report. This page updates when it does.";
   return `Dataflow does not answer; ${next()}.`;
 }
 
@@ -99,7 +99,7 @@ function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
-// Only what the compositor moves by itself: a ring that the page had to paint would cost more than all else on it.
+// Animates only properties that the compositor handles: repainting a ring would cost more than the rest of the page.
 function pulse() {
   if (calm.matches || document.hidden) return;
   const dot = badge?.querySelector(".age-dot");

@@ -1,4 +1,4 @@
-// Moments as the time since then.
+// Shows times as the time since then.
 import { duration } from "./formats.js";
 
 const STEP_MS = 1000;
@@ -9,7 +9,7 @@ export function ago(element) {
       clearInterval(timer);
       return;
     }
-    const at = Number(element.dataset.at); // a morph puts another moment into the same element
+    const at = Number(element.dataset.at); // a morph may change the time of the element
     const moment = new Date(at * 1000);
     const seconds = Date.now() / 1000 - at;
     element.dateTime = moment.toISOString();

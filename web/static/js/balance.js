@@ -1,14 +1,14 @@
-// Draws the chart of demand and capacity again from live points: the same shapes as web/present/balance.py.
+// Redraws the chart of demand and capacity from live points, with the shapes of web/views/balance.py.
 import { drawXAxis, horizontal, nearest, shape, showReading, text } from "./chart.js";
 import { cursor, onCursor, readable } from "./cursor.js";
 import { tickText, valueText } from "./formats.js";
-import { onPoints, pins, points } from "./points.js";
+import { onPoints, annotations, points } from "./points.js";
 import { areaPath, betweenPath, linePath, stepPath, WIDTH, windowOf, xPlace, yAxis } from "./scales.js";
 
 const BARS = 120;
 const QUARTER = 0.25;
-const LONGEST_GAP_S = 90;
-const PIN_PLACES = 90;
+const MAX_GAP_S = 90;
+const ANNOTATION_SLOTS = 90;
 const LINES = ["demand", "ready", "ordered", "low", "high", "aimed"];
 const AXIS = ["demand", "ordered", "high", "aimed", "ready"];
 
@@ -40,7 +40,7 @@ export function balance(element) {
     part("y-axis").replaceChildren(...axis.ticks.map((tick) => text(34, y(tick), tickText(tick, "rate"))));
     drawBars();
     drawXAxis(part("x-axis"), view);
-    drawPins();
+    drawAnnotations();
     element.toggleAttribute("data-unmeasured", shown.every(({ values }) => values.demand === null));
     read();
   };
@@ -55,7 +55,7 @@ export function balance(element) {
     const barAt = (at) => Math.min(BARS - 1, Math.floor((xPlace(view, at) / WIDTH) * BARS));
     for (const { at, values } of shown) {
       const place = barAt(at);
-      const first = at - last <= LONGEST_GAP_S ? Math.min(place, barAt(last) + 1) : place;
+      const first = at - last <= MAX_GAP_S ? Math.min(place, barAt(last) + 1) : place;
       last = at;
       if (before !== null && values.version > before && place !== ticked) {
         ticks += `M${(((place + 0.5) * WIDTH) / BARS).toFixed(1)} 0v5`;
@@ -87,21 +87,21 @@ export function balance(element) {
     part("limit").setAttribute("y2", limit);
   };
 
-  // Elements stay while their newest event does, so that focus stays too.
-  const drawPins = () => {
-    const lane = part("pins");
+  // An element is kept as long as its newest event, so that it keeps the focus.
+  const drawAnnotations = () => {
+    const lane = part("annotations");
     const marks = new Map();
-    for (const pin of pins) {
-      if (pin[1] < view.start || pin[1] > view.end) continue;
-      const key = `${pin[2]} ${Math.floor((xPlace(view, pin[1]) / WIDTH) * PIN_PLACES)}`;
-      marks.set(key, { pin, count: (marks.get(key)?.count ?? 0) + 1 });
+    for (const annotation of annotations) {
+      if (annotation[1] < view.start || annotation[1] > view.end) continue;
+      const key = `${annotation[2]} ${Math.floor((xPlace(view, annotation[1]) / WIDTH) * ANNOTATION_SLOTS)}`;
+      marks.set(key, { annotation, count: (marks.get(key)?.count ?? 0) + 1 });
     }
-    const wanted = new Map([...marks.values()].map((mark) => [String(mark.pin[0]), mark]));
+    const wanted = new Map([...marks.values()].map((mark) => [String(mark.annotation[0]), mark]));
     for (const link of lane.querySelectorAll("a")) if (!wanted.has(link.dataset.ordinal)) link.remove();
-    for (const [ordinal, { pin, count }] of wanted) {
-      const link = lane.querySelector(`a[data-ordinal="${ordinal}"]`) ?? lane.appendChild(newPin(lane, pin));
-      link.firstElementChild.setAttribute("x", `${(xPlace(view, pin[1]) / 10).toFixed(2)}%`);
-      const label = count > 1 ? `${pin[3]} (and ${count - 1} before)` : pin[3];
+    for (const [ordinal, { annotation, count }] of wanted) {
+      const link = lane.querySelector(`a[data-ordinal="${ordinal}"]`) ?? lane.appendChild(newAnnotation(lane, annotation));
+      link.firstElementChild.setAttribute("x", `${(xPlace(view, annotation[1]) / 10).toFixed(2)}%`);
+      const label = count > 1 ? `${annotation[3]} (and ${count - 1} before)` : annotation[3];
       if (link.getAttribute("aria-label") !== label) {
         link.setAttribute("aria-label", label);
         link.querySelector("title").textContent = label;
@@ -130,10 +130,10 @@ export function balance(element) {
   onCursor(read);
   if (points.length) draw();
   readable(part("body"), part("plot"), () => view);
-  rove(part("pins"));
+  rove(part("annotations"));
 }
 
-function newPin(lane, [ordinal, , kind]) {
+function newAnnotation(lane, [ordinal, , kind]) {
   const template = lane.parentElement.querySelector(`template[data-kind="${kind}"]`);
   const link = template.content.querySelector("a").cloneNode(true);
   link.dataset.ordinal = ordinal;
@@ -141,7 +141,7 @@ function newPin(lane, [ordinal, , kind]) {
   return link;
 }
 
-// One stop for Tab; arrows go from pin to pin.
+// One tab stop; arrow keys move between annotations.
 function rove(lane) {
   const links = () =>
     [...lane.querySelectorAll("a")].sort((a, b) => a.getBoundingClientRect().x - b.getBoundingClientRect().x);

@@ -1,4 +1,4 @@
-// Draws a line chart again from live points, into the shapes that the server painted first.
+// Redraws a line chart from live points, in the elements that the server rendered.
 import { cursor, onCursor, readable } from "./cursor.js";
 import { duration, tickText, valueText } from "./formats.js";
 import { onPoints, points } from "./points.js";
@@ -77,10 +77,10 @@ export function chart(element) {
 
 export function drawXAxis(svg, view) {
   const texts = xTicks(view).map(([x, label]) => {
-    const found = text(`${x.toFixed(2)}%`, 14, label);
-    if (x < 4) found.setAttribute("class", "first");
-    else if (x > 96) found.setAttribute("class", "last");
-    return found;
+    const tick = text(`${x.toFixed(2)}%`, 14, label);
+    if (x < 4) tick.setAttribute("class", "first");
+    else if (x > 96) tick.setAttribute("class", "last");
+    return tick;
   });
   svg.replaceChildren(...texts);
 }

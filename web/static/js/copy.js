@@ -1,4 +1,4 @@
-// A button that copies the text of another element.
+// Button that copies the text of another element.
 export function copy(button) {
   const name = button.textContent;
   button.addEventListener("click", async () => {

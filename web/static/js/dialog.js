@@ -1,4 +1,4 @@
-// Opens when htmx has put something into it; without scripts that is a page of its own.
+// Dialog that opens when htmx fills it; without scripts its content is a separate page.
 export function dialog(element) {
   const body = element.querySelector("#dialog-body");
   document.addEventListener("htmx:after:swap", () => {

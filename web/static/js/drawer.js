@@ -1,4 +1,4 @@
-// Shows what a link with data-drawer leads to in the drawer of the page, at the link's own address.
+// Opens the target of a link with data-drawer in the page's drawer, and shows the link's address.
 export function drawer(element) {
   const body = element.querySelector("#drawer-body");
   let opener = null;
@@ -16,7 +16,7 @@ export function drawer(element) {
     const href = link.getAttribute("href");
     const answer = await fetch(`${element.dataset.source}${link.dataset.ordinal}`);
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-    const found = page.getElementById("happening");
+    const found = page.getElementById("event-detail");
     if (!found) {
       location.assign(href);
       return;

@@ -1,6 +1,6 @@
-// Focus is never lost: what a swap or a patch takes away from under it gives it to what comes in its place.
+// Keeps the focus: when a swap or a patch removes the focused element, its replacement gets the focus.
 
-// Puts other content into a region. What has the focus stays where it is on the screen, also in a list that scrolls.
+// Replaces the content of a region. The focused element keeps its position on the screen, also in a scrolling list.
 export function refill(region, content) {
   const focused = document.activeElement;
   const isInside = region !== focused && region.contains(focused);
@@ -11,7 +11,7 @@ export function refill(region, content) {
   if (document.activeElement !== region) region.scrollTop += document.activeElement.getBoundingClientRect().top - top;
 }
 
-// To what leads to the same place, else to the whole of it.
+// Focuses the link with the same address, else the region.
 function refocus(region, before) {
   const href = before.getAttribute("href");
   const same = href && [...region.querySelectorAll("a")].find((link) => link.getAttribute("href") === href);
@@ -19,7 +19,7 @@ function refocus(region, before) {
 }
 
 function land(element) {
-  if (element.tabIndex < 0) element.tabIndex = -1; // also of what takes no focus by itself
+  if (element.tabIndex < 0) element.tabIndex = -1; // makes elements focusable that are not by default
   element.focus({ preventScroll: true });
 }
 
@@ -34,9 +34,9 @@ document.addEventListener("htmx:after:swap", ({ detail: { ctx } }) => {
   if (place) refocus(place, ctx.hadFocus.element);
 });
 
-// What was done is told where one goes on: at the part of the page that the address names, else at the sentence itself.
-export function told(flash) {
-  const place = document.getElementById(decodeURIComponent(location.hash.slice(1))); // is no :target yet
+// Focuses the part of the page that the address names, described by the flash message, else the message itself.
+export function focusFlash(flash) {
+  const place = document.getElementById(decodeURIComponent(location.hash.slice(1))); // :target does not match yet
   if (place) place.setAttribute("aria-describedby", flash.id);
   land(place ?? flash);
 }

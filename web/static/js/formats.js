@@ -1,4 +1,4 @@
-// Numbers as people read them: the same as web/present/formats.py.
+// Formats numbers as web/views/formats.py does.
 const NARROW = "\u202f";
 const MISSING = "\u2013";
 
@@ -8,14 +8,45 @@ const grouped = (value, digits) =>
 export function valueText(value, kind) {
   if (value === null || value === undefined) return MISSING;
   if (kind === "reward") return grouped(value, 2);
-  if (kind === "figure") return String(Number(value.toPrecision(3))).replace("-", "\u2212");
+  if (kind === "figure") return figure(value);
+  if (kind === "share") return `${figure(value * 100)}${NARROW}%`;
+  if (kind === "seconds") return seconds(value);
   if (kind === "ratio") return `${grouped(value, 2)}${NARROW}\u00d7`;
   if (kind === "dollars") return dollars(value);
   if (kind === "percent" && value > 0 && value < 0.0005) return `<0.1${NARROW}%`;
   if (kind === "percent") return `${grouped(value * 100, Math.abs(value) > 0 && Math.abs(value) < 0.01 ? 1 : 0)}${NARROW}%`;
   if (kind === "count") return Math.abs(value) >= 1e6 ? `${grouped(value / 1e6, 2)}${NARROW}M` : grouped(value, 0);
+  if (kind !== "rate") return `${figure(value)}${NARROW}${value === 1 && !kind.includes("/") ? kind.replace(/s$/, "") : kind}`;
   if (value === 0) return "0";
   return grouped(value, Math.abs(value) < 10 ? 2 : Math.abs(value) < 100 ? 1 : 0);
+}
+
+const SUFFIXES = [
+  ["k", 1e3],
+  ["M", 1e6],
+  ["G", 1e9],
+  ["T", 1e12],
+  ["P", 1e15],
+];
+const ROUNDS_UP = 0.9995; // share of a unit from which three significant digits round to the whole unit
+
+function figure(value) {
+  return signed(value).replaceAll("-", "\u2212");
+}
+
+function signed(value) {
+  const size = Math.abs(value);
+  if (size < 1e3 && Number.isInteger(value)) return String(value);
+  if (size >= 0.001 && size < ROUNDS_UP * 1e3) return value.toPrecision(3);
+  const suffix = SUFFIXES.find(([, unit]) => size / (ROUNDS_UP * unit) >= 1 && size / (ROUNDS_UP * unit) < 1e3);
+  if (suffix) return (value / suffix[1]).toPrecision(3) + suffix[0];
+  return value.toExponential(2).replace("+", "");
+}
+
+function seconds(value) {
+  if (Math.abs(value) >= 600) return duration(value);
+  if (Math.abs(value) < ROUNDS_UP && value) return `${figure(value * 1000)}${NARROW}ms`;
+  return `${figure(value)}${NARROW}s`;
 }
 
 export function tickText(value, kind) {
@@ -48,13 +79,13 @@ export function duration(seconds) {
   return `${whole}${NARROW}s`;
 }
 
-// A launch id (a ULID) by its end, in which it differs from its neighbours.
+// Shortens a launch id (a ULID) to its end, which distinguishes it from similar ids.
 export function nodeName(name) {
   return /^[0-9A-HJKMNP-TV-Z]{26}$/.test(name) ? `\u2026${name.slice(-6)}` : name;
 }
 
 export function lagText(lag) {
-  if (lag === undefined) return "away";
+  if (lag === undefined) return "absent";
   return lag ? `${lag} behind` : "current";
 }
 

@@ -1,4 +1,4 @@
-// Keys of the page: each presses the element that carries it in data-key, as in `data-key="g o"`. Off while typing.
+// Keyboard shortcuts: a key clicks the element that names it in data-key, such as `data-key="g o"`. Off while typing.
 import { actions, focusedRow, move, open, select } from "./rows.js";
 
 const PREFIX_MS = 1500;
@@ -14,7 +14,7 @@ document.addEventListener("keydown", (event) => {
     return;
   }
   if (event.ctrlKey || event.metaKey || document.querySelector("dialog[open]")) return;
-  if (event.key === "Escape") escape(event); // out of a field too: keys work again from there
+  if (event.key === "Escape") escape(event); // also leaves a field, so that shortcuts work again
   else if (isTyping(event.target)) return;
   else if (event.key === "Enter" && event.target === focusedRow()) open();
   else if (handle(event.key)) event.preventDefault();
@@ -52,7 +52,7 @@ function forget() {
   prefix = "";
 }
 
-// A field of a dialog that just closed has the focus until the next frame.
+// A field of a dialog that just closed keeps the focus until the next frame.
 function isTyping(element) {
   if (!element.checkVisibility()) return false;
   return element.isContentEditable || /^(INPUT|TEXTAREA|SELECT)$/.test(element.tagName);

@@ -1,17 +1,17 @@
-// One WebSocket for the page: receives frames, patches what they name, comes back by itself and misses nothing.
-import { holdReading } from "./again.js";
-import { heard, lost, pausedAge } from "./age.js";
-import { patchCells } from "./cells.js";
+// WebSocket of the page: receives frames, patches the named elements, reconnects, and resumes after the last frame.
+import { pausePolling } from "./polling.js";
+import { dataReceived, connectionLost, setPaused } from "./age.js";
+import { patchLiveTexts } from "./live_text.js";
 import { refill } from "./focus.js";
-import { membersAre, watched } from "./nodes.js";
-import { addPins, addPoints, points, shownSequence } from "./points.js";
+import { updateMembers, watchedRows } from "./nodes.js";
+import { addAnnotations, addPoints, points, shownSequence } from "./points.js";
 
 const FIRST_DELAY_MS = 300;
 const MAX_DELAY_MS = 5000;
 const RELOAD_MS = 250;
 const CLOSED_FOR_LOGIN = 4401;
 
-let frame; // the element that says which run, sequence and build the page shows
+let frame; // dataset with the run, sequence and build that the page shows
 let socket = null;
 let timer = null;
 let delay = FIRST_DELAY_MS;
@@ -31,16 +31,16 @@ export function pause(button) {
     isPaused = !isPaused;
     button.setAttribute("aria-pressed", String(isPaused));
     button.querySelector("span").textContent = isPaused ? "Resume" : "Pause";
-    pausedAge(isPaused);
-    holdReading(isPaused);
-    keepWindow(Number(button.dataset.rangeS), button.dataset.range);
+    setPaused(isPaused);
+    pausePolling(isPaused);
+    storeWindowInAddress(Number(button.dataset.rangeS), button.dataset.range);
     if (isPaused) socket?.close();
     else connectNow();
   });
 }
 
-// A paused page has the stretch of time that it shows in its address.
-function keepWindow(rangeS, range) {
+// Stores the shown time range in the address while the page is paused.
+function storeWindowInAddress(rangeS, range) {
   if (!rangeS || !points.length) return;
   const address = new URL(location);
   const end = Math.floor(points.at(-1).at * 1000) / 1000;
@@ -56,19 +56,19 @@ function connect() {
   clearTimeout(timer);
   timer = null;
   const scheme = location.protocol === "https:" ? "wss" : "ws";
-  const own = new WebSocket(`${scheme}://${location.host}/live?after=${sequence}&run=${encodeURIComponent(frame.run)}${watched()}`);
+  const own = new WebSocket(`${scheme}://${location.host}/live?after=${sequence}&run=${encodeURIComponent(frame.run)}${watchedRows()}`);
   socket = own;
   own.onmessage = (event) => receive(JSON.parse(event.data));
   own.onclose = (event) => {
     if (socket !== own) return;
     socket = null;
     if (isPaused) return;
-    if (event.code === CLOSED_FOR_LOGIN) lost("login", null);
-    else lost("web", connectLater() / 1000);
+    if (event.code === CLOSED_FOR_LOGIN) connectionLost("login", null);
+    else connectionLost("web", connectLater() / 1000);
   };
 }
 
-// Returns in how many milliseconds.
+// Schedules the next connection attempt. Returns the delay in milliseconds.
 function connectLater() {
   const rest = delay * (0.7 + 0.6 * Math.random());
   timer = setTimeout(connect, rest);
@@ -82,12 +82,12 @@ function connectNow() {
   connect();
 }
 
-// The messages of web/feed/frames.py.
+// Handles a message of web/live/frames.py.
 function receive(message) {
   delay = FIRST_DELAY_MS;
   if (message.kind === "rows") {
-    patchCells(message.cells);
-    membersAre(message.members);
+    patchLiveTexts(message.live_texts);
+    updateMembers(message.members);
     return;
   }
   const isOther = message.run !== undefined && message.run !== frame.run;
@@ -97,15 +97,15 @@ function receive(message) {
     reload();
     return;
   }
-  heard(message.age, message.feed ?? "live", message.problem ?? "", message.next ?? null);
+  dataReceived(message.age, message.feed ?? "live", message.problem ?? "", message.next ?? null);
   if (message.seq === undefined) return;
   sequence = message.seq;
-  patchCells(message.cells);
+  patchLiveTexts(message.live_texts);
   patchRegions(message.html);
-  addPins(message.pins);
+  addAnnotations(message.annotations);
   addPoints(message.points);
-  for (const name of message.changed) tell(`changed-${name}`);
-  tell("live-frame");
+  for (const name of message.changed) dispatch(`changed-${name}`);
+  dispatch("live-frame");
 }
 
 function reload() {
@@ -121,10 +121,10 @@ function patchRegions(regions) {
       template.innerHTML = html; // rendered and escaped by our own server
       refill(element, template.content);
     }
-    tell("live-region");
+    dispatch("live-region");
   }
 }
 
-function tell(name) {
+function dispatch(name) {
   document.body.dispatchEvent(new CustomEvent(name, { bubbles: true }));
 }

@@ -1,10 +1,10 @@
-// Attaches behaviours to the elements that ask for them, now and after every swap.
+// Attaches behaviours to elements with data-behavior, at load and after every swap.
 import { age } from "./age.js";
 import { ago } from "./ago.js";
 import { dialog } from "./dialog.js";
-import { told } from "./focus.js";
-import { here } from "./here.js";
-import { hold } from "./hold.js";
+import { focusFlash } from "./focus.js";
+import { currentlink } from "./currentlink.js";
+import { longpress } from "./longpress.js";
 import "./keys.js";
 import { live, pause } from "./live.js";
 import { menu } from "./menu.js";
@@ -12,11 +12,11 @@ import { choose } from "./nodes.js";
 import { palette } from "./palette.js";
 import { theme } from "./theme.js";
 
-// What most pages need; any other behaviour is in the file of its name, and comes with the first element that asks.
-const behaviors = { age, ago, choose, dialog, here, hold, live, menu, palette, pause, theme, told };
+// Behaviours of most pages; the others are loaded from the file of their name with the first element that uses them.
+const behaviors = { age, ago, choose, currentlink, dialog, live, longpress, menu, palette, pause, theme, focusFlash };
 const attached = new WeakSet();
 
-// The promise is kept when everything is attached; what is here already is attached at once.
+// Resolves when all behaviours are attached; loaded ones are attached synchronously.
 export function attach(root) {
   const elements = [...root.querySelectorAll("[data-behavior]")].filter((element) => !attached.has(element));
   return Promise.all(

@@ -1,4 +1,4 @@
-// A <details> that is a menu: closes by Escape, by a press elsewhere and when another opens; arrows walk through it.
+// Menu in a <details>: closes on Escape, on a click elsewhere and when another opens; arrow keys move through it.
 export function menu(element) {
   const summary = element.querySelector("summary");
   const items = () => [...element.querySelectorAll("a, button, input")].filter((item) => item.offsetParent !== null);

@@ -1,29 +1,29 @@
-// The table of nodes: its rows' texts come over the page's WebSocket, the table anew when other rows belong on it.
+// Node table: row texts arrive over the page's WebSocket; the table is fetched again when its set of rows changes.
 const EVERY_MS = 5000;
 let fetchedAt = 0;
 let timer = null;
 
 const table = () => document.querySelector("[data-rows]");
 
-// What the address of the WebSocket says of the table; nothing on pages without one.
-export function watched() {
+// Returns the WebSocket's query parameter for the table; empty on pages without one.
+export function watchedRows() {
   const found = table();
   return found ? `&rows=${encodeURIComponent(found.dataset.rows)}` : "";
 }
 
-// members: names the rows that now belong on this page of the table, in their order.
-export function membersAre(members) {
+// members: the current rows of this page of the table, in order.
+export function updateMembers(members) {
   const shown = table()?.querySelector("[data-members]");
   if (!shown || shown.dataset.members === members || timer) return;
   timer = setTimeout(() => {
     timer = null;
-    if (document.querySelector("dialog[open]")) return; // the next rows say it again
+    if (document.querySelector("dialog[open]")) return; // the next message repeats it
     fetchedAt = Date.now();
     document.body.dispatchEvent(new CustomEvent("changed-nodes", { bubbles: true }));
   }, Math.max(0, fetchedAt + EVERY_MS - Date.now()));
 }
 
-// Chosen rows stay chosen when the table is fetched again; the bar below says how many there are.
+// Keeps selected rows selected when the table is fetched again; the bar below shows their number.
 export function choose(form) {
   const chosen = new Set();
   const boxes = () => [...form.querySelectorAll('tbody input[type="checkbox"]')];
@@ -32,7 +32,7 @@ export function choose(form) {
     const shown = boxes();
     for (const box of shown) box.checked = chosen.has(box.value);
     const count = shown.filter((box) => box.checked).length;
-    form.querySelector('[data-part="chosen"]').textContent = `${count} chosen`;
+    form.querySelector('[data-part="chosen"]').textContent = `${count} selected`;
     form.toggleAttribute("data-choosing", count > 0);
     const all = every();
     if (!all) return;
@@ -42,9 +42,9 @@ export function choose(form) {
   form.addEventListener("change", (event) => {
     const box = event.target;
     const changed = box.matches("[data-every]") ? boxes() : [box];
-    for (const one of changed) {
-      if (box.checked) chosen.add(one.value);
-      else chosen.delete(one.value);
+    for (const changedBox of changed) {
+      if (box.checked) chosen.add(changedBox.value);
+      else chosen.delete(changedBox.value);
     }
     show();
   });

@@ -1,5 +1,5 @@
-// The command palette: entries come from the server when it opens, typed letters choose among them. Where those are not
-// all there is, as of thousands of nodes, the server is asked while one types.
+// Command palette: loads its entries when it opens and filters them while typing. If the server has more entries, such
+// as thousands of nodes, each input also queries the server.
 const SHOWN = 12;
 const ASK_MS = 150;
 
@@ -25,7 +25,7 @@ export function palette(dialog) {
       ({ entries, is_whole: isWhole } = await answer.json());
       typed();
     } catch (problem) {
-      say(`Nothing could be fetched: ${problem.message}`);
+      say(`Loading failed: ${problem.message}`);
     }
   });
 
@@ -42,18 +42,18 @@ export function palette(dialog) {
       const answer = await fetch(`${dialog.dataset.source}?q=${encodeURIComponent(text)}`);
       if (!answer.ok) throw new Error(`the server answered ${answer.status}`);
       const more = (await answer.json()).entries;
-      if (input.value !== text) return; // asked again since
+      if (input.value !== text) return; // outdated response
       const known = new Set(entries.map(name));
       entries = entries.concat(more.filter((entry) => !known.has(name(entry))));
       isAsking = false;
       show(found[chosen]);
     } catch (problem) {
-      if (input.value === text && !found.length) say(`Nothing could be fetched: ${problem.message}`);
+      if (input.value === text && !found.length) say(`Loading failed: ${problem.message}`);
     }
   };
 
-  // kept: stays chosen where it is still found.
-  const show = (kept) => {
+  // previous: entry that stays selected if it still matches.
+  const show = (previous) => {
     const words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
     found = entries
       .map((entry) => ({ entry, score: score(entry, words) }))
@@ -61,9 +61,9 @@ export function palette(dialog) {
       .sort((a, b) => b.score - a.score)
       .slice(0, SHOWN)
       .map(({ entry }) => entry);
-    chosen = Math.max(0, found.indexOf(kept));
+    chosen = Math.max(0, found.indexOf(previous));
     if (found.length) list.replaceChildren(...found.map(option));
-    else say(isAsking ? "Looking…" : "Nothing is called that");
+    else say(isAsking ? "Searching…" : "No matches");
     mark();
   };
 
@@ -129,7 +129,7 @@ function option(entry, place) {
   return item;
 }
 
-// Every word has to be there; those at the beginning of the label count most. -1 for what does not fit.
+// Scores an entry: every word must occur, at the beginning of the label with the highest weight; -1 without a match.
 function score(entry, words) {
   const label = entry.label.toLowerCase();
   const all = `${label} ${entry.group} ${entry.hint}`.toLowerCase();

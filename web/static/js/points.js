@@ -1,20 +1,20 @@
-// The points that the page's charts draw: one policy, oldest first. Begins with what the server put into the page.
-const KEPT = 4000;
+// Points of the page's charts: one policy, oldest first, starting with the points in the rendered page.
+const MAX_POINTS = 4000;
 const listeners = new Set();
 const holder = document.getElementById("points");
 const given = holder ? JSON.parse(holder.textContent) : { isLive: false, policy: "", at: [], columns: {}, lags: {} };
 
-// Each: { sequence, at, values: {name: number or null}, lags: {node: versions} }; values of the policy and the fleet.
+// Items: { sequence, at, values: {name: number or null}, lags: {node: versions} }; values of the policy and the fleet.
 export const points = begun();
 
-// Each: [ordinal, at, kind, text], oldest first.
-export const pins = given.pins ?? [];
+// Items: [ordinal, at, kind, text], oldest first.
+export const annotations = given.annotations ?? [];
 
 export function lastSequence() {
   return points.length ? points[points.length - 1].sequence : 0;
 }
 
-// What the page has of the live feed: up to its last live point, or to the report it was rendered from.
+// Returns the newest sequence that the page shows: of its last live point, or of the report it was rendered from.
 export function shownSequence(rendered) {
   return given.isLive && points.length ? lastSequence() : rendered;
 }
@@ -29,20 +29,20 @@ export function addPoints(rows) {
       hasNew = true;
     }
   }
-  if (points.length > KEPT) points.splice(0, points.length - KEPT);
+  if (points.length > MAX_POINTS) points.splice(0, points.length - MAX_POINTS);
   if (hasNew) listeners.forEach((listener) => listener());
 }
 
-export function addPins(rows) {
-  const newest = pins.at(-1)?.[0] ?? -1;
-  if (given.isLive) pins.push(...rows.filter(([ordinal]) => ordinal > newest));
+export function addAnnotations(rows) {
+  const newest = annotations.at(-1)?.[0] ?? -1;
+  if (given.isLive) annotations.push(...rows.filter(([ordinal]) => ordinal > newest));
 }
 
 export function onPoints(listener) {
   listeners.add(listener);
 }
 
-// The columns of web/present/page_points.py, as points.
+// Converts the columns of web/views/chart_data.py to points.
 function begun() {
   const sequences = summed(column(given.sequence ?? []));
   const columns = Object.entries(given.columns).map(([name, packed]) => [name, column(packed)]);
@@ -55,9 +55,9 @@ function begun() {
   }));
 }
 
-// A value, or `[value, times]`.
+// Expands a run-length encoded column: items are a value or `[value, times]`.
 function column(packed) {
-  return packed.flatMap((one) => (Array.isArray(one) ? Array(one[1]).fill(one[0]) : [one]));
+  return packed.flatMap((item) => (Array.isArray(item) ? Array(item[1]).fill(item[0]) : [item]));
 }
 
 function summed(steps) {

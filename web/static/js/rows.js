@@ -1,4 +1,4 @@
-// Moving through the rows of the page's tables by keys. Rows are whatever tables have at that moment.
+// Keyboard navigation through the rows of the page's tables, read anew at each key.
 const CONTROLS = "a[href], button, summary";
 
 const rows = () => [...document.querySelectorAll("main .table tbody tr")].filter((row) => row.offsetParent !== null);

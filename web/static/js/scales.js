@@ -1,11 +1,11 @@
-// Axes, ticks and paths: the same geometry as web/present/scales.py.
+// Axes, ticks and paths, with the geometry of web/views/scales.py.
 import { duration } from "./formats.js";
 
 export const WIDTH = 1000;
 const SHORTEST_S = 60;
 const STEPS_S = [10, 20, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21600, 43200, 86400];
 
-// fixedEnd: of a range that does not move on; else undefined or null.
+// fixedEnd: end of a fixed range; undefined or null for a moving one.
 export function windowOf(points, range, fixedEnd) {
   if (fixedEnd) return { start: fixedEnd - range, end: fixedEnd, range, isFixed: true };
   const end = points.length ? points[points.length - 1].at : 0;
@@ -65,7 +65,7 @@ export function areaPath(places, base) {
   return path;
 }
 
-// Without what lies on a level stretch: a line looks the same without it.
+// Drops points inside level segments, which do not change the line.
 function bends(places) {
   const isLevel = (one, other) => one[1] === other[1] && one[2] === other[2];
   return places.filter((place, at) => {
@@ -84,7 +84,7 @@ export function stepPath(places) {
   return path;
 }
 
-// Each place: x, and the upper and lower end; null interrupts it.
+// Items: x, upper and lower end; null interrupts the band.
 export function betweenPath(places) {
   let path = "";
   let stretch = [];
@@ -104,7 +104,7 @@ export function betweenPath(places) {
 
 const at = (number) => number.toFixed(1);
 
-// A stroke without length, whose round ends stay round however the plot is stretched.
+// Stroke of zero length, whose round ends stay round when the plot is stretched.
 export function dotPath(x, y) {
   return `M${x.toFixed(1)} ${y.toFixed(1)}h0.01`;
 }

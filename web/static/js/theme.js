@@ -1,4 +1,4 @@
-// Light, dark or as the system has it, without a reload; the form does the same without this.
+// Switches between light, dark and system theme without a reload; without scripts the form does it.
 export function theme(form) {
   form.addEventListener("submit", (event) => {
     const choice = event.submitter?.value;

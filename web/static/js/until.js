@@ -1,4 +1,4 @@
-// Moments to come as the time until then; past ones say so.
+// Shows future times as the time until then, and past ones with their own text.
 import { duration } from "./formats.js";
 
 const STEP_MS = 1000;

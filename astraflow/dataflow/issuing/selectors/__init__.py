@@ -1,4 +1,4 @@
-"""The selectors that come with AstraFlow, by kind."""
+"""Built-in selectors, by kind."""
 
 from astraflow.dataflow.issuing.selection import Selector
 from astraflow.runtime.plugins import Registry

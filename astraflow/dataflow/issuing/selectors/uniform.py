@@ -1,4 +1,4 @@
-"""Every prompt equally likely, drawn with replacement."""
+"""Draws prompts uniformly, with replacement."""
 
 import random
 from collections.abc import Mapping
@@ -12,12 +12,12 @@ from astraflow.runtime.config import Config
 
 
 class UniformOptions(Config):
-    """Uniform sampling has nothing to set."""
+    """Options of the selector `uniform`: none."""
 
 
 @selectors.register("uniform", options=UniformOptions)
 class Uniform:
-    """Draw n depends on the seed and n alone, so that the state is one number."""
+    """Draws prompts uniformly. Draw n depends on the seed and n alone, so the state is one number."""
 
     def __init__(self, options: UniformOptions, size: int, seed: int) -> None:
         self._size = size
@@ -25,25 +25,25 @@ class Uniform:
         self._draws = 0
 
     def select(self) -> int:
-        """The next draw."""
+        """Returns the next draw."""
         index = random.Random(f"{self._seed}/{self._draws}").randrange(self._size)
         self._draws += 1
         return index
 
     def observe(self, index: int, rewards: Rewards) -> None:
-        """Rewards do not matter here."""
+        """Does nothing: draws do not depend on rewards."""
 
     def advance(self, version: Version) -> None:
-        """Versions do not matter here."""
+        """Does nothing: draws do not depend on versions."""
 
     def state_dict(self) -> dict[str, Json]:
-        """How many draws were made."""
+        """Returns the number of draws."""
         return {"draws": self._draws}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with the next draw."""
+        """Restores the state."""
         self._draws = state["draws"]
 
     def metrics(self) -> dict[str, float]:
-        """Draws so far."""
+        """Returns the number of draws."""
         return {"draws": float(self._draws)}

@@ -1,4 +1,4 @@
-"""The samplers that come with AstraFlow, by kind."""
+"""Built-in samplers, by kind."""
 
 from astraflow.dataflow.serving.sampling import Sampler
 from astraflow.runtime.plugins import Registry

@@ -1,4 +1,4 @@
-"""Each group once, in the order of its deadline, its arrival or its freshness."""
+"""Samples each group once, in the order of deadline, arrival or freshness."""
 
 from collections.abc import Mapping, Sequence
 from heapq import nsmallest
@@ -6,43 +6,43 @@ from typing import Any
 
 from astraflow.contract.ids import Version
 from astraflow.contract.values import Json
-from astraflow.dataflow.serving.buffer import Buffered
-from astraflow.dataflow.serving.orders import Order, place
+from astraflow.dataflow.serving.buffer import BufferedGroup
+from astraflow.dataflow.serving.group_order import GroupOrder, sort_key
 from astraflow.dataflow.serving.samplers import samplers
 from astraflow.runtime.config import Config
 
 
 class FreshOptions(Config):
-    """Which groups go first."""
+    """Options of the sampler `fresh`."""
 
-    order: Order = "deadline"
-    """`deadline`: oldest version that is still admissible; `fifo`: oldest arrival; `freshest`: newest version."""
+    order: GroupOrder = "deadline"
+    """`deadline`: oldest admissible version first; `fifo`: oldest arrival first; `freshest`: newest version first."""
 
 
 @samplers.register("fresh", options=FreshOptions)
 class Fresh:
-    """Every buffered group is a candidate until it is used once."""
+    """Uses every buffered group once."""
 
     def __init__(self, options: FreshOptions) -> None:
-        self._order: Order = options.order
+        self._order: GroupOrder = options.order
 
     def fresh_count(self, count: int, trained: int) -> int:
-        """All of them."""
+        """Returns `count`: all groups are fresh."""
         return count
 
     def sample(
-        self, fresh: Sequence[Buffered], trained: Sequence[Buffered], count: int, version: Version
-    ) -> list[Buffered]:
-        """The first `count` in the chosen order; ties by arrival."""
-        return nsmallest(count, fresh, key=lambda candidate: place(candidate, self._order))
+        self, fresh: Sequence[BufferedGroup], trained: Sequence[BufferedGroup], count: int, version: Version
+    ) -> list[BufferedGroup]:
+        """Returns the first `count` groups in the configured order, ties by arrival."""
+        return nsmallest(count, fresh, key=lambda candidate: sort_key(candidate, self._order))
 
     def state_dict(self) -> dict[str, Json]:
-        """None of its own."""
+        """Returns an empty state."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """There is nothing to load."""
+        """Does nothing: there is no state."""
 
     def metrics(self) -> dict[str, float]:
-        """None of its own."""
+        """Returns no metrics."""
         return {}

@@ -1,1 +1,1 @@
-"""What the local torch engine is made of: sequences, slots of the key-value cache, sampling, batching, a thread."""
+"""Parts of the local torch engine: sequences, key-value cache slots, sampling, batching, worker thread."""

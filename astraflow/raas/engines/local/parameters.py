@@ -1,4 +1,4 @@
-"""Putting a verified version into a model: prepared beside the one that serves, then swapped in."""
+"""Loads a verified version into a model: stages the values while the previous version serves, then swaps them."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,15 +12,16 @@ from torch import Tensor, nn
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import Version
 from astraflow.contract.weights import Manifest, TensorSpec
-from astraflow.models.precision import Bits, bits_at, values_of
-from astraflow.weights.adapters import adapted_weights, adapter_facts
+from astraflow.models.precision import ElementBits, bits_at, values_of
+from astraflow.raas.engines.merged_adapters import add_adapter, binding_to_base, float32_values
+from astraflow.weights.adapters import adapted_weights
 from astraflow.weights.tensors import VerifiedWeights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedTensor:
-    """New values of one parameter, in its type and on its device. positions: int64 `[n]` of the flat elements that
-    `values` belong to, ascending; None for all of them."""
+    """New values of one parameter, in its type and on its device. positions: int64 `[n]`, ascending indices of the flat
+    elements that `values` replaces; None for all elements."""
 
     parameter: nn.Parameter
     values: Tensor
@@ -30,9 +31,9 @@ class StagedTensor:
 def stage(
     weights: VerifiedWeights, parameters: dict[str, nn.Parameter], *, serving: Version | None
 ) -> list[StagedTensor]:
-    """Everything a swap needs, made without touching the parameters: only what changed if `serving` is the base.
+    """Prepares a swap without changing the parameters; stages only changed elements if `serving` is the base.
 
-    Raises: InvalidInput when the version is of another model.
+    Raises: InvalidInput when the version belongs to another model.
     """
     _check_layout(weights.manifest, parameters)
     changes = weights.changes if weights.base is not None and weights.base == serving else None
@@ -42,7 +43,7 @@ def stage(
         bits = bits_at(weights.buffer, spec)
         positions = None
         if changes is not None:
-            chosen = changes.get(spec.name, _NOTHING)
+            chosen = changes.get(spec.name, _NO_POSITIONS)
             if not len(chosen):
                 continue
             if len(chosen) <= spec.elements * _patched_share(parameter):
@@ -55,43 +56,32 @@ def stage(
 def stage_adapted(
     adapters: VerifiedWeights, base: VerifiedWeights, parameters: dict[str, nn.Parameter], *, is_base_served: bool
 ) -> list[StagedTensor]:
-    """As `stage`, for low-rank adapters: `W + scale · B · A`, added up in float32 and rounded once to the parameter's
-    type. is_base_served: whether all else is the base's already.
+    """Prepares a swap for low-rank adapters: `W + scale · B · A`, summed in float32 and rounded once to the parameter's
+    type. is_base_served: True if the parameters without adapters already have the values of the base.
 
-    Raises: InvalidInput when the base is of another model, or not the one they were trained on; CorruptData.
+    Raises: InvalidInput when the base belongs to another model or the adapters to another base; CorruptData.
     """
-    facts = adapter_facts(adapters.manifest)
-    if facts is None or facts.base_root != base.manifest.root_hash:
-        raise InvalidInput(
-            f"version {adapters.manifest.version} of {adapters.manifest.policy} was not trained on version "
-            f"{base.manifest.version} of {base.manifest.policy}"
-        )
-    changed = {one.weight.name: one for one in adapted_weights(adapters.manifest, base.manifest)}
+    binding = binding_to_base(adapters, base)
+    adapted = {pair.weight.name: pair for pair in adapted_weights(adapters.manifest, base.manifest)}
     _check_layout(base.manifest, parameters)
     staged = []
     for spec in base.manifest.tensors:
-        parameter, pair = parameters[spec.name], changed.get(spec.name)
+        parameter, pair = parameters[spec.name], adapted.get(spec.name)
         if pair is None and is_base_served:
             continue
-        values = _moved(base, spec, parameter.device)
+        values = float32_values(base, spec, parameter.device)
         if pair is not None:
-            down, up = (_moved(adapters, one, parameter.device).view(one.shape) for one in (pair.down, pair.up))
-            values = values.view(spec.shape).addmm_(up, down, alpha=facts.scale).view(-1)
+            values = add_adapter(values, adapters, pair, binding)
         staged.append(StagedTensor(parameter=parameter, values=values.to(parameter.dtype), positions=None))
     return staged
 
 
-def _moved(weights: VerifiedWeights, spec: TensorSpec, device: torch.device) -> Tensor:
-    """One tensor in float32, flat."""
-    return values_of(bits_at(weights.buffer, spec), spec.dtype, into=torch.float32).to(device)
-
-
 @torch.inference_mode()
 def swap(staged: list[StagedTensor], *, threads: int = 1) -> list[Tensor]:
-    """Make the staged values those of the model: whole tensors change hands, patches are written to their places.
+    """Applies the staged values: replaces whole tensors and writes patches to their positions.
 
-    Returns the tensors that were replaced: giving back gigabytes takes as long as a patch, so let go of them when
-    nothing waits.
+    Returns the replaced tensors: freeing gigabytes takes as long as a patch, so the caller frees them when no request
+    waits.
     """
     replaced: list[Tensor] = []
     patches: list[_Patch] = []
@@ -114,34 +104,34 @@ def swap(staged: list[StagedTensor], *, threads: int = 1) -> list[Tensor]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Patch:
-    """New bits for some places of a tensor in host memory: for writing, numpy is the fastest there is."""
+    """New bits for some positions of a tensor in host memory; numpy writes them fastest."""
 
-    target: Bits
+    target: ElementBits
     positions: npt.NDArray[np.int64]
-    bits: Bits
+    bits: ElementBits
 
     def write(self) -> None:
-        """Other threads run meanwhile."""
+        """Writes the bits; other threads run meanwhile."""
         self.target[self.positions] = self.bits
 
 
 def _patches(parameter: nn.Parameter, positions: Tensor, values: Tensor) -> Iterator[_Patch]:
-    """Of about equal size, for threads to share out."""
+    """Splits a patch into parts of about equal size, for several threads."""
     unsigned = _UNSIGNED[parameter.element_size()]
     target, bits = parameter.data.view(-1).view(unsigned).numpy(), values.view(unsigned).numpy()
-    places = positions.numpy()
-    for first in range(0, len(places), _PATCH_ELEMENTS):
-        chosen = slice(first, first + _PATCH_ELEMENTS)
-        yield _Patch(target=target, positions=places[chosen], bits=bits[chosen])
+    indices = positions.numpy()
+    for first in range(0, len(indices), _PATCH_ELEMENTS):
+        part = slice(first, first + _PATCH_ELEMENTS)
+        yield _Patch(target=target, positions=indices[part], bits=bits[part])
 
 
 _PATCH_ELEMENTS = 2**17
 _UNSIGNED = {1: torch.uint8, 2: torch.uint16, 4: torch.uint32}
-_NOTHING = np.empty(0, dtype=np.int64)
+_NO_POSITIONS = np.empty(0, dtype=np.int64)
 
 
 def _patched_share(parameter: nn.Parameter) -> float:
-    """Up to which share of changed elements a tensor is patched rather than replaced.
+    """Returns the share of changed elements up to which a tensor is patched rather than replaced.
 
     In host memory a patch stops generation for longer the more changed, a replacement for a fraction of a millisecond,
     but takes a second of copying a gigabyte beside it, and memory (docs/weights.md has both). On an accelerator
@@ -153,17 +143,21 @@ def _patched_share(parameter: nn.Parameter) -> float:
 def _check_layout(manifest: Manifest, parameters: dict[str, nn.Parameter]) -> None:
     published = {spec.name: spec for spec in manifest.tensors}
     for name in sorted(published.keys() ^ parameters.keys()):
-        where = "is published but not in" if name in published else "is not published but in"
+        where = "published but absent from the model" if name in published else "part of the model but not published"
         raise InvalidInput(
-            f"version {manifest.version} of {manifest.policy} is of another model: {name} {where} this one"
+            f"cannot load {manifest.policy!r} version {manifest.version}: the tensor {name!r} is {where}; give node "
+            "and trainer the same model spec",
+            code="weights.model_mismatch",
         )
     for name, parameter in parameters.items():
         if published[name].shape != tuple(parameter.shape):
-            raise InvalidInput(_shape_message(manifest, published[name], tuple(parameter.shape)))
+            raise InvalidInput(
+                _shape_message(manifest, published[name], tuple(parameter.shape)), code="weights.model_mismatch"
+            )
 
 
 def _shape_message(manifest: Manifest, spec: TensorSpec, expected: tuple[int, ...]) -> str:
     return (
-        f"version {manifest.version} of {manifest.policy} is of another model: {spec.name} has shape {spec.shape}, "
-        f"this one's {expected}; give node and trainer the same model spec"
+        f"cannot load {manifest.policy!r} version {manifest.version}: the tensor {spec.name!r} has shape {spec.shape}, "
+        f"in the model {expected}; give node and trainer the same model spec"
     )

@@ -1,7 +1,8 @@
-"""One request on its way through the engine."""
+"""State of one request in the engine."""
 
 import asyncio
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,58 +11,72 @@ from astraflow.contract.generation import Finish, Generation, Sampling, VersionS
 from astraflow.contract.ids import Version
 from astraflow.contract.trajectories import Int32Array
 
+_INCOMPLETE_TOKENS = 4
+"""Tokens at the beginning of a text that may be decoded in another way: parts of a character, and a first space."""
+
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Sequence:
-    """A prompt that is being continued. It outlives its place in the batch: a weight swap puts it back into the queue.
+    """Prompt that is being continued. It outlives its slot in the batch: a weight swap puts it back into the queue.
 
-    With `forced`, nothing is drawn: the given tokens are appended one by one, through the same decode path, for their
-    logprobs.
+    With `forced`, no token is drawn: the given tokens are appended one by one, through the same decode path, to obtain
+    their logprobs.
     """
 
     request_id: str
     prompt: Int32Array
     sampling: Sampling
-    key: int
-    """Of its stream of random numbers."""
+    random_key: int
+    """Key of the request's stream of random numbers."""
     reply: asyncio.Future[Generation]
     forced: Int32Array | None = None
+    decode: Callable[[Int32Array], str] | None = None
+    """Returns the text of tokens; required for stop strings."""
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     spans: list[VersionSpan] = field(default_factory=list)
-    """Of the tokens before the latest weight swap."""
+    """Version spans of the tokens before the latest weight swap."""
 
     @property
     def limit(self) -> int:
-        """Tokens it has when it ends at the latest, prompt included."""
+        """Maximum number of tokens at the end, prompt included."""
         return len(self.prompt) + self.sampling.max_new_tokens
 
-    def text(self) -> Int32Array:
-        """Prompt and what was written so far: what the cache must hold before the next token."""
+    def all_tokens(self) -> Int32Array:
+        """Returns the prompt and the generated tokens: the cache content before the next token."""
         return np.concatenate([self.prompt, np.array(self.tokens, dtype=np.int32)]) if self.tokens else self.prompt
 
     def append(self, token: int, logprob: float) -> Finish | None:
-        """Take one more token; returns why this was the last one, or None."""
+        """Appends a token; returns the finish reason if it was the last one, else None."""
         self.tokens.append(token)
         self.logprobs.append(logprob)
-        if token in self.sampling.stop_tokens:
+        if token in self.sampling.stop_tokens or self._ends_with_stop_string():
             return Finish.STOP
         return Finish.LENGTH if len(self.tokens) >= self.sampling.max_new_tokens else None
 
+    def _ends_with_stop_string(self) -> bool:
+        """Returns whether the last token completed a stop string; decodes only the tokens that can be part of it."""
+        stops = self.sampling.stop_strings
+        if not stops or self.decode is None:
+            return False
+        reach = max(len(stop.encode()) for stop in stops) + _INCOMPLETE_TOKENS  # a token is at least one byte
+        text = self.decode(np.array(self.tokens[-reach:], dtype=np.int32))
+        return any(stop in text for stop in stops)
+
     def close_span(self, version: Version) -> None:
-        """What was written since the last call was written with `version`."""
+        """Assigns the tokens since the last call to `version`."""
         length = len(self.tokens) - sum(span.length for span in self.spans)
         if length:
             self.spans.append(VersionSpan(version=version, length=length))
 
-    def start_over(self) -> None:
-        """Forget what was written: scores are of one version or worth nothing."""
+    def reset(self) -> None:
+        """Discards the generated tokens: a score must come from a single version."""
         self.tokens.clear()
         self.logprobs.clear()
         self.spans.clear()
 
     def generation(self, finish: Finish) -> Generation:
-        """The answer to the caller. The last span must be closed."""
+        """Returns the result for the caller. Requires that the last span is closed."""
         return Generation(
             tokens=np.array(self.tokens, dtype=np.int32),
             logprobs=np.array(self.logprobs, dtype=np.float32),
@@ -70,7 +85,7 @@ class Sequence:
         )
 
 
-def stream_key(seed: int, request_id: str) -> int:
-    """64 bits that name a request's own stream of random numbers, whatever it is batched with."""
-    digest = hashlib.blake2b(request_id.encode(), digest_size=8, key=seed.to_bytes(8, "little", signed=True)).digest()
+def random_stream_key(seed: int, request_id: str) -> int:
+    """Returns the 64-bit key of the request's own stream of random numbers, independent of the batch."""
+    digest = hashlib.blake2b(request_id.encode(), digest_size=8, key=(seed % 2**64).to_bytes(8, "little")).digest()
     return int.from_bytes(digest, "little")

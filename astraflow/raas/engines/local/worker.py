@@ -1,4 +1,4 @@
-"""The thread that owns the model: between two decode steps it does what it is told, then it goes on."""
+"""Thread that owns the model: runs requested calls between two decode steps."""
 
 import asyncio
 import threading
@@ -14,7 +14,8 @@ import torch
 from astraflow.contract.errors import Unavailable
 from astraflow.contract.generation import Finish, Generation
 from astraflow.contract.ids import Version
-from astraflow.raas.engines.local.batcher import Batcher, Ended
+from astraflow.raas.engines.base import EngineGauges
+from astraflow.raas.engines.local.batcher import Batcher, EndedSequence
 from astraflow.raas.engines.local.sequences import Sequence
 from astraflow.runtime.logs import get_logger
 
@@ -23,34 +24,34 @@ log = get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Served(Generic[T]):
-    """A change of weights, and how long nobody got a token for it."""
+class SwapResult(Generic[T]):
+    """Result of a weight swap, and the time without token generation in seconds."""
 
-    swapped: T
+    result: T
     pause_s: float
     apply_s: float
     ended_at: float
     """`time.perf_counter` after the swap."""
     resumed_at: "Future[float]"
-    """`time.perf_counter` when the first of what was interrupted had been computed anew, or nothing was to be."""
+    """`time.perf_counter` when the first interrupted sequence was computed again, or when there was none."""
 
 
 class Worker:
-    """Runs a batcher in a thread of its own. The model is touched there and nowhere else, so nothing needs a lock.
+    """Runs a batcher in a separate thread. Only that thread uses the model, so no lock is needed.
 
-    Public methods of the first group may be called from any thread; the others only inside `call`, which runs them in
+    Public methods of the first group may be called from any thread; the others only within `call`, which runs them in
     the worker's thread between two steps.
 
-        queued ──admit──► running ──► answered        paused: only scoring runs; the rest waits in the queue
+        queued ──admit──► running ──► answered        paused: only scoring runs; other requests wait in the queue
           ▲                  │
           └──────evict───────┘  (a weight swap, a pause)
     """
 
-    def __init__(self, batcher: Batcher, *, threads: int, patience_steps: int) -> None:
+    def __init__(self, batcher: Batcher, *, threads: int, max_admission_wait_steps: int) -> None:
         self.version: Version | None = None
         self._batcher = batcher
         self._threads = threads
-        self._patience_steps = patience_steps
+        self._max_admission_wait_steps = max_admission_wait_steps
         self._waited_steps = 0
         self._is_paused = False
         self._queued: deque[Sequence] = deque()
@@ -65,49 +66,54 @@ class Worker:
     # From any thread.
 
     def start(self) -> None:
-        """Start the thread; `close` ends it."""
+        """Starts the thread; `close` ends it."""
         self._thread.start()
 
     def submit(self, sequences: Iterable[Sequence]) -> None:
-        """Queue these; their replies are set in their own event loops. Raises: Unavailable after `close`."""
+        """Queues sequences; their replies are set in their own event loops. Raises: Unavailable after `close`."""
         with self._wake:
-            self._refuse_when_closing()
+            self._check_not_closing()
             self._arrived.extend(sequences)
             self._wake.notify()
 
+    def gauges(self) -> EngineGauges:
+        """Returns the load; the numbers may be of different steps."""
+        waiting = len(self._queued) + len(self._arrived) + len(self._scoring)
+        return EngineGauges(running=len(self._batcher.running), waiting=waiting, cache_used=self._batcher.cache_used)
+
     def call(self, work: Callable[[], T]) -> "Future[T]":
-        """Run `work` in the worker's thread, between two steps. Raises: Unavailable after `close`."""
+        """Runs `work` in the worker's thread between two steps. Raises: Unavailable after `close`."""
         reply: Future[T] = Future()
         with self._wake:
-            self._refuse_when_closing()
+            self._check_not_closing()
             self._calls.append(lambda: _fulfil(reply, work))
             self._wake.notify()
         return reply
 
     def close(self) -> None:
-        """End everything with `Finish.ABORT` and wait for the thread to end. A second call does nothing."""
+        """Ends all requests with `Finish.ABORT` and waits for the thread to end. A second call does nothing."""
         with self._wake:
             self._is_closing = True
             self._wake.notify()
         if self._thread.is_alive():
             self._thread.join()
 
-    # Inside `call` only.
+    # Only within `call`.
 
     def pause(self, *, is_abort: bool) -> None:
-        """Stop generating: what runs ends now, or goes back into the queue to be continued."""
+        """Stops generation: running requests end now, or return to the queue to continue later."""
         self._is_paused = True
         self._evict()
         if is_abort:
-            self._answer([Ended(sequence=sequence, finish=Finish.ABORT) for sequence in self._queued])
+            self._answer([EndedSequence(sequence=sequence, finish=Finish.ABORT) for sequence in self._queued])
             self._queued.clear()
 
     def resume(self) -> None:
-        """Take from the queue again."""
+        """Admits queued requests again."""
         self._is_paused = False
 
-    def serve(self, version: Version, swap: Callable[[], T]) -> "Served[T]":
-        """Change the weights. No cached key or value survives it: what runs is computed anew with the new ones."""
+    def swap_weights(self, version: Version, swap: Callable[[], T]) -> "SwapResult[T]":
+        """Swaps the weights and discards the cache: running sequences are computed again with the new weights."""
         began = time.perf_counter()
         self._evict()
         evicted = time.perf_counter()
@@ -116,31 +122,31 @@ class Worker:
         resumed: Future[float] = Future()
         self._resuming.append(resumed)
         ended = time.perf_counter()
-        return Served(
-            swapped=swapped, pause_s=evicted - began, apply_s=ended - evicted, ended_at=ended, resumed_at=resumed
+        return SwapResult(
+            result=swapped, pause_s=evicted - began, apply_s=ended - evicted, ended_at=ended, resumed_at=resumed
         )
 
-    def abort(self, is_meant: Callable[[Sequence], bool]) -> None:
-        """End these requests now, if they are there."""
-        aborted = self._batcher.remove(is_meant)
+    def abort(self, matches: Callable[[Sequence], bool]) -> None:
+        """Ends the matching requests at once."""
+        aborted = self._batcher.remove(matches)
         for queue in (self._queued, self._scoring):
-            found = [sequence for sequence in queue if is_meant(sequence)]
-            for sequence in found:
+            matching = [sequence for sequence in queue if matches(sequence)]
+            for sequence in matching:
                 queue.remove(sequence)
-            aborted += found
-        self._answer([Ended(sequence=sequence, finish=Finish.ABORT) for sequence in aborted])
+            aborted += matching
+        self._answer([EndedSequence(sequence=sequence, finish=Finish.ABORT) for sequence in aborted])
 
     @torch.inference_mode()
     def _run(self) -> None:
         torch.set_num_threads(self._threads)
-        while self._take_turn():
+        while self._run_step():
             pass
         self._evict()
         self._note_resumed()
-        self._answer([Ended(sequence=s, finish=Finish.ABORT) for s in (*self._scoring, *self._queued)])
+        self._answer([EndedSequence(sequence=s, finish=Finish.ABORT) for s in (*self._scoring, *self._queued)])
 
-    def _take_turn(self) -> bool:
-        """What arrived, then one step; False when it is time to end."""
+    def _run_step(self) -> bool:
+        """Handles arrived requests and calls, then runs one step; returns False on closing."""
         with self._wake:
             self._wake.wait_for(self._has_work)
             calls, self._calls = self._calls, deque()
@@ -156,7 +162,7 @@ class Worker:
             self._answer(self._admit())
             self._note_resumed()
             self._answer(self._batcher.step())
-        except Exception as problem:  # of the model or its memory: it belongs to the callers of all that ran
+        except Exception as problem:  # an error of the model or its memory fails all running requests
             log.exception("engine_step_failed", sequences=len(self._batcher.running))
             self._fail(problem)
         self._note_resumed()
@@ -166,27 +172,27 @@ class Worker:
         is_idle = not (self._batcher.running or self._scoring or (self._queued and not self._is_paused))
         return bool(self._calls or self._arrived or self._is_closing) or not is_idle
 
-    def _admit(self) -> list[Ended]:
-        """Let some join. A prefill costs everybody a step, so a few newcomers wait for company, but not for long."""
+    def _admit(self) -> list[EndedSequence]:
+        """Admits queued sequences. A prefill delays all running sequences, so a few new sequences wait for more."""
         if self._scoring:
             return self._batcher.admit(self._scoring)
         if self._is_paused or not self._queued:
             return []
         self._waited_steps += 1
         is_worth_it = 4 * len(self._queued) >= len(self._batcher.running)
-        if not is_worth_it and self._waited_steps <= self._patience_steps:
+        if not is_worth_it and self._waited_steps <= self._max_admission_wait_steps:
             return []
         self._waited_steps = 0
         return self._batcher.admit(self._queued)
 
     def _evict(self) -> None:
-        """Everything that runs goes back to the front of its queue, to be prefilled again."""
+        """Moves the running sequences to the front of their queue, to be prefilled again."""
         for sequence in reversed(self._batcher.evict()):
             if sequence.forced is None:
                 self._close_span(sequence)
                 self._queued.appendleft(sequence)
             else:
-                sequence.start_over()
+                sequence.reset()
                 self._scoring.appendleft(sequence)
 
     def _note_resumed(self) -> None:
@@ -198,19 +204,21 @@ class Worker:
         if self.version is not None:
             sequence.close_span(self.version)
 
-    def _answer(self, ended: list[Ended]) -> None:
+    def _answer(self, ended: list[EndedSequence]) -> None:
         settled: list[tuple[asyncio.Future[Generation], Generation | Exception]] = []
         for end in ended:
             self._close_span(end.sequence)
             settled.append((end.sequence.reply, end.sequence.generation(end.finish)))
-        _settle(settled)
+        _deliver(settled)
 
     def _fail(self, problem: Exception) -> None:
-        _settle([(sequence.reply, problem) for sequence in self._batcher.evict()])
+        _deliver([(sequence.reply, problem) for sequence in self._batcher.evict()])
 
-    def _refuse_when_closing(self) -> None:
+    def _check_not_closing(self) -> None:
         if self._is_closing:
-            raise Unavailable("the engine is closed")
+            raise Unavailable(
+                "cannot run the request: the engine is closed; send it to another engine", code="engine.closed"
+            )
 
 
 def _fulfil(reply: "Future[T]", work: Callable[[], T]) -> None:
@@ -222,19 +230,19 @@ def _fulfil(reply: "Future[T]", work: Callable[[], T]) -> None:
         reply.set_exception(problem)
 
 
-def _settle(replies: list[tuple[asyncio.Future[Generation], Generation | Exception]]) -> None:
-    """Hand answers to the event loops that wait for them, each loop woken once."""
+def _deliver(replies: list[tuple[asyncio.Future[Generation], Generation | Exception]]) -> None:
+    """Delivers results to the event loops that wait for them; wakes each loop once."""
     by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Generation], Generation | Exception]]] = {}
     for reply in replies:
         by_loop.setdefault(reply[0].get_loop(), []).append(reply)
-    for loop, own in by_loop.items():
+    for loop, results in by_loop.items():
         try:
-            loop.call_soon_threadsafe(_set, own)
-        except RuntimeError:  # the loop was closed: nobody waits any more
-            log.info("answers_abandoned", count=len(own))
+            loop.call_soon_threadsafe(_set_results, results)
+        except RuntimeError:  # the loop was closed, so no caller waits
+            log.info("results_discarded", count=len(results))
 
 
-def _set(replies: list[tuple[asyncio.Future[Generation], Generation | Exception]]) -> None:
+def _set_results(replies: list[tuple[asyncio.Future[Generation], Generation | Exception]]) -> None:
     for future, outcome in replies:
         if future.done():  # its caller was cancelled
             continue

@@ -1,4 +1,4 @@
-"""Pools, instances, journal, replies, orphans and the kill switch."""
+"""Pools, instances, audit log, replies, orphans and the kill switch."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -12,7 +12,7 @@ _TIMES = ("launched_at", "ready_at", "draining_at", "retiring_at")
 
 
 def upgrade() -> None:
-    """Make the first tables."""
+    """Creates the first tables."""
     op.create_table(
         "fleet_pools",
         sa.Column("id", sa.String, primary_key=True),

@@ -10,7 +10,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Make the tables."""
+    """Creates the tables."""
     op.create_table(
         "fleet_proposals",
         sa.Column("plan", sa.String, primary_key=True),

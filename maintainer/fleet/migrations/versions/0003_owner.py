@@ -1,4 +1,4 @@
-"""Who writes the ledger, and since when an instance has been suspect."""
+"""Owner of the ledger, and time since when an instance is suspect."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -10,7 +10,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Add both."""
+    """Adds both."""
     op.add_column("fleet_instances", sa.Column("suspect_at", sa.Float))
     op.create_table(
         "fleet_owner",
@@ -21,6 +21,6 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Take them away again."""
+    """Removes both."""
     op.drop_table("fleet_owner")
     op.drop_column("fleet_instances", "suspect_at")

@@ -1,4 +1,4 @@
-"""What the guard said, beside every decision on a plan."""
+"""The guard's findings with every decision on a plan."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -10,10 +10,10 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Add it; of earlier decisions nothing is known."""
+    """Adds the column; earlier decisions have no findings."""
     op.add_column("fleet_decisions", sa.Column("findings_json", sa.String, nullable=False, server_default="[]"))
 
 
 def downgrade() -> None:
-    """Take it away again."""
+    """Removes the column."""
     op.drop_column("fleet_decisions", "findings_json")

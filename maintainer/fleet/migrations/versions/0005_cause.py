@@ -1,4 +1,4 @@
-"""What made an instance go, beside its state."""
+"""Cause of an instance's termination."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -10,7 +10,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Add it; of what went earlier, or is on its way out, no more is known than the journal has of failed launches."""
+    """Adds the column; for earlier terminations only causes of failed launches are known, from the audit log."""
     op.add_column("fleet_instances", sa.Column("cause", sa.String, nullable=True))
     op.execute(
         "update fleet_instances set cause = 'failed' where exists (select 1 from fleet_decisions where "
@@ -19,5 +19,5 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Take it away again."""
+    """Removes the column."""
     op.drop_column("fleet_instances", "cause")

@@ -1,1 +1,1 @@
-"""One module for each change of the tables."""
+"""Migrations of the tables, one module each."""

@@ -1,0 +1,109 @@
+"""Combinations of an algorithm that cannot work, refused before a run starts, each with its remedy."""
+
+from collections.abc import Mapping
+
+from astraflow.algorithms.base import token_advantages
+from astraflow.algorithms.config import AlgorithmConfig
+from astraflow.algorithms.corrections import corrections
+from astraflow.algorithms.losses import losses
+from astraflow.algorithms.losses.options import PolicyOptions
+from astraflow.contract.errors import InvalidInput
+
+_WITHOUT_TOKEN_ADVANTAGES = ("dpo", "sft")
+
+
+def check_algorithm(config: AlgorithmConfig, temperatures: Mapping[str, float] | None = None) -> None:
+    """Checks the loss, its corrections, the token advantages, and what they need of each other.
+
+    temperatures: sampling temperature of each flow that feeds the policy. Builds every correction and token advantage,
+    so imports torch. Raises: InvalidInput with a code for each cause.
+    """
+    options = losses.check(config.loss)
+    _check_loss(config)
+    if isinstance(options, PolicyOptions):
+        _check_corrections(options, str(config.loss["kind"]))
+    _check_token_advantages(config)
+    for flow, temperature in (temperatures or {}).items():
+        if temperature != config.temperature:
+            raise InvalidInput(
+                f"cannot train on flow {flow!r}: it samples at temperature {temperature}, the algorithm computes "
+                f"logprobs at {config.temperature}; set algorithm.temperature = {temperature}",
+                code="algorithm.temperature",
+            )
+
+
+def _check_loss(config: AlgorithmConfig) -> None:
+    kind = config.loss["kind"]
+    if kind == "critic":
+        raise InvalidInput(
+            "cannot train a policy with the loss 'critic': it is the loss of a critic's values; set critic = {} and "
+            "use a policy loss such as 'ppo'",
+            code="algorithm.critic_as_policy",
+        )
+    if kind == "dpo" and config.minibatches > 1:
+        raise InvalidInput(
+            f"cannot use the loss 'dpo' with {config.minibatches} minibatches: they would separate the rows of a pair; "
+            "set minibatches = 1",
+            code="algorithm.pairs_divided",
+        )
+
+
+def _check_corrections(options: PolicyOptions, loss: str) -> None:
+    built = [(str(spec["kind"]), corrections.build(spec)) for spec in options.corrections]
+    weights = [kind for kind, correction in built if correction.is_weight]
+    if options.has_sequence_ratio and (kinds := [kind for kind, correction in built if correction.level == "token"]):
+        raise InvalidInput(
+            f"cannot use the correction {kinds[0]!r} with the loss {loss!r}: it changes single tokens, the loss has "
+            "one ratio for each trajectory; use 'mis', 'geometric_mask', 'opsm', or 'tis' with level = 'sequence'",
+            code="algorithm.token_correction",
+        )
+    if weights and options.has_own_weight:
+        raise InvalidInput(
+            f"cannot use the correction {weights[0]!r} with the loss {loss!r}: the loss weights by the same ratio "
+            "already; remove the correction and set weight_cap of the loss",
+            code="algorithm.ratio_counted_twice",
+        )
+    if weights and options.ratio_anchor == "behaviour":
+        raise InvalidInput(
+            f"cannot use the correction {weights[0]!r} with the loss {loss!r}: its ratio to the behaviour policy "
+            "contains the mismatch already; use a loss with the anchor 'proximal' or 'current', or a mask: "
+            "'geometric_mask' or 'opsm'",
+            code="algorithm.ratio_in_anchor",
+        )
+    if len(weights) > 1:
+        raise InvalidInput(
+            f"cannot use the corrections {' and '.join(map(repr, weights))} together: both weight by the same ratio; "
+            "keep one",
+            code="algorithm.two_weights",
+        )
+
+
+def _check_token_advantages(config: AlgorithmConfig) -> None:
+    kinds = [str(spec.get("kind")) for spec in config.token_advantages]
+    for spec in config.token_advantages:
+        token_advantages.check(spec)
+    loss = config.loss["kind"]
+    if kinds and loss in _WITHOUT_TOKEN_ADVANTAGES:
+        raise InvalidInput(
+            f"cannot use token_advantages with the loss {loss!r}: it does not read them; remove token_advantages",
+            code="algorithm.unused_token_advantages",
+        )
+    if "gae" in kinds[1:]:
+        raise InvalidInput(
+            f"cannot use the token advantage 'gae' after {kinds[0]!r}: it expects rewards; put it first",
+            code="algorithm.gae_not_first",
+        )
+    if ("gae" in kinds) != (config.critic is not None):
+        raise InvalidInput(
+            "cannot use the token advantage 'gae' without a critic, or a critic without 'gae'; set critic = {} and "
+            "begin token_advantages with {kind = 'gae'}, or remove both",
+            code="algorithm.critic_and_gae",
+        )
+    if ("distillation" in kinds) != (config.teacher is not None):
+        raise InvalidInput(
+            "cannot use the token advantage 'distillation' without a teacher, or a teacher without it; set teacher to "
+            "a model and add {kind = 'distillation'} to token_advantages, or remove both",
+            code="algorithm.teacher_and_distillation",
+        )
+    if config.critic is not None:
+        losses.check(config.critic.loss)

@@ -1,0 +1,89 @@
+"""Options that losses share. Free of torch, so that a recipe is checked quickly."""
+
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+
+from pydantic import Field, model_validator
+
+from astraflow.algorithms.corrections import corrections
+from astraflow.runtime.config import Config
+from astraflow.runtime.setting_permissions import SettableBy
+
+Aggregation: TypeAlias = Literal["token_mean", "sequence_mean", "fixed_length"]
+
+Anchor: TypeAlias = Literal["behaviour", "proximal", "current"]
+
+KlEstimator: TypeAlias = Literal["k1", "k2", "k3", "k3+"]
+
+
+class AggregationOptions(Config):
+    """Weights of tokens in the mean."""
+
+    aggregation: Aggregation = "token_mean"
+    """`token_mean`: every token has the same weight (DAPO, arXiv:2503.14476). `sequence_mean`: every trajectory has the
+    same weight, shared by its tokens (GRPO, arXiv:2402.03300). `fixed_length`: every token has the weight it would have
+    in a trajectory of that length, so long wrong answers are penalized in full (Dr. GRPO, arXiv:2503.20783)."""
+    fixed_length: int | None = Field(default=None, ge=1)
+    """Tokens; required by the aggregation `fixed_length`, usually the generation limit."""
+
+    @model_validator(mode="after")
+    def _check_fixed_length(self) -> "AggregationOptions":
+        if self.aggregation == "fixed_length" and self.fixed_length is None:
+            raise ValueError("aggregation 'fixed_length' has no length; set fixed_length to a number of tokens")
+        if self.aggregation != "fixed_length" and self.fixed_length is not None:
+            raise ValueError(
+                f"aggregation {self.aggregation!r} ignores fixed_length; remove it, or use aggregation 'fixed_length'"
+            )
+        return self
+
+
+class PolicyOptions(AggregationOptions):
+    """Options of every policy-gradient loss: corrections, divergence from the initial weights, entropy."""
+
+    fixed_anchor: ClassVar[Anchor] = "behaviour"
+    """Anchor of the losses that have no option for it."""
+    has_sequence_ratio: ClassVar[bool] = False
+    """True when all tokens of a trajectory share one ratio, so factors of single tokens contradict the loss."""
+    has_own_weight: ClassVar[bool] = False
+    """True when the loss already multiplies by the ratio of proximal to behaviour policy."""
+
+    corrections: Annotated[tuple[dict[str, Any], ...], SettableBy.AGENT] = ()
+    """Factors against mismatch of engine and trainer, multiplied; each with `kind` and its options."""
+    kl_coefficient: float = Field(default=0.0, ge=0)
+    """Weight of the penalty for divergence from the initial weights; with 0 no copy of them is stored."""
+    kl_estimator: KlEstimator = "k3"
+    """`k1`: unbiased value, but its gradient is zero in expectation unless `kl_unbiased` is on. `k2`: half the squared
+    log ratio, whose gradient is that of the divergence. `k3`: unbiased value that is never negative. `k3+`: value of
+    k3, gradient of k2. (J. Schulman, "Approximating KL divergence"; verl)"""
+    kl_unbiased: bool = False
+    """Multiplies the estimate by the policy ratio, with gradient, so that the gradient is that of the divergence also
+    for tokens of older versions. (DeepSeek-V3.2, arXiv:2512.02556)"""
+    entropy_coefficient: float = Field(default=0.0, ge=0)
+    """Weight of the entropy bonus."""
+    entropy_target: float | None = Field(default=None, gt=0)
+    """Nats. The bonus has its full weight at entropy 0, none at this entropy or above, and grows linearly between them;
+    None: constant weight. The entropy is that of the sampling policy, estimated by the mean of the recorded logprobs of
+    the optimizer batch, so no state outlives a step. TRL's default, 0.2, acts only near collapse."""
+
+    @model_validator(mode="after")
+    def _check_policy_options(self) -> "PolicyOptions":
+        if self.entropy_target is not None and self.entropy_coefficient == 0:
+            raise ValueError("entropy_target has no effect without a bonus; set entropy_coefficient, such as 0.01")
+        for spec in self.corrections:
+            corrections.check(spec)
+        return self
+
+    @property
+    def ratio_anchor(self) -> Anchor:
+        """Logprobs that the ratio is relative to."""
+        anchor: Anchor = getattr(self, "anchor", self.fixed_anchor)
+        return anchor
+
+
+class AnchoredOptions(PolicyOptions):
+    """Options of losses whose ratio may be relative to any of the anchors."""
+
+    anchor: Anchor = "behaviour"
+    """Logprobs that the ratio is relative to. `behaviour`: those recorded at sampling. `proximal`: those of the weights
+    at the start of the batch, at the cost of a forward pass. `current`: those of the training pass itself, without
+    gradient; the same as `proximal`, without its pass, while a batch is one optimizer step. Corrections that are
+    weights need `proximal` or `current`: with `behaviour` the ratio contains the mismatch already."""

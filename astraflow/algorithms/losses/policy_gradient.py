@@ -1,0 +1,192 @@
+"""Base of all policy-gradient losses: objective x corrections x weights, minus divergence, plus entropy.
+
+A new loss is an options class and one method, `objective`; see `sapo.py`. Formulas use l for the current logprob of a
+token, l_b for the one recorded at sampling, l_p for the one at the start of the batch, A for the advantage.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from astraflow.algorithms.corrections import corrections
+from astraflow.algorithms.corrections.base import Correction, TokenMismatch
+from astraflow.algorithms.divergence import bounded_exp, kl
+from astraflow.algorithms.losses.base import MicroBatchLoss, token_weights
+from astraflow.algorithms.losses.options import PolicyOptions
+from astraflow.algorithms.tokens import BatchStatistics, Pass, Ranks, TokenData, TokenScores
+
+Options = TypeVar("Options", bound=PolicyOptions)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyTokens:
+    """Tokens of one micro-batch as an objective reads them; the first two with gradient. All are `[tokens]`."""
+
+    logprobs: Tensor
+    log_ratio: Tensor
+    """Current minus anchor logprobs, not bounded."""
+    behaviour_logprobs: Tensor
+    """The current ones, without gradient, where none was recorded."""
+    advantages: Tensor
+    mismatch: TokenMismatch
+
+    @property
+    def ratio(self) -> Tensor:
+        """Policy ratio to the anchor."""
+        return bounded_exp(self.log_ratio)
+
+    @property
+    def behaviour_log_ratio(self) -> Tensor:
+        """Current minus behaviour logprobs, with gradient."""
+        return self.logprobs - self.behaviour_logprobs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Objective:
+    """Result of an objective. All are `[tokens]`."""
+
+    gain: Tensor
+    """To be maximized, with gradient."""
+    is_clipped: Tensor
+    """bool: the token is outside the trust region."""
+    penalty: Tensor | None = None
+    """To be minimized, with gradient, for all tokens that have a recorded logprob; no correction applies to it."""
+    metrics: Mapping[str, Tensor] = field(default_factory=dict)
+    """Further metrics of each token."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyState:
+    """Result of `prepare`."""
+
+    entropy_coefficient: float | Tensor
+    objective: Any
+    """Result of `prepare_objective`."""
+
+
+class PolicyGradient(ABC, Generic[Options]):
+    """Loss of which subclasses define the objective.
+
+    Tokens whose recorded logprob is not a finite number are dropped: they have no gradient, stay in the denominators,
+    and are counted by the metric `missing_logprobs`.
+    """
+
+    objective_needs: frozenset[Pass] = frozenset()
+    """Passes that `objective` and `prepare_objective` read, beyond those of the options."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self._corrections = [(str(spec["kind"]), corrections.build(spec)) for spec in options.corrections]
+        self._corrections += self.own_corrections()
+
+    def own_corrections(self) -> list[tuple[str, Correction]]:
+        """Returns corrections that are part of the loss, by name."""
+        return []
+
+    @abstractmethod
+    def objective(self, tokens: PolicyTokens, state: Any) -> Objective:
+        """Returns the objective of each token. state: result of `prepare_objective`."""
+
+    def prepare_objective(self, tokens: TokenData, batch: BatchStatistics, ranks: Ranks) -> Any:
+        """Computes what the objective needs of the whole optimizer batch; collective."""
+        return None
+
+    @property
+    def needs(self) -> frozenset[Pass]:
+        """Passes of the objective, the anchor and the divergence penalty."""
+        needs = set(self.objective_needs)
+        if self.options.ratio_anchor == "proximal":
+            needs.add(Pass.PROXIMAL)
+        if self.options.kl_coefficient > 0:
+            needs.add(Pass.REFERENCE)
+        return frozenset(needs)
+
+    def prepare(self, tokens: TokenData, batch: BatchStatistics, ranks: Ranks) -> PolicyState:
+        """Computes the state of the objective and the weight of the entropy bonus."""
+        objective = self.prepare_objective(tokens, batch, ranks)
+        return PolicyState(entropy_coefficient=self._entropy_coefficient(tokens, ranks), objective=objective)
+
+    def __call__(
+        self, scores: TokenScores, tokens: TokenData, batch: BatchStatistics, state: PolicyState
+    ) -> MicroBatchLoss:
+        """Returns the contribution of one micro-batch."""
+        policy_tokens = self._policy_tokens(scores.logprobs, tokens, batch)
+        is_valid = policy_tokens.mismatch.is_valid
+        result = self.objective(policy_tokens, state.objective)
+        factors = [(name, correction(policy_tokens.mismatch)) for name, correction in self._corrections]
+        gain = result.gain
+        for _, factor in factors:
+            gain = gain * factor
+        if result.penalty is not None:
+            gain = gain - result.penalty
+        if self.options.entropy_coefficient > 0:
+            gain = gain + state.entropy_coefficient * scores.entropy
+        metrics = {**_ratio_metrics(policy_tokens, result), **_correction_metrics(factors), **result.metrics}
+        if self.options.kl_coefficient > 0:
+            divergence = self._divergence(policy_tokens, tokens)
+            gain = gain - self.options.kl_coefficient * divergence
+            metrics["kl_reference"] = divergence
+        if self.options.entropy_target is not None:
+            metrics["entropy_coefficient"] = torch.as_tensor(state.entropy_coefficient).to(gain).expand_as(gain)
+        weights = token_weights(tokens, batch, self.options, dtype=gain.dtype)
+        sums = {name: values.detach().where(is_valid, 0.0).sum() for name, values in metrics.items()}
+        sums["missing_logprobs"] = (~is_valid).sum()
+        return MicroBatchLoss(loss=-(weights * gain.where(is_valid, 0.0)).sum(), metric_sums=sums)
+
+    def _policy_tokens(self, logprobs: Tensor, tokens: TokenData, batch: BatchStatistics) -> PolicyTokens:
+        current = logprobs.detach()
+        is_valid = tokens.behaviour_logprobs.isfinite()
+        # Replaced before any arithmetic: the gradient of a product with 0 would still be NaN.
+        behaviour = tokens.behaviour_logprobs.where(is_valid, current)
+        anchor = self.options.ratio_anchor
+        proximal = tokens.result(Pass.PROXIMAL) if anchor == "proximal" else current
+        mismatch = TokenMismatch(
+            log_ratios=(proximal - behaviour).where(is_valid, 0.0),
+            current_log_ratios=current - behaviour,
+            advantages=tokens.advantages,
+            is_valid=is_valid,
+            row_indices=tokens.row_indices,
+            rows=len(batch.lengths),
+        )
+        return PolicyTokens(
+            logprobs=logprobs,
+            log_ratio=logprobs - (behaviour if anchor == "behaviour" else proximal),
+            behaviour_logprobs=behaviour,
+            advantages=tokens.advantages,
+            mismatch=mismatch,
+        )
+
+    def _divergence(self, policy_tokens: PolicyTokens, tokens: TokenData) -> Tensor:
+        reference = tokens.result(Pass.REFERENCE)
+        divergence = kl(policy_tokens.logprobs, reference, estimator=self.options.kl_estimator)
+        return policy_tokens.ratio * divergence if self.options.kl_unbiased else divergence
+
+    def _entropy_coefficient(self, tokens: TokenData, ranks: Ranks) -> float | Tensor:
+        options = self.options
+        if options.entropy_target is None:
+            return options.entropy_coefficient
+        logprobs = tokens.behaviour_logprobs.double()
+        is_valid = logprobs.isfinite()
+        total, count = ranks.sum(torch.stack([logprobs.where(is_valid, 0.0).sum(), is_valid.sum().double()]))
+        entropy = -total / count.clamp(min=1)
+        shortfall: Tensor = (1 - entropy / options.entropy_target).clamp(0, 1)
+        return shortfall.to(tokens.behaviour_logprobs.dtype) * options.entropy_coefficient
+
+
+def _ratio_metrics(tokens: PolicyTokens, result: Objective) -> dict[str, Tensor]:
+    log_ratio = tokens.mismatch.current_log_ratios
+    return {
+        "clip_fraction": result.is_clipped.to(log_ratio.dtype),
+        "ratio_mean": tokens.ratio,
+        "kl_behaviour": bounded_exp(log_ratio) - 1 - log_ratio,
+    }
+
+
+def _correction_metrics(factors: list[tuple[str, Tensor]]) -> dict[str, Tensor]:
+    """Returns for each correction the share of tokens that it cuts, and the mean of its factors."""
+    cuts = {f"{name}_cut": (factor == 0).to(factor.dtype) for name, factor in factors}
+    return cuts | {f"{name}_mean": factor for name, factor in factors}

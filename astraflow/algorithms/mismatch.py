@@ -1,0 +1,99 @@
+"""Measures of the mismatch between engine and trainer, and the bound at which training stops.
+
+Only rows sampled wholly with the trainer's own version are measured: for them engine and trainer compute the same
+distribution, so every difference is numerical, or an error of temperature, of the template or of the weights.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from astraflow.algorithms.divergence import bounded_exp
+from astraflow.contract.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from astraflow.algorithms.config import AlgorithmConfig
+    from astraflow.algorithms.tokens import Ranks, TokenData
+
+_LOW, _HIGH = 0.5, 5.0
+"""Range of ratios that IcePop keeps by default (`corrections.weights`)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MismatchSums:
+    """Sums over tokens of the trainer's own version, of a micro-batch or of a batch."""
+
+    sums: Tensor
+    """float64 `[6]`: tokens, k3, exp of the absolute log ratio, ratio, squared ratio, tokens outside the range."""
+    max_gap: Tensor
+    """float64 scalar: largest absolute log ratio."""
+
+    def __add__(self, other: MismatchSums) -> MismatchSums:
+        """Returns the sums over both."""
+        return MismatchSums(sums=self.sums + other.sums, max_gap=torch.maximum(self.max_gap, other.max_gap))
+
+    def over(self, ranks: Ranks) -> MismatchSums:
+        """Returns the sums over all ranks; collective."""
+        return MismatchSums(sums=ranks.sum(self.sums), max_gap=ranks.gather(self.max_gap[None]).max())
+
+    def metrics(self) -> dict[str, float]:
+        """Returns the metrics; empty without tokens of the own version.
+
+        `mismatch_k3`: mean of r - 1 - log r, an estimate of the divergence. `mismatch_factor`: mean of exp |log r|, 1
+        without mismatch. `mismatch_sample_size`: effective share of the samples, (sum r)^2 / (n sum r^2).
+        `mismatch_cut`: share of tokens with r outside 0.5 .. 5, which IcePop cuts by default. `logprob_gap`: largest
+        |log r|. r is trainer over engine.
+        """
+        tokens, k3, factor, ratio, square, cut = self.sums.tolist()
+        if tokens == 0:
+            return {}
+        return {
+            "mismatch_k3": k3 / tokens,
+            "mismatch_factor": factor / tokens,
+            "mismatch_sample_size": ratio**2 / (tokens * square),
+            "mismatch_cut": cut / tokens,
+            "logprob_gap": float(self.max_gap),
+        }
+
+
+@torch.no_grad()
+def measure_mismatch(logprobs: Tensor, tokens: TokenData) -> MismatchSums:
+    """Returns the sums of these tokens, without those whose recorded logprob is not a finite number.
+
+    logprobs: `[tokens]`, under the weights at the start of the batch: of the proximal pass, or of the training passes
+    of the first optimizer step.
+    """
+    log_ratio = (logprobs - tokens.behaviour_logprobs).double()
+    is_own = tokens.is_own_version & log_ratio.isfinite()
+    log_ratio = log_ratio.where(is_own, 0.0)
+    ratio, gap = bounded_exp(log_ratio), log_ratio.abs()
+    is_cut = (ratio < _LOW) | (ratio > _HIGH)
+    columns = [torch.ones_like(ratio), ratio - 1 - log_ratio, bounded_exp(gap), ratio, ratio.square(), is_cut.double()]
+    sums = torch.stack([column.where(is_own, 0.0).sum() for column in columns])
+    return MismatchSums(sums=sums, max_gap=torch.cat([gap, gap.new_zeros(1)]).max())
+
+
+def check_mismatch(exceeded_steps: int, k3: float | None, config: AlgorithmConfig) -> int:
+    """Returns the number of consecutive steps above the bound, including the step with this `mismatch_k3`.
+
+    exceeded_steps: the previous result, 0 at start. k3: None when the step had no tokens of the own version, which
+    changes nothing. Raises: InvalidInput at `max_mismatch_steps`, as more training would not mend it.
+    """
+    if config.max_mismatch is None or k3 is None:
+        return exceeded_steps
+    if k3 <= config.max_mismatch:
+        return 0
+    exceeded_steps += 1
+    if exceeded_steps >= config.max_mismatch_steps:
+        raise InvalidInput(
+            f"cannot go on training: for {exceeded_steps} steps the engine's logprobs differed from the trainer's by a "
+            f"divergence above max_mismatch {config.max_mismatch} (last: {k3:.3g} nats per token); compare temperature "
+            "and precision of engine and trainer, or raise max_mismatch and add a correction such as 'tis'",
+            code="algorithm.mismatch",
+        )
+    return exceeded_steps

@@ -1,0 +1,47 @@
+"""Connections to the archive's file: read-only, with a time limit for queries."""
+
+import sqlite3
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+from urllib.parse import quote
+
+from astraflow.contract.errors import DeadlineExceeded
+
+T = TypeVar("T")
+
+ARCHIVE_PATH = Path("dataflow", "history.sqlite")
+"""Path of the archive in the folder of a run."""
+
+QUERY_S = 5.0
+"""Time limit of a query."""
+
+
+def open_read_only(path: Path, *, is_immutable: bool = False) -> sqlite3.Connection:
+    """Opens a read-only connection. is_immutable: no process writes the file and it is complete."""
+    mode = "mode=ro&immutable=1" if is_immutable else "mode=ro"
+    connection = sqlite3.connect(f"file:{quote(str(path))}?{mode}", uri=True, check_same_thread=False)
+    connection.execute("pragma query_only = on")
+    return connection
+
+
+def open_recorded(path: Path) -> sqlite3.Connection:
+    """Opens the archive of a run that may have ended: without a write-ahead log, SQLite then creates no files next to
+    it."""
+    return open_read_only(path, is_immutable=not path.with_name(f"{path.name}-wal").exists())
+
+
+def run_query(database: sqlite3.Connection, question: Callable[[sqlite3.Connection], T]) -> T:
+    """Runs a query. Raises: DeadlineExceeded when it takes too long."""
+    give_up_at = time.monotonic() + QUERY_S
+    database.set_progress_handler(lambda: time.monotonic() > give_up_at, 10_000)
+    try:
+        return question(database)
+    except sqlite3.OperationalError as problem:
+        if getattr(problem, "sqlite_errorname", "") != "SQLITE_INTERRUPT":
+            raise
+        raise DeadlineExceeded(
+            f"cannot complete the query: it took longer than {QUERY_S:g} s; narrow it down",
+            code="archive.query_timeout",
+        ) from problem

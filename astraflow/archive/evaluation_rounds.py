@@ -1,0 +1,28 @@
+"""Finished evaluation rounds in the archive."""
+
+import sqlite3
+
+from astraflow.archive.conditions import Conditions
+from astraflow.contract.evaluations import EvaluationReport
+from astraflow.wire.codec_evaluations import decode_evaluation, encode_evaluation
+from astraflow.wire.pb import control_plane_pb2 as pb
+
+MAX_STORED_ROUNDS = 10_000
+"""Number of rounds that the archive retains, the latest first."""
+
+INSERT_ROUND = "insert or replace into rounds values (?, ?)"
+DELETE_OLD_ROUNDS = "delete from rounds where round <= (select round from rounds order by round desc limit 1 offset ?)"
+
+
+def round_columns(report: EvaluationReport) -> tuple[int, bytes]:
+    """Returns the row of a round, for `INSERT_ROUND`."""
+    return report.round, encode_evaluation(report).SerializeToString()
+
+
+def find_rounds(database: sqlite3.Connection, *, before: int | None, limit: int) -> list[EvaluationReport]:
+    """Returns the rounds older than `before`, newest first."""
+    conditions = Conditions()
+    conditions.add("round < ?", before)
+    select = f"select body from rounds where {conditions.text} order by round desc limit ?"  # noqa: S608 (values are apart)
+    rows = database.execute(select, (*conditions.values, limit))
+    return [decode_evaluation(pb.EvaluationReport.FromString(body)) for (body,) in rows]

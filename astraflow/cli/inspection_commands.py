@@ -1,0 +1,116 @@
+"""Commands that show a live run (`report`), an ended run (`view`), recipes (`recipes`) or this machine (`doctor`)."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from astraflow.cli.options import (
+    Address,
+    Authority,
+    Overrides,
+    Port,
+    TlsCa,
+    TlsClientCertificate,
+    TlsClientKey,
+    Token,
+    TokenFile,
+)
+
+
+def report(
+    address: Address = "",
+    once: Annotated[bool, typer.Option("--once", help="Print the current report and exit.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object for each report.")] = False,
+    token: Token = "",
+    token_file: TokenFile = None,
+    authority: Authority = None,
+    tls_ca: TlsCa = None,
+    tls_client_certificate: TlsClientCertificate = None,
+    tls_client_key: TlsClientKey = None,
+) -> None:
+    """Watch a run in the terminal."""
+    from astraflow.cli.report_viewer import view
+    from astraflow.cli.run_endpoints import client_tls, find_run
+
+    endpoint = find_run(address, token, token_file)
+    tls = client_tls(tls_ca, tls_client_certificate, tls_client_key, authority) or endpoint.tls
+    raise typer.Exit(view(endpoint, tls=tls, once=once, as_json=as_json))
+
+
+def recipes(
+    recipe: Annotated[str, typer.Argument(help="Show the settings of this recipe.")] = "",
+    overrides: Overrides = [],  # noqa: B006 (typer copies it)
+    folders: Annotated[
+        list[Path], typer.Option("--recipes", metavar="DIR", help="Folder with your own recipes; may be repeated.")
+    ] = [],  # noqa: B006 (the same)
+    host: Annotated[
+        str, typer.Option(help="Address for nodes on other machines; its ports are checked.")
+    ] = "127.0.0.1",
+    preflight: Annotated[
+        bool,
+        typer.Option(
+            "--preflight", help="Check prices and permissions with the providers of the recipe; starts nothing."
+        ),
+    ] = False,
+    role: Annotated[
+        str, typer.Option("--as", metavar="ROLE", help="Refuse overrides that this role may not make on the page.")
+    ] = "",
+    data: Annotated[
+        list[str], typer.Option("--data", metavar="LOCATION", help="With --as: a data location; may be repeated.")
+    ] = [],  # noqa: B006 (the same)
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON with all data for a form.")] = False,
+) -> None:
+    """List the packaged recipes and the recipes in your folders, or the settings of one recipe."""
+    import json
+
+    from rich.console import Console
+    from rich.table import Table
+
+    from astraflow.cli.override_limits import Limits
+    from astraflow.cli.recipe_form import form_text, form_values, preflight_recipe, recipe_cards, recipe_form
+
+    limits = Limits(role=role, data_locations=tuple(data)) if role else None
+    if recipe and preflight:
+        content: object = (preflight_result := preflight_recipe(recipe, overrides, folders=folders, limits=limits))
+        table = Table("provider", "pool", "check", "result", box=None)
+        for check in preflight_result["checks"]:
+            result_text = check["message"] if check["is_ok"] else f"{check['message']}. {check['remedy']}"
+            table.add_row(check["provider"], check["pool"], check["kind"], result_text)
+    elif recipe:
+        form = recipe_form(recipe, overrides, folders=folders, host=host, limits=limits)
+        table = Table("setting", "value", "description", box=None)
+        for field in form.fields:
+            table.add_row(field.key, form_text(field.value), field.description)
+        content = form_values(form)
+    else:
+        cards = recipe_cards(folders)
+        table = Table("recipe", "description", box=None)
+        for card in cards:
+            table.add_row(card["name"], card["problem"] or card["summary"])
+        content = cards
+    if as_json:
+        print(json.dumps(content))  # noqa: T201 (machine-readable output)
+    else:
+        Console().print(table)
+
+
+def doctor() -> None:
+    """Check what this machine can run and which software is missing."""
+    from rich.console import Console
+
+    from astraflow.cli.doctor import run_checks, table
+
+    findings = run_checks()
+    Console().print(table(findings))
+    raise typer.Exit(1 if any(finding.is_required and not finding.is_ok for finding in findings) else 0)
+
+
+def view(
+    run_dir: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="Directory of a run.")],
+    port: Port = 0,
+) -> None:
+    """Show an ended run: serves its page read-only from a copy of the recorded data, without the services."""
+    from astraflow.cli.archive_viewer import view_archived_run
+
+    raise typer.Exit(view_archived_run(run_dir, port=port, print_message=typer.echo))

@@ -1,0 +1,79 @@
+"""Configuration of the maintainer of a run on this machine, and its status in the terminal."""
+
+from collections.abc import Sequence
+
+import typer
+
+from astraflow.contract.errors import InvalidInput
+from astraflow.contract.maintainer import Maintainer, MaintainerStatus, Proposal
+from astraflow.recipe import Recipe
+from astraflow.runtime.toml import Values
+
+SCRIPTED, MODEL = "scripted", "model"
+"""Kinds of `run --maintainer`: a simulated model, or the recipe's `maintainer.model`."""
+
+
+def maintainer_values(recipe: Recipe, *, kind: str) -> Values:
+    """Returns the complete configuration. Raises: InvalidInput for an unknown kind or a recipe without a model."""
+    if kind not in (SCRIPTED, MODEL):
+        raise InvalidInput(
+            f"cannot start the maintainer {kind[:40]!r}: it is not a known kind; use {SCRIPTED} or {MODEL}",
+            code="maintainer.unknown_kind",
+        )
+    if kind == SCRIPTED:
+        return recipe.maintainer if _is_scripted(recipe) else {**recipe.maintainer, "model": {"kind": "scripted"}}
+    if "model" not in recipe.maintainer:
+        raise InvalidInput(
+            "cannot start the maintainer: the recipe names no model; add a table [maintainer.model] with kind, model "
+            "and prices (docs/maintainer.md)",
+            code="maintainer.no_model",
+        )
+    return recipe.maintainer
+
+
+def show_maintainer(maintainer: Maintainer, proposals: Sequence[Proposal]) -> None:
+    """Prints the status of the maintainer and its proposals."""
+    status = maintainer.status
+    if status is None:
+        typer.echo(f"mode {maintainer.mode.value}; no maintainer has reported since the fleet service started")
+    else:
+        simulated = " (simulated, no model)" if status.is_simulated else ""
+        typer.echo(f"mode {maintainer.mode.value}, {status.state.value}, {status.model}{simulated}")
+        woken_by = ", ".join(status.last_signals) or "no signal yet"
+        typer.echo(f"reported {maintainer.status_age_s or 0:.0f} s ago; last woken by: {woken_by}")
+        for budget in status.budgets:
+            typer.echo(f"  {budget.scope} {budget.unit}: {budget.used:g} of {budget.limit:g}")
+        for problem in status.problems:
+            typer.echo(f"  problem: {problem}")
+        typer.echo(f"  evaluations: {_evaluation_text(status)}")
+        typer.echo(f"  this run: {_live_score_text(status)}")
+    for proposal in proposals:
+        plan = proposal.plan
+        typer.echo(
+            f"proposal: plan {plan.id}, pool {plan.request.pool}: {plan.nodes} to {plan.target} nodes, "
+            f"{plan.usd_per_hour_change:+.2f} $/h: {plan.request.reason}"
+        )
+    if proposals:
+        typer.echo("decide with `astraflow maintainer approve PLAN`, or `reject`")
+
+
+def _evaluation_text(status: MaintainerStatus) -> str:
+    evaluation = status.evaluation
+    if evaluation is None:
+        return status.evaluation_problem or "no leaderboard"
+    groups = ", ".join(f"{group.group} {group.passed} of {group.cases}" for group in evaluation.groups)
+    age = "" if evaluation.is_current else "; outdated: evaluated with other instructions or tools"
+    passed = f"{evaluation.passed} of {evaluation.cases} passed ({groups})"
+    return f"{passed}, {evaluation.violations} violations, by {evaluation.source}{age}"
+
+
+def _live_score_text(status: MaintainerStatus) -> str:
+    live_score = status.live
+    if live_score is None or live_score.ratio is None:
+        return status.live_problem or "no score yet"
+    return f"{live_score.ratio:.2f} of the cost of the rule alone, since the first of {live_score.changes} changes"
+
+
+def _is_scripted(recipe: Recipe) -> bool:
+    model = recipe.maintainer.get("model", {})
+    return isinstance(model, dict) and model.get("kind") == "scripted"

@@ -1,0 +1,204 @@
+"""Run directory: recipe, code version, token, addresses, logs and the state of each role."""
+
+import errno
+import fcntl
+import json
+import os
+import platform
+import secrets
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Self
+
+from astraflow.access.authority import Authority
+from astraflow.contract.errors import AstraFlowError, InvalidInput, StorageFull
+from astraflow.runtime.run_folders import LOCK, PROCESSES, RUN, RunFacts, RunFolder, runs_folder
+from astraflow.weights.signing import SigningKey
+
+SIGNING_KEY, WEIGHTS_KEY = "weights.key", "weights.pub"
+_FLEET, _MAINTAINER = "fleet.json", "maintainer.json"
+
+
+class RunDirectory(RunFolder):
+    """Writable run directory. `RunDirectory.opened` creates or continues one and holds its lock."""
+
+    @classmethod
+    @contextmanager
+    def opened(cls, path: Path | None, *, name: str, seed: int, recipe: str) -> Iterator[Self]:
+        """Creates a run directory or continues an existing one; holds its lock while the block runs.
+
+        path: None creates one below ASTRAFLOW_HOME, named after recipe and time. recipe: the snapshot.
+        Raises: InvalidInput when a run is active there or the folder has another recipe, StorageFull.
+        """
+        run = f"{name}-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+        directory = cls((path or runs_folder() / run).resolve())
+        with directory._storage_errors():
+            directory.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            lock = (directory.path / LOCK).open("w")
+        with lock:
+            directory._lock(lock.fileno())
+            with directory._storage_errors():
+                directory._write_initial_files(run=path.name if path else run, name=name, seed=seed, recipe=recipe)
+            yield directory
+
+    @property
+    def signing_key_file(self) -> Path | None:
+        """File with the key that signs versions; None for a run that was created without one."""
+        path = self.path / SIGNING_KEY
+        return path if path.exists() else None
+
+    @property
+    def weights_key(self) -> str:
+        """Public key of the signatures; empty for a run that was created without one."""
+        path = self.path / WEIGHTS_KEY
+        return path.read_text().strip() if path.exists() else ""
+
+    @property
+    def fleet_file(self) -> Path:
+        """Configuration file of the fleet service."""
+        return self.path / _FLEET
+
+    def write_fleet_config(self, values: Mapping[str, Any]) -> None:
+        """Writes the configuration of the fleet service. Raises: StorageFull."""
+        with self._storage_errors():
+            write_private(self.fleet_file, json.dumps(dict(values), indent=2))
+
+    @property
+    def maintainer_file(self) -> Path:
+        """Configuration file of the maintainer."""
+        return self.path / _MAINTAINER
+
+    def write_maintainer_config(self, values: Mapping[str, Any]) -> None:
+        """Writes the configuration of the maintainer. Raises: StorageFull."""
+        with self._storage_errors():
+            write_private(self.maintainer_file, json.dumps(dict(values), indent=2))
+
+    def state_directory(self, role: str) -> Path:
+        """Returns the folder for the persistent state of a role."""
+        return self.path / role
+
+    def update_facts(self, **changes: Any) -> None:
+        """Updates some of the facts. Raises: StorageFull."""
+        with self._storage_errors():
+            write_private(self.path / RUN, json.dumps({**asdict(self.facts), **changes}, indent=2))
+
+    def record_process_event(self, event: str, pids: Mapping[str, int]) -> None:
+        """Logs an event of a process and writes the list of process ids."""
+        with self._storage_errors():
+            with self.log("supervisor").open("a") as log:
+                log.write(f"{datetime.now(UTC).isoformat(timespec='milliseconds')} {event}\n")
+            write_private(self.path / PROCESSES, json.dumps(dict(pids), indent=2))
+
+    def _lock(self, descriptor: int) -> None:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InvalidInput(
+                f"cannot open {str(self.path)!r}: a run is active there; stop it (Ctrl-C in its terminal), or choose "
+                "another --run-dir",
+                code="run_directory.active",
+            ) from None
+
+    def _write_initial_files(self, *, run: str, name: str, seed: int, recipe: str) -> None:
+        if self.recipe_file.exists() and _comparable(self.recipe_file.read_text()) != _comparable(recipe):
+            raise InvalidInput(
+                f"cannot continue the run in {str(self.path)!r}: it has other settings (see {self.recipe_file}); "
+                f"choose another --run-dir, or use `astraflow run {self.recipe_file} --run-dir {self.path}`",
+                code="run_directory.other_settings",
+            )
+        write_private(self.recipe_file, recipe)
+        self.log("supervisor").parent.mkdir(exist_ok=True)
+        if not self.token_file.exists():
+            write_private(self.token_file, secrets.token_urlsafe(24))
+        is_new = not (self.path / RUN).exists()
+        if is_new:  # a run without a key has unsigned versions, so an existing run gets none
+            make_signing_key(self.path)
+        run_id = run if is_new else self.facts.run
+        if not self.authority.exists():
+            Authority.create(self.authority, run=run_id)
+        write_private(self.path / RUN, json.dumps(asdict(_facts(run=run_id, name=name, seed=seed)), indent=2))
+        entry = runs_folder() / run_id
+        if entry != self.path and not entry.is_symlink() and not entry.exists():
+            entry.parent.mkdir(parents=True, exist_ok=True)
+            entry.symlink_to(self.path)
+
+    @contextmanager
+    def _storage_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as problem:
+            raise storage_error(problem, f"the run directory {self.path}") from problem
+
+
+def storage_error(problem: OSError, what: str) -> AstraFlowError:
+    """Converts an error of the file system to an AstraFlow error. what: name of the file or folder in the message."""
+    if problem.errno in (errno.ENOSPC, errno.EDQUOT):
+        return StorageFull(
+            f"cannot write {what}: the disk is full; free some space, or choose another folder",
+            code="storage.disk_full",
+        )
+    cause = f"{problem.strerror or problem} ({problem.filename or 'unknown file'})"
+    return InvalidInput(f"cannot use {what}: {cause}; check its path and permissions", code="storage.unusable")
+
+
+def make_signing_key(folder: Path) -> None:
+    """Writes a new signing key and its public key. Raises: OSError."""
+    key = SigningKey.generate()
+    write_private(folder / WEIGHTS_KEY, str(key.public))
+    write_private(folder / SIGNING_KEY, key.text())  # last, so that both exist when it does
+
+
+def write_private(path: Path, text: str) -> None:
+    """Writes a file atomically, with access for its owner only."""
+    partial = path.with_name(f".{path.name}.partial")
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(text)
+    partial.replace(path)
+
+
+def _comparable(recipe: str) -> object:
+    """Returns a recipe without its stop condition, which may change when a run is continued."""
+    return {key: value for key, value in json.loads(recipe).items() if key != "stop"}
+
+
+def _facts(*, run: str, name: str, seed: int) -> RunFacts:
+    return RunFacts(
+        run=run,
+        recipe=name,
+        seed=seed,
+        started_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        release=_software_version(),
+        commit=_commit(),
+        python=platform.python_version(),
+        pid=os.getpid(),
+    )
+
+
+def _software_version() -> str:
+    try:
+        return version("astraflow")
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _commit() -> str:
+    """Returns the commit of the checkout, with `+` for local changes; empty outside of a checkout."""
+    root = Path(__file__).resolve().parents[2]
+    if not (root / ".git").exists():
+        return ""
+    try:
+        commit = _git(root, "rev-parse", "HEAD")
+        return commit + ("+" if _git(root, "status", "--porcelain") else "")
+    except (OSError, subprocess.SubprocessError):
+        return ""  # without git, or in a checkout of another user; the release remains
+
+
+def _git(root: Path, *arguments: str) -> str:
+    command = ["git", "-C", str(root), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=5).stdout.strip()  # noqa: S603 (fixed arguments)

@@ -1,0 +1,106 @@
+"""Endpoints of a run: given as options, or found among the active runs of this machine."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from astraflow.access.authority import Authority
+from astraflow.cli.options import TOKEN, read_token
+from astraflow.contract.errors import InvalidInput
+from astraflow.runtime.run_folders import active_runs
+from astraflow.wire.channel import ClientTls, authority_client_tls
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEndpoint:
+    """Address and credentials of a service of a run."""
+
+    address: str
+    token: str = field(repr=False)
+    tls: ClientTls | None = None
+    advertised: str = ""
+    """Name under which other machines reach it; empty if unknown."""
+
+
+def find_run(address: str, token: str, token_file: Path | None) -> RunEndpoint:
+    """Returns the run at `address` with the given token; missing values come from the latest active run here.
+
+    Raises: InvalidInput when no run is active on this machine, or no token is known for `address`.
+    """
+    token = token or read_token(token_file)
+    if address and token:
+        return RunEndpoint(address=address, token=token)  # a given token implies given TLS options
+    for directory in active_runs():
+        facts = directory.facts
+        if facts.dataflow and address in ("", facts.dataflow):
+            tls = authority_client_tls(Authority.load(directory.authority)) if facts.is_tls else None
+            advertised = facts.enroll.rpartition(":")[0]
+            return RunEndpoint(address=facts.dataflow, token=token or directory.token, tls=tls, advertised=advertised)
+    if address:
+        raise InvalidInput(
+            f"cannot call {address!r}: no token is known for it; give --token-file, or set {TOKEN} to the run token",
+            code="cli.no_token",
+        )
+    raise InvalidInput(
+        "cannot find a run: none is active on this machine; start one (astraflow demo), or give its ADDRESS and token",
+        code="cli.no_active_run",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlaneEndpoints:
+    """Addresses of dataflow and the fleet service of a run, with credentials."""
+
+    dataflow: str
+    fleet: str
+    token: str = field(repr=False)
+    authority: Path | None = None
+    maintainer_directory: Path = Path("maintainer-state")
+    """State folder of the maintainer; below the run directory for a run on this machine."""
+
+
+def find_planes(dataflow: str, fleet: str, token: str, authority: Path | None) -> PlaneEndpoints:
+    """Returns the given endpoints; missing values come from the latest active run here that has a fleet service.
+
+    Raises: InvalidInput when there is none.
+    """
+    if dataflow and fleet and token:
+        return PlaneEndpoints(dataflow=dataflow, fleet=fleet, token=token, authority=authority)
+    for directory in active_runs():
+        facts = directory.facts
+        if facts.fleet and fleet in ("", facts.fleet) and dataflow in ("", facts.dataflow):
+            run_authority = directory.authority if facts.is_tls else None
+            return PlaneEndpoints(
+                dataflow=facts.dataflow,
+                fleet=facts.fleet,
+                token=token or directory.token,
+                authority=authority or run_authority,
+                maintainer_directory=directory.path / "maintainer",
+            )
+    if fleet and token:
+        return PlaneEndpoints(dataflow=dataflow, fleet=fleet, token=token, authority=authority)
+    raise InvalidInput(
+        "cannot find a fleet service: no active run on this machine has one; start one (astraflow run RECIPE --fleet), "
+        f"or give --dataflow, --fleet and a token ({TOKEN})",
+        code="cli.no_active_run",
+    )
+
+
+def client_tls(
+    ca: Path | None, certificate: Path | None, key: Path | None, authority: Path | None = None
+) -> ClientTls | None:
+    """Returns the TLS settings of a client; None without TLS.
+
+    authority: folder of the run's authority, which issues a certificate for this process.
+    Raises: InvalidInput for an incomplete pair of options or invalid files.
+    """
+    if authority is not None:
+        return authority_client_tls(Authority.load(authority))
+    if ca is None and certificate is None and key is None:
+        return None
+    if ca is None or (certificate is None) != (key is None):
+        raise InvalidInput(
+            "cannot use TLS: an option is missing; give --tls-ca, and --tls-client-certificate and --tls-client-key "
+            "only together",
+            code="tls.incomplete_options",
+        )
+    return ClientTls.read(ca, certificate, key)

@@ -1,0 +1,79 @@
+"""Persistent credential of a process, in a file that only its owner can read."""
+
+import base64
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from astraflow.contract.errors import InvalidInput
+from astraflow.wire.channel import ClientTls
+
+FILE_NAME = "credential.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredCredential:
+    """Credential of a process and the addresses it is for."""
+
+    address: str
+    """`HOST:PORT` where it joined."""
+    dataflow: str
+    """`HOST:PORT` of the run's dataflow service."""
+    role: str
+    name: str
+    credential: str = field(repr=False)
+    expires_at: float
+    """Unix seconds."""
+    tls: ClientTls | None = field(default=None, repr=False)
+
+
+class CredentialFile:
+    """Credential file of one process, in its own folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def read(self) -> StoredCredential | None:
+        """Returns the stored credential; None without one. Raises: InvalidInput for an unreadable file."""
+        path = self._folder / FILE_NAME
+        try:
+            content = json.loads(path.read_text())
+            tls = content.pop("tls")
+            client_tls = ClientTls(**{name: base64.b64decode(text) for name, text in tls.items()}) if tls else None
+            return StoredCredential(**content, tls=client_tls)
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, TypeError, KeyError, AttributeError) as problem:
+            raise InvalidInput(
+                f"cannot read the credential in {str(path)!r}: {type(problem).__name__}; "
+                "remove the file and join with a new token",
+                code="credential_file.unreadable",
+            ) from None
+
+    def write(self, credential: StoredCredential) -> None:
+        """Writes the file atomically, with mode 0600 from the start. Raises: InvalidInput."""
+        tls = credential.tls
+        pem = {"ca": tls.ca, "certificate": tls.certificate, "key": tls.key} if tls is not None else {}
+        content = {name: getattr(credential, name) for name in ("address", "dataflow", "role", "name", "credential")}
+        content |= {"expires_at": credential.expires_at}
+        content |= {"tls": {name: base64.b64encode(value).decode() for name, value in pem.items() if value is not None}}
+        partial = self._folder / f".{FILE_NAME}.partial"
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            partial.unlink(missing_ok=True)  # a leftover may be readable by others
+            descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "w") as file:
+                json.dump(content, file)
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(self._folder / FILE_NAME)
+        except OSError as problem:
+            raise InvalidInput(
+                f"cannot store the credential in {str(self._folder)!r}: {problem.strerror}; use a writable folder",
+                code="credential_file.not_writable",
+            ) from None
+
+    def delete(self) -> None:
+        """Deletes the file of an invalid credential."""
+        (self._folder / FILE_NAME).unlink(missing_ok=True)

@@ -1,0 +1,79 @@
+"""Read-only queries on a run's folder, with the interface of its dataflow; no service is needed."""
+
+import asyncio
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import TypeVar
+
+from google.protobuf.message import DecodeError
+
+from astraflow.archive.connection import ARCHIVE_PATH, open_recorded, run_query
+from astraflow.archive.evaluation_rounds import find_rounds
+from astraflow.archive.events import find_events
+from astraflow.archive.samples import find_rewards, find_trajectories
+from astraflow.contract.errors import CorruptData, InvalidInput, Unavailable
+from astraflow.contract.evaluations import EvaluationReport
+from astraflow.contract.queries import (
+    EventPage,
+    EventQuery,
+    RewardHistogram,
+    RewardQuery,
+    TrajectoryPage,
+    TrajectoryQuery,
+)
+
+T = TypeVar("T")
+
+
+class OfflineRun:
+    """The archive in a run's folder.
+
+    Each query opens the file again, so that the run may continue, end or be removed in between. After a crash, all
+    commits up to the last are readable. Every method raises Unavailable without an archive, CorruptData for an
+    unreadable file, and DeadlineExceeded.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """folder: of the run."""
+        self._file = folder / ARCHIVE_PATH
+
+    @property
+    def exists(self) -> bool:
+        """Returns whether the folder has an archive."""
+        return self._file.is_file()
+
+    async def trajectories(self, query: TrajectoryQuery) -> TrajectoryPage:
+        """Returns sampled trajectories; for the next page, `before` is the ordinal of the last one seen."""
+        return await self._query(lambda database: find_trajectories(database, query))
+
+    async def rewards(self, query: RewardQuery) -> RewardHistogram:
+        """Returns the reward histogram of sampled trajectories."""
+        return await self._query(lambda database: find_rewards(database, query))
+
+    async def evaluations(self, *, before: int | None = None, limit: int = 20) -> tuple[EvaluationReport, ...]:
+        """Returns finished evaluation rounds, newest first."""
+        return tuple(await self._query(lambda database: find_rounds(database, before=before, limit=limit)))
+
+    async def events(self, query: EventQuery) -> EventPage:
+        """Returns events of the whole run."""
+        return await self._query(lambda database: find_events(database, query))
+
+    async def _query(self, query: Callable[[sqlite3.Connection], T]) -> T:
+        return await asyncio.to_thread(self._run, query)
+
+    def _run(self, query: Callable[[sqlite3.Connection], T]) -> T:
+        if not self.exists:
+            raise Unavailable(
+                f"cannot read the archive {str(self._file)!r}: there is no such file; check the folder of the run",
+                code="archive.unavailable",
+            )
+        try:
+            with closing(open_recorded(self._file)) as database:
+                return run_query(database, query)
+        except (sqlite3.Error, DecodeError, InvalidInput, TypeError, ValueError) as problem:
+            raise CorruptData(
+                f"cannot read the archive {str(self._file)!r}: {problem}; use the release that wrote it",
+                code="archive.unreadable",
+            ) from problem

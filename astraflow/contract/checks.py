@@ -1,0 +1,24 @@
+"""Results of a check of a part that another party provides."""
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Outcome(Enum):
+    """Result of a check."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    UNSUPPORTED = "unsupported"
+    """The part refuses the feature, or has no way to show it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckResult:
+    """Result of one check."""
+
+    promise: str
+    outcome: Outcome
+    detail: str = ""
+    """Cause of another outcome than `passed`, or the measured value."""
+    seconds: float = 0.0

@@ -1,0 +1,213 @@
+"""Queries on the retained records of a run (sampled trajectories, their groups, events, history) and their results."""
+
+from dataclasses import dataclass
+
+from astraflow.contract.errors import InvalidInput
+from astraflow.contract.ids import FlowId, GroupId, PolicyId
+from astraflow.contract.reports import Event, SampledTrajectory
+
+MAX_SEARCH_CHARS = 1000
+"""Longest search text, in characters."""
+
+MAX_ORDINAL = 2**63 - 1
+"""Largest ordinal or step that can be stored."""
+
+RESOLUTIONS_S = (1, 60)
+"""Resolutions of the history: every report of the last minutes, and one point per minute for the whole run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrajectoryQuery:
+    """Selects sampled trajectories, newest first. A field that is empty or None matches all."""
+
+    policy: str = ""
+    flow: str = ""
+    group: str = ""
+    task: str = ""
+    node: str = ""
+    outcome: str = ""
+    step: int | None = None
+    first_step: int | None = None
+    last_step: int | None = None
+    """Trainer steps from `first_step` to `last_step`, both included; untrained trajectories belong to no step."""
+    min_reward: float | None = None
+    max_reward: float | None = None
+    """Both included. Setting either one excludes members that failed, which have no reward."""
+    text: str = ""
+    """Substring of the prompt, the completion or a failure's message; case-insensitive for ASCII letters."""
+    is_truncated: bool | None = None
+    is_failed: bool | None = None
+    before: int | None = None
+    """Selects the newest trajectories older than this ordinal."""
+    after: int | None = None
+    """Selects the oldest trajectories newer than this ordinal, in order newest first."""
+    limit: int = 50
+
+    def __post_init__(self) -> None:
+        _check_page(self.before, self.after, self.limit)
+        _check_numbers(self.before, self.after, self.step, self.first_step, self.last_step)
+        _check_text(self.text)
+        _check_order("steps", self.first_step, self.last_step)
+        _check_order("rewards", self.min_reward, self.max_reward)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrajectoryPage:
+    """Page of trajectories, newest first. It holds fewer than the limit when their texts are long."""
+
+    trajectories: tuple[SampledTrajectory, ...]
+    has_older: bool
+    has_newer: bool
+
+
+MAX_BINS = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewardQuery:
+    """Selects trajectories for a histogram of their rewards."""
+
+    matching: TrajectoryQuery
+    """Trajectories to count. The paging fields are ignored: all matches count."""
+    max_bins: int = 20
+    """Largest number of bins."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.max_bins <= MAX_BINS:
+            raise InvalidInput(
+                f"cannot build a reward histogram: max_bins is {self.max_bins}; use 1 to {MAX_BINS}",
+                code="query.out_of_range",
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewardBin:
+    """Trajectories whose rewards lie in one interval: from `begin`, included, to `end`, excluded."""
+
+    begin: float
+    end: float
+    lowest: float
+    """Lowest reward in the bin. A `TrajectoryQuery` from `lowest` to `highest` selects exactly the bin's
+    trajectories."""
+    highest: float
+    trajectories: int
+    groups: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewardHistogram:
+    """Bins in ascending order, of equal width. Empty bins are omitted."""
+
+    bins: tuple[RewardBin, ...]
+    failed: int
+    """Matching members without a reward."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupQuery:
+    """Selects sampled groups, newest first. A field that is empty or None matches all."""
+
+    policy: str = ""
+    flow: str = ""
+    outcome: str = ""
+    step: int | None = None
+    first_step: int | None = None
+    last_step: int | None = None
+    before: int | None = None
+    """Selects groups older than this ordinal."""
+    limit: int = 50
+
+    def __post_init__(self) -> None:
+        _check_page(self.before, None, self.limit)
+        _check_numbers(self.before, self.step, self.first_step, self.last_step)
+        _check_order("steps", self.first_step, self.last_step)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampledGroup:
+    """Statistics of the sampled trajectories of one group that belong to one policy."""
+
+    group: GroupId
+    policy: PolicyId
+    flow: FlowId
+    ordinal: int
+    """Ordinal of its newest trajectory: the paging key."""
+    at: float
+    step: int | None
+    outcome: str
+    trajectories: int
+    failed: int
+    """Members without a trajectory. The other figures exclude them."""
+    truncated: int
+    reward_mean: float | None
+    """Mean reward of the trajectories; None without any."""
+    reward_min: float | None
+    reward_max: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupPage:
+    """Page of groups, newest first."""
+
+    groups: tuple[SampledGroup, ...]
+    has_older: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventQuery:
+    """Selects events, newest first. A field that is empty or None matches all."""
+
+    kinds: tuple[str, ...] = ()
+    subject: str = ""
+    text: str = ""
+    """Substring of the subject or the message; case-insensitive for ASCII letters."""
+    before: int | None = None
+    """Selects events older than this ordinal."""
+    limit: int = 100
+
+    def __post_init__(self) -> None:
+        _check_page(self.before, None, self.limit)
+        _check_numbers(self.before)
+        _check_text(self.text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventPage:
+    """Page of events, newest first."""
+
+    events: tuple[Event, ...]
+    has_older: bool
+
+
+def _check_page(before: int | None, after: int | None, limit: int) -> None:
+    if limit < 1:
+        raise InvalidInput(f"cannot read a page: limit is {limit}; request at least 1 entry", code="query.out_of_range")
+    if before is not None and after is not None:
+        raise InvalidInput(
+            "cannot read a page: both `before` and `after` are set; give only one of them", code="query.contradictory"
+        )
+
+
+def _check_numbers(*numbers: int | None) -> None:
+    for number in numbers:
+        if number is not None and not 0 <= number <= MAX_ORDINAL:
+            raise InvalidInput(
+                f"cannot read a page: ordinal or step {number} is out of range; use 0 to {MAX_ORDINAL}",
+                code="query.out_of_range",
+            )
+
+
+def _check_text(text: str) -> None:
+    if len(text) > MAX_SEARCH_CHARS:
+        raise InvalidInput(
+            f"cannot search: the text has {len(text)} characters; give at most {MAX_SEARCH_CHARS}",
+            code="query.text_too_long",
+        )
+
+
+def _check_order(what: str, first: float | None, last: float | None) -> None:
+    if first is not None and last is not None and first > last:
+        raise InvalidInput(
+            f"cannot find {what} from {first:g} to {last:g}: the range is empty; give the smaller value first",
+            code="query.contradictory",
+        )

@@ -1,0 +1,369 @@
+"""Metrics that trainers report for each step: names, units and meaning.
+
+A trainer may report other metrics too; `training_metric` describes them as such.
+"""
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+
+
+class MetricUnit(Enum):
+    """Unit of a metric, as shown beside its values."""
+
+    NUMBER = ""
+    """No unit."""
+    SHARE = "share"
+    """Fraction between 0 and 1; shown as per cent."""
+    NATS = "nats"
+    TOKENS = "tokens"
+    TOKENS_PER_S = "tokens/s"
+    FLOPS = "FLOP/s"
+    VERSIONS = "versions"
+    SECONDS = "s"
+
+
+class MetricGroup(Enum):
+    """Group in which a metric is shown; in this order."""
+
+    LEARNING = "Learning"
+    MISMATCH = "Mismatch of engine and trainer"
+    DATA = "Data"
+    SPEED = "Speed"
+    TIME = "Time"
+    ALGORITHM = "Algorithm"
+    """Metrics that only some algorithms report."""
+    OTHER = "Other"
+    """Metrics that are not described here."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingMetric:
+    """Description of one metric in `StepReport.metrics`."""
+
+    name: str
+    label: str
+    """Name for people, without the unit."""
+    unit: MetricUnit
+    group: MetricGroup
+    description: str
+    """One sentence."""
+    is_maximum: bool = False
+    """A value over several steps is their maximum; otherwise their mean."""
+
+
+def _metrics(group: MetricGroup, *rows: tuple[str, str, MetricUnit, str]) -> tuple[TrainingMetric, ...]:
+    return tuple(
+        TrainingMetric(
+            name=name, label=label, unit=unit, group=group, description=description, is_maximum=name in _MAXIMA
+        )
+        for name, label, unit, description in rows
+    )
+
+
+_MAXIMA = ("logprob_gap", "staleness_max")
+
+TRAINING_METRICS: tuple[TrainingMetric, ...] = (
+    *_metrics(
+        MetricGroup.LEARNING,
+        ("reward_mean", "Reward of the batch", MetricUnit.NUMBER, "Mean reward of the trained trajectories."),
+        (
+            "signal_fraction",
+            "Rows with a signal",
+            MetricUnit.SHARE,
+            "Share of trajectories whose advantage is not zero; the others have no gradient.",
+        ),
+        ("loss", "Loss", MetricUnit.NUMBER, "Loss of the batch, as the algorithm defines it."),
+        (
+            "grad_norm",
+            "Gradient norm",
+            MetricUnit.NUMBER,
+            "Norm of the whole gradient before it is clipped, mean over the step's optimizer updates.",
+        ),
+        ("learning_rate", "Learning rate", MetricUnit.NUMBER, "Learning rate of the last optimizer update."),
+        ("updates", "Optimizer updates", MetricUnit.NUMBER, "Number of optimizer updates of the step."),
+        (
+            "skipped",
+            "Skipped updates",
+            MetricUnit.NUMBER,
+            "Number of updates that were skipped because loss or gradient was not finite.",
+        ),
+        ("entropy", "Entropy", MetricUnit.NATS, "Mean entropy of the policy's distribution at the trained tokens."),
+        (
+            "clip_fraction",
+            "Clipped tokens",
+            MetricUnit.SHARE,
+            "Share of trained tokens whose ratio the loss clips or masks.",
+        ),
+        (
+            "ratio_mean",
+            "Policy ratio",
+            MetricUnit.NUMBER,
+            "Mean ratio of the current policy to the policy that the loss is anchored to.",
+        ),
+        (
+            "kl_reference",
+            "KL to the reference",
+            MetricUnit.NATS,
+            "Mean estimated divergence of the policy from the reference policy, for each token.",
+        ),
+        (
+            "kl_behaviour",
+            "KL to the rollout policy",
+            MetricUnit.NATS,
+            "Mean estimated divergence of the policy from the policy that generated the tokens (k3).",
+        ),
+    ),
+    *_metrics(
+        MetricGroup.MISMATCH,
+        (
+            "mismatch_k3",
+            "Divergence",
+            MetricUnit.NATS,
+            "Mean k3 divergence between trainer and engine over rows of the trainer's own version; 0 without mismatch.",
+        ),
+        (
+            "mismatch_factor",
+            "Probability factor",
+            MetricUnit.NUMBER,
+            "Mean factor by which the probabilities of trainer and engine differ over the same rows; 1 without "
+            "mismatch.",
+        ),
+        (
+            "logprob_gap",
+            "Largest gap",
+            MetricUnit.NATS,
+            "Largest difference between the log-probabilities of trainer and engine over the same rows.",
+        ),
+        (
+            "mismatch_sample_size",
+            "Effective sample size",
+            MetricUnit.SHARE,
+            "Share of the samples that remains effective after importance weighting; 100% without mismatch.",
+        ),
+        (
+            "mismatch_cut",
+            "Tokens far off",
+            MetricUnit.SHARE,
+            "Share of tokens with a ratio of trainer to engine outside 0.5 to 5, which IcePop cuts by default.",
+        ),
+        (
+            "missing_logprobs",
+            "Missing log-probabilities",
+            MetricUnit.SHARE,
+            "Share of trained tokens that are dropped because the engine recorded no finite log-probability.",
+        ),
+    ),
+    *_metrics(
+        MetricGroup.DATA,
+        ("tokens_mean", "Length of answers", MetricUnit.TOKENS, "Mean number of generated tokens per trajectory."),
+        (
+            "truncated_fraction",
+            "Truncated answers",
+            MetricUnit.SHARE,
+            "Share of trajectories that ended at a length limit.",
+        ),
+        (
+            "staleness_mean",
+            "Staleness",
+            MetricUnit.VERSIONS,
+            "Mean number of versions between the oldest version that wrote a trajectory and the trained version.",
+        ),
+        (
+            "staleness_max",
+            "Largest staleness",
+            MetricUnit.VERSIONS,
+            "Largest number of versions between the oldest version that wrote a trajectory and the trained version.",
+        ),
+        ("tokens", "Tokens of the batch", MetricUnit.TOKENS, "Tokens of all trajectories of the batch, with prompts."),
+        (
+            "trained_tokens",
+            "Trained tokens",
+            MetricUnit.TOKENS,
+            "Tokens of the batch that have a loss: generated, and not masked.",
+        ),
+    ),
+    *_metrics(
+        MetricGroup.SPEED,
+        (
+            "tokens_per_s",
+            "Served tokens",
+            MetricUnit.TOKENS_PER_S,
+            "Tokens of whole trajectories per second of the step; a shared prompt counts for each trajectory.",
+        ),
+        (
+            "computed_tokens_per_s",
+            "Computed tokens",
+            MetricUnit.TOKENS_PER_S,
+            "Positions computed per second of the step; a prompt shared by a group counts once.",
+        ),
+        (
+            "mfu",
+            "MFU",
+            MetricUnit.SHARE,
+            "Model FLOPs utilization: needed floating-point operations per second over the peak of the devices.",
+        ),
+        (
+            "flops_per_s",
+            "Needed operations",
+            MetricUnit.FLOPS,
+            "Floating-point operations per second of the step that the passes need, over all devices.",
+        ),
+        ("padding_fraction", "Padding", MetricUnit.SHARE, "Share of the computed positions that hold no token."),
+        (
+            "imbalance",
+            "Imbalance of ranks",
+            MetricUnit.NUMBER,
+            "Operations of the busiest rank over the mean of all ranks; 1 when all have the same work.",
+        ),
+    ),
+    *_metrics(
+        MetricGroup.TIME,
+        (
+            "wait_s",
+            "Waiting for a batch",
+            MetricUnit.SECONDS,
+            "Time before the step without a batch to train.",
+        ),
+        ("compute_s", "Computing", MetricUnit.SECONDS, "Time of the step without waiting and publishing."),
+        (
+            "pass_s",
+            "Passes without gradient",
+            MetricUnit.SECONDS,
+            "Time of the passes that the loss needs before training: proximal, reference, values, teacher.",
+        ),
+        (
+            "forward_backward_s",
+            "Forward and backward",
+            MetricUnit.SECONDS,
+            "Time of the passes with gradient over all micro-batches.",
+        ),
+        ("optimizer_s", "Optimizer", MetricUnit.SECONDS, "Time of clipping and of the optimizer updates."),
+        ("publish_s", "Publishing", MetricUnit.SECONDS, "Time for which publishing blocked the step."),
+        (
+            "publish_wait_s",
+            "Wait for last publish",
+            MetricUnit.SECONDS,
+            "Time until the previous version was in the store.",
+        ),
+        (
+            "publish_copy_s",
+            "Copying weights",
+            MetricUnit.SECONDS,
+            "Time of copying the weights off the device for publishing.",
+        ),
+        (
+            "publish_probe_s",
+            "Probe",
+            MetricUnit.SECONDS,
+            "Time of scoring the probe with which nodes verify the published weights.",
+        ),
+        (
+            "checkpoint_s",
+            "Checkpoint",
+            MetricUnit.SECONDS,
+            "Time for which the checkpoint blocked the step: copying the state off the device.",
+        ),
+        (
+            "checkpoint_write_s",
+            "Writing the checkpoint",
+            MetricUnit.SECONDS,
+            "Time until the checkpoint was durable, while the next step computed.",
+        ),
+    ),
+    *_metrics(
+        MetricGroup.ALGORITHM,
+        (
+            "entropy_coefficient",
+            "Entropy coefficient",
+            MetricUnit.NUMBER,
+            "Weight of the entropy bonus, when it adapts to a target.",
+        ),
+        (
+            "sequence_ratio_mean",
+            "Sequence ratio",
+            MetricUnit.NUMBER,
+            "Mean ratio of the current policy to the anchor over whole sequences, geometric mean of the tokens (GSPO).",
+        ),
+        (
+            "nll",
+            "Negative log-likelihood",
+            MetricUnit.NATS,
+            "Mean negative log-likelihood of trained tokens (SFT).",
+        ),
+        (
+            "dpo_accuracy",
+            "Preferred answers",
+            MetricUnit.SHARE,
+            "Share of pairs whose chosen trajectory has the higher implied reward (DPO).",
+        ),
+        (
+            "dpo_margin",
+            "Reward margin",
+            MetricUnit.NUMBER,
+            "Mean difference of the implied rewards of the chosen and the rejected trajectory (DPO).",
+        ),
+        (
+            "m2po_ratio_low",
+            "Lower ratio limit",
+            MetricUnit.NUMBER,
+            "Lower end of the range of ratios that M2PO solved for this step.",
+        ),
+        (
+            "m2po_ratio_high",
+            "Upper ratio limit",
+            MetricUnit.NUMBER,
+            "Upper end of the range of ratios that M2PO solved for this step.",
+        ),
+        (
+            "m2po_second_moment",
+            "Second moment",
+            MetricUnit.NUMBER,
+            "Second moment of the log ratios inside that range (M2PO).",
+        ),
+        (
+            "drift",
+            "Drift",
+            MetricUnit.NUMBER,
+            "Mean squared difference of the log-probabilities of trainer and engine, which DPPO penalizes.",
+        ),
+        (
+            "gate_slope",
+            "Slope of the gate",
+            MetricUnit.NUMBER,
+            "Mean factor by which SAPO scales the gradient of a token; 1 on policy.",
+        ),
+        ("value_error", "Value error", MetricUnit.NUMBER, "Mean squared error of the critic's values."),
+        (
+            "value_clip_fraction",
+            "Clipped values",
+            MetricUnit.SHARE,
+            "Share of tokens at which the critic's loss clips the change of the value.",
+        ),
+    ),
+)
+"""Described metrics, in the order in which they are shown."""
+
+_BY_NAME = {metric.name: metric for metric in TRAINING_METRICS}
+
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
+_TRANSFER_PREFIX = "published_"
+"""Begin of the names of `VersionReport.metrics`, which describe a version, not a step."""
+
+
+def training_metric(name: str) -> TrainingMetric | None:
+    """Returns the description of a reported metric; None if it is not a metric of a step or its name is not valid.
+
+    >>> training_metric("entropy").label, training_metric("my_loss").label, training_metric("published_version")
+    ('Entropy', 'my_loss', None)
+    """
+    described = _BY_NAME.get(name)
+    if described is not None or name.startswith(_TRANSFER_PREFIX) or not _NAME.fullmatch(name):
+        return described
+    return TrainingMetric(
+        name=name,
+        label=name,
+        unit=MetricUnit.NUMBER,
+        group=MetricGroup.OTHER,
+        description="Reported by the trainer.",
+    )

@@ -1,0 +1,1 @@
+"""Admission: decides after rollout which finished groups enter which policy's stream."""

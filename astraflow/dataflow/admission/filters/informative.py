@@ -1,0 +1,53 @@
+"""Drops groups whose rewards are all equal: they carry no signal. (Dynamic sampling, DAPO, arXiv:2503.14476)"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import Field
+
+from astraflow.contract.ids import Version
+from astraflow.contract.values import Json
+from astraflow.dataflow.admission.filters import filters
+from astraflow.dataflow.admission.routing import RoutedGroup
+from astraflow.dataflow.issuing.selection import MIN_REWARD_SPREAD
+from astraflow.runtime.config import Config
+
+
+class InformativeOptions(Config):
+    """Options of the filter `informative`."""
+
+    min_spread: float = Field(default=MIN_REWARD_SPREAD, ge=0)
+    """The largest minus the smallest reward must exceed this."""
+
+
+@filters.register("informative", options=InformativeOptions)
+class Informative:
+    """Drops groups of equal rewards: their group-relative advantage is zero, so they only dilute the batch."""
+
+    def __init__(self, options: InformativeOptions) -> None:
+        self._min_spread = options.min_spread
+        self._easy = 0
+        self._hard = 0
+
+    def keep(self, group: RoutedGroup, version: Version) -> bool:
+        """Returns whether the rewards differ."""
+        rewards = group.rewards()
+        if max(rewards) - min(rewards) > self._min_spread:
+            return True
+        if sum(rewards) / len(rewards) > 0.5:
+            self._easy += 1
+        else:
+            self._hard += 1
+        return False
+
+    def state_dict(self) -> dict[str, Json]:
+        """Returns the counts of dropped groups."""
+        return {"easy": self._easy, "hard": self._hard}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restores the state."""
+        self._easy, self._hard = state["easy"], state["hard"]
+
+    def metrics(self) -> dict[str, float]:
+        """Returns the dropped groups by kind."""
+        return {"dropped_easy": float(self._easy), "dropped_hard": float(self._hard)}

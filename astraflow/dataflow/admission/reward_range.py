@@ -1,0 +1,19 @@
+"""Checks rewards against the range that a flow declares."""
+
+from dataclasses import replace
+
+from astraflow.contract.failures import Boundary, Failure
+from astraflow.contract.trajectories import Episode
+
+
+def bounded_rewards(episode: Episode, reward_range: tuple[float, float]) -> Episode:
+    """Returns the episode if all its rewards are in the range, else a failure at the boundary `reward`."""
+    low, high = reward_range
+    out_of_range = [trajectory.reward for trajectory in episode.trajectories if not low <= trajectory.reward <= high]
+    if not out_of_range:
+        return episode
+    message = (
+        f"cannot use reward {out_of_range[0]:g}: outside the flow's range from {low:g} to {high:g}; "
+        "correct the reward, or set the flow's reward_range"
+    )
+    return replace(episode, trajectories=(), failure=Failure(boundary=Boundary.REWARD, message=message))

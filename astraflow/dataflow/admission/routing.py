@@ -1,0 +1,40 @@
+"""Splits a group into the trajectories of each policy."""
+
+from dataclasses import dataclass
+
+from astraflow.contract.batches import Row
+from astraflow.contract.groups import Group
+from astraflow.contract.ids import FlowId, GroupId, PolicyId, Version
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoutedGroup:
+    """One policy's trajectories of one group. Never split, never empty."""
+
+    id: GroupId
+    flow: FlowId
+    policy: PolicyId
+    rows: tuple[Row, ...]
+
+    @property
+    def oldest_version(self) -> Version:
+        """Oldest version of the weights at the begin of a row; it decides how stale the group is."""
+        return min(version for row in self.rows if (version := row.trajectory.oldest_version) is not None)
+
+    def rewards(self) -> tuple[float, ...]:
+        """Returns one reward per row."""
+        return tuple(row.trajectory.reward for row in self.rows)
+
+
+def route(group: Group) -> dict[PolicyId, RoutedGroup]:
+    """Splits a group by policy. Failed episodes and trajectories without model-written tokens are left out."""
+    rows: dict[PolicyId, list[Row]] = {}
+    for episode in group.episodes:
+        for trajectory in episode.trajectories if episode.failure is None else ():
+            if trajectory.oldest_version is not None:
+                row = Row(group=group.id, task=episode.task, node=episode.node, trajectory=trajectory)
+                rows.setdefault(trajectory.policy, []).append(row)
+    return {
+        policy: RoutedGroup(id=group.id, flow=group.flow, policy=policy, rows=tuple(policy_rows))
+        for policy, policy_rows in rows.items()
+    }

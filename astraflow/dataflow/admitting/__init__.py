@@ -1,1 +1,0 @@
-"""After rollout: which groups are kept, and for which policy."""

@@ -1,1 +1,0 @@
-"""Beside training: how good pinned versions are. An evaluation is a flow that feeds no stream."""

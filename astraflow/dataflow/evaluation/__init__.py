@@ -1,0 +1,1 @@
+"""Evaluation: measures pinned versions during training. An evaluation is a flow that feeds no stream."""

@@ -1,0 +1,364 @@
+"""Operations of nodes on a run: join, lease, push, hand back, heartbeat, leave."""
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+
+from astraflow.access.callers import Role, current_caller
+from astraflow.contract.errors import Conflict, NotPermitted
+from astraflow.contract.groups import Group
+from astraflow.contract.ids import NodeId, PolicyId, TaskId, Version
+from astraflow.contract.nodes import Directive, NodeFacts, NodeStatus
+from astraflow.contract.partial_rollouts import PartialRollout
+from astraflow.contract.tasks import Lease, Task
+from astraflow.contract.trajectories import Episode
+from astraflow.dataflow.admission.admitter import Admission
+from astraflow.dataflow.admission.reward_range import bounded_rewards
+from astraflow.dataflow.evaluation.evaluator import Evaluator
+from astraflow.dataflow.flow import Flow
+from astraflow.dataflow.issuing.assignment import TaskAssignment
+from astraflow.dataflow.issuing.groups import flow_of
+from astraflow.dataflow.issuing.staleness_gate import StalenessGate, find_surplus_policies
+from astraflow.dataflow.issuing.stalls import StallChange
+from astraflow.dataflow.outcomes import HANDED_BACK, RETRIED, UNKNOWN, PushResult
+from astraflow.dataflow.pool.registry import Node
+from astraflow.dataflow.run import Run
+from astraflow.dataflow.serving.stream import BUFFERED
+from astraflow.dataflow.version_check import VersionCheck
+from astraflow.runtime.tracing import span
+
+
+class NodeOperations:
+    """Handles a task from lease to admitted group."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._evaluator = Evaluator(run)
+        self._version_check = VersionCheck(run, self._evaluator)
+        self._next_flow = 0
+        self._could_issue = True
+        """Value of `may_issue` at the last tick; nodes are notified when it becomes true again."""
+
+    async def check_nodes_needed(self) -> None:
+        """Checks that the run still needs nodes. Raises: RunComplete."""
+        if self._run.needs_no_nodes:
+            await self._run.raise_run_complete()
+
+    def join(self, facts: NodeFacts) -> Node:
+        """Registers a node; requeues the tasks of the incarnation that it replaces, except those it reports as running.
+
+        Raises: Conflict while a node with another credential has the name.
+        """
+        now, holder = self._run.clock.now(), self._check_name_holder(facts)
+        node, replaced = self._run.registry.join(facts, now=now, wall=self._run.clock.wall(), holder=holder)
+        for flow in self._run.all_flows:
+            for earlier in replaced:
+                flow.return_tasks_of(earlier.id)
+            flow.leases.claim(node.id, facts.running, now=now)
+        if facts.engine:  # a node that does not know its engine yet joins again once it does
+            message = f"{facts.name}, pool {facts.pool}, engine {facts.engine}"
+            self._run.events.add("node_joined", node.id, message, source=facts.name)
+        if replaced:
+            self._run.nodes_notifier.notify()
+        return node
+
+    async def lease(
+        self,
+        node_id: NodeId,
+        capacity: int,
+        *,
+        versions: Mapping[PolicyId, Version],
+        wait_s: float,
+        evaluation_capacity: int = 0,
+    ) -> Lease:
+        """Leases up to `capacity` tasks to a node that serves `versions`, waiting up to `wait_s` for the first.
+
+        evaluation_capacity: evaluation tasks that the node runs at once, including those it holds.
+        Raises: UnknownNode.
+        """
+        self._caller_node(node_id).versions = versions
+        deadline = self._run.clock.now() + wait_s
+        while True:
+            subscription = self._run.nodes_notifier.subscribe(node_id)
+            node = self._run.registry.get(node_id)
+            tasks = [] if node.drain_reason is not None else self._lease(node, capacity, evaluation_capacity)
+            if tasks or not await subscription.wait(deadline - self._run.clock.now()):
+                await self._run.journal.wait_durable()
+                return Lease(tasks=tuple(tasks), lease_s=self._run.lease_s)
+
+    async def push(self, node_id: NodeId, episodes: Sequence[Episode], *, raw: bytes | None = None) -> list[str]:
+        """Accepts episodes; returns the outcome of each once it is durable.
+
+        raw: the push message as received, if available: stored unchanged when all of its episodes count.
+        Raises: UnknownNode, InvalidInput, StorageFull.
+        """
+        self._caller_node(node_id)
+        self._check_versions(episodes)
+        bounded = [self._with_bounded_rewards(episode, node_id) for episode in episodes]
+        if any(checked is not episode for checked, episode in zip(bounded, episodes, strict=True)):
+            episodes, raw = bounded, None
+        versions = {policy: stream.version for policy, stream in self._run.streams.items()}
+        results = [self._accept(episode, versions) for episode in episodes]
+        counted = {result.counted_episode.task: result for result in results if result.counted_episode is not None}
+        self._record_accepted(list(counted.values()), raw if len(counted) == len(episodes) else None)
+        for result in results:
+            if result.finished_group is not None and result.admission is not None:
+                with span("rl.admit", group=result.finished_group.id, kept=len(result.admission.admitted)):
+                    self._admit(result.finished_group, result.admission, surplus_policies=result.surplus_policies)
+        outcomes = [result.outcome for result in results]
+        if RETRIED in outcomes:
+            self._run.nodes_notifier.notify()
+        elif any(self._is_evaluated(episode.task) for episode in episodes):
+            self._run.nodes_notifier.notify(node_id)  # the node may lease further evaluation tasks
+        await self._run.journal.wait_durable()
+        return outcomes
+
+    async def hand_back(self, node_id: NodeId, partials: Sequence[PartialRollout]) -> list[str]:
+        """Requeues tasks that a node does not finish; returns the outcome of each once it is durable.
+
+        Raises: UnknownNode, InvalidInput, StorageFull.
+        """
+        self._caller_node(node_id)
+        for partial in partials:
+            for recorded in partial.generations:
+                versions = [span.version for span in recorded.generation.spans]
+                self._version_check.check(partial.task, recorded.policy, versions, pushed_by=node_id)
+        outcomes = [self._hand_back(partial, node_id) for partial in partials]
+        if HANDED_BACK in outcomes:
+            self._run.nodes_notifier.notify()
+        await self._run.journal.wait_durable()
+        return outcomes
+
+    def heartbeat(self, status: NodeStatus) -> Directive:
+        """Stores the report of a node and renews its leases. Raises: UnknownNode."""
+        now = self._run.clock.now()
+        node = self._caller_node(status.node)
+        if status.leave_reason and node.drain_reason is None:
+            self._run.events.add("node_draining", node.id, status.leave_reason)
+        served = node.versions
+        directive = self._run.registry.heartbeat(status, now=now)
+        if status.versions != served:
+            self._run.nodes_notifier.notify(status.node)  # the staleness gate may admit groups for newer weights
+        for flow in self._run.all_flows:
+            flow.leases.renew(status.node, status.running, now=now)
+        if self._run.needs_no_nodes:
+            return Directive(action="leave", reason="the run is complete")
+        return directive
+
+    async def wait_durable(self) -> None:
+        """Waits until everything that happened so far is durable. Raises: StorageFull."""
+        await self._run.journal.wait_durable()
+
+    def leave(self, node_id: NodeId, reason: str, *, is_preempted: bool = False) -> int:
+        """Removes a node that leaves; requeues its tasks. is_preempted: its machine goes away. Raises: UnknownNode."""
+        return self._leave(self._caller_node(node_id), reason, is_preempted=is_preempted)
+
+    def _leave(self, node: Node, reason: str, *, is_preempted: bool = False) -> int:
+        self._run.registry.leave(node.id, is_preempted=is_preempted)
+        returned = sum(flow.return_tasks_of(node.id) for flow in self._run.all_flows)
+        message = f"{reason or 'no reason given'}; {returned} tasks returned"
+        self._run.events.add("node_left", node.id, message, source=node.facts.name)
+        if returned:
+            self._run.nodes_notifier.notify()
+        return returned
+
+    def nodes_of(self, holders: Collection[str]) -> list[Node]:
+        """Returns the live nodes that joined with the credentials of these holders (`Caller.holder`)."""
+        return [node for node in self._run.registry.nodes() if node.holder in holders and node.is_live]
+
+    def retire(self, holders: Collection[str], *, reason: str) -> int:
+        """Removes the nodes of these holders and requeues their tasks. Returns the number of requeued tasks."""
+        return sum(self._leave(node, reason) for node in self.nodes_of(holders))
+
+    def tick(self) -> None:
+        """Handles what depends on time: expired leases, unresponsive nodes, stalled trainers."""
+        now = self._run.clock.now()
+        expired = Counter(node_id for flow in self._run.all_flows for _, node_id in flow.expire(now=now))
+        for node_id, leases in expired.items():
+            if node_id is not None:
+                self._note_expiries(node_id, leases)
+        for node in self._run.registry.mark_silent_lost(now=now, after_s=self._run.lease_s):
+            # Tasks leased after its last heartbeat would otherwise stay leased to an id that no longer exists.
+            if returned := sum(flow.expire_tasks_of(node.id) for flow in self._run.all_flows):
+                self._note_expiries(node.id, returned)
+            message = f"no heartbeat for {now - node.last_heartbeat_at:.0f} s; its tasks are requeued"
+            self._run.events.add("node_lost", node.id, message, source=node.facts.name)
+        for stall in self._run.stall_detector.check(now=now):
+            self._record_stall(stall)
+        may_issue = self._run.may_issue
+        if (may_issue and not self._could_issue) or any(flow.leases.queued for flow in self._run.all_flows):
+            self._run.nodes_notifier.notify()
+        self._could_issue = may_issue
+
+    def _check_name_holder(self, facts: NodeFacts) -> str:
+        """Returns the caller's holder if it may join under this name; the run token may use any. Raises: Conflict."""
+        caller = current_caller()
+        other = self._run.registry.node_of_other_holder(facts.name, caller.holder)
+        if caller.role is Role.NODE and other is not None:
+            refusal = f"a node of pool {facts.pool} tried to join under its name with another credential"
+            self._run.events.add("node_refused", other.id, refusal, source=facts.name)
+            raise Conflict(
+                f"cannot join as {facts.name!r}: a node of pool {other.facts.pool!r} has this name with another "
+                "credential; choose another --name, or stop that node",
+                code="node.name_taken",
+            )
+        return caller.holder
+
+    def _caller_node(self, node_id: NodeId) -> Node:
+        """Returns the node that a call names. Raises: UnknownNode; NotPermitted when it has another credential."""
+        node, caller = self._run.registry.get(node_id), current_caller()
+        if caller.role is Role.NODE and node.holder != caller.holder:
+            refusal = f"a caller of pool {caller.pool} used its id with another credential"
+            self._run.events.add("node_refused", node.id, refusal, source=node.facts.name)
+            raise NotPermitted(
+                f"cannot act as node {node_id!r}: it joined with another credential; join under a different name",
+                code="node.other_credential",
+            )
+        return node
+
+    def _with_bounded_rewards(self, episode: Episode, node_id: NodeId) -> Episode:
+        """Returns the episode, or a failure of its reward when that is outside the flow's range."""
+        flow = self._flow_of(episode.task)
+        bounded = episode if flow is None else bounded_rewards(episode, flow.reward_range)
+        if bounded.failure is not None and bounded is not episode:
+            self._run.events.add("push_refused", node_id, f"{episode.task}: {bounded.failure.message}")
+        return bounded
+
+    def _lease(self, node: Node, capacity: int, evaluation_capacity: int) -> list[Task]:
+        """Leases evaluation tasks, then queued tasks, then new groups of the flows in turn, as the gates allow."""
+        assignment = TaskAssignment(
+            node.id,
+            capacity,
+            served=node.versions,
+            now=self._run.clock.now(),
+            may_run=lambda flow: node.facts.serves(flow.policies),
+        )
+        self._evaluator.lease(assignment, max_tasks=evaluation_capacity)
+        flows = [] if self._run.is_over else [flow for flow in self._run.flows.values() if assignment.may_run(flow)]
+        for flow in flows:
+            assignment.add_tasks_from(flow)
+        idle = 0
+        while assignment.free_slots and idle < len(flows):
+            flow = flows[self._next_flow % len(flows)]
+            self._next_flow += 1
+            surplus = self._surplus_policies_for(flow, node)
+            if surplus is None:
+                idle += 1
+                continue
+            idle = 0
+            self._run.records.record_issued(flow.issue(served=node.versions, surplus_policies=surplus))
+            for policy in flow.policies:
+                self._run.streams[policy].counts.issued += policy not in surplus
+            assignment.add_tasks_from(flow)
+        return assignment.tasks
+
+    def _surplus_policies_for(self, flow: Flow, node: Node) -> frozenset[PolicyId] | None:
+        """Returns the policies for which another group would be surplus; None while the gates admit none."""
+        if flow.is_paused or not self._run.may_issue:
+            return None
+        return find_surplus_policies({policy: self._gate(flow, policy, node) for policy in flow.policies})
+
+    def _gate(self, flow: Flow, policy: PolicyId, node: Node) -> StalenessGate:
+        """Computes the gate of a policy: a full stream may be shed, a stream in which the node only lags may not."""
+        stream = self._run.streams[policy]
+        headroom = stream.issue_headroom(node.versions.get(policy))
+        is_shed = headroom <= 0 and not flow.waits_when_full and self._run.stall_detector.is_stalled(policy)
+        return StalenessGate(headroom=headroom, must_wait_for_policy=not is_shed or stream.issue_headroom() > 0)
+
+    def _accept(self, episode: Episode, versions: Mapping[PolicyId, Version]) -> PushResult:
+        flow = self._flow_of(episode.task)
+        if flow is None:
+            return PushResult(outcome=UNKNOWN)
+        caller = current_caller()
+        if (
+            caller.role is Role.NODE
+            and not flow.leases.may_push(episode.task, caller.holder)
+            and flow.is_open_task(episode.task)
+        ):
+            message = f"the node never held {episode.task}"
+            self._run.events.add("push_refused", caller.name, message, source=caller.name)
+            return flow.reject_foreign()
+        result = flow.accept(episode, versions)
+        if result.outcome == RETRIED:
+            self._run.records.record_unfinished(flow.unfinished_task(episode.task))
+        return result
+
+    def _record_accepted(self, results: Sequence[PushResult], raw: bytes | None) -> None:
+        """Records the results that count, before anything depends on them."""
+        self._run.journal.touch()
+        episodes = [result.counted_episode for result in results if result.counted_episode is not None]
+        groups = [result.group for result in results if result.group is not None]
+        self._run.records.record_accepted(episodes, groups, raw=raw)
+        for episode in episodes:
+            if not self._is_evaluated(episode.task):
+                self._note_rewards(episode)
+
+    def _hand_back(self, partial: PartialRollout, node: NodeId) -> str:
+        flow = self._flow_of(partial.task)
+        if flow is None:
+            return UNKNOWN
+        outcome = flow.hand_back(
+            partial, node, {} if self._is_evaluated(partial.task) else self._run.oldest_trainable_versions()
+        )
+        self._run.journal.touch()
+        if outcome == HANDED_BACK and partial.generations:
+            self._run.records.record_unfinished(flow.unfinished_task(partial.task))
+        return outcome
+
+    def _admit(self, group: Group, admission: Admission, *, surplus_policies: frozenset[PolicyId]) -> None:
+        """Admits each policy's share of a group to its stream, or counts why not; passes evaluations on."""
+        if group.flow in self._run.evaluations:
+            self._evaluator.finish(group)
+            return
+        self._run.flows[group.flow].count_admission(admission)
+        now = self._run.clock.now()
+        outcomes: dict[PolicyId, str] = dict(admission.refused)
+        for policy in admission.refused:
+            self._run.streams[policy].counts.refused += policy not in surplus_policies
+        for policy, routed in admission.admitted.items():
+            stream = self._run.streams[policy]
+            outcomes[policy] = stream.drop_surplus() if policy in surplus_policies else stream.admit(routed)
+            if outcomes[policy] == BUFFERED:
+                self._run.activity[policy].produced.add(1, now=now)
+                self._run.trainers_notifier.notify(policy)
+        if any(outcome != BUFFERED for outcome in outcomes.values()):
+            self._run.nodes_notifier.notify()  # dropped shares give the gate headroom
+        self._run.records.record_closed(
+            group.id, [policy for policy, outcome in outcomes.items() if outcome == BUFFERED]
+        )
+        self._run.samples.add(group, outcomes, at=self._run.clock.wall())
+
+    def _check_versions(self, episodes: Sequence[Episode]) -> None:
+        """Rejects a push as a whole before any of it is accepted. Raises: InvalidInput."""
+        for episode in episodes:
+            for trajectory in episode.trajectories:
+                versions = [span.version for span in trajectory.spans if span.version is not None]
+                self._version_check.check(episode.task, trajectory.policy, versions, pushed_by=episode.node)
+
+    def _flow_of(self, task: TaskId) -> Flow | None:
+        flow = flow_of(task)
+        evaluation = self._run.evaluations.get(flow)
+        return self._run.flows.get(flow) if evaluation is None else evaluation.flow
+
+    def _is_evaluated(self, task: TaskId) -> bool:
+        return bool(self._run.evaluations) and flow_of(task) in self._run.evaluations
+
+    def _note_rewards(self, episode: Episode) -> None:
+        now = self._run.clock.now()
+        for trajectory in episode.trajectories:
+            self._run.activity[trajectory.policy].rewards.add(trajectory.reward, now=now)
+            self._run.streams[trajectory.policy].observe(trajectory.reward)
+
+    def _record_stall(self, stall: StallChange) -> None:
+        """Records a stall change and notifies nodes, since flows may wait for other policies now."""
+        if stall.is_stalled:
+            message = f"no step for {stall.silent_s:.0f} s although a batch is ready"
+            self._run.events.add("trainer_stalled", stall.policy, message)
+        else:
+            self._run.events.add("trainer_resumed", stall.policy, "the trainer makes steps again")
+        self._run.nodes_notifier.notify()
+
+    def _note_expiries(self, node_id: NodeId, leases: int) -> None:
+        for node in self._run.registry.nodes():
+            if node.id == node_id:
+                node.lease_expiries += leases
+        self._run.events.add("leases_expired", node_id, f"{leases} leases expired; the tasks are requeued")

@@ -1,0 +1,62 @@
+"""Outcomes of pushed episodes. Every pushed episode has exactly one outcome and is counted under it."""
+
+from dataclasses import dataclass
+
+from astraflow.contract.failures import Boundary
+from astraflow.contract.groups import Group
+from astraflow.contract.ids import GroupId, PolicyId
+from astraflow.contract.trajectories import Episode
+from astraflow.dataflow.admission.admitter import Admission
+
+ACCEPTED = "accepted"
+"""The result counts. It is the first of its task, from any node and attempt, even after the lease expired."""
+
+RETRIED = "retried"
+"""The infrastructure failed, and another attempt follows."""
+
+SUPERSEDED = "superseded"
+"""The infrastructure failed in a past attempt: the next attempt has begun, or another node holds the task.
+
+Counting it would cost the current attempt a try.
+"""
+
+DUPLICATE = "duplicate"
+"""Another result of the task counted before, and other members of its group are still open."""
+
+LATE = "late"
+"""Another result of the task counted before, and its group is finished; or its evaluation was stopped.
+
+For a handed-back task: its node does not hold it any more, so the current holder continues undisturbed.
+"""
+
+UNKNOWN = "unknown"
+"""This run never issued such a task."""
+
+HANDED_BACK = "handed_back"
+"""Outcome of a task, not of an episode: another node continues it."""
+
+
+def failed_outcome(boundary: Boundary) -> str:
+    """Returns the outcome of a failure that counts; the member is masked.
+
+    >>> failed_outcome(Boundary.REWARD)
+    'failed_reward'
+    """
+    return f"failed_{boundary.value}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PushResult:
+    """Effects of a pushed episode."""
+
+    outcome: str
+    group: GroupId | None = None
+    """The episode's group; None when the episode does not count."""
+    counted_episode: Episode | None = None
+    """The episode; None when it does not count."""
+    finished_group: Group | None = None
+    """The episode's group, when it was the last member."""
+    admission: Admission | None = None
+    """Admission of that group."""
+    surplus_policies: frozenset[PolicyId] = frozenset()
+    """Policies whose share of that group is dropped, even if admitted."""

@@ -1,0 +1,158 @@
+"""Plugins of one slot of a run, in order and with labels. They are saved, measured and changed together."""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+
+from astraflow.contract.errors import InvalidInput
+from astraflow.contract.ids import Version
+from astraflow.contract.plugins import PlannedPlugins, PluginSlot, PluginSpec
+from astraflow.contract.values import Json
+from astraflow.dataflow.prompt_rows import RowProvider
+
+
+class Plugin(Protocol):
+    """Interface common to all data algorithms."""
+
+    def state_dict(self) -> dict[str, Json]:
+        """Returns the state for `load_state_dict` as JSON; it must be small, since every commit writes it."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restores the state."""
+
+    def metrics(self) -> dict[str, float]:
+        """Returns the metrics of the plugin for the report."""
+
+
+P = TypeVar("P", bound=Plugin)
+
+PluginBuilder: TypeAlias = Callable[[PluginSpec], P]
+"""Builds the plugin of a spec. Raises: InvalidInput."""
+
+
+class SlotPlugins(Generic[P]):
+    """The plugins of one slot, labelled by kind; the second of a kind is labelled `kind 2`.
+
+        configured ────────────────────────► active ────┐
+                   plan ─► planned ─activate_planned────┘
+
+    A plugin loads the state of its label; a plugin with a new label starts without state. Changes made during a run are
+    part of the state and survive restarts, until they are changed again or the configuration changes.
+    """
+
+    def __init__(self, slot: PluginSlot, specs: Iterable[PluginSpec], build: PluginBuilder[P]) -> None:
+        self.slot = slot
+        self._build = build
+        self._configured = self.specs = _normalized(specs)
+        """Active specs."""
+        self.planned: PlannedPlugins | None = None
+        """The next specs, None if no change is planned."""
+        self._plugins = self._build_all(self.specs)
+        self._planned_plugins: dict[str, P] = {}
+
+    def __iter__(self) -> Iterator[tuple[str, P]]:
+        return iter(self._plugins.items())
+
+    @property
+    def first_plugin(self) -> tuple[str, P]:
+        """Label and plugin of a slot with a single plugin."""
+        return next(iter(self))
+
+    def check(self, specs: Iterable[PluginSpec], *, where: str) -> None:
+        """Checks that these plugins can be built. Raises: InvalidInput that begins with the path in the recipe."""
+        for position, spec in enumerate(specs):
+            try:
+                self._build(spec)
+            except InvalidInput as problem:
+                path = f"{where}.{position}" if self.slot is PluginSlot.FILTERS else where
+                raise InvalidInput(f"{path}: {problem}", code=problem.code) from None
+
+    def plan(self, specs: Iterable[PluginSpec], *, actor: str, reason: str, version: Version) -> None:
+        """Plans these specs; planning the active specs cancels an earlier plan. Raises: InvalidInput."""
+        wanted = _normalized(specs)
+        self._planned_plugins, self.planned = {}, None
+        if wanted != self.specs:
+            self._planned_plugins = self._build_all(wanted)
+            self.planned = PlannedPlugins(slot=self.slot, specs=wanted, actor=actor, reason=reason, version=version)
+
+    def activate_planned(self) -> dict[str, str]:
+        """Activates the planned plugins; returns the cause for each label that could not keep its state."""
+        if self.planned is None:
+            return {}
+        previous, self._plugins = self._plugins, self._planned_plugins
+        self.specs, self.planned, self._planned_plugins = _normalized(self.planned.specs), None, {}
+        return {
+            label: refusal
+            for label in list(self._plugins)
+            if label in previous and (refusal := self._transfer_state(label, previous[label])) is not None
+        }
+
+    def state_dict(self) -> dict[str, Json]:
+        """Returns configured, active and planned specs, and the state of each plugin."""
+        return {
+            "configured": list(self._configured),
+            "specs": list(self.specs),
+            "planned": None if self.planned is None else _json(self.planned),
+            "plugins": {label: plugin.state_dict() for label, plugin in self},
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restores the state. Raises: InvalidInput when the plugins of a change during the run cannot be built."""
+        if _normalized(state["configured"]) == self._configured:
+            self._restore_changes(state)
+        for label, plugin in self:
+            if label in state["plugins"]:
+                plugin.load_state_dict(state["plugins"][label])
+
+    def metrics(self) -> dict[str, float]:
+        """Returns the metrics of every plugin, named `label.metric`."""
+        return {f"{label}.{name}": value for label, plugin in self for name, value in plugin.metrics().items()}
+
+    def _restore_changes(self, state: Mapping[str, Any]) -> None:
+        planned = state["planned"]
+        try:
+            self.specs = _normalized(state["specs"])
+            self._plugins = self._build_all(self.specs)
+            if planned is not None:
+                version = Version(planned["version"])
+                self.plan(planned["specs"], actor=planned["actor"], reason=planned["reason"], version=version)
+        except InvalidInput as problem:
+            raise InvalidInput(
+                f"cannot restore the {self.slot.value} that was changed during this run: {problem}; install the "
+                f"missing plugin, or edit {self.slot.value} in the recipe to discard the change",
+                code="plugins.cannot_restore",
+            ) from None
+
+    def _build_all(self, specs: Iterable[PluginSpec]) -> dict[str, P]:
+        plugins: dict[str, P] = {}
+        for spec in specs:
+            plugin, kind = self._build(spec), str(spec["kind"])
+            duplicates = sum(label.partition(" ")[0] == kind for label in plugins)
+            plugins[f"{kind} {duplicates + 1}" if duplicates else kind] = plugin
+        return plugins
+
+    def _transfer_state(self, label: str, previous: P) -> str | None:
+        """Transfers the state as a restart does; returns the cause if the new plugin rejects it."""
+        plugin = self._plugins[label]
+        try:
+            plugin.load_state_dict(json.loads(json.dumps(previous.state_dict())))
+            if isinstance(plugin, RowProvider) and isinstance(previous, RowProvider):
+                plugin.load_rows(previous.all_rows())
+        except Exception as problem:  # a third-party plugin may raise anything
+            self._plugins[label] = self._build_all(self.specs)[label]
+            return f"{type(problem).__name__}: {problem}"
+        return None
+
+
+def _normalized(specs: Iterable[PluginSpec]) -> tuple[dict[str, Any], ...]:
+    """Normalizes specs through JSON, so that equal specs stay equal after a restart."""
+    return tuple(json.loads(json.dumps(dict(spec))) for spec in specs)
+
+
+def _json(planned: PlannedPlugins) -> dict[str, Json]:
+    return {
+        "specs": [dict(spec) for spec in planned.specs],
+        "actor": planned.actor,
+        "reason": planned.reason,
+        "version": int(planned.version),
+    }

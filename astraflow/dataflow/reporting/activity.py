@@ -1,0 +1,73 @@
+"""Recent activity per policy: the counts from which rates and means are computed."""
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from astraflow.contract.ids import PolicyId
+
+WINDOW_S = 10.0
+"""Period over which rates are computed. Seconds."""
+
+
+_SLOT_S = 0.1
+"""Values of one slot are stored as their number and sum, so that a window costs the same at any rate. Seconds."""
+
+
+class Window:
+    """Values of the last `WINDOW_S` seconds. Callers pass the time, in monotonic seconds."""
+
+    def __init__(self, began_at: float) -> None:
+        self._began_at = began_at
+        self._slots: deque[list[float]] = deque()
+        """Index of the slot, number of values, and their sum; oldest first."""
+
+    def add(self, value: float, *, now: float) -> None:
+        """Adds a value."""
+        slot = now // _SLOT_S
+        if not self._slots or self._slots[-1][0] != slot:
+            self._slots.append([slot, 0, 0.0])
+            self._forget(now)
+        self._slots[-1][1] += 1
+        self._slots[-1][2] += value
+
+    def rate(self, *, now: float) -> float:
+        """Returns values per second; early in a run, over the time since it began."""
+        self._forget(now)
+        return sum(count for _, count, _ in self._slots) / max(1.0, min(WINDOW_S, now - self._began_at))
+
+    def mean(self, *, now: float) -> float | None:
+        """Returns the mean value, None without values."""
+        self._forget(now)
+        count = sum(count for _, count, _ in self._slots)
+        return sum(total for _, _, total in self._slots) / count if count else None
+
+    def _forget(self, now: float) -> None:
+        oldest = (now - WINDOW_S) // _SLOT_S
+        while self._slots and self._slots[0][0] < oldest:
+            self._slots.popleft()
+
+
+@dataclass(slots=True)
+class PolicyActivity:
+    """Windows of one policy."""
+
+    began_at: float
+    produced: Window = field(init=False)
+    """Admitted groups."""
+    consumed: Window = field(init=False)
+    """Trained groups."""
+    rewards: Window = field(init=False)
+    """Reward of each finished rollout, before filters."""
+
+    def __post_init__(self) -> None:
+        self.produced, self.consumed, self.rewards = (Window(self.began_at) for _ in range(3))
+
+
+class RunActivity:
+    """Windows of every policy."""
+
+    def __init__(self, policies: list[PolicyId], *, now: float) -> None:
+        self._activity = {policy: PolicyActivity(now) for policy in policies}
+
+    def __getitem__(self, policy: PolicyId) -> PolicyActivity:
+        return self._activity[policy]

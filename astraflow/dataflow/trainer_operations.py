@@ -1,0 +1,105 @@
+"""Operations of trainers on a run: attach, pull, report a step."""
+
+from astraflow.contract.batches import Batch, StepReport
+from astraflow.contract.ids import PolicyId, Version
+from astraflow.dataflow.evaluation.evaluator import Evaluator
+from astraflow.dataflow.run import Run
+from astraflow.dataflow.serving.stream import STALE, Stream
+from astraflow.runtime.tracing import span
+
+
+class TrainerOperations:
+    """Serves batches to trainers, and acknowledges the steps that they report."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._evaluator = Evaluator(run)
+
+    def attach(self, policy: PolicyId, version: Version, *, backend: str, is_simulated: bool) -> Stream:
+        """Attaches a trainer to a policy's stream, at `version`. Raises: UnknownPolicy."""
+        stream = self._run.stream(policy)
+        self._run.trainers[policy] = {"backend": backend, "is_simulated": is_simulated}
+        self._advance(stream, version)
+        self._run.events.add("trainer_attached", policy, f"backend {backend} at version {version}")
+        return stream
+
+    async def pull(self, policy: PolicyId, version: Version, *, wait_s: float, unacknowledged: int = 0) -> Batch | None:
+        """Returns the batch for a trainer at `version`; None when none was complete within `wait_s`.
+
+        unacknowledged: batches that the trainer has trained and acknowledges later; see `Stream.position_of`.
+        Raises: UnknownPolicy, RunComplete.
+        """
+        stream = self._run.stream(policy)
+        is_advance = version > stream.version
+        self._advance(stream, version)
+        if is_advance:
+            await self._run.journal.wait_durable()
+        deadline = self._run.clock.now() + wait_s
+        self._run.waiting_pulls[policy] += 1
+        try:
+            while True:
+                if self._run.is_over:
+                    await self._run.raise_run_complete()
+                subscription = self._run.trainers_notifier.subscribe(policy)
+                position = stream.position_of(version, unacknowledged=unacknowledged)
+                is_new = position == len(stream.open_batches)
+                served = None if self._is_beyond_end(stream, position) else stream.next_batch(position)
+                if served is not None:
+                    if is_new:
+                        with span("rl.batch", step=served.id, groups=(group.id for group in served.fresh_groups)):
+                            self._run.records.record_batch(policy, served)
+                    await self._run.journal.wait_durable()
+                    return stream.deliver(served)
+                if not await subscription.wait(deadline - self._run.clock.now()):
+                    return None
+        finally:
+            self._run.waiting_pulls[policy] -= 1
+
+    async def report_step(self, report: StepReport) -> bool:
+        """Acknowledges a batch; returns False if it was acknowledged before. Raises: UnknownPolicy, InvalidInput."""
+        stream = self._run.stream(report.policy)
+        step = stream.counts.steps
+        acknowledged = stream.acknowledge(report)
+        if acknowledged is not None:
+            self._run.records.record_trained(
+                report.policy, report.batch, replayable=acknowledged.replayable, released=acknowledged.released
+            )
+            now = self._run.clock.now()
+            for group in acknowledged.trained:
+                self._run.activity[report.policy].consumed.add(1, now=now)
+                self._run.samples.set_outcome(report.policy, group.id, outcome="trained", step=step)
+            self._check_stop_condition(stream)
+        self._advance(stream, report.version)
+        await self._run.journal.wait_durable()
+        return acknowledged is not None
+
+    def _is_beyond_end(self, stream: Stream, position: int) -> bool:
+        """Returns True if the run ends when the batches before this one are acknowledged."""
+        return position > 0 and self._run.stop_condition.ends_at(stream.policy, stream.counts.steps + position)
+
+    def _check_stop_condition(self, stream: Stream) -> None:
+        """Ends the run, or records the completion, if this step met the stop condition."""
+        completion = self._run.stop_condition.observe(
+            stream.policy, steps=stream.counts.steps, reward=stream.rewards[-1], at=self._run.clock.wall()
+        )
+        if completion is not None:
+            kind = "run_completed" if completion.ends_run else "stop_condition_met"
+            self._run.events.record_action(kind, stream.policy, actor="dataflow", reason=completion.reason)
+
+    def _advance(self, stream: Stream, version: Version) -> None:
+        """Sets the trainer's version, drops groups that are now too stale, and notifies nodes that wait at the gate."""
+        stream.attach(version)
+        for flow in self._run.flows.values():
+            if stream.policy in flow.policies:
+                flow.advance(min(self._run.streams[policy].version for policy in flow.policies))
+                self._run.plugin_changes.activate_due(flow)
+                for unfinished in flow.drop_stale_partial_rollouts(self._run.oldest_trainable_versions()):
+                    self._run.records.record_unfinished(unfinished)
+        self._run.plugin_changes.activate_due(stream)
+        stale = stream.evict_stale()
+        self._run.records.record_released(stream.policy, stale + stream.release_stale_replayable())
+        for group in stale:
+            self._run.samples.set_outcome(stream.policy, group.id, outcome=STALE, step=None)
+        self._evaluator.advance()
+        self._run.journal.touch()
+        self._run.notify()

@@ -1,0 +1,110 @@
+"""Builds the engines and flows of a node from the specs that dataflow sends on join."""
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from typing import Any
+
+from astraflow.contract.errors import InvalidInput
+from astraflow.contract.ids import FlowId, PolicyId
+from astraflow.contract.nodes import FlowSpec, JoinResult, NodeFacts, PolicySpec
+from astraflow.models import build_tokenizer
+from astraflow.raas.config import RaasConfig
+from astraflow.raas.engines import engines
+from astraflow.raas.runner import BuiltFlow
+from astraflow.raas.served_policies import ServedPolicies, ServedPolicy
+from astraflow.rewards import rewards
+from astraflow.workflows import workflows
+from astraflow.workflows.reward_scorer import RewardScorer
+
+
+def build_flow(spec: FlowSpec) -> BuiltFlow:
+    """Builds the workflow and reward of a flow. Raises: InvalidInput for an unknown kind or bad options."""
+    return BuiltFlow(workflow=workflows.build(spec.workflow), scorer=RewardScorer(rewards.build(spec.reward)))
+
+
+def build_flows(join_result: JoinResult, facts: NodeFacts) -> dict[FlowId, BuiltFlow]:
+    """Builds the flows of the run whose policies the node serves.
+
+    Raises: InvalidInput for an unknown kind or bad options, for policies that the run does not have, and when the
+    node serves no flow.
+    """
+    known = [spec.id for spec in join_result.policies]
+    flows = {spec.id: build_flow(spec) for spec in join_result.flows}
+    for policy in (*facts.policies, *needed_policies(flows)):
+        if policy not in known:
+            raise InvalidInput(
+                f"cannot build the flows: a workflow or the node's `policies` name the unknown policy {policy!r}; use "
+                f"one of {', '.join(known)}",
+                code="node.unknown_policy",
+            )
+    served = {name: flow for name, flow in flows.items() if facts.serves(flow.workflow.policies)}
+    if flows and not served:
+        raise InvalidInput(
+            f"cannot serve only the policies {', '.join(facts.policies)}: every flow needs another one as well; add it "
+            "to `policies` of the node",
+            code="node.no_flow",
+        )
+    return served
+
+
+def choose_engines(config: RaasConfig, join_result: JoinResult) -> dict[PolicyId, Mapping[str, Any]]:
+    """Returns the engine of each policy of the run: the node's for the policy, the node's, the run's for the policy, or
+    the run's."""
+    return {
+        spec.id: config.engines.get(spec.id) or config.engine or join_result.engines.get(spec.id) or join_result.engine
+        for spec in join_result.policies
+    }
+
+
+async def build_policies(
+    join_result: JoinResult,
+    flows: Mapping[FlowId, BuiltFlow],
+    engines: Mapping[PolicyId, Mapping[str, Any]],
+    resources: AsyncExitStack,
+) -> ServedPolicies:
+    """Builds an engine and a tokenizer for each policy that a flow uses; `resources` closes the engines.
+
+    Building imports modules and allocates memory for seconds, so it runs in a thread while heartbeats continue.
+    Raises: InvalidInput for a bad engine or model.
+    """
+    served: dict[PolicyId, ServedPolicy] = {}
+    for spec in join_result.policies:
+        if spec.id in needed_policies(flows):
+            served[spec.id] = await asyncio.to_thread(_build_policy, spec, engines[spec.id])
+            resources.push_async_callback(served[spec.id].close)
+    return ServedPolicies(served)
+
+
+async def start_engines(policies: ServedPolicies) -> None:
+    """Starts the engines at the same time. Raises: Unavailable when one does not start."""
+    starts = [asyncio.create_task(served.engine.start()) for served in policies.values()]
+    try:
+        await asyncio.gather(*starts)
+    finally:
+        for start in starts:
+            start.cancel()
+        await asyncio.gather(*starts, return_exceptions=True)
+
+
+async def build_policy(spec: PolicySpec, engine: Mapping[str, Any]) -> ServedPolicy:
+    """Builds and starts an engine, and builds a tokenizer, for one policy; the caller closes it.
+
+    Raises: InvalidInput; Unavailable when the engine does not start.
+    """
+    served = await asyncio.to_thread(_build_policy, spec, engine)
+    try:
+        await served.engine.start()
+    except BaseException:
+        await served.close()
+        raise
+    return served
+
+
+def needed_policies(flows: Mapping[FlowId, BuiltFlow]) -> list[PolicyId]:
+    """Returns the policies that the workflows of the flows use, each once."""
+    return list(dict.fromkeys(policy for flow in flows.values() for policy in flow.workflow.policies))
+
+
+def _build_policy(spec: PolicySpec, engine: Mapping[str, Any]) -> ServedPolicy:
+    return ServedPolicy(spec.id, engines.build(engine, spec.model), build_tokenizer(spec.model))

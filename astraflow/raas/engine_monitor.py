@@ -1,0 +1,86 @@
+"""Follows the load and the failures of a node's engines."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+from astraflow.contract.ids import PolicyId
+from astraflow.raas.capacity import Capacity
+from astraflow.raas.counters import NodeCounters
+from astraflow.raas.drain_state import DrainState
+from astraflow.raas.engines.base import Engine
+from astraflow.raas.lease_limit import LeaseLimit, LoadSample
+from astraflow.runtime.clock import Clock
+from astraflow.runtime.logs import get_logger
+from astraflow.runtime.retries import periodic
+
+log = get_logger()
+
+EVERY_S = 1.0
+
+
+class EngineMonitor:
+    """Sets the limit of concurrent episodes and the gauges from the engines' load, and drains the node when an engine
+    has failed.
+
+    After a failure the node hands its tasks back at once: without the engine it cannot finish them.
+    """
+
+    def __init__(
+        self,
+        engines: Mapping[PolicyId, Engine],
+        pinned_engines: Callable[[], Mapping[PolicyId, Engine]],
+        *,
+        limit: LeaseLimit,
+        capacity: Capacity,
+        counters: NodeCounters,
+        drain_state: DrainState,
+        on_limit: Callable[[], None],
+        clock: Clock,
+    ) -> None:
+        """pinned_engines: returns the engines for pinned tasks that exist now. on_limit: called after a raise."""
+        self._engines = engines
+        self._pinned_engines = pinned_engines
+        self._limit = limit
+        self._capacity = capacity
+        self._counters = counters
+        self._drain_state = drain_state
+        self._on_limit = on_limit
+        self._clock = clock
+        self._restarts: dict[str, int] = {}
+
+    async def run(self) -> None:
+        """Observes the load every second until cancelled."""
+        await periodic(self.observe, every_s=EVERY_S, clock=self._clock)
+
+    async def observe(self) -> None:
+        """Updates limit, gauges and counters once."""
+        engines = {f"{policy}": engine.gauges() for policy, engine in self._engines.items()}
+        engines |= {f"{policy}, pinned": engine.gauges() for policy, engine in self._pinned_engines().items()}
+        before = self._capacity.slots
+        peak, ended = self._capacity.take_use()
+        sample = LoadSample(episodes=self._capacity.used_slots, peak=peak, ended=ended, engines=engines)
+        self._capacity.set_slots(self._limit.observe(sample))
+        if self._capacity.slots > before:
+            self._on_limit()
+        self._counters.set_gauge("lease_limit", self._capacity.slots)
+        self._counters.set_gauge("engine_running", sum(gauges.running for gauges in engines.values()))
+        self._counters.set_gauge("engine_waiting", sum(gauges.waiting for gauges in engines.values()))
+        self._counters.set_gauge("engine_cache_used", max(gauges.cache_used for gauges in engines.values()))
+        for name, gauges in engines.items():
+            known = self._restarts.get(name, 0)
+            self._counters.add("engine_restarts", gauges.restarts - known if gauges.restarts >= known else 0)
+        self._restarts = {name: gauges.restarts for name, gauges in engines.items()}
+
+    async def drain_after_failure(self) -> None:
+        """Waits until an engine cannot be kept running, and drains the node with the reason."""
+        waits = {asyncio.create_task(engine.wait_failed()): policy for policy, engine in self._engines.items()}
+        try:
+            done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+        failed = done.pop()
+        reason = f"the engine of {waits[failed]!r} has failed: {failed.result()}"
+        log.error("engine_failed", policy=waits[failed], reason=reason)
+        self._counters.note_error(reason)
+        self._drain_state.finish_within(0, reason)

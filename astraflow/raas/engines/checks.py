@@ -1,0 +1,383 @@
+"""Promises of the engine interface as checks that run on any engine, such as a plugin or a server of another party.
+
+Each check is an async function of a `Subject`; it returns when the promise holds, and raises `Broken` or `Unsupported`
+otherwise. `run_checks` runs them all on one engine, because a server takes long to start.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import numpy as np
+
+from astraflow.contract.checks import CheckResult, Outcome
+from astraflow.contract.errors import AstraFlowError, InvalidInput
+from astraflow.contract.generation import Finish, Generation, Sampling, joined
+from astraflow.contract.trajectories import Int32Array
+from astraflow.raas.engines.base import Engine, PauseMode
+from astraflow.raas.logprob_gap import compare_logprobs, measure_logprob_gap
+from astraflow.weights.tensors import VerifiedWeights
+
+_T = TypeVar("_T")
+
+CHECK_S = 120.0
+"""Time limit of a check. Seconds."""
+MOMENT_S = 0.15
+"""Time for a request to generate some tokens. Seconds."""
+CONCURRENT = 20
+
+
+class Broken(Exception):
+    """The engine does not keep the promise; the message says what happened instead."""
+
+
+class Unsupported(Exception):
+    """The promise cannot be checked on this engine; the message says why."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Subject:
+    """Engine to check, and what the checks need."""
+
+    engine: Engine
+    """Built and not started."""
+    weights: Callable[[int], VerifiedWeights]
+    """Returns a version of the model's weights, if possible with a probe."""
+    prompt: Int32Array
+    """Valid prompt, int32 `[n]`, n ≥ 2."""
+    sampling: Sampling
+    """Sampling that takes a noticeable fraction of a second."""
+    can_load: bool = True
+    """False when the versions cannot be changed from here, because another party refreshes the server."""
+    version: int = 0
+    """Version loaded last."""
+    requests: int = 0
+
+    async def load_next(self) -> VerifiedWeights:
+        """Loads the next version. Raises: Unsupported when versions cannot be changed."""
+        if not self.can_load:
+            raise Unsupported("the weights of this server are refreshed by another party")
+        weights = self.weights(self.version + 1)
+        await self.engine.load(weights)
+        self.version += 1
+        return weights
+
+    def generate(self, sampling: Sampling | None = None, prompt: Int32Array | None = None) -> Awaitable[Generation]:
+        """Returns a request with an id of its own."""
+        return self.engine.generate(self.new_id(), self.prompt if prompt is None else prompt, sampling or self.sampling)
+
+    def new_id(self) -> str:
+        """Returns an unused request id."""
+        self.requests += 1
+        return f"check-{self.requests}"
+
+    async def begin(self, request_id: str = "") -> "asyncio.Task[Generation]":
+        """Starts a request and waits a moment, so that it has some tokens."""
+        task = asyncio.create_task(self.engine.generate(request_id or self.new_id(), self.prompt, self.sampling))
+        await asyncio.sleep(MOMENT_S)
+        return task
+
+
+Check = Callable[[Subject], Awaitable[str | None]]
+"""Returns a measured value, if there is one. Raises: Broken, Unsupported, and any error of the engine."""
+
+
+async def run_checks(subject: Subject) -> AsyncIterator[CheckResult]:
+    """Starts the engine, yields the result of each check, and closes the engine."""
+    try:
+        for promise, check in CHECKS.items():
+            began_at = time.perf_counter()
+            outcome, detail = await _outcome(check, subject)
+            seconds = time.perf_counter() - began_at
+            yield CheckResult(promise=promise, outcome=outcome, detail=detail, seconds=seconds)
+            if check is engine_starts and outcome is Outcome.FAILED:
+                return
+    finally:
+        await subject.engine.close()
+
+
+async def _outcome(check: Check, subject: Subject) -> tuple[Outcome, str]:
+    try:
+        async with asyncio.timeout(CHECK_S):
+            return Outcome.PASSED, await check(subject) or ""
+    except Unsupported as reason:
+        return Outcome.UNSUPPORTED, str(reason)
+    except Broken as broken:
+        return Outcome.FAILED, str(broken)
+    except TimeoutError:
+        return Outcome.FAILED, f"no end after {CHECK_S:g} s"
+    except Exception as problem:  # a plugin may raise anything; the table shows it
+        return Outcome.FAILED, f"{type(problem).__name__}: {problem}"
+    finally:
+        with suppress(Exception):  # the next check shows whether the engine still works
+            await subject.engine.resume()
+
+
+async def engine_starts(subject: Subject) -> None:
+    """`start` returns, also when called twice."""
+    await subject.engine.start()
+
+
+async def nothing_is_generated_before_the_first_load(subject: Subject) -> None:
+    """`version` is None and `generate` raises an AstraFlowError."""
+    _require(subject.engine.version is None, f"version is {subject.engine.version}, expected None")
+    try:
+        await subject.generate()
+    except AstraFlowError:
+        return
+    raise Broken("generate returned tokens of unknown weights")
+
+
+async def weights_load(subject: Subject) -> str:
+    """A load sets the version."""
+    loaded = await subject.engine.load(subject.weights(subject.version))
+    _require(subject.engine.version == subject.version, f"version is {subject.engine.version} after the load")
+    return f"{loaded.stopped_s:.3g} s without generation"
+
+
+async def generation_is_complete(subject: Subject) -> str:
+    """Token ids, one logprob each, spans of the version in service, and a reason for the end."""
+    generation = await subject.generate()
+    check_generation(generation, subject.sampling)
+    _require(generation.finish is not Finish.ABORT, "an undisturbed request ended with ABORT")
+    versions = [span.version for span in generation.spans]
+    _require(versions == [subject.version], f"spans hold versions {versions}, expected {subject.version}")
+    return f"{len(generation.tokens)} tokens"
+
+
+async def logprobs_are_those_of_the_trainer(subject: Subject) -> str:
+    """The probe of the version agrees within the engine's tolerance."""
+    if not subject.can_load:
+        raise Unsupported("no trainer here; each version of a run is compared by its probe")
+    gap = await measure_logprob_gap(subject.engine, subject.weights(subject.version).manifest)
+    if gap is None:
+        raise Unsupported("the engine is simulated, or the version has no probe")
+    excess = gap.excess(subject.engine.logprob_tolerance)
+    _require(not excess, f"the gap to the probe is {excess}")
+    return f"largest difference {gap.max:.2g} nats over {gap.tokens} tokens"
+
+
+async def sampled_logprobs_equal_scores(subject: Subject) -> str:
+    """The logprobs of sampled tokens are those of the distribution that they were sampled from."""
+    generation = await subject.generate()
+    return await _compare_with_scores(subject, generation, len(generation.tokens))
+
+
+async def scores_come_also_while_paused(subject: Subject) -> None:
+    """`score` returns one logprob per token, at most 0, while generation is paused."""
+    await subject.engine.pause(PauseMode.KEEP)
+    try:
+        scores = await asyncio.wait_for(subject.engine.score(subject.prompt, 1), 10.0)
+    except TimeoutError:
+        raise Unsupported("scores wait until generation resumes") from None
+    _require(scores.dtype == np.float32, f"scores are {scores.dtype}, expected float32")
+    _require(len(scores) == len(subject.prompt) - 1, f"{len(scores)} scores of {len(subject.prompt) - 1} tokens")
+    _require(bool((scores <= 0).all()), "a logprob is above 0")
+
+
+async def requests_run_at_once(subject: Subject) -> str:
+    """Many requests run at once and none disturbs another."""
+    began_at = time.perf_counter()
+    for generation in await asyncio.gather(*(subject.generate() for _ in range(CONCURRENT))):
+        check_generation(generation, subject.sampling)
+        _require(generation.finish is not Finish.ABORT, "an undisturbed request ended with ABORT")
+    return f"{CONCURRENT} requests in {time.perf_counter() - began_at:.2g} s"
+
+
+async def request_to_a_paused_engine_waits(subject: Subject) -> None:
+    """A request during a pause is generated after it."""
+    await subject.engine.pause(PauseMode.KEEP)
+    running = await subject.begin()
+    _require(not running.done(), "the paused engine answered")
+    await subject.engine.resume()
+    _require((await running).finish is not Finish.ABORT, "the request ended with ABORT")
+
+
+async def load_in_flight_loses_nothing(subject: Subject) -> None:
+    """A request that runs during a load continues with the new version."""
+    if not subject.can_load:
+        raise Unsupported(
+            "the weights of this server are refreshed by another party; the request fails and is repeated"
+        )
+    before = subject.version
+    running = await subject.begin()
+    await subject.load_next()
+    generation = await running
+    check_generation(generation, subject.sampling)
+    versions = [span.version for span in generation.spans]
+    if versions == [before]:
+        raise Unsupported("the request ended before the load")
+    _require(versions == [before, subject.version], f"spans hold versions {versions}")
+    _require(generation.finish is not Finish.ABORT, "the request ended with ABORT")
+
+
+async def kept_requests_are_computed_again(subject: Subject) -> str:
+    """After a load during `PauseMode.KEEP` the logprobs are those of the new version over the whole prefix."""
+    if not subject.can_load:
+        raise Unsupported(
+            "the weights of this server are refreshed by another party; the request fails and is repeated"
+        )
+    running = await subject.begin()
+    await subject.engine.pause(PauseMode.KEEP)
+    await subject.load_next()
+    is_held = not running.done()
+    await subject.engine.resume()
+    generation = await running
+    if len(generation.spans) < 2 and not is_held:
+        raise Unsupported("the request ended before the pause")
+    _require(len(generation.spans) == 2, f"{len(generation.spans)} spans, expected 2")
+    return await _compare_with_scores(subject, generation, generation.spans[-1].length)
+
+
+async def aborting_pause_returns_what_was_written(subject: Subject) -> None:
+    """`PauseMode.ABORT` ends requests at once, with their tokens so far."""
+    running = await subject.begin()
+    await subject.engine.pause(PauseMode.ABORT)
+    generation = await asyncio.wait_for(running, 10.0)
+    _check_aborted(generation, subject)
+
+
+async def abort_ends_one_request(subject: Subject) -> None:
+    """`abort` ends one request and no other, and ignores unknown ids."""
+    doomed_id = subject.new_id()
+    doomed, other = await asyncio.gather(subject.begin(doomed_id), subject.begin())
+    await subject.engine.abort(doomed_id)
+    await subject.engine.abort("unknown")
+    generation = await asyncio.wait_for(doomed, 10.0)
+    _require((await other).finish is not Finish.ABORT, "another request was aborted too")
+    _check_aborted(generation, subject)
+
+
+async def aborted_request_can_be_continued(subject: Subject) -> None:
+    """The tokens of an aborted request and a request for the rest give a whole generation."""
+    request_id = subject.new_id()
+    running = await subject.begin(request_id)
+    await subject.engine.abort(request_id)
+    begun = await running
+    if begun.finish is not Finish.ABORT:
+        raise Unsupported("the request ended before the abort")
+    if not len(begun.tokens):
+        raise Unsupported("an aborted request returns no tokens; its work is lost")
+    left = replace(subject.sampling, max_new_tokens=subject.sampling.max_new_tokens - len(begun.tokens))
+    rest = await subject.generate(left, np.concatenate([subject.prompt, begun.tokens]))
+    check_generation(joined(begun, rest), subject.sampling)
+    _require(rest.finish is not Finish.ABORT, "the rest ended with ABORT")
+
+
+async def caller_that_gives_up_leaves_the_engine_working(subject: Subject) -> None:
+    """Cancelling `generate` ends the request; its id can be used again."""
+    request_id = subject.new_id()
+    running = await subject.begin(request_id)
+    running.cancel()
+    await asyncio.wait({running})
+    generation = await subject.engine.generate(request_id, subject.prompt, subject.sampling)
+    check_generation(generation, subject.sampling)
+
+
+async def gauges_show_the_load(subject: Subject) -> str:
+    """`gauges` returns counts and a share."""
+    running = await subject.begin()
+    gauges = subject.engine.gauges()
+    await running
+    is_valid = gauges.running >= 0 and gauges.waiting >= 0 and 0 <= gauges.cache_used <= 1
+    _require(is_valid, f"{gauges}")
+    return f"running {gauges.running}, waiting {gauges.waiting}, cache {gauges.cache_used:.0%}"
+
+
+async def top_k_is_kept_or_refused(subject: Subject) -> None:
+    """`top_k = 1` gives the most likely tokens, with the logprob 0 of the sampled distribution."""
+    generation = await _or_unsupported(subject.generate(replace(subject.sampling, top_k=1, max_new_tokens=8)))
+    if subject.engine.is_simulated:
+        raise Unsupported("the engine is simulated")
+    again = await subject.generate(replace(subject.sampling, top_k=1, max_new_tokens=8))
+    _require(generation.tokens.tolist() == again.tokens.tolist(), "two requests with top_k = 1 differ")
+
+
+async def seed_repeats_or_is_refused(subject: Subject) -> None:
+    """Requests with the same seed give the same tokens."""
+    sampling = replace(subject.sampling, seed=7, max_new_tokens=16)
+    first = await _or_unsupported(subject.generate(sampling))
+    if subject.engine.is_simulated:
+        raise Unsupported("the engine is simulated")
+    second = await subject.generate(sampling)
+    _require(first.tokens.tolist() == second.tokens.tolist(), "two requests with one seed differ")
+
+
+async def closing_ends_requests(subject: Subject) -> None:
+    """`close` returns, and requests in flight end with ABORT."""
+    running = await subject.begin()
+    await subject.engine.close()
+    generation = await asyncio.wait_for(running, 10.0)
+    _check_aborted(generation, subject)
+
+
+CHECKS: dict[str, Check] = {
+    "starts": engine_starts,
+    "generates nothing before the first load": nothing_is_generated_before_the_first_load,
+    "loads verified weights": weights_load,
+    "returns token ids, logprobs and version spans": generation_is_complete,
+    "agrees with the trainer's logprobs": logprobs_are_those_of_the_trainer,
+    "returns the logprobs that it sampled with": sampled_logprobs_equal_scores,
+    "scores while paused": scores_come_also_while_paused,
+    "runs many requests at once": requests_run_at_once,
+    "holds requests back while paused": request_to_a_paused_engine_waits,
+    "loses no request to a load": load_in_flight_loses_nothing,
+    "computes kept requests again on new weights": kept_requests_are_computed_again,
+    "agrees with the trainer after several loads": logprobs_are_those_of_the_trainer,
+    "aborts on a pause": aborting_pause_returns_what_was_written,
+    "aborts one request": abort_ends_one_request,
+    "returns the tokens of an aborted request": aborted_request_can_be_continued,
+    "survives a caller that gives up": caller_that_gives_up_leaves_the_engine_working,
+    "shows its load": gauges_show_the_load,
+    "samples with top_k": top_k_is_kept_or_refused,
+    "samples with a seed": seed_repeats_or_is_refused,
+    "ends requests when closed": closing_ends_requests,
+}
+"""Checks by promise, in the order in which they run."""
+
+
+def check_generation(generation: Generation, sampling: Sampling) -> None:
+    """Checks the invariants of every generation. Raises: Broken."""
+    tokens, logprobs = generation.tokens, generation.logprobs
+    _require(tokens.dtype == np.int32, f"tokens are {tokens.dtype}, expected int32")
+    _require(logprobs.dtype == np.float32, f"logprobs are {logprobs.dtype}, expected float32")
+    _require(len(tokens) <= sampling.max_new_tokens, f"{len(tokens)} tokens, at most {sampling.max_new_tokens} wanted")
+    _require(bool(np.isfinite(logprobs).all()), "a logprob is not finite")
+    _require(bool((logprobs <= 0).all()), "a logprob is above 0")
+    _require(all(span.length > 0 for span in generation.spans), "a span is empty")
+    versions = [span.version for span in generation.spans]
+    _require(versions == sorted(set(versions)), f"spans hold versions {versions}, expected ascending ones")
+
+
+async def _compare_with_scores(subject: Subject, generation: Generation, length: int) -> str:
+    """Compares the logprobs of the last `length` tokens with their scores."""
+    if subject.engine.is_simulated:
+        raise Unsupported("the engine is simulated")
+    tokens = np.concatenate([subject.prompt, generation.tokens])
+    scores = await subject.engine.score(tokens, len(tokens) - length)
+    gap = compare_logprobs(scores, generation.logprobs[-length:])
+    excess = gap.excess(subject.engine.logprob_tolerance)
+    _require(not excess, f"logprobs and scores of the same tokens differ by {excess}")
+    return f"largest difference {gap.max:.2g} nats over {gap.tokens} tokens"
+
+
+async def _or_unsupported(work: Awaitable[_T]) -> _T:
+    try:
+        return await work
+    except InvalidInput as refusal:
+        raise Unsupported(f"refused ({refusal.code})") from None
+
+
+def _check_aborted(generation: Generation, subject: Subject) -> None:
+    check_generation(generation, subject.sampling)
+    if generation.finish is not Finish.ABORT:
+        raise Unsupported("the request ended before it could be aborted; use a longer one")
+    _require(len(generation.tokens) < subject.sampling.max_new_tokens, "the aborted request has all of its tokens")
+
+
+def _require(condition: Any, problem: str) -> None:
+    if not condition:
+        raise Broken(problem)

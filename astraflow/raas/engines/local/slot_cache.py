@@ -1,0 +1,102 @@
+"""Key-value cache with one slot for each running sequence, filled from the start of the slot."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+_ROW_STEP, _WIDTH_STEP = 16, 64
+"""Growth steps of the storage, in slots and tokens."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Prefill:
+    slots: Tensor
+    sources: Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Decode:
+    slots: Tensor
+    lengths: Tensor
+    visible: int
+
+
+class SlotCache:
+    """Keys and values of all layers, `[slots, heads, width, head size]` each, in transformers' cache protocol.
+
+    Sequence i has slot i and its token j is in column j, so positions need no offsets and a slot is freed by moving
+    the last slot into it. Before a forward pass, call `begin_prefill` or `begin_decode`.
+    """
+
+    def __init__(self) -> None:
+        self._keys: list[Tensor] = []
+        self._values: list[Tensor] = []
+        self._rows = 0
+        self._width = 0
+        self._forward: _Prefill | _Decode
+
+    def reserve(self, rows: int, width: int) -> None:
+        """Grows the storage to that many slots and tokens; the content stays."""
+        if rows <= self._rows and width <= self._width:
+            return
+        self._rows = -(-rows // _ROW_STEP) * _ROW_STEP
+        self._width = -(-width // _WIDTH_STEP) * _WIDTH_STEP
+        self._keys = [self._grown(stored) for stored in self._keys]
+        self._values = [self._grown(stored) for stored in self._values]
+
+    def begin_prefill(self, slots: Tensor, sources: Tensor) -> None:
+        """Starts a forward pass over whole prompts: slot `slots[i]` receives row `sources[i]`."""
+        self._forward = _Prefill(slots=slots, sources=sources)
+
+    def begin_decode(self, lengths: Tensor, longest: int) -> None:
+        """Starts a forward pass that adds a token to each of the first slots. longest: maximum of `lengths`."""
+        slots = torch.arange(len(lengths), device=lengths.device)
+        self._forward = _Decode(slots=slots, lengths=lengths, visible=longest + 1)
+
+    def update(self, keys: Tensor, values: Tensor, layer: int, *_: object, **__: object) -> tuple[Tensor, Tensor]:
+        """Stores the new keys and values of an attention layer; returns those that the layer attends to."""
+        while len(self._keys) <= layer:
+            self._keys.append(self._empty(keys))
+            self._values.append(self._empty(values))
+        stored_keys, stored_values = self._keys[layer], self._values[layer]
+        match self._forward:
+            case _Prefill(slots=slots, sources=sources):
+                width = keys.shape[2]
+                stored_keys[slots, :, :width] = keys[sources]
+                stored_values[slots, :, :width] = values[sources]
+                return keys, values
+            case _Decode(slots=slots, lengths=lengths, visible=visible):
+                stored_keys[slots, :, lengths] = keys[:, :, 0]
+                stored_values[slots, :, lengths] = values[:, :, 0]
+                return stored_keys[: len(slots), :, :visible], stored_values[: len(slots), :, :visible]
+
+    def move(self, sources: Tensor, targets: Tensor, width: int) -> None:
+        """Copies the first `width` tokens of the slots `sources` to the slots `targets`."""
+        for stored in (*self._keys, *self._values):
+            stored[targets, :, :width] = stored[sources, :, :width]
+
+    def clear(self) -> None:
+        """Frees the memory."""
+        self._keys, self._values, self._rows, self._width = [], [], 0, 0
+
+    def get_seq_length(self, _layer: int = 0) -> int:
+        """Returns the tokens before the forward pass, for models that number positions themselves (in a prefill)."""
+        return 0
+
+    def get_query_offset(self, _layer: int = 0) -> int:
+        """Returns the same as `get_seq_length`."""
+        return 0
+
+    def get_mask_sizes(self, queries: int, _layer: int = 0) -> tuple[int, int]:
+        """Returns the number of keys that a prefill attends to, and their offset."""
+        return queries, 0
+
+    def _empty(self, like: Tensor) -> Tensor:
+        return like.new_zeros(self._rows, like.shape[1], self._width, like.shape[3])
+
+    def _grown(self, stored: Tensor) -> Tensor:
+        grown = self._empty(stored)
+        rows, width = min(len(stored), self._rows), min(stored.shape[2], self._width)
+        grown[:rows, :, :width] = stored[:rows, :, :width]
+        return grown

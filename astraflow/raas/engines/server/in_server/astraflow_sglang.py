@@ -1,0 +1,77 @@
+"""Launcher and weight loader inside SGLang's environment.
+
+    ASTRAFLOW_SERVER_KEY=<key> python astraflow_sglang.py <arguments of sglang.launch_server>
+
+The key is in the environment, because all users of a machine see command lines.
+
+The custom weight loader `astraflow_sglang.apply` (`--custom-weight-loader`) takes one tensor whose name is the payload:
+`load:PATH` loads a safetensors file and learns the placements of its elements, `patch:PATH` writes changed elements.
+
+SGLang starts its processes with `spawn`, which runs the module level of this file again in each of them: on a CPU,
+operators of torchvision's CUDA build must be declared in all of them, and memory cannot be pinned.
+"""
+
+import ctypes
+import os
+import signal
+from collections.abc import Callable
+from typing import Any
+
+if __name__ == "__mp_main__":  # SGLang's processes do the same, but only after imports of many seconds
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG: killed when the server ends
+    if os.getppid() == 1:  # it has ended already
+        os._exit(1)
+
+import torch
+from astraflow_placements import CannotPatch, Placements
+
+if not hasattr(torch.ops.torchvision, "nms"):
+    _OPERATORS = torch.library.Library("torchvision", "DEF")
+    for _name in ("nms", "qnms"):
+        _OPERATORS.define(f"{_name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+
+
+def _without_pinning(create: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    def created(*args: Any, pin_memory: bool = False, **options: Any) -> torch.Tensor:
+        return create(*args, **options)
+
+    return created
+
+
+if os.environ.get("ASTRAFLOW_WITHOUT_PINNING"):  # SGLang's adapter layers pin memory also without a device
+    for _name in ("tensor", "empty", "zeros"):
+        setattr(torch, _name, _without_pinning(getattr(torch, _name)))
+    torch.Tensor.pin_memory = lambda tensor: tensor
+
+_PLACEMENTS = Placements()
+
+
+def apply(model: torch.nn.Module, named: list[tuple[str, torch.Tensor]]) -> None:
+    """Loads or patches the weights of one rank."""
+    action, _, path = named[0][0].partition(":")
+    if action == "load":
+        is_sharded = torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1
+        _PLACEMENTS.load(path, model.load_weights, is_sharded=is_sharded)
+    elif action == "patch":
+        _PLACEMENTS.patch(path)
+    else:
+        raise CannotPatch(f"cannot apply {action!r}: known actions are load and patch")
+
+
+def main() -> None:
+    """Runs the server until it is stopped."""
+    import sys
+
+    from sglang.launch_server import run_server
+    from sglang.srt.server_args import prepare_server_args
+    from sglang.srt.utils import kill_process_tree
+
+    arguments = prepare_server_args([*sys.argv[1:], "--api-key", os.environ.pop("ASTRAFLOW_SERVER_KEY")])
+    try:
+        run_server(arguments)
+    finally:
+        kill_process_tree(os.getpid(), include_parent=False)
+
+
+if __name__ == "__main__":
+    main()

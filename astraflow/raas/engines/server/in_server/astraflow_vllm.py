@@ -1,0 +1,42 @@
+"""Worker extension inside vLLM's environment (`--worker-extension-cls astraflow_vllm.WeightLoader`), called through
+`POST /collective_rpc`. Runs in every worker; `self` is the worker.
+"""
+
+from astraflow_placements import CannotPatch, Placements
+from safetensors.torch import load_file
+
+
+class WeightLoader:
+    """Loads and patches the weights of a worker from shared memory."""
+
+    def astraflow_load(self, path: str, learn: str) -> int:
+        """Replaces all weights by those of a safetensors file. learn: `1` to prepare later patches."""
+        runner = self.model_runner
+        if learn == "1" and self.device.type != "cpu":
+            self.astraflow_placements = Placements()
+            self.astraflow_placements.load(
+                path,
+                lambda tensors: runner.reload_weights(weights_iterator=iter(tensors)),
+                is_sharded=self.vllm_config.parallel_config.world_size > 1,
+            )
+        else:
+            runner.reload_weights(weights_iterator=iter(load_file(path).items()))
+        if self.device.type == "cpu":
+            _pack_tied_head(runner.model)
+        return 0
+
+    def astraflow_patch(self, path: str) -> int:
+        """Writes the changes of a patch file; returns the number of elements."""
+        placements = getattr(self, "astraflow_placements", None)
+        if placements is None:
+            raise CannotPatch("cannot patch: no placements are known; load a whole version first")
+        return placements.patch(path)
+
+
+def _pack_tied_head(model: object) -> None:
+    """Packs a head that shares its weights with the embedding again: a reload on a CPU leaves its packed copy old."""
+    from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm
+
+    layers = (getattr(model, "lm_head", None), getattr(getattr(model, "model", None), "embed_tokens", None))
+    for layer in {id(layer): layer for layer in layers if hasattr(layer, "cpu_linear")}.values():
+        dispatch_cpu_unquantized_gemm(layer, remove_weight=False)

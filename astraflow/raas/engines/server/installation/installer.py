@@ -1,0 +1,244 @@
+"""Installs the release of an engine into a virtual environment of its own.
+
+    no folder ──create──► incomplete ──packages, then a server that answers──► complete (`engine.json`) ──remove──► gone
+
+An incomplete environment is not used; the next installation continues it. A complete one of another release becomes
+incomplete while it is upgraded. Packages are installed where they stay, because the scripts of a virtual environment
+hold its path, so that it cannot be renamed.
+"""
+
+import fcntl
+import importlib.util
+import os
+import re
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from astraflow.contract.errors import Conflict, InvalidInput, StorageFull
+from astraflow.raas.engines.server.environments import (
+    DESCRIPTION,
+    Environment,
+    environments_folder,
+    installed_environments,
+)
+from astraflow.raas.engines.server.installation.host import Host, obstacles
+from astraflow.raas.engines.server.installation.pip import Progress, pip_steps, run_logged, run_pip
+from astraflow.raas.engines.server.installation.releases import EngineRelease
+from astraflow.runtime.home import HOME, home
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+_SPARE_BYTES = 10**9
+"""Space for downloaded packages while they are unpacked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvironmentState:
+    """A folder of an environment, complete or not."""
+
+    name: str
+    folder: Path
+    environment: Environment | None
+    """None while the installation is incomplete."""
+    size_bytes: int
+    """Space on disk."""
+
+
+def environment_states() -> list[EnvironmentState]:
+    """Returns all environments by name, with those whose installation is incomplete."""
+    complete = {environment.name: environment for environment in installed_environments()}
+    folders = sorted(path for path in environments_folder().glob("*") if path.is_dir() and _NAME.fullmatch(path.name))
+    return [
+        EnvironmentState(
+            name=folder.name, folder=folder, environment=complete.get(folder.name), size_bytes=size_of(folder)
+        )
+        for folder in folders
+    ]
+
+
+def check_can_install(release: EngineRelease, host: Host, *, name: str) -> None:
+    """Checks everything that needs no download.
+
+    Raises: InvalidInput when this machine cannot run the release or lacks software for it; StorageFull.
+    """
+    _check_name(name)
+    reasons = obstacles(release, host)
+    if reasons:
+        raise InvalidInput(
+            f"cannot install {release.title}: {'; '.join(reasons)}; use another machine, or see `astraflow doctor`",
+            code="engine.unsupported_host",
+        )
+    missing = missing_software(release)
+    if missing:
+        raise InvalidInput(
+            f"cannot install {release.title}: {'; '.join(missing)}; install what is missing first",
+            code="engine.missing_software",
+        )
+    folder = next(path for path in (environments_folder(), *environments_folder().parents) if path.exists())
+    free = shutil.disk_usage(folder).free
+    wanted = release.size_bytes + _SPARE_BYTES - size_of(environments_folder() / name)
+    if free < wanted:
+        raise StorageFull(
+            f"cannot install {release.title}: it needs {wanted / 1e9:.1f} GB below {str(home())!r}, where "
+            f"{free / 1e9:.1f} GB are free; free space, or set {HOME} to a folder with more",
+            code="engine.install_no_space",
+        )
+
+
+def install(
+    release: EngineRelease,
+    *,
+    name: str,
+    wheels: Path | None,
+    check: Callable[[Environment], str],
+    progress: Progress,
+) -> Environment:
+    """Installs a release as the environment `name`; returns it when `check` has returned.
+
+    An incomplete installation is continued. wheels: folder with wheels for pip besides its index. check: starts a
+    server and returns what it did.
+
+    Raises: Conflict while another process installs it or a server runs from it; InvalidInput, Unavailable, StorageFull
+    when pip fails; errors of `check`.
+    """
+    _check_name(name)
+    environment = Environment(
+        name=name,
+        kind=release.kind,
+        device=release.device,
+        version=release.version,
+        folder=environments_folder() / name,
+    )
+    with _locked(name):
+        _check_unused(environment.folder, "install into")
+        log_file = home() / "logs" / "engines" / f"install-{name}.log"
+        log_file.parent.mkdir(parents=True, exist_ok=True)
+        progress(f"log: {log_file}")
+        (environment.folder / DESCRIPTION).unlink(missing_ok=True)
+        _create(release, environment, log_file, progress)
+        for step in pip_steps(release):
+            progress(step.title)
+            run_pip(release, environment, step, wheels=wheels, log_file=log_file, progress=progress)
+        progress("starting a server with a tiny model")
+        progress(check(environment))
+        environment.describe()
+    return environment
+
+
+def remove(name: str) -> int:
+    """Removes an environment, also an incomplete one; returns its size in bytes.
+
+    Raises: InvalidInput for an unknown name; Conflict while it is installed or a server runs from it.
+    """
+    _check_name(name)
+    folder = environments_folder() / name
+    if not folder.is_dir():
+        known = ", ".join(state.name for state in environment_states()) or "none"
+        raise InvalidInput(
+            f"cannot remove the environment {name!r}: it is not installed; installed: {known}",
+            code="engine.unknown_environment",
+        )
+    with _locked(name):
+        _check_unused(folder, "remove")
+        size = size_of(folder)
+        if folder.is_symlink():
+            folder.unlink()
+        else:
+            (folder / DESCRIPTION).unlink(missing_ok=True)  # from here on no node selects it
+            shutil.rmtree(folder)
+    return size
+
+
+def missing_software(release: EngineRelease) -> list[str]:
+    """Returns what must be installed before the release can be, or before a node can use it; empty if nothing."""
+    missing = []
+    if release.python is not None and find_python(release) is None:
+        wanted = ".".join(map(str, release.python))
+        missing.append(f"its packages are pinned for Python {wanted}, and PATH has no python{wanted} (with venv)")
+    modules = [
+        name for name in ("aiohttp", "orjson", "torch", "transformers") if importlib.util.find_spec(name) is None
+    ]
+    if modules:
+        missing.append(f"nodes need {', '.join(modules)} to use it: pip install 'astraflow[train,engines]'")
+    return missing
+
+
+def find_python(release: EngineRelease) -> str | None:
+    """Returns an interpreter for the environment: this one, or one on PATH; None without a suitable one."""
+    if release.python is None or sys.version_info[:2] == release.python:
+        return sys.executable
+    return shutil.which(f"python{'.'.join(map(str, release.python))}")
+
+
+def size_of(folder: Path) -> int:
+    """Returns the space that a folder takes on disk, in bytes; 0 without the folder."""
+    total, inodes = 0, set()
+    for directory, _, files in os.walk(folder):
+        for file in files:
+            with suppress(OSError):  # a file may be removed meanwhile
+                facts = os.lstat(Path(directory, file))
+                if facts.st_ino not in inodes:
+                    inodes.add(facts.st_ino)
+                    total += facts.st_blocks * 512
+    return total
+
+
+def _create(release: EngineRelease, environment: Environment, log_file: Path, progress: Progress) -> None:
+    if (environment.folder / "bin" / "pip").exists():
+        progress(f"continuing the installation in {environment.folder}")
+        return
+    progress(f"creating the virtual environment {environment.folder}")
+    python = find_python(release)
+    assert python is not None  # noqa: S101 (see check_can_install)
+    command = [python, "-m", "venv", str(environment.folder)]
+    tail = run_logged(command, log_file, on_line=lambda _line: None)
+    if tail is not None:
+        raise InvalidInput(
+            f"cannot create a virtual environment in {str(environment.folder)!r}: {' '.join(tail)}; install the venv "
+            "module of Python (Debian: python3.11-venv)",
+            code="engine.install_no_venv",
+        )
+
+
+def _check_name(name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise InvalidInput(
+            f"cannot use {name!r} as the name of an environment: it is not 1 to 64 lower-case letters, digits, dots, "
+            "underscores and hyphens; choose another",
+            code="engine.invalid_name",
+        )
+
+
+def _check_unused(folder: Path, action: str) -> None:
+    prefixes = {f"{folder}{os.sep}", f"{folder.resolve()}{os.sep}"}
+    users = []
+    for process in psutil.process_iter(["cmdline"]):
+        program = (process.info["cmdline"] or [""])[0]
+        if any(program.startswith(prefix) for prefix in prefixes):
+            users.append(process.pid)
+    if users:
+        raise Conflict(
+            f"cannot {action} the environment {folder.name!r}: the processes {', '.join(map(str, users))} run from it; "
+            "stop the nodes that use it first",
+            code="engine.environment_in_use",
+        )
+
+
+@contextmanager
+def _locked(name: str) -> Iterator[None]:
+    """Holds the lock of an environment. Raises: Conflict."""
+    environments_folder().mkdir(parents=True, exist_ok=True)
+    with (environments_folder() / f".{name}.lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Conflict(
+                f"cannot change the environment {name!r}: another process installs or removes it; wait for its end",
+                code="engine.environment_locked",
+            ) from None
+        yield

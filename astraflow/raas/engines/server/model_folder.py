@@ -1,0 +1,156 @@
+"""Folder from which a server loads its model: configuration and tokenizer, and the weights in shared memory."""
+
+import os
+import secrets
+import shutil
+import stat
+import tempfile
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from astraflow.contract.errors import Conflict
+from astraflow.contract.ids import Version
+from astraflow.models import models
+from astraflow.raas.engines.server.adapter_folder import write_adapter
+from astraflow.raas.engines.server.patch_file import write_patch
+from astraflow.runtime.locks import exclusive_lock
+from astraflow.runtime.logs import get_logger
+from astraflow.weights.safetensors_file import SafetensorsFile
+from astraflow.weights.shared_memory import CREATION_GRACE_S, SHARED_FOLDER
+from astraflow.weights.tensors import VerifiedWeights
+
+log = get_logger()
+
+WEIGHTS = "model.safetensors"
+
+
+class ModelFolder:
+    """Temporary folder in shared memory. The weights are those staged last; `patch` has their changes, if any.
+
+    The process holds a lock on it. The next engine that starts on the machine removes the folder of a killed process.
+    """
+
+    def __init__(self, model: Mapping[str, Any]) -> None:
+        remove_unused_folders()
+        self._lock = ExitStack()
+        self.path = _create_locked_folder(self._lock)
+        try:
+            models.build(model).write_server_files(self.path)
+        except BaseException:
+            self._remove()
+            raise
+        self._file = SafetensorsFile(self.path / WEIGHTS)
+        self.patch: Path | None = None
+        """Changes from version `patch_base` to the staged version; None when the whole file must be loaded."""
+        self.root_hash = b""
+        """Root hash of the staged weights."""
+        self.adapter: Path | None = None
+        """Folder of the adapters that are served on the staged weights; None without adapters."""
+        self.adapter_version: Version | None = None
+        self._unused_adapter: Path | None = None
+        self.patch_base: Version | None = None
+
+    @property
+    def version(self) -> Version | None:
+        """Staged version; None before the first and after a failed `stage`."""
+        return self._file.version
+
+    def stage(self, weights: VerifiedWeights, *, with_patch: bool) -> None:
+        """Makes the folder hold these weights; blocks. No server may load meanwhile.
+
+        Raises: StorageFull, CorruptData.
+        """
+        self.patch = self.patch_base = None
+        self.root_hash = b""
+        self._remove_adapters()
+        self._file.stage(weights)
+        self.root_hash = weights.manifest.root_hash
+        if with_patch and weights.changes is not None:
+            patch = self.path / "changes.patch"  # servers read every *.safetensors file of the folder at a reload
+            write_patch(patch, weights, weights.changes)
+            self.patch, self.patch_base = patch, weights.base
+
+    def stage_adapter(self, weights: VerifiedWeights) -> None:
+        """Makes the folder hold adapters and, if it has another, their base; blocks. No server may load meanwhile.
+
+        Raises: InvalidInput, StorageFull, CorruptData.
+        """
+        base = weights.adapter_base
+        assert base is not None  # noqa: S101 (these are adapters)
+        folder = self.path / f"adapter-{weights.manifest.version}-{secrets.token_hex(4)}"
+        try:
+            write_adapter(folder, weights)
+            if self.root_hash != base.manifest.root_hash:
+                self.stage(base, with_patch=False)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        if self._unused_adapter is not None:
+            shutil.rmtree(self._unused_adapter, ignore_errors=True)
+        self._unused_adapter = self.adapter  # servers may read it until they have loaded the new ones
+        self.adapter, self.adapter_version = folder, weights.manifest.version
+
+    def _remove_adapters(self) -> None:
+        for folder in (self.adapter, self._unused_adapter):
+            if folder is not None:
+                shutil.rmtree(folder, ignore_errors=True)
+        self.adapter = self.adapter_version = self._unused_adapter = None
+
+    def close(self) -> None:
+        """Removes the folder and the weights."""
+        self._file.close()
+        self._remove()
+
+    def _remove(self) -> None:
+        shutil.rmtree(self.path, ignore_errors=True)
+        self._lock.close()
+
+
+def remove_unused_folders() -> int:
+    """Removes folders of this user that no process holds, left over from killed nodes; returns their number."""
+    removed = 0
+    for folder in SHARED_FOLDER.glob(f"{_PREFIX}*"):
+        try:
+            removed += _remove_if_unused(folder)
+        except FileNotFoundError:  # its owner, or another node, has just removed it
+            continue
+    if removed:
+        log.info("engine_folders_removed", folders=removed)
+    return removed
+
+
+def _create_locked_folder(stack: ExitStack) -> Path:
+    """Returns a new folder. `stack` holds its lock, whose file gets its name only when it is locked."""
+    folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=SHARED_FOLDER))
+    partial = folder / f".{_LOCK}"
+    stack.enter_context(exclusive_lock(partial, refusal=_in_use(folder)))
+    partial.rename(folder / _LOCK)
+    return folder
+
+
+def _remove_if_unused(folder: Path) -> bool:
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+        return False
+    if not (folder / _LOCK).exists():  # its process was killed, or has not locked it yet
+        is_old = time.time() - status.st_mtime > CREATION_GRACE_S
+        if is_old:
+            shutil.rmtree(folder)
+        return is_old
+    try:
+        with exclusive_lock(folder / _LOCK, refusal=_in_use(folder)):
+            shutil.rmtree(folder)
+    except Conflict:
+        return False
+    return True
+
+
+def _in_use(folder: Path) -> Conflict:
+    return Conflict(f"cannot remove {str(folder)!r}: a node uses it; stop that node first", code="engine.folder_in_use")
+
+
+_PREFIX = "astraflow-engine-"
+_LOCK = "lock"

@@ -1,0 +1,66 @@
+"""Options that all engine servers share."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from astraflow.runtime.config import Config
+from astraflow.runtime.setting_permissions import SettableBy
+
+
+class ServerOptions(Config):
+    """Servers of one policy on a node: their number, placement, limits and supervision."""
+
+    environment: Annotated[str, SettableBy.RECIPE] = ""
+    """Name of the installed environment (`astraflow engines list`); empty: the first one with this engine."""
+    servers: int = Field(default=1, ge=1, le=64)
+    """Servers that share the requests (data parallel). Each has a copy of the weights."""
+    devices: Annotated[tuple[str, ...], SettableBy.RECIPE] = ()
+    """Devices of each server as `CUDA_VISIBLE_DEVICES`, such as `["0,1", "2,3"]`; empty: servers take
+    `tensor_parallel * pipeline_parallel` devices each, in order. Ignored on a CPU."""
+    tensor_parallel: int = Field(default=1, ge=1)
+    """Devices over which each layer is split."""
+    pipeline_parallel: int = Field(default=1, ge=1)
+    """Devices over which the layers are distributed."""
+    expert_parallel: bool = False
+    """Distributes whole experts over the devices instead of splitting each."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Type of the served weights; `auto`: float32 on a CPU, the type of the model on a GPU."""
+    context_tokens: int = Field(default=0, ge=0)
+    """Maximum tokens of prompt and answer; 0: the maximum of the model."""
+    max_running: int = Field(default=0, ge=0)
+    """Maximum requests that a server generates for at once; 0: 64 on a CPU, the server's choice on a GPU."""
+    cache_gib: float = Field(default=0.0, ge=0)
+    """Size of the key-value cache of a server on a CPU, in GiB; 0: 1 GiB. A GPU uses `memory_share`."""
+    memory_share: float = Field(default=0.85, gt=0, lt=1)
+    """Share of a GPU's memory for weights and key-value cache."""
+    threads: int = Field(default=1, ge=1)
+    """OpenMP threads of a server on a CPU. All processes on the machine must share the cores: one thread each."""
+    patch: Literal["auto", "off"] = "auto"
+    """`auto`: writes changed elements into the served weights where engine and model support it, otherwise reloads all
+    weights. `off`: always reloads."""
+    patch_check_every: int = Field(default=50, ge=1)
+    """Compares checksums of the patched weights with a reload once in this many versions, and after an alarm of the
+    probe."""
+    lora: bool = False
+    """Serves low-rank adapters as such: the base stays loaded, a version is megabytes, and requests in flight are sent
+    again with their tokens. False: the node adds them to the base weights, which every model and quantisation
+    supports."""
+    return_routes: bool = False
+    """Lets requests ask for the experts of each token (models with a mixture of experts)."""
+    deterministic: bool = False
+    """Uses batch-invariant kernels where the engine has them; slower."""
+    arguments: Annotated[tuple[str, ...], SettableBy.RECIPE] = ()
+    """Further command line arguments of the server."""
+    start_timeout_s: float = Field(default=600.0, gt=0)
+    """Seconds for a server to start."""
+    stall_s: float = Field(default=60.0, gt=0)
+    """Seconds with requests in flight and no new token after which a server is probed."""
+    probe_every_s: float = Field(default=30.0, gt=0)
+    """Interval of the probe while a server is idle, in seconds."""
+    probe_timeout_s: float = Field(default=20.0, gt=0)
+    """Seconds for a probe; two misses in a row mean that the server hangs."""
+    restarts: int = Field(default=3, ge=0)
+    """Restarts within `restart_window_s`; when they are used up, the node drains."""
+    restart_window_s: float = Field(default=600.0, gt=0)
+    """Window of the restart budget, in seconds."""

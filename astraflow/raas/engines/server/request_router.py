@@ -1,0 +1,182 @@
+"""Requests of an engine: their servers, their aborts, and their repetition on another server."""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from itertools import count
+
+import numpy as np
+
+from astraflow.contract.errors import AstraFlowError, Conflict, CorruptData, InvalidInput, Unavailable
+from astraflow.contract.generation import Finish, Generation, Sampling, joined
+from astraflow.contract.trajectories import Float32Array, Int32Array
+from astraflow.raas.engines.server.dialect import Dialect
+from astraflow.raas.engines.server.http import ServerClient, ServerRefused, ServerUnreachable
+from astraflow.raas.engines.server.replica import Replica, ServerLost
+
+LOSS_DETECTION_S = 10.0
+"""Seconds from a failed request to the detection that its server is lost."""
+SCORE_S = 60.0
+"""Time limit of a score. Seconds."""
+_POLL_S = 0.05
+_ABORTED = Generation(tokens=np.empty(0, np.int32), logprobs=np.empty(0, np.float32), spans=(), finish=Finish.ABORT)
+
+
+class RequestRouter:
+    """Sends each request to the server with the fewest, and again when its server is lost or aborted it for a load."""
+
+    def __init__(self, dialect: Dialect, replicas: Sequence[Replica], *, is_open: asyncio.Event) -> None:
+        """replicas: servers of the engine, which may be added later. is_open: clear while the engine is paused."""
+        self._dialect = dialect
+        self._replicas = replicas
+        self._is_open = is_open
+        self._is_closed = False
+        self._in_flight: dict[str, Replica | None] = {}
+        """Server of each request, by its id in the servers; None while it waits for one."""
+        self._aborted: set[str] = set()
+        self._request_numbers = count()
+        self._wire_ids: dict[str, str] = {}
+        """Id in the servers of each request in flight, by the caller's id."""
+
+    @property
+    def wire_ids(self) -> tuple[str, ...]:
+        """Ids in the servers of the requests in flight."""
+        return tuple(self._in_flight)
+
+    async def generate(self, request_id: str, prompt: Int32Array, sampling: Sampling) -> Generation:
+        """Continues `prompt`.
+
+        Raises: ServerRefused when the server refuses the request; Conflict for an id that is in flight; Unavailable
+        when the engine has failed.
+        """
+        if request_id in self._wire_ids:
+            raise Conflict(
+                f"cannot generate: request {request_id!r} is in flight already; give every request its own id",
+                code="engine.duplicate_request",
+            )
+        wire_id = f"{request_id}#{next(self._request_numbers)}"
+        self._wire_ids[request_id] = wire_id
+        self._in_flight[wire_id] = None
+        try:
+            return await self._complete(wire_id, prompt, sampling)
+        except asyncio.CancelledError:
+            with suppress(AstraFlowError, TimeoutError):
+                await asyncio.shield(self._abort(wire_id))
+            raise
+        finally:
+            del self._wire_ids[request_id], self._in_flight[wire_id]
+            self._aborted.discard(wire_id)
+
+    async def score(self, tokens: Int32Array, scored_from: int) -> Float32Array:
+        """Returns the logprobs of `tokens[scored_from:]`; waits while paused. Raises: InvalidInput, Unavailable."""
+        if not 1 <= scored_from < len(tokens):
+            raise InvalidInput(
+                f"cannot score {len(tokens)} tokens from {scored_from}: a scored token needs a prefix; give at least "
+                "one token before and one after the start",
+                code="engine.invalid_score_range",
+            )
+        replica = await self._next_replica()
+        scores = await replica.until_lost(self._dialect.score(replica.client, tokens, scored_from, limit_s=SCORE_S))
+        if len(scores) != len(tokens) - scored_from:
+            raise CorruptData(
+                f"cannot score: the server returned {len(scores)} of {len(tokens) - scored_from} logprobs",
+                code="engine.invalid_answer",
+            )
+        return scores
+
+    async def abort(self, request_id: str) -> None:
+        """Ends one request at once; unknown ids are ignored."""
+        wire_id = self._wire_ids.get(request_id)
+        if wire_id is not None:
+            await self._abort(wire_id)
+
+    def mark_all_aborted(self) -> None:
+        """Makes requests in flight return when their servers answer or are asked next."""
+        self._aborted.update(self._in_flight)
+
+    def close(self) -> None:
+        """Ends all requests; no server is asked any more."""
+        self._is_closed = True
+
+    async def _complete(self, wire_id: str, prompt: Int32Array, sampling: Sampling) -> Generation:
+        """Returns the whole generation, over lost servers and aborts by a server."""
+        so_far: Generation | None = None
+        while True:
+            replica = await self._next_replica_or_abort(wire_id)
+            if replica is None:
+                return so_far or _ABORTED
+            prefix, left = _remaining(prompt, sampling, so_far)
+            self._in_flight[wire_id] = replica
+            replica.in_flight += 1
+            client: ServerClient | None = None
+            adapter = ""
+            try:
+                client = replica.client
+                adapter = client.adapter
+                part = await replica.until_lost(self._dialect.generate(client, wire_id, prefix, left))
+            except (ServerLost, ServerUnreachable, ServerRefused) as problem:
+                if client is not None and client.adapter != adapter:
+                    continue  # it named the adapters of the version before
+                if isinstance(problem, ServerRefused) and problem.status < 500:
+                    raise
+                if not await replica.has_been_lost(LOSS_DETECTION_S) and not self._is_closed:
+                    raise
+                continue  # the restarted server, or another one, computes it again
+            finally:
+                replica.in_flight -= 1
+                self._in_flight[wire_id] = None
+            so_far = joined(so_far, part) if so_far is not None else part
+            is_complete = part.finish is not Finish.ABORT or len(so_far.tokens) >= sampling.max_new_tokens
+            if is_complete or self._is_aborted(wire_id):
+                return so_far
+
+    async def _next_replica_or_abort(self, wire_id: str) -> Replica | None:
+        """Returns a server as `_next_replica`; None when the request was aborted meanwhile."""
+        while not self._is_aborted(wire_id):
+            replica = self._serving_replica()
+            if replica is not None:
+                return replica
+            await asyncio.sleep(_POLL_S)
+        return None
+
+    async def _next_replica(self) -> Replica:
+        """Waits while the engine is paused or all servers restart. Raises: Unavailable when it has failed or ends."""
+        while not self._is_closed:
+            replica = self._serving_replica()
+            if replica is not None:
+                return replica
+            await asyncio.sleep(_POLL_S)
+        raise Unavailable(
+            "cannot run the request: the engine is closed; send it to another engine", code="engine.closed"
+        )
+
+    def _serving_replica(self) -> Replica | None:
+        """Returns the serving server with the fewest requests; None while none serves, or the engine is paused.
+
+        Raises: Unavailable when the engine has failed.
+        """
+        serving = [replica for replica in self._replicas if replica.serving.is_set()]
+        if serving and self._is_open.is_set():
+            return min(serving, key=lambda replica: replica.in_flight)
+        failed = [replica.failed.result() for replica in self._replicas if replica.failed.done()]
+        if len(failed) == len(self._replicas):
+            raise Unavailable(f"cannot run the request: {failed[0]}", code="engine.failed")
+        return None
+
+    def _is_aborted(self, wire_id: str) -> bool:
+        return wire_id in self._aborted or self._is_closed
+
+    async def _abort(self, wire_id: str) -> None:
+        self._aborted.add(wire_id)
+        replica = self._in_flight.get(wire_id)
+        if replica is not None and replica.serving.is_set():
+            await self._dialect.abort(replica.client, [wire_id])
+
+
+def _remaining(prompt: Int32Array, sampling: Sampling, so_far: Generation | None) -> tuple[Int32Array, Sampling]:
+    """Returns prompt and sampling for the rest of a request that a server aborted."""
+    if so_far is None:
+        return prompt, sampling
+    left = sampling.max_new_tokens - len(so_far.tokens)
+    return np.concatenate([prompt, so_far.tokens]), replace(sampling, max_new_tokens=left)

@@ -1,0 +1,366 @@
+"""SGLang (0.5.23): routes, formats and command line."""
+
+import asyncio
+import base64
+import json
+import pickle
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from astraflow.contract.errors import InvalidInput
+from astraflow.contract.generation import Finish, Generation, Sampling
+from astraflow.contract.trajectories import Float32Array, Int32Array
+from astraflow.raas.engines import engines
+from astraflow.raas.engines.base import PauseMode
+from astraflow.raas.engines.server.adapter_folder import ADAPTER_CONFIG, ADAPTER_WEIGHTS, MAX_RANK
+from astraflow.raas.engines.server.dialect import CONTROL_S, MODEL_NAME, RELOAD_S, Launch, ServerLoad
+from astraflow.raas.engines.server.engine import ServerEngine
+from astraflow.raas.engines.server.environments import Environment
+from astraflow.raas.engines.server.formats import (
+    invalid_answer,
+    parse_metrics,
+    route_shape,
+    routes_from_int32,
+    version_spans,
+)
+from astraflow.raas.engines.server.http import ServerClient, ServerRefused
+from astraflow.raas.engines.server.model_folder import WEIGHTS
+from astraflow.raas.engines.server.options import ServerOptions
+
+_IN_SERVER = Path(__file__).parent / "in_server"
+_LOADER = "astraflow_sglang.apply"
+_FINISH = {"stop": Finish.STOP, "length": Finish.LENGTH, "abort": Finish.ABORT}
+
+
+class SglangOptions(ServerOptions):
+    """Options of SGLang servers."""
+
+
+@engines.register("sglang", options=SglangOptions)
+class SglangEngine(ServerEngine):
+    """Engine behind SGLang servers."""
+
+    def __init__(self, options: SglangOptions, model: Mapping[str, Any]) -> None:
+        super().__init__(SglangDialect(), options, model)
+
+
+class SglangDialect:
+    """Routes and formats of SGLang."""
+
+    kind = "sglang"
+
+    def __init__(self) -> None:
+        self._experts: tuple[int, int] | None = None
+        """Layers and experts per token, when the server returns routes."""
+        self._has_seeds = False
+        """Whether the server uses the seed of a request; otherwise it ignores it."""
+        self._tensor_ranks = 1
+
+    def launch(
+        self, environment: Environment, options: ServerOptions, *, model: Path, port: int, key: str, devices: str
+    ) -> Launch:
+        """Returns the command that starts a server. Weights are placeholders until the first load."""
+        is_cpu = environment.device == "cpu"
+        dtype = "float32" if options.dtype == "auto" and is_cpu else options.dtype
+        flags: dict[str, str | None] = {
+            "--model-path": str(model),
+            "--served-model-name": MODEL_NAME,
+            "--load-format": "dummy",
+            "--host": "127.0.0.1",
+            "--port": str(port),
+            "--dtype": dtype,
+            "--custom-weight-loader": _LOADER,
+            "--skip-server-warmup": None,
+            "--enable-metrics": None,
+            "--tp-size": str(options.tensor_parallel),
+            "--pp-size": str(options.pipeline_parallel),
+        }
+        if options.expert_parallel:
+            flags["--ep-size"] = str(options.tensor_parallel)
+        if options.context_tokens:
+            flags["--context-length"] = str(options.context_tokens)
+        if options.max_running or is_cpu:
+            flags["--max-running-requests"] = str(options.max_running or 64)
+        if options.return_routes:
+            self._experts = route_shape(model)
+            flags["--enable-return-routed-experts"] = None
+        self._has_seeds, self._tensor_ranks = options.deterministic, options.tensor_parallel
+        if options.deterministic:
+            flags["--enable-deterministic-inference"] = None
+        if options.lora:
+            flags |= {"--enable-lora": None, "--max-lora-rank": str(MAX_RANK), "--lora-target-modules": "all"}
+            if is_cpu:
+                flags["--lora-backend"] = "torch_native"
+        variables = {
+            "ASTRAFLOW_SERVER_KEY": key,
+            "HF_HUB_OFFLINE": "1",
+            "PYTHONUNBUFFERED": "1",
+            "PYTHONPATH": str(_IN_SERVER),
+        }
+        if is_cpu:
+            flags |= {
+                "--device": "cpu",
+                "--attention-backend": "torch_native",
+                "--sampling-backend": "pytorch",
+                "--grammar-backend": "xgrammar",
+                "--disable-overlap-schedule": None,
+                "--mem-fraction-static": "0.05",
+                "--max-total-tokens": str(round((options.cache_gib or 1.0) * _CPU_TOKENS_PER_GIB)),
+                "--sleep-on-idle": None,
+                "--watchdog-timeout": "30",
+            }
+            variables |= {
+                "SGLANG_USE_CPU_ENGINE": "1",
+                "SGLANG_CPU_OMP_THREADS_BIND": "all",
+                "OMP_NUM_THREADS": str(options.threads),
+                "PYTHONPATH": f"{_IN_SERVER}:{_IN_SERVER / 'cpu'}",
+            }
+            if options.lora:
+                variables["ASTRAFLOW_WITHOUT_PINNING"] = "1"
+        else:
+            flags["--mem-fraction-static"] = str(options.memory_share)
+            variables["CUDA_VISIBLE_DEVICES"] = devices
+        arguments = [part for flag, value in flags.items() for part in (flag, value) if part is not None]
+        program = str(_IN_SERVER / "astraflow_sglang.py")
+        return Launch(argv=(str(environment.python), program, *arguments, *options.arguments), variables=variables)
+
+    async def is_up(self, client: ServerClient) -> bool:
+        """Returns whether the server answers control requests."""
+        await client.get("/model_info", limit_s=5.0)
+        return True
+
+    async def generate(
+        self, client: ServerClient, request_id: str, prompt: Int32Array, sampling: Sampling
+    ) -> Generation:
+        """Continues a prompt. Raises: ServerRefused, ServerUnreachable, CorruptData; InvalidInput for a seed."""
+        if sampling.seed is not None and not self._has_seeds:
+            raise InvalidInput(
+                "cannot sample with a seed: SGLang ignores it unless its kernels are deterministic; set "
+                "deterministic = true, or use the engine vllm",
+                code="engine.unsupported_sampling",
+            )
+        answer = await client.post(
+            "/generate",
+            {
+                "rid": request_id,
+                "input_ids": prompt,
+                "lora_path": client.adapter or None,
+                "sampling_params": _sampling_parameters(sampling),
+                "return_logprob": True,
+                "return_routed_experts": sampling.with_routes and self._experts is not None,
+            },
+            limit_s=None,
+        )
+        return parse_generation(answer, experts=self._experts)
+
+    async def score(
+        self, client: ServerClient, tokens: Int32Array, scored_from: int, *, limit_s: float | None
+    ) -> Float32Array:
+        """Returns the logprobs at temperature 1 of `tokens[scored_from:]`; generates nothing."""
+        answer = await client.post(
+            "/generate",
+            {
+                "input_ids": tokens,
+                "lora_path": client.adapter or None,
+                "sampling_params": {"max_new_tokens": 0, "temperature": 0},
+                "return_logprob": True,
+                "logprob_start_len": scored_from - 1,
+            },
+            limit_s=limit_s,
+        )
+        try:
+            entries = answer["meta_info"]["input_token_logprobs"]
+            return np.array([entry[0] for entry in entries[1:]], dtype=np.float32)
+        except (KeyError, TypeError, IndexError, ValueError) as problem:
+            raise invalid_answer("SGLang", answer) from problem
+
+    async def abort(self, client: ServerClient, request_ids: Sequence[str]) -> None:
+        """Ends requests at once."""
+        for request_id in request_ids:
+            await client.post("/abort_request", {"rid": request_id}, limit_s=CONTROL_S, is_repeatable=True)
+
+    async def pause(self, client: ServerClient, mode: PauseMode) -> None:
+        """Stops generation. KEEP is `retract`, which discards the cache of the requests.
+
+        SGLang answers before it pauses, so a flush follows: its answer comes after the step in flight. The flush is
+        refused while a request waits for its grammar, which is compiled only while generation goes on; the same flush
+        would be refused after an update, when the weights have changed.
+        """
+        if mode is PauseMode.ABORT:
+            await self._end_requests(client)
+            await client.post("/pause_generation", {"mode": "abort"}, limit_s=CONTROL_S, is_repeatable=True)
+            return
+        for attempt in range(1, _FLUSH_ATTEMPTS + 1):
+            await client.post("/pause_generation", {"mode": "retract"}, limit_s=CONTROL_S, is_repeatable=True)
+            try:
+                await client.post("/flush_cache", {}, limit_s=CONTROL_S, is_repeatable=True)
+                return
+            except ServerRefused:
+                if attempt == _FLUSH_ATTEMPTS:
+                    raise
+                await self.resume(client)
+                await asyncio.sleep(_FLUSH_RETRY_S)
+
+    async def _end_requests(self, client: ServerClient) -> None:
+        """Aborts all requests and waits for their end, which a pause by `abort` notices only once a second."""
+        body = {"rid": "", "abort_all": True}
+        await client.post("/abort_request", body, limit_s=CONTROL_S, is_repeatable=True)
+        for _ in range(_FLUSH_ATTEMPTS):
+            with suppress(ServerRefused):  # refused while a request runs
+                await client.post("/flush_cache", {}, limit_s=CONTROL_S, is_repeatable=True)
+                return
+            await asyncio.sleep(_ABORT_POLL_S)
+
+    async def resume(self, client: ServerClient) -> None:
+        """Resumes generation."""
+        body = {"torch_empty_cache": False}
+        await client.post("/continue_generation", body, limit_s=CONTROL_S, is_repeatable=True)
+
+    async def reload(self, client: ServerClient, folder: Path, version: str, *, learn_placements: bool) -> None:
+        """Loads a whole version from shared memory. `auto` is explicit: the default is the format at the start."""
+        if learn_placements:
+            await self._apply(client, f"load:{folder / WEIGHTS}", version)
+            return
+        answer = await client.post(
+            "/update_weights_from_disk",
+            {"model_path": str(folder), "load_format": "auto", "weight_version": version, "flush_cache": True},
+            limit_s=RELOAD_S,
+        )
+        _check_success(answer, "/update_weights_from_disk")
+
+    async def load_adapter(self, client: ServerClient, folder: Path, version: str) -> None:
+        """Loads adapters of a version. Requests that name the old ones were aborted by the pause.
+
+        SGLang would read a folder in the format of its start, which is `dummy`, so it gets the tensors: a pickle of
+        this program, of megabytes, sent to the own child.
+        """
+        before, client.adapter = client.adapter, folder.name
+        body = await asyncio.to_thread(_adapter_request, folder, ranks=self._tensor_ranks)
+        path = "/load_lora_adapter_from_tensors"
+        _check_success(await client.post(path, body, limit_s=RELOAD_S), path)
+        if before:
+            answer = await client.post("/unload_lora_adapter", {"lora_name": before}, limit_s=CONTROL_S)
+            _check_success(answer, "/unload_lora_adapter")
+        changes = {"new_version": version, "abort_all_requests": False}
+        await client.post("/update_weight_version", changes, limit_s=CONTROL_S, is_repeatable=True)
+
+    def can_patch(self, environment: Environment, options: ServerOptions) -> bool:
+        """Returns True: a model that cannot be patched is noticed at the first patch."""
+        return True
+
+    async def patch(self, client: ServerClient, patch: Path, version: str) -> None:
+        """Writes changed elements in place."""
+        await self._apply(client, f"patch:{patch}", version)
+
+    async def checksum(self, client: ServerClient) -> str:
+        """Returns the checksums of all parameters, as text."""
+        answer = await client.post("/weights_checker", {"action": "checksum"}, limit_s=RELOAD_S)
+        return str(answer.get("payload", answer))
+
+    async def load(self, client: ServerClient) -> ServerLoad:
+        """Returns the load from the metrics."""
+        return parse_metrics((await client.get("/metrics", limit_s=5.0)).decode(), prefix="sglang:")
+
+    async def _apply(self, client: ServerClient, payload: str, version: str) -> None:
+        """Calls the custom weight loader in every rank.
+
+        The pickle is a constant of this program with a path in it, sent to the own child; SGLang unpickles it with an
+        allow-list of types.
+        """
+        import torch
+
+        encoded = base64.b64encode(pickle.dumps([(payload, torch.zeros(1))])).decode()
+        await client.post("/begin_weight_update", {}, limit_s=CONTROL_S)
+        try:
+            answer = await client.post(
+                "/update_weights_from_tensor",
+                {
+                    "serialized_named_tensors": [encoded],
+                    "load_format": _LOADER,
+                    "weight_version": version,
+                    "flush_cache": True,
+                },
+                limit_s=RELOAD_S,
+            )
+        finally:
+            await client.post("/end_weight_update", {}, limit_s=CONTROL_S)
+        _check_success(answer, "/update_weights_from_tensor")
+
+
+_CPU_TOKENS_PER_GIB = 32_768
+_FLUSH_ATTEMPTS = 20
+_FLUSH_RETRY_S = 0.1
+_ABORT_POLL_S = 0.01
+
+
+def _sampling_parameters(sampling: Sampling) -> dict[str, Any]:
+    parameters: dict[str, Any] = {
+        "max_new_tokens": sampling.max_new_tokens,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k or -1,
+        "min_p": sampling.min_p,
+        "skip_special_tokens": False,
+        # The end-of-sequence token of the model ends a generation only if the caller names it, or names any stop token:
+        # SGLang ignores all stop tokens otherwise.
+        "ignore_eos": not (sampling.stop_tokens or sampling.json_schema or sampling.regex),
+        "stop_token_ids": list(sampling.stop_tokens),
+    }
+    if sampling.stop_strings:
+        parameters["stop"] = list(sampling.stop_strings)
+    if sampling.json_schema:
+        parameters["json_schema"] = sampling.json_schema
+    if sampling.regex:
+        parameters["regex"] = sampling.regex
+    if sampling.seed is not None:
+        parameters["sampling_seed"] = sampling.seed
+    return parameters
+
+
+def parse_generation(answer: Any, *, experts: tuple[int, int] | None = None) -> Generation:
+    """Returns the generation of an answer to `/generate`. Raises: CorruptData.
+
+    experts: layers and experts per token of the model, since the routes come without their shape; None without routes.
+    Trajectories do not carry routes yet.
+    """
+    try:
+        facts = answer["meta_info"]
+        logprobs = facts.get("output_token_logprobs") or []
+        tokens = [entry[1] for entry in logprobs]
+        if tokens != list(answer["output_ids"])[: len(tokens)] or len(tokens) != len(answer["output_ids"]):
+            raise ValueError("tokens and logprobs differ")
+        routes = facts.get("routed_experts")
+        if routes is not None and experts is None:
+            raise ValueError("routes that were not asked for")
+        return Generation(
+            tokens=np.array(tokens, dtype=np.int32),
+            logprobs=np.minimum(np.array([entry[0] for entry in logprobs], dtype=np.float32), 0.0),
+            spans=version_spans(facts.get("weight_versions"), len(tokens)),  # absent if aborted in the queue
+            finish=_FINISH[facts["finish_reason"]["type"]],
+            routes=None
+            if routes is None or experts is None
+            else routes_from_int32(routes, layers=experts[0], experts=experts[1]),
+        )
+    except (KeyError, TypeError, IndexError, ValueError, InvalidInput) as problem:
+        raise invalid_answer("SGLang", answer) from problem
+
+
+def _adapter_request(folder: Path, *, ranks: int) -> dict[str, Any]:
+    """Returns the body that loads the adapters in a folder; blocks."""
+    from safetensors.torch import load_file
+
+    pickled = pickle.dumps(load_file(folder / ADAPTER_WEIGHTS))
+    return {
+        "lora_name": folder.name,
+        "config_dict": json.loads((folder / ADAPTER_CONFIG).read_text()),
+        "serialized_named_tensors": ranks * [base64.b64encode(pickled).decode()],
+    }
+
+
+def _check_success(answer: Any, path: str) -> None:
+    if not isinstance(answer, dict) or answer.get("success") is not True:
+        raise ServerRefused(path, 500, str(answer))

@@ -1,0 +1,249 @@
+"""vLLM (0.32.0): routes, formats and command line."""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from astraflow.contract.errors import InvalidInput
+from astraflow.contract.generation import Finish, Generation, Sampling
+from astraflow.contract.trajectories import Float32Array, Int32Array
+from astraflow.raas.engines import engines
+from astraflow.raas.engines.base import PauseMode
+from astraflow.raas.engines.server.adapter_folder import MAX_RANK
+from astraflow.raas.engines.server.dialect import CONTROL_S, MODEL_NAME, RELOAD_S, Launch, ServerLoad
+from astraflow.raas.engines.server.engine import ServerEngine
+from astraflow.raas.engines.server.environments import Environment
+from astraflow.raas.engines.server.formats import invalid_answer, parse_metrics, routes_from_npy, version_spans
+from astraflow.raas.engines.server.http import ServerClient
+from astraflow.raas.engines.server.model_folder import WEIGHTS
+from astraflow.raas.engines.server.options import ServerOptions
+
+_IN_SERVER = Path(__file__).parent / "in_server"
+_FINISH = {"stop": Finish.STOP, "length": Finish.LENGTH, "abort": Finish.ABORT}
+_ABORT_PREFIX = "generate-tokens-"
+"""vLLM adds it to the id of a request to `/inference/v1/generate`; an abort of the plain id aborts nothing."""
+
+
+class VllmOptions(ServerOptions):
+    """Options of vLLM servers."""
+
+
+@engines.register("vllm", options=VllmOptions)
+class VllmEngine(ServerEngine):
+    """Engine behind vLLM servers."""
+
+    def __init__(self, options: VllmOptions, model: Mapping[str, Any]) -> None:
+        super().__init__(VllmDialect(), options, model)
+
+
+class VllmDialect:
+    """Routes and formats of vLLM."""
+
+    kind = "vllm"
+
+    def launch(
+        self, environment: Environment, options: ServerOptions, *, model: Path, port: int, key: str, devices: str
+    ) -> Launch:
+        """Returns the command that starts a server. Weights are placeholders until the first load."""
+        is_cpu = environment.device == "cpu"
+        dtype = "float32" if options.dtype == "auto" and is_cpu else options.dtype
+        flags: dict[str, str | None] = {
+            "--model": str(model),
+            "--served-model-name": MODEL_NAME,
+            "--load-format": "dummy",
+            "--host": "127.0.0.1",
+            "--port": str(port),
+            "--dtype": dtype,
+            "--generation-config": "vllm",
+            "--enable-scale-out": None,
+            "--worker-extension-cls": "astraflow_vllm.WeightLoader",
+            # Logprobs of the distribution that was sampled; the default is the one before temperature and top-p.
+            "--logprobs-mode": "processed_logprobs",
+            "--tensor-parallel-size": str(options.tensor_parallel),
+            "--pipeline-parallel-size": str(options.pipeline_parallel),
+        }
+        if options.expert_parallel:
+            flags["--enable-expert-parallel"] = None
+        if options.context_tokens:
+            flags["--max-model-len"] = str(options.context_tokens)
+        if options.max_running or is_cpu:
+            flags["--max-num-seqs"] = str(options.max_running or 64)
+        if options.return_routes:
+            flags["--enable-return-routed-experts"] = None
+        if options.lora:
+            flags |= {"--enable-lora": None, "--max-lora-rank": str(MAX_RANK)}
+        variables = {
+            "VLLM_API_KEY": key,
+            "HF_HUB_OFFLINE": "1",
+            "PYTHONUNBUFFERED": "1",
+            "PYTHONPATH": str(_IN_SERVER),
+            "VLLM_SERVER_DEV_MODE": "1",  # the routes that pause generation and load weights
+            "VLLM_NO_USAGE_STATS": "1",
+        }
+        if options.deterministic:
+            variables["VLLM_BATCH_INVARIANT"] = "1"
+        if options.lora:
+            variables["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"
+        if is_cpu:
+            flags["--enforce-eager"] = None
+            variables |= {
+                "VLLM_CPU_KVCACHE_SPACE": f"{options.cache_gib or 1.0:g}",
+                "OMP_NUM_THREADS": str(options.threads),
+                # The worker's threads wait actively. On all cores they starve the frontend, which then answers neither
+                # a pause nor an abort for seconds.
+                "VLLM_CPU_NUM_OF_RESERVED_CPU": str(min(1, (os.cpu_count() or 1) - 1)),
+            }
+        else:
+            flags["--gpu-memory-utilization"] = str(options.memory_share)
+            variables["CUDA_VISIBLE_DEVICES"] = devices
+        arguments = [part for flag, value in flags.items() for part in (flag, value) if part is not None]
+        program = ("-m", "vllm.entrypoints.openai.api_server")
+        return Launch(argv=(str(environment.python), *program, *arguments, *options.arguments), variables=variables)
+
+    async def is_up(self, client: ServerClient) -> bool:
+        """Returns whether the server answers control requests."""
+        await client.get("/is_paused", limit_s=5.0)
+        return True
+
+    async def generate(
+        self, client: ServerClient, request_id: str, prompt: Int32Array, sampling: Sampling
+    ) -> Generation:
+        """Continues a prompt. Raises: ServerRefused, ServerUnreachable, CorruptData."""
+        answer = await client.post(
+            "/inference/v1/generate",
+            {
+                "request_id": request_id,
+                "model": client.adapter or MODEL_NAME,
+                "token_ids": prompt,
+                "sampling_params": _sampling_parameters(sampling),
+            },
+            limit_s=None,
+        )
+        return parse_generation(answer)
+
+    async def score(
+        self, client: ServerClient, tokens: Int32Array, scored_from: int, *, limit_s: float | None
+    ) -> Float32Array:
+        """Returns the logprobs at temperature 1 of `tokens[scored_from:]`; generates one token, which is dropped."""
+        answer = await client.post(
+            "/inference/v1/generate",
+            {
+                "model": client.adapter or MODEL_NAME,
+                "token_ids": tokens,
+                "sampling_params": {"max_tokens": 1, "temperature": 0, "prompt_logprobs": 0, "detokenize": False},
+            },
+            limit_s=limit_s,
+        )
+        try:
+            entries = answer["prompt_logprobs"][scored_from:]
+            scored = tokens[scored_from:].tolist()
+            logprobs = [entry[str(token)]["logprob"] for entry, token in zip(entries, scored, strict=True)]
+            return np.minimum(np.array(logprobs, dtype=np.float32), 0.0)
+        except (KeyError, TypeError, IndexError, ValueError) as problem:
+            raise invalid_answer("vLLM", answer) from problem
+
+    async def abort(self, client: ServerClient, request_ids: Sequence[str]) -> None:
+        """Ends requests at once."""
+        ids = [_ABORT_PREFIX + request_id for request_id in request_ids]
+        await client.post("/abort_requests", {"request_ids": ids}, limit_s=CONTROL_S, is_repeatable=True)
+
+    async def pause(self, client: ServerClient, mode: PauseMode) -> None:
+        """Stops generation. `clear_cache` makes `keep` compute the requests again, although vLLM's documentation says
+        that this mode ignores it."""
+        query = {"mode": mode.value, "clear_cache": "true"}
+        await client.post("/pause", {}, query=query, limit_s=CONTROL_S, is_repeatable=True)
+
+    async def resume(self, client: ServerClient) -> None:
+        """Resumes generation."""
+        await client.post("/resume", {}, limit_s=CONTROL_S, is_repeatable=True)
+
+    async def reload(self, client: ServerClient, folder: Path, version: str, *, learn_placements: bool) -> None:
+        """Loads a whole version from shared memory."""
+        arguments = {"path": str(folder / WEIGHTS), "learn": "1" if learn_placements else "0"}
+        await self._call_workers(client, "astraflow_load", arguments, version)
+
+    async def load_adapter(self, client: ServerClient, folder: Path, version: str) -> None:
+        """Loads adapters of a version. Requests that name the old ones were aborted by the pause."""
+        before, client.adapter = client.adapter, folder.name
+        body = {"lora_name": folder.name, "lora_path": str(folder)}
+        await client.post("/v1/load_lora_adapter", body, limit_s=RELOAD_S)
+        if before:
+            await client.post("/v1/unload_lora_adapter", {"lora_name": before}, limit_s=CONTROL_S)
+        await client.post("/update_weight_version", {"new_version": version}, limit_s=CONTROL_S, is_repeatable=True)
+
+    def can_patch(self, environment: Environment, options: ServerOptions) -> bool:
+        """Returns False on a CPU, where vLLM packs its weights."""
+        return environment.device != "cpu"
+
+    async def patch(self, client: ServerClient, patch: Path, version: str) -> None:
+        """Writes changed elements in place."""
+        await self._call_workers(client, "astraflow_patch", {"path": str(patch)}, version)
+
+    async def checksum(self, client: ServerClient) -> str:
+        """Returns the checksums of all parameters, as text."""
+        return str(await client.post("/weight_checker", {"action": "checksum"}, limit_s=RELOAD_S))
+
+    async def load(self, client: ServerClient) -> ServerLoad:
+        """Returns the load from the metrics."""
+        return parse_metrics((await client.get("/metrics", limit_s=5.0)).decode(), prefix="vllm:")
+
+    async def _call_workers(
+        self, client: ServerClient, method: str, arguments: Mapping[str, str], version: str
+    ) -> None:
+        """Calls the worker extension in every worker, discards the prefix cache, and sets the version."""
+        body = {"method": method, "kwargs": dict(arguments)}
+        await client.post("/collective_rpc", body, limit_s=RELOAD_S, is_repeatable=True)
+        query = {"reset_running_requests": "true"}
+        await client.post("/reset_prefix_cache", {}, query=query, limit_s=CONTROL_S, is_repeatable=True)
+        await client.post("/update_weight_version", {"new_version": version}, limit_s=CONTROL_S, is_repeatable=True)
+
+
+def _sampling_parameters(sampling: Sampling) -> dict[str, Any]:
+    parameters: dict[str, Any] = {
+        "max_tokens": sampling.max_new_tokens,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k,
+        "min_p": sampling.min_p,
+        "logprobs": 0,
+        "ignore_eos": not (sampling.json_schema or sampling.regex),  # the caller names all stop tokens
+        "stop_token_ids": list(sampling.stop_tokens),
+        "detokenize": bool(sampling.stop_strings),
+        "skip_special_tokens": False,
+    }
+    if sampling.stop_strings:
+        parameters["stop"] = list(sampling.stop_strings)
+    if sampling.json_schema:
+        parameters["structured_outputs"] = {"json": sampling.json_schema}
+    elif sampling.regex:
+        parameters["structured_outputs"] = {"regex": sampling.regex}
+    if sampling.seed is not None:
+        parameters["seed"] = sampling.seed
+    return parameters
+
+
+def parse_generation(answer: Any) -> Generation:
+    """Returns the generation of an answer to `/inference/v1/generate`. Raises: CorruptData.
+
+    The routes are returned when the server was started with `return_routes`. Trajectories do not carry them yet.
+    """
+    try:
+        choice = answer["choices"][0]
+        tokens = np.array(choice["token_ids"] or [], dtype=np.int32)
+        content = (choice.get("logprobs") or {}).get("content") or []
+        logprobs = np.minimum(np.array([entry["logprob"] for entry in content], dtype=np.float32), 0.0)
+        if len(logprobs) != len(tokens):
+            raise ValueError("tokens and logprobs differ in number")
+        routes = choice.get("routed_experts")
+        return Generation(
+            tokens=tokens,
+            logprobs=logprobs,
+            spans=version_spans(choice["weight_versions"], len(tokens)),
+            finish=_FINISH[choice["finish_reason"]],
+            routes=None if routes is None else routes_from_npy(routes),
+        )
+    except (KeyError, TypeError, IndexError, ValueError, InvalidInput) as problem:
+        raise invalid_answer("vLLM", answer) from problem

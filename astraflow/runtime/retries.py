@@ -1,0 +1,81 @@
+"""Asyncio helpers: retry with backoff, pauses after failures, periodic work."""
+
+import random
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from astraflow.contract.errors import DeadlineExceeded, RateLimited, Unavailable
+from astraflow.runtime.clock import Clock, SystemClock
+from astraflow.runtime.logs import get_logger
+
+T = TypeVar("T")
+log = get_logger()
+
+TRANSIENT = (Unavailable, DeadlineExceeded, RateLimited)
+"""Errors that a retry may resolve."""
+
+
+async def retry(
+    call: Callable[[], Awaitable[T]],
+    *,
+    what: str,
+    give_up_after_s: float | None = None,
+    first_delay_s: float = 0.1,
+    max_delay_s: float = 2.0,
+    retry_on: tuple[type[Exception], ...] = TRANSIENT,
+    clock: Clock | None = None,
+) -> T:
+    """Calls until success, with doubling delays and jitter; other errors propagate at once.
+
+    Logs the first failure, then one whenever the time waited has doubled, so that a long outage does not fill the disk.
+    give_up_after_s: seconds after which the last error propagates; None retries until cancelled.
+    """
+    clock = clock or SystemClock()
+    began = clock.now()
+    delay_s = first_delay_s
+    log_after_s = 0.0
+    while True:
+        try:
+            return await call()
+        except retry_on as problem:
+            waited_s = clock.now() - began
+            if give_up_after_s is not None and waited_s + delay_s > give_up_after_s:
+                raise
+            if waited_s >= log_after_s:
+                log_after_s = max(1.0, 2 * waited_s)
+                log.warning("retrying", what=what, problem=str(problem), waited_s=round(waited_s, 1))
+        await clock.sleep(delay_s * random.uniform(0.7, 1.3))
+        delay_s = min(delay_s * 2, max_delay_s)
+
+
+class Backoff:
+    """Pauses after failures in a loop, each twice as long as the previous one, until a reset."""
+
+    def __init__(self, clock: Clock, *, first_s: float, max_s: float) -> None:
+        self._clock = clock
+        self._first_s = self._next_s = first_s
+        self._max_s = max_s
+
+    @property
+    def next_s(self) -> float:
+        """Length of the next pause in seconds."""
+        return self._next_s
+
+    def reset(self) -> None:
+        """Resets the pause after a success."""
+        self._next_s = self._first_s
+
+    async def wait(self) -> None:
+        """Waits for the next pause."""
+        pause_s, self._next_s = self._next_s, min(2 * self._next_s, self._max_s)
+        await self._clock.sleep(pause_s)
+
+
+async def periodic(work: Callable[[], Awaitable[None]], *, every_s: float, clock: Clock | None = None) -> None:
+    """Runs `work` every `every_s` seconds until cancelled, without drift; late runs do not accumulate."""
+    clock = clock or SystemClock()
+    due = clock.now()
+    while True:
+        await work()
+        due = max(due + every_s, clock.now())
+        await clock.sleep(due - clock.now())

@@ -1,0 +1,19 @@
+"""Export of a run's training metrics to experiment trackers: TensorBoard, Weights & Biases, trackio, MLflow.
+
+An exporter follows the reports of a run as a client, in a process of its own; the run does not depend on it.
+"""
+
+from astraflow.runtime.plugins import Registry
+from astraflow.tracking.base import Tracker
+
+trackers: Registry[Tracker] = Registry(
+    "tracker",
+    built_in={
+        "mlflow": "astraflow.tracking.mlflow_tracker",
+        "tensorboard": "astraflow.tracking.tensorboard_tracker",
+        "trackio": "astraflow.tracking.trackio_tracker",
+        "wandb": "astraflow.tracking.wandb_tracker",
+    },
+    heavy=("mlflow", "tensorboard", "trackio", "wandb"),
+    install_hint="install the tracker's library with pip install 'astraflow[KIND]'",
+)

@@ -1,0 +1,48 @@
+"""MLflow: a tracking server, or a local SQLite database shown by `mlflow ui --backend-store-uri URI`."""
+
+from typing import Annotated
+
+from mlflow import MlflowClient
+from mlflow.entities import Metric
+
+from astraflow.runtime.setting_permissions import SettableBy
+from astraflow.tracking import trackers
+from astraflow.tracking.base import TrackedRun, TrackedStep, TrackerOptions
+
+_RUN_TAG = "astraflow.id"
+
+
+class MlflowOptions(TrackerOptions):
+    """Options of the tracker `mlflow`."""
+
+    uri: Annotated[str, SettableBy.RECIPE] = ""
+    """Address of the tracking server, or a database URI; empty for a SQLite database in the exporter's folder."""
+
+
+@trackers.register("mlflow", options=MlflowOptions)
+class MlflowTracker:
+    """Logs `policy/metric` at the step's number. A restarted exporter continues the run with the same id tag."""
+
+    def __init__(self, options: MlflowOptions, run: TrackedRun) -> None:
+        self._uri = options.uri or f"sqlite:///{(run.folder / 'mlflow.db').absolute()}"
+        self._client = MlflowClient(self._uri)
+        known = self._client.get_experiment_by_name(options.project)
+        experiment = known.experiment_id if known is not None else self._client.create_experiment(options.project)
+        found = self._client.search_runs([experiment], filter_string=f"tags.`{_RUN_TAG}` = '{run.id}'", max_results=1)
+        record = found[0] if found else self._client.create_run(experiment, run_name=run.name, tags={_RUN_TAG: run.id})
+        self._run_id = record.info.run_id
+
+    @property
+    def location(self) -> str:
+        """Tracking server or database, without user and password."""
+        return self._uri.rpartition("@")[2]
+
+    def log(self, step: TrackedStep) -> None:
+        """Logs the metrics of the step in one request."""
+        at_ms = int(step.at * 1000)
+        metrics = [Metric(f"{step.policy}/{name}", value, at_ms, step.step) for name, value in step.metrics.items()]
+        self._client.log_batch(self._run_id, metrics)
+
+    def close(self) -> None:
+        """Marks the run as finished."""
+        self._client.set_terminated(self._run_id)

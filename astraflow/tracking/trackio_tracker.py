@@ -1,0 +1,37 @@
+"""trackio: a local SQLite database, shown by `trackio show`."""
+
+import contextlib
+import io
+import os
+
+from astraflow.tracking import trackers
+from astraflow.tracking.base import TrackedRun, TrackedStep, TrackerOptions
+
+
+@trackers.register("trackio", options=TrackerOptions)
+class TrackioTracker:
+    """Logs `policy/metric` at the step's number."""
+
+    def __init__(self, options: TrackerOptions, run: TrackedRun) -> None:
+        self._folder = run.folder
+        os.environ["TRACKIO_DIR"] = str(run.folder)  # read when the library is imported
+        import trackio
+
+        with contextlib.redirect_stdout(io.StringIO()):  # it prints advice for notebooks
+            self._run = trackio.init(
+                options.project, name=run.name, resume="allow", embed=False, auto_log_gpu=False, auto_log_cpu=False
+            )
+
+    @property
+    def location(self) -> str:
+        """Folder of the database."""
+        return str(self._folder)
+
+    def log(self, step: TrackedStep) -> None:
+        """Logs the metrics of the step."""
+        self._run.log({f"{step.policy}/{name}": value for name, value in step.metrics.items()}, step=step.step)
+
+    def close(self) -> None:
+        """Writes pending metrics and ends the run."""
+        with contextlib.redirect_stdout(io.StringIO()):
+            self._run.finish()  # type: ignore[no-untyped-call]

@@ -1,0 +1,173 @@
+"""Training backend for several ranks (FSDP2), which are processes on one host or on several."""
+
+import atexit
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from astraflow.algorithms.config import AlgorithmConfig
+from astraflow.algorithms.mismatch import check_mismatch
+from astraflow.contract.batches import Batch
+from astraflow.contract.weights import Probe
+from astraflow.runtime.logs import get_logger
+from astraflow.trainer.backends import backends, state_files
+from astraflow.trainer.backends.probe import probe_text_from_batch, random_probe_text
+from astraflow.trainer.backends.rank_trainer import FsdpOptions, RankTrainer
+from astraflow.trainer.backends.sharded_state import INDEX, joined_index
+from astraflow.trainer.backends.step_state import STATE, StepState
+from astraflow.trainer.crew import Crew
+from astraflow.trainer.flops import peak_flops
+from astraflow.trainer.model_preparation import prepare_model
+from astraflow.trainer.rank_channel import Message
+from astraflow.trainer.step_metrics import step_metrics
+from astraflow.trainer.steps import StepPlanner
+from astraflow.weights.staging_buffers import StagedVersion
+from astraflow.weights.tensors import TensorShapes
+
+T = TypeVar("T")
+log = get_logger()
+
+
+@backends.register("fsdp", options=FsdpOptions)
+class FsdpBackend:
+    """First rank: plans the steps, gives every rank its share, and takes part itself.
+
+    Building it prepares the model and starts the ranks. When a rank is lost, every method raises Unavailable, and the
+    process must end.
+    """
+
+    is_simulated = False
+
+    def __init__(
+        self, options: FsdpOptions, model: Mapping[str, Any], algorithm: Mapping[str, Any], *, seed: int
+    ) -> None:
+        self._options = options
+        self._algorithm = AlgorithmConfig.parse(algorithm, where="algorithm")
+        prepare_model(model)  # once, before the other ranks of this host look for its result
+        self._crew = Crew.start(
+            ranks=options.ranks, device=options.device, timeout_s=options.rank_timeout_s, threads=options.threads
+        )
+        atexit.register(self.close)
+        device = self._crew.device
+        facts = {
+            "options": options.model_dump(mode="json"),
+            "model": dict(model),
+            "algorithm": dict(algorithm),
+            "seed": seed,
+        }
+        self._rank, _ = self._crew.call(
+            "build", lambda: RankTrainer(options, model, algorithm, seed=seed, device=device), facts=facts, is_long=True
+        )
+        self._planner = StepPlanner(
+            self._algorithm,
+            data_ranks=self._rank.engine.layout.data_ranks,
+            micro_batch_tokens=options.micro_batch_tokens,
+            cost=self._rank.cost,
+        )
+        self._peak_flops = options.peak_flops or peak_flops(device)
+        self._mismatch_steps = 0
+        self._state = StepState(
+            updates=0,
+            probe_text=random_probe_text(
+                self._rank.config.vocab_size,
+                sequences=options.probe_sequences,
+                tokens=min(16, options.probe_tokens),
+                seed=seed,
+            ),
+        )
+
+    def step(self, batch: Batch) -> Mapping[str, float]:
+        """Runs the optimizer steps of a batch. Raises: InvalidInput when engine and trainer disagree for too long;
+        Unavailable when a rank is lost."""
+        began = time.perf_counter()
+        plan = self._planner.plan(batch)
+        sequence_ranks = self._rank.engine.layout.sequence_ranks
+        shares = [plan.shares[rank // sequence_ranks] for rank in range(self._crew.ranks)]
+        messages = []
+        for share in shares[1:]:
+            facts, arrays = share.encode()
+            messages.append(Message(facts=facts, arrays=arrays))
+        result, _ = self._call("step", lambda: self._rank.step(shares[0]), messages=messages)
+        if any(update.is_skipped for update in result.updates):
+            log.error("step_skipped", batch=batch.id, why="loss or gradient is not a finite number")
+        limits = {"sequences": self._options.probe_sequences, "tokens": self._options.probe_tokens}
+        self._state = StepState(
+            updates=self._state.updates + len(result.updates),
+            probe_text=probe_text_from_batch(batch, **limits) or self._state.probe_text,
+        )
+        duration_s = time.perf_counter() - began
+        peak = None if self._peak_flops is None else self._peak_flops * self._crew.ranks
+        metrics = step_metrics(batch, plan, result, duration_s=duration_s, peak_flops=peak)
+        self._mismatch_steps = check_mismatch(self._mismatch_steps, metrics.get("mismatch_k3"), self._algorithm)
+        return metrics
+
+    @property
+    def published_shapes(self) -> TensorShapes:
+        """Shapes of the model's weights, in the type they are rounded to."""
+        engine = self._rank.engine
+        return {name: (engine.published_dtype, tuple(weight.shape)) for name, weight in engine.weights().items()}
+
+    def snapshot(self, staged: StagedVersion) -> None:
+        """Writes the rounded weights: each rank its shards, directly into the staging buffer."""
+        self._call("snapshot", lambda: self._rank.snapshot(staged))
+
+    def probe(self) -> Probe:
+        """Returns scored sequences of the last batch."""
+        text = self._state.probe_text
+        numbers = self._state.numbers()
+        facts = {"sequences": numbers["probe"], "scored_from": numbers["scored_from"]}
+        probe, _ = self._call("probe", lambda: self._rank.probe(text), facts=facts)
+        return probe
+
+    def capture(self) -> "CapturedShards":
+        """Copies weights, optimizer and the probe's sequences to the hosts of the ranks."""
+        size_bytes, answers = self._call("capture", self._rank.capture)
+        return CapturedShards(
+            crew=self._crew,
+            rank=self._rank,
+            state=self._state,
+            size_bytes=size_bytes + sum(answer.facts["size_bytes"] for answer in answers),
+        )
+
+    def load(self, folder: Path) -> None:
+        """Restores what `capture` captured on any number of ranks; all ranks read their files before any changes."""
+        state = StepState.read(folder)
+        self._call("read", lambda: self._rank.read(folder), facts={"folder": str(folder.absolute())}, is_long=True)
+        self._call("restore", lambda: self._rank.restore(updates=state.updates), facts={"updates": state.updates})
+        self._state = state
+
+    def close(self) -> None:
+        """Ends the other ranks."""
+        atexit.unregister(self.close)
+        self._crew.close()
+
+    def _call(self, command: str, own: Callable[[], T], **arguments: Any) -> tuple[T, list[Message]]:
+        return self._crew.call(command, own, calls=lambda: self._rank.calls, **arguments)
+
+
+class CapturedShards:
+    """State that the ranks have captured. Implements `CapturedState`."""
+
+    def __init__(self, *, crew: Crew, rank: RankTrainer, state: StepState, size_bytes: int) -> None:
+        self.size_bytes = size_bytes
+        """Size of the state over all ranks."""
+        self._crew = crew
+        self._rank = rank
+        self._state = state
+
+    def write(self, folder: Path) -> None:
+        """Writes the files of all ranks, while a step may run; the folder must be the same on every rank's host.
+
+        Raises: OSError; Unavailable when a rank is lost.
+        """
+        own, answers = self._crew.call(
+            "write",
+            lambda: self._rank.write(folder),
+            facts={"folder": str(folder.absolute())},
+            lane="write",
+            is_long=True,
+        )
+        index = joined_index([own, *(answer.facts["index"] for answer in answers)])
+        state_files.write_numbers(folder / INDEX, index)
+        state_files.write_numbers(folder / STATE, self._state.numbers())

@@ -1,0 +1,199 @@
+"""Training backend for one process on one device: a CPU or one GPU."""
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import torch
+from pydantic import Field
+from transformers import PreTrainedModel
+
+from astraflow.algorithms.config import AlgorithmConfig
+from astraflow.algorithms.losses import losses
+from astraflow.algorithms.mismatch import check_mismatch
+from astraflow.algorithms.tokens import Pass
+from astraflow.contract.batches import Batch
+from astraflow.contract.errors import InvalidInput
+from astraflow.contract.weights import Probe
+from astraflow.models import models
+from astraflow.models.causal import cast
+from astraflow.models.precision import WeightsDtype, compute_dtype_of, device_of, torch_dtype_of, weights_dtype_of
+from astraflow.runtime.logs import get_logger
+from astraflow.runtime.setting_permissions import SettableBy
+from astraflow.trainer.backends import backends, sharded_state, state_files
+from astraflow.trainer.backends.host_copy import HostCopy
+from astraflow.trainer.backends.probe import probe_text_from_batch, random_probe_text, score_probe
+from astraflow.trainer.backends.shards import local_shards
+from astraflow.trainer.backends.state_files import CapturedFiles, HostTensors
+from astraflow.trainer.backends.step_state import STATE, StepState
+from astraflow.trainer.engines.local import LocalEngine
+from astraflow.trainer.engines.optimizers import OptimizerOptions
+from astraflow.trainer.flops import ForwardCost, peak_flops
+from astraflow.trainer.model_preparation import prepare_model
+from astraflow.trainer.step_metrics import step_metrics
+from astraflow.trainer.steps import StepPlanner, StepRunner
+from astraflow.weights.staging_buffers import StagedVersion
+from astraflow.weights.tensors import TensorShapes
+
+log = get_logger()
+
+_RANDOM = "random.safetensors"
+
+
+class LocalOptions(OptimizerOptions):
+    """Optimizer, precision, and the amount of data per forward pass."""
+
+    weights_dtype: WeightsDtype = "bfloat16"
+    """Element type that weights are rounded to and published in; the optimizer stores them in float32."""
+    compute_dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """`auto`: float32 on a CPU, bfloat16 on a GPU."""
+    device: Annotated[str, SettableBy.AGENT] = "auto"
+    """`auto` (the first GPU, else the CPU), `cpu`, `cuda`, `cuda:1`."""
+    threads: int = Field(default=1, ge=1)
+    """CPU threads of torch in this process."""
+    micro_batch_tokens: int = Field(default=16_384, ge=1)
+    """Tokens of one forward and backward pass; a single longer row is a pass of its own. Bounds memory, does not change
+    results."""
+    recompute: Literal["none", "selective", "full"] = "none"
+    """Activations that the backward pass computes again instead of keeping them. `selective`: norms and activation
+    functions; `full`: all but the input of each block, for a quarter of the speed."""
+    compile_blocks: bool = False
+    """Compiles the blocks of the model with torch.compile: faster on a GPU, after a minute at the first step."""
+    peak_flops: float | None = Field(default=None, gt=0)
+    """Peak of the device for the metric `mfu`, FLOP/s; None: from a table of known GPUs."""
+    probe_sequences: int = Field(default=8, ge=1)
+    """Number of sequences in the probe; short sequences are joined by more of them, up to 64, so that the probe scores
+    at least 256 tokens where the batch has them."""
+    probe_tokens: int = Field(default=256, ge=2)
+    """Maximum length of a sequence of the probe; longer ones are cut."""
+
+
+@backends.register("local", options=LocalOptions)
+class LocalBackend:
+    """Runs the steps of `trainer.steps` on a `LocalEngine`.
+
+    Building the backend prepares the model (finds downloaded weights, runs the warm start).
+    """
+
+    is_simulated = False
+
+    def __init__(
+        self, options: LocalOptions, model: Mapping[str, Any], algorithm: Mapping[str, Any], *, seed: int
+    ) -> None:
+        self._options = options
+        self._algorithm = AlgorithmConfig.parse(algorithm, where="algorithm")
+        self._device = device_of(options.device)
+        torch.set_num_threads(options.threads)
+        torch.manual_seed(seed)
+        loaded = self._load_model(model)
+        self._engine = LocalEngine(
+            loaded,
+            options,
+            device=self._device,
+            published_dtype=weights_dtype_of(options.weights_dtype),
+            needs_reference=Pass.REFERENCE in losses.build(self._algorithm.loss).needs,
+            teacher=None if self._algorithm.teacher is None else self._load_teacher(self._algorithm.teacher, loaded),
+            recompute=options.recompute,
+            compile_blocks=options.compile_blocks,
+        )
+        self._planner = StepPlanner(
+            self._algorithm,
+            data_ranks=1,
+            micro_batch_tokens=options.micro_batch_tokens,
+            cost=ForwardCost.of_model(loaded),
+        )
+        self._runner = StepRunner(self._engine, self._algorithm)
+        self._peak_flops = options.peak_flops or peak_flops(self._device)
+        self._updates = 0
+        self._mismatch_steps = 0
+        self._host_copy = HostCopy(self._device)
+        self._host_tensors = HostTensors()
+        self._probe_text = random_probe_text(
+            loaded.config.get_text_config().vocab_size,
+            sequences=options.probe_sequences,
+            tokens=min(16, options.probe_tokens),
+            seed=seed,
+        )
+
+    def step(self, batch: Batch) -> Mapping[str, float]:
+        """Runs the optimizer steps of a batch. Raises: InvalidInput when engine and trainer disagree for too long."""
+        began = time.perf_counter()
+        plan = self._planner.plan(batch)
+        result = self._runner.run(plan.shares[0])
+        self._updates += len(result.updates)
+        if any(update.is_skipped for update in result.updates):
+            log.error("step_skipped", batch=batch.id, why="loss or gradient is not a finite number")
+        limits = {"sequences": self._options.probe_sequences, "tokens": self._options.probe_tokens}
+        self._probe_text = probe_text_from_batch(batch, **limits) or self._probe_text
+        duration_s = time.perf_counter() - began
+        metrics = step_metrics(batch, plan, result, duration_s=duration_s, peak_flops=self._peak_flops)
+        self._mismatch_steps = check_mismatch(self._mismatch_steps, metrics.get("mismatch_k3"), self._algorithm)
+        return metrics
+
+    @property
+    def published_shapes(self) -> TensorShapes:
+        """Shapes of the model's weights, in the type they are rounded to."""
+        dtype = self._engine.published_dtype
+        return {name: (dtype, tuple(weight.shape)) for name, weight in self._engine.weights().items()}
+
+    def snapshot(self, staged: StagedVersion) -> None:
+        """Writes the rounded weights."""
+        with staged.open_for_writing() as views:
+            self._host_copy.write(self._engine.weights(), views, torch_dtype_of(self._engine.published_dtype))
+
+    def probe(self) -> Probe:
+        """Returns scored sequences of the last batch."""
+        return score_probe(self._engine, self._probe_text)
+
+    def capture(self) -> CapturedFiles:
+        """Copies weights, optimizer, random state and the probe's sequences to the host."""
+        state = self._engine.state_tensors()
+        index = sharded_state.shard_index(state, local_shards(state, is_first=True), rank=0)
+        return CapturedFiles(
+            tensors={
+                sharded_state.shard_file(0): self._host_tensors.copy(state),
+                _RANDOM: state_files.random_state(self._device),
+            },
+            numbers={
+                sharded_state.INDEX: sharded_state.joined_index([index]),
+                STATE: StepState(updates=self._updates, probe_text=self._probe_text).numbers(),
+            },
+        )
+
+    def load(self, folder: Path) -> None:
+        """Restores the state that `capture` captured; reads all files before it changes anything."""
+        state = self._engine.state_tensors()
+        saved = sharded_state.read_shards(folder, state)
+        random_file = folder / _RANDOM
+        random = state_files.random_state(self._device)
+        if random_file.exists():  # several ranks save none
+            random = state_files.read_tensors(random_file, random)
+        numbers = StepState.read(folder)
+        for name, value in state.items():
+            value.copy_(saved[name])
+        self._engine.restored(updates=numbers.updates)
+        state_files.restore_random_state(random, self._device)
+        self._updates = numbers.updates
+        self._probe_text = numbers.probe_text
+
+    def _load_model(self, model: Mapping[str, Any]) -> PreTrainedModel:
+        """Returns the model on the device, in the element type to compute in."""
+        dtype = compute_dtype_of(self._options.compute_dtype, self._device)
+        return cast(models.build(model).load(prepare_model(model)), device=self._device, dtype=dtype)
+
+    def _load_teacher(self, model: Mapping[str, Any], policy: PreTrainedModel) -> PreTrainedModel:
+        teacher = self._load_model(model)
+        check_teacher(teacher, policy)
+        return teacher
+
+
+def check_teacher(teacher: PreTrainedModel, policy: PreTrainedModel) -> None:
+    """Checks that a teacher has the policy's vocabulary. Raises: InvalidInput."""
+    sizes = [model.config.get_text_config().vocab_size for model in (teacher, policy)]
+    if sizes[0] != sizes[1]:
+        raise InvalidInput(
+            f"cannot use the teacher {teacher.name_or_path!r}: its vocabulary has {sizes[0]} tokens, that of the "
+            f"policy {sizes[1]}; use a teacher with the policy's tokenizer",
+            code="trainer.teacher_vocabulary",
+        )

@@ -1,0 +1,197 @@
+"""One rank's part of the `fsdp` backend: engine, step, shards of the checkpoint and of published versions."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+from transformers import PretrainedConfig
+
+from astraflow.algorithms.config import AlgorithmConfig
+from astraflow.algorithms.losses import losses
+from astraflow.algorithms.tokens import Pass
+from astraflow.contract.errors import InvalidInput
+from astraflow.contract.weights import Probe
+from astraflow.models import models
+from astraflow.models.precision import compute_dtype_of, weights_dtype_of
+from astraflow.runtime.setting_permissions import SettableBy
+from astraflow.trainer.backends import sharded_state, state_files
+from astraflow.trainer.backends.local import LocalOptions, check_teacher
+from astraflow.trainer.backends.probe import ProbeText, score_probe
+from astraflow.trainer.backends.sharded_weights import ShardedWeights
+from astraflow.trainer.backends.shards import local_shards
+from astraflow.trainer.backends.state_files import HostTensors
+from astraflow.trainer.engines.fsdp import FsdpEngine
+from astraflow.trainer.engines.mesh import RankMesh
+from astraflow.trainer.flops import ForwardCost
+from astraflow.trainer.model_preparation import prepare_model
+from astraflow.trainer.rank_channel import Message
+from astraflow.trainer.shares import Share
+from astraflow.trainer.steps import StepResult, StepRunner
+from astraflow.weights.staging_buffers import StagedVersion
+
+
+class FsdpOptions(LocalOptions):
+    """Options of `local`, and the division over ranks: processes with one device each."""
+
+    device: Annotated[Literal["auto", "cpu", "cuda"], SettableBy.AGENT] = "auto"
+    """`auto`: `cuda` if torch finds a GPU. Each rank of a host uses its own GPU. Ranks communicate by nccl on GPUs and
+    by gloo on CPUs."""
+    ranks: int = Field(default=2, ge=1)
+    """Processes. The trainer starts them on its host, or waits for them if the environment has RANK=0."""
+    replicas: int = Field(default=1, ge=1)
+    """Copies of the weights (HSDP); each is sharded over `ranks / replicas` ranks. With several hosts, one for each
+    host saves traffic between them."""
+    sequence_ranks: int = Field(default=1, ge=1)
+    """Ranks that compute one pack together (Ulysses), for rows that are too long for one device. Divides the number of
+    query heads."""
+    cpu_offload: bool = False
+    """Store weights, gradients and optimizer state in the host's memory, and only gathered layers on the GPU."""
+    gradient_sync: Literal["last_pack", "each_pack"] = "last_pack"
+    """When gradients are summed over the ranks. `last_pack`: once per update, which is faster, but each rank stores the
+    whole gradient (4 bytes per parameter). `each_pack`: each rank stores its shard only."""
+    rank_timeout_s: float = Field(default=300.0, gt=0)
+    """Longest wait for another rank and longest silence of one; then the trainer ends, names the rank and restarts."""
+
+    @model_validator(mode="after")
+    def _check_division(self) -> Self:
+        for name in ("replicas", "sequence_ranks"):
+            if self.ranks % getattr(self, name):
+                raise ValueError(f"{name} {getattr(self, name)} does not divide ranks {self.ranks}; choose a divisor")
+        return self
+
+
+class RankTrainer:
+    """Part of one rank. All methods but `write` are collective. Implements `RankWork`."""
+
+    def __init__(
+        self,
+        options: FsdpOptions,
+        model: Mapping[str, Any],
+        algorithm: Mapping[str, Any],
+        *,
+        seed: int,
+        device: torch.device,
+    ) -> None:
+        if options.cpu_offload and device.type == "cpu":
+            raise InvalidInput(
+                "cannot offload weights from a CPU to the host: they are there already; set cpu_offload = false, or "
+                "device = 'cuda'",
+                code="trainer.offload_without_gpu",
+            )
+        torch.set_num_threads(options.threads)
+        self._seed = seed
+        self._updates = 0
+        mesh = RankMesh.create(device, replicas=options.replicas, sequence_ranks=options.sequence_ranks)
+        parsed = AlgorithmConfig.parse(algorithm, where="algorithm")
+        loaded = models.build(model).load(prepare_model(model))
+        teacher = None
+        if parsed.teacher is not None:
+            teacher = models.build(parsed.teacher).load(prepare_model(parsed.teacher))
+            check_teacher(teacher, loaded)
+        self.cost = ForwardCost.of_model(loaded)
+        self.config: PretrainedConfig = loaded.config.get_text_config()
+        self.engine = FsdpEngine(
+            loaded,
+            options,
+            mesh=mesh,
+            device=device,
+            compute_dtype=compute_dtype_of(options.compute_dtype, device),
+            published_dtype=weights_dtype_of(options.weights_dtype),
+            needs_reference=Pass.REFERENCE in losses.build(parsed.loss).needs,
+            teacher=teacher,
+            is_offloaded=options.cpu_offload,
+            syncs_each_pack=options.gradient_sync == "each_pack",
+            recompute=options.recompute,
+            compile_blocks=options.compile_blocks,
+        )
+        self._runner = StepRunner(self.engine, parsed)
+        self._published = ShardedWeights(
+            self.engine.weights(),
+            dtype=self.engine.published_dtype,
+            device=torch.device("cpu") if options.cpu_offload else device,
+            rank_timeout_s=options.rank_timeout_s,
+        )
+        self._host_tensors = HostTensors()
+        self._captured: dict[str, Tensor] = {}
+        self._index: dict[str, Any] = {}
+        self._read: dict[str, Tensor] = {}
+
+    @classmethod
+    def build(cls, message: Message, device: torch.device) -> Self:
+        """Builds a rank from the first rank's command."""
+        facts = message.facts
+        options = FsdpOptions.parse(facts["options"], where="backend")
+        return cls(options, facts["model"], facts["algorithm"], seed=facts["seed"], device=device)
+
+    @property
+    def calls(self) -> int:
+        """Collective calls of the engine. Count."""
+        return self.engine.calls
+
+    @property
+    def commands(self) -> Mapping[str, Callable[[Message], Message]]:
+        """Commands of the first rank."""
+        return {
+            "step": lambda message: _done(lambda: self.step(Share.decode(message.facts, message.arrays))),
+            "probe": lambda message: _done(
+                lambda: self.probe(ProbeText.from_lists(message.facts["sequences"], message.facts["scored_from"]))
+            ),
+            "snapshot": lambda _: _done(lambda: self.snapshot(None)),
+            "capture": lambda _: Message(facts={"size_bytes": self.capture()}),
+            "write": lambda message: Message(facts={"index": self.write(Path(message.facts["folder"]))}),
+            "read": lambda message: _done(lambda: self.read(Path(message.facts["folder"]))),
+            "restore": lambda message: _done(lambda: self.restore(updates=message.facts["updates"])),
+        }
+
+    def step(self, share: Share) -> StepResult:
+        """Runs the optimizer steps of this rank's share."""
+        # Drawn anew for each step, so that no random state needs to be saved for each of any number of ranks.
+        torch.manual_seed(hash((self._seed, self._updates, self.engine.layout.data_rank)) % 2**63)
+        result = self._runner.run(share)
+        self._updates += len(result.updates)
+        return result
+
+    def probe(self, text: ProbeText) -> Probe:
+        """Returns the text with its logprobs."""
+        return score_probe(self.engine, text)
+
+    def snapshot(self, staged: StagedVersion | None) -> None:
+        """Writes this rank's shards of the rounded weights. staged: the first rank's; None on the others."""
+        self._published.snapshot(staged)
+
+    def capture(self) -> int:
+        """Copies the shards that this rank writes to the host; returns their size in bytes."""
+        state = self.engine.state_tensors()
+        layout = self.engine.layout
+        shards = local_shards(state, is_first=layout.rank == 0)
+        self._index = sharded_state.shard_index(state, shards, rank=layout.rank)
+        self._captured = self._host_tensors.copy({name: shard.local for name, shard in shards.items()})
+        return sum(value.nbytes for value in self._captured.values())
+
+    def write(self, folder: Path) -> dict[str, Any]:
+        """Writes the captured shards; returns their index. Raises: OSError."""
+        state_files.write_tensors(folder / sharded_state.shard_file(self.engine.layout.rank), self._captured)
+        return self._index
+
+    def read(self, folder: Path) -> None:
+        """Reads this rank's shards and changes nothing. Raises: CorruptData."""
+        self._read = sharded_state.read_shards(folder, self.engine.state_tensors())
+
+    @torch.no_grad()
+    def restore(self, *, updates: int) -> None:
+        """Restores what `read` read."""
+        for name, value in self.engine.state_tensors().items():
+            (value.to_local() if isinstance(value, DTensor) else value).copy_(self._read[name])
+        self._read = {}
+        self._updates = updates
+        self.engine.restored(updates=updates)
+
+
+def _done(work: Callable[[], object]) -> Message:
+    """Does the work; returns an empty answer."""
+    work()
+    return Message(facts={})

@@ -1,0 +1,261 @@
+"""Checkpoints: written atomically, verified by hashes, rejected for another policy, model or backend."""
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from blake3 import blake3
+
+from astraflow.contract.batches import StepReport
+from astraflow.contract.errors import CorruptData, InvalidInput
+from astraflow.contract.ids import BatchId, PolicyId, Version
+from astraflow.contract.values import Json
+from astraflow.runtime.locks import exclusive_lock
+from astraflow.runtime.logs import get_logger
+
+log = get_logger()
+
+FORMAT = 2
+"""Version of the manifest's format; other versions are not read."""
+
+_FINISHED = re.compile(r"step-(\d{8,})")
+_TEMPORARY_FOLDER = ".writing"
+_MANIFEST = "manifest.json"
+_STATE = "state"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointIdentity:
+    """Policy, model and backend that a checkpoint belongs to. A trainer rejects checkpoints with another identity."""
+
+    policy: PolicyId
+    model: Mapping[str, Json]
+    backend: str
+    """Kind of the backend that wrote the files; its options may change between restarts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingProgress:
+    """Progress of a policy's training."""
+
+    run: str
+    """Run whose batches were trained."""
+    step: int
+    """Number of trained batches, which is also the version of the weights."""
+    report: StepReport | None
+    """Report of the last batch, acknowledged again after a crash; None before the first batch."""
+
+    @property
+    def version(self) -> Version:
+        """Version of the weights in this checkpoint."""
+        return Version(self.step)
+
+
+class Checkpoints:
+    """Checkpoints of one trainer in their own folder, which one process locks at a time.
+
+    `folder/step-N/` holds `manifest.json` (identity, progress, published element types, size and BLAKE3 of every file,
+    its own digest) and `state/`, written by the backend's captured state. A checkpoint is written to a temporary
+    folder, flushed to disk file by file, and renamed once; a crash leaves at most a `.writing` folder, which the next
+    start removes.
+    """
+
+    def __init__(self, folder: Path, identity: CheckpointIdentity, *, keep: int, keep_bytes: int | None = None) -> None:
+        """keep: number of newest checkpoints that stay. keep_bytes: limit of their size; the newest may exceed it."""
+        self.folder = folder
+        self._identity = identity
+        self._keep = keep
+        self._keep_bytes = keep_bytes
+
+    @contextmanager
+    def exclusive_lock(self) -> Iterator[None]:
+        """Locks the folder against other trainers. The operating system releases the lock when the process ends.
+
+        Raises: InvalidInput when another process holds the lock or the folder cannot be written.
+        """
+        refusal = InvalidInput(
+            f"cannot use checkpoint folder {str(self.folder)!r}: another trainer uses it; stop that trainer, or give "
+            "this trainer its own directory",
+            code="checkpoint.in_use",
+        )
+        with ExitStack() as stack:
+            try:
+                self.folder.mkdir(parents=True, exist_ok=True)
+                stack.enter_context(exclusive_lock(self.folder / ".lock", refusal=refusal))
+            except OSError as problem:
+                raise InvalidInput(
+                    f"cannot use checkpoint folder {str(self.folder)!r}: {problem.strerror}; make it writable or give "
+                    "another directory",
+                    code="checkpoint.folder_unusable",
+                ) from problem
+            shutil.rmtree(self.folder / _TEMPORARY_FOLDER, ignore_errors=True)
+            yield
+
+    def save(
+        self, progress: TrainingProgress, write: Callable[[Path], None], *, published: Mapping[str, str] | None = None
+    ) -> Path:
+        """Persists `progress` with the files that `write` puts into an empty folder, then removes old checkpoints.
+
+        published: element type of each tensor of the version.
+        Raises: OSError (such as a full disk); the existing checkpoints are then unchanged.
+        """
+        temporary, target = self.folder / _TEMPORARY_FOLDER, self.folder / f"step-{progress.step:08d}"
+        shutil.rmtree(temporary, ignore_errors=True)
+        try:
+            (temporary / _STATE).mkdir(parents=True)
+            write(temporary / _STATE)
+            with ThreadPoolExecutor(max_workers=1) as disk:  # hashes what is in memory while the disk writes it
+                flushing = disk.submit(_flush, temporary / _STATE)
+                _write_manifest(temporary, self._identity, progress, published or {})
+                flushing.result()
+            _sync(temporary / _MANIFEST)
+            _sync(temporary)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+        if target.exists():  # a damaged checkpoint that was skipped when training resumed from an older one
+            shutil.rmtree(target)
+        temporary.rename(target)
+        _sync(self.folder)
+        self._remove_old()
+        return target
+
+    def load(self, read: Callable[[Path], None]) -> TrainingProgress | None:
+        """Passes the newest intact checkpoint to `read`; returns its progress, None when there is no checkpoint.
+
+        Raises: InvalidInput for another policy, model or backend; CorruptData when no checkpoint is intact.
+        """
+        damaged: list[str] = []
+        for folder in finished_checkpoints(self.folder):
+            try:
+                progress = _read_progress(read_manifest(folder), self._identity, folder)
+                read(folder / _STATE)
+            except CorruptData as problem:
+                log.warning("checkpoint_skipped", folder=str(folder), problem=str(problem))
+                damaged.append(folder.name)
+                continue
+            return progress
+        if damaged:
+            raise CorruptData(
+                f"cannot resume from {str(self.folder)!r}: no checkpoint is intact ({', '.join(damaged)}); restore one "
+                "from a backup, or move the folder away and start a new run",
+                code="checkpoint.none_intact",
+            )
+        return None
+
+    def _surplus_folders(self) -> list[Path]:
+        """Folders beyond the limits of count and size; the newest checkpoint is none of them."""
+        folders, total_bytes = finished_checkpoints(self.folder), 0
+        for index, folder in enumerate(folders):
+            total_bytes += sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+            is_too_large = self._keep_bytes is not None and total_bytes > self._keep_bytes
+            if index >= self._keep or (index > 0 and is_too_large):
+                return folders[index:]
+        return []
+
+    def _remove_old(self) -> None:
+        for folder in self._surplus_folders():
+            # The folder is renamed first, because partially removed checkpoints must not look like damaged checkpoints.
+            try:
+                shutil.rmtree(folder.rename(self.folder / _TEMPORARY_FOLDER))
+            except OSError as problem:  # the new checkpoint is durable regardless
+                log.warning("checkpoint_not_removed", folder=str(folder), problem=str(problem))
+
+
+def finished_checkpoints(folder: Path) -> list[Path]:
+    """Returns the folders of complete checkpoints, newest first."""
+    folders = [(int(match[1]), path) for path in folder.iterdir() if (match := _FINISHED.fullmatch(path.name))]
+    return [path for _, path in sorted(folders, reverse=True)]
+
+
+def _write_manifest(
+    folder: Path, identity: CheckpointIdentity, progress: TrainingProgress, published: Mapping[str, str]
+) -> None:
+    content = {
+        "format": FORMAT,
+        "identity": asdict(identity),
+        "run": progress.run,
+        "step": progress.step,
+        "report": asdict(progress.report) if progress.report else None,
+        "published": dict(published),
+        "files": _files(folder / _STATE),
+    }
+    (folder / _MANIFEST).write_text(json.dumps({"digest": _digest(content), **content}, indent=1))
+
+
+def _files(state: Path) -> dict[str, list[Json]]:
+    """Returns relative name -> size in bytes and BLAKE3 of every file below `state`."""
+    paths = sorted(path for path in state.rglob("*") if path.is_file())
+    return {str(path.relative_to(state)): [path.stat().st_size, _hash(path)] for path in paths}
+
+
+def _hash(path: Path) -> str:
+    """Returns the BLAKE3 of a file, computed by several threads where the file is large."""
+    return blake3(max_threads=blake3.AUTO).update_mmap(path).hexdigest()
+
+
+def _digest(content: Mapping[str, Any]) -> str:
+    return blake3(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _flush(folder: Path) -> None:
+    """Flushes everything below `folder`, and the folders themselves, to disk."""
+    for path in folder.rglob("*"):
+        _sync(path)
+    _sync(folder)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """Returns the manifest of a checkpoint after verifying all its files. Raises: CorruptData."""
+    try:
+        manifest = json.loads((folder / _MANIFEST).read_bytes())
+    except (OSError, ValueError):
+        raise CorruptData("its manifest is missing or unreadable", code="checkpoint.damaged") from None
+    if not isinstance(manifest, dict) or manifest.pop("digest", None) != _digest(manifest):
+        raise CorruptData("its manifest does not match its own digest", code="checkpoint.damaged")
+    if manifest["format"] != FORMAT:
+        raise CorruptData(
+            f"its format is {manifest['format']!r}, this release reads {FORMAT}", code="checkpoint.unknown_format"
+        )
+    if _files(folder / _STATE) != manifest["files"]:
+        raise CorruptData("its files do not match its manifest", code="checkpoint.damaged")
+    return manifest
+
+
+def _read_progress(manifest: Mapping[str, Any], identity: CheckpointIdentity, folder: Path) -> TrainingProgress:
+    for part, expected in _as_json(asdict(identity)).items():
+        stored = manifest["identity"].get(part)
+        if stored != expected:
+            raise InvalidInput(
+                f"cannot resume from checkpoint {str(folder)!r}: its {part} is {stored!r}, this trainer's is "
+                f"{expected!r}; give the trainer another directory, or the configuration the checkpoint was made with",
+                code="checkpoint.identity_mismatch",
+            )
+    report = manifest["report"]
+    return TrainingProgress(run=manifest["run"], step=manifest["step"], report=_report(report) if report else None)
+
+
+def _as_json(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the values after a JSON round trip: tuples become lists."""
+    decoded: dict[str, Any] = json.loads(json.dumps(values))
+    return decoded
+
+
+def _report(values: Mapping[str, Any]) -> StepReport:
+    named = {"batch": BatchId(values["batch"]), "policy": PolicyId(values["policy"])}
+    return StepReport(**{**values, **named, "version": Version(values["version"])})

@@ -1,0 +1,102 @@
+"""Driver of a backend: runs it in its thread, and writes its captured states in another."""
+
+from collections.abc import Callable, Mapping
+
+from astraflow.contract.batches import Batch
+from astraflow.contract.errors import StorageFull
+from astraflow.contract.weights import Probe
+from astraflow.runtime.clock import Clock
+from astraflow.runtime.logs import get_logger
+from astraflow.runtime.retries import retry
+from astraflow.trainer.backends.base import Backend, CapturedState
+from astraflow.trainer.checkpoints import Checkpoints, TrainingProgress
+from astraflow.trainer.worker import BackendThread
+from astraflow.weights.staging_buffers import StagedVersion
+from astraflow.weights.tensors import TensorShapes
+from astraflow.wire.errors import is_disk_full
+
+log = get_logger()
+
+
+class BackendDriver:
+    """Runs a backend's blocking calls in the worker's thread and writes its state to checkpoints in the writer's.
+
+    The backend is built in that thread too: its imports may take seconds, during which the event loop must keep
+    running.
+    """
+
+    def __init__(
+        self,
+        build: Callable[[], Backend],
+        *,
+        worker: BackendThread,
+        writer: BackendThread,
+        checkpoints: Checkpoints,
+        clock: Clock,
+    ) -> None:
+        self._build = build
+        self._worker = worker
+        self._writer = writer
+        self._checkpoints = checkpoints
+        self._clock = clock
+
+    async def start(self) -> TrainingProgress | None:
+        """Builds the backend and restores the newest intact checkpoint; returns None when there is no checkpoint.
+
+        Raises: InvalidInput for a wrong spec or a checkpoint of another identity, CorruptData when none is intact.
+        """
+        self._backend = await self._worker.call(self._build)
+        return await self._worker.call(self._checkpoints.load, self._backend.load)
+
+    @property
+    def is_simulated(self) -> bool:
+        """True when the backend is simulated."""
+        return self._backend.is_simulated
+
+    async def step(self, batch: Batch) -> Mapping[str, float]:
+        """Runs one optimizer step; returns the backend's metrics."""
+        return await self._worker.call(self._backend.step, batch)
+
+    @property
+    def published_shapes(self) -> TensorShapes:
+        """Shapes and element types of the tensors in every version."""
+        return self._backend.published_shapes
+
+    async def snapshot(self, staged: StagedVersion) -> None:
+        """Writes the current weights to the staging buffer."""
+        await self._worker.call(self._backend.snapshot, staged)
+
+    async def probe(self) -> Probe | None:
+        """Returns a probe under the current weights; None where the backend has none."""
+        return await self._worker.call(self._backend.probe)
+
+    async def capture(self) -> CapturedState:
+        """Copies the state to host memory. The checkpoint before must have been written."""
+        return await self._worker.call(self._backend.capture)
+
+    async def write_checkpoint(self, progress: TrainingProgress, state: CapturedState) -> None:
+        """Persists a captured state as `progress`, while the backend may step; waits without limit while the disk is
+        full."""
+        await retry(
+            lambda: self._writer.call(self._write, progress, state),
+            what=f"writing checkpoint {progress.step}",
+            first_delay_s=0.5,
+            max_delay_s=5.0,
+            retry_on=(StorageFull,),
+            clock=self._clock,
+        )
+
+    def _write(self, progress: TrainingProgress, state: CapturedState) -> None:
+        try:
+            published = {name: dtype.value for name, (dtype, _) in self._backend.published_shapes.items()}
+            self._checkpoints.save(progress, state.write, published=published)
+        except OSError as problem:
+            if not is_disk_full(problem):
+                raise
+            log.error("disk_full", folder=str(self._checkpoints.folder), step=progress.step)
+            raise StorageFull(
+                f"cannot write checkpoint {progress.step} to {str(self._checkpoints.folder)!r}: the disk is full; free "
+                "some space and training resumes by itself (the previous checkpoint is intact, the batch not "
+                "acknowledged)",
+                code="storage.disk_full",
+            ) from problem

@@ -1,0 +1,131 @@
+"""Attention over a pack: causal within each segment and whole to its prefix, without a mask and without a dense matrix.
+
+Every token attends to two sets of keys at most: earlier tokens of its segment, and its prefix. Both are computed as
+blocks by a fused kernel that also returns the logarithm of the sum of exponentials; blocks are merged by it. In the
+backward pass each block's kernel receives the merged output and the merged logarithm, which makes its probabilities
+those of the whole softmax, so the gradients of the blocks add up.
+Source: Liu et al., "Ring Attention with Blockwise Transformers", arXiv:2310.01889; Dao, "FlashAttention-2",
+arXiv:2307.08691.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface, PreTrainedModel
+
+from astraflow.contract.errors import InvalidInput
+from astraflow.trainer.engines.attention_kernels import AttentionKernel, SdpaKernel
+from astraflow.trainer.engines.base import Segment
+from astraflow.trainer.engines.varlen_attention import VarlenKernel
+
+_IMPLEMENTATION = "astraflow_packed"
+
+
+class PackAttention:
+    """Attention of a model's layers by the plan of a pack, which travels as a keyword through the model's forward."""
+
+    def __init__(self, model: PreTrainedModel, device: torch.device) -> None:
+        """Replaces the attention of the model's layers; without a plan they compute plain causal attention."""
+        AttentionInterface.register(_IMPLEMENTATION, _layer_attention)
+        model.set_attn_implementation(_IMPLEMENTATION)
+        self._kernel: AttentionKernel = VarlenKernel() if device.type == "cuda" else SdpaKernel()
+        self._device = device
+
+    def arguments(self, segments: Sequence[Segment]) -> dict[str, Any]:
+        """Returns the keyword arguments of the decoder's forward that make it attend by these segments."""
+        return {"attention_plan": (self._kernel, self._kernel.plan(segments, self._device))}
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def _layer_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    attention_plan: tuple[AttentionKernel, Sequence[Any]] | None = None,
+    **options: Any,
+) -> tuple[Tensor, None]:
+    """Computes one layer as transformers calls it: `[1, heads, width, head size]` -> `[1, width, heads, head size]`."""
+    unsupported = [name for name in ("softcap", "s_aux", "position_bias") if options.get(name) is not None]
+    if unsupported or dropout:
+        raise InvalidInput(
+            f"cannot train a {type(module).__name__} layer: its attention has {unsupported or ['dropout']}, which "
+            "attention over packs does not compute; use a model with plain attention",
+            code="model.unsupported_attention",
+        )
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    if attention_plan is None:
+        output = scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale, enable_gqa=True)
+        return output.transpose(1, 2), None
+    kernel, plan = attention_plan
+    flat = (part.squeeze(0).transpose(0, 1) for part in (query, key, value))
+    return packed_attention(kernel, plan, *flat, scale=scale)[None], None
+
+
+def packed_attention(
+    kernel: AttentionKernel, plan: Sequence[Any], query: Tensor, key: Tensor, value: Tensor, *, scale: float
+) -> Tensor:
+    """Returns attention over a pack, `[width, heads, head size]`.
+
+    query: `[width, heads, head size]`; key, value: `[width, key heads, head size]`, each head for `heads / key heads`
+    adjacent query heads.
+    """
+    repeats = query.shape[1] // key.shape[1]
+    if repeats > 1 and not kernel.takes_grouped_keys:
+        key, value = key.repeat_interleave(repeats, dim=1), value.repeat_interleave(repeats, dim=1)
+    output: Tensor = _PackedAttention.apply(  # type: ignore[no-untyped-call]
+        kernel, plan, query, key, value, scale
+    )
+    return output
+
+
+class _PackedAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, kernel: AttentionKernel, plan: Sequence[Any], query: Tensor, key: Tensor, value: Tensor, scale: float
+    ) -> Tensor:
+        output = torch.empty_like(query, memory_format=torch.contiguous_format)
+        logarithm = query.new_empty(query.shape[:2], dtype=torch.float32)
+        for block in plan:
+            outputs, logarithms = kernel.forward(block, query, key, value, scale)
+            if block.positions is None:
+                output, logarithm = outputs, logarithms.contiguous()
+                continue
+            if not block.is_first:
+                outputs, logarithms = _merged(
+                    output.index_select(0, block.positions),
+                    logarithm.index_select(0, block.positions),
+                    outputs,
+                    logarithms,
+                )
+            output.index_copy_(0, block.positions, outputs)
+            logarithm.index_copy_(0, block.positions, logarithms)
+        ctx.save_for_backward(query, key, value, output, logarithm)
+        ctx.kernel, ctx.plan, ctx.scale = kernel, plan, scale
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        inputs = ctx.saved_tensors
+        totals: list[Tensor | None] = [None, None, None]
+        for block in ctx.plan:
+            parts = ctx.kernel.backward(block, grads[0], inputs, ctx.scale)
+            owners = (block.queries, block.keys, block.keys)
+            totals = [
+                owner.added(total, part, len(grads[0]))
+                for owner, total, part in zip(owners, totals, parts, strict=True)
+            ]
+        return None, None, *totals, None
+
+
+def _merged(output: Tensor, logarithm: Tensor, more: Tensor, more_logarithm: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns output and logarithm of the softmax over the keys of both."""
+    merged = torch.logaddexp(logarithm, more_logarithm)
+    share = (more_logarithm - merged).exp()[..., None].to(output.dtype)
+    return torch.lerp(output, more, share), merged

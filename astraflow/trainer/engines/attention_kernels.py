@@ -1,0 +1,293 @@
+"""Port of the kernels of attention over packs, and the kernel of a CPU: torch's fused attention."""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from astraflow.trainer.engines.base import Segment
+
+_MAX_PADDING, _FREE_PADDING = 1.25, 16
+"""Segments of up to 1.25 times the length of the shortest plus 16 tokens are one call of the CPU kernel, padded within
+the call: short segments cost less than calls."""
+_MULTIPLE = 16
+"""Lengths of calls are rounded up to a multiple of this: the products of the kernel take half as long again for 127
+tokens as for 128. Short ones to a multiple of 4."""
+_MAX_MASKED = 128
+"""Tokens of a group, prompt included, up to which it is one sequence with a mask instead of two blocks: for short
+sequences the copies around a kernel cost more than masked products."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Positions:
+    """Positions in the pack of the sequences of one kernel call."""
+
+    indices: Tensor
+    """int64 `[calls, length]`. Padding repeats a position of the pack."""
+    begin: int | None
+    """First position where all are consecutive, so that nothing needs to be copied."""
+    inverse: Tensor | None = None
+    """int64 `[width]`: flat index of each position of the pack, when this call has all of them; else None."""
+
+    @classmethod
+    def of_ranges(cls, ranges: Sequence[tuple[int, int]]) -> "Positions":
+        """ranges: begin and end of each sequence."""
+        return cls._of_length(ranges, max(map(_length, ranges)))
+
+    @classmethod
+    def padded(cls, ranges: Sequence[tuple[int, int]]) -> "Positions":
+        """Returns sequences that may be longer than the ranges, where that makes the kernel faster."""
+        longest = max(map(_length, ranges))
+        exact = cls._of_length(ranges, longest)
+        if exact.begin is not None:  # what padding gains is lost by the copies that it needs
+            return exact
+        multiple = _MULTIPLE if longest > 2 * _MULTIPLE else _MULTIPLE // 4
+        return cls._of_length(ranges, -(-longest // multiple) * multiple)
+
+    @classmethod
+    def _of_length(cls, ranges: Sequence[tuple[int, int]], length: int) -> "Positions":
+        begins, ends = torch.tensor(ranges).T[..., None]
+        indices = torch.minimum(begins + torch.arange(length), ends - 1)
+        first = int(indices[0, 0])
+        is_consecutive = bool((indices.flatten() == torch.arange(first, first + indices.numel())).all())
+        return cls(indices=indices, begin=first if is_consecutive else None)
+
+    def of(self, values: Tensor) -> Tensor:
+        """Returns `[calls, heads, length, head size]` of `[width, heads, head size]`, as the CPU kernel takes it."""
+        calls: Tensor = self._flat(values).unflatten(0, self.indices.shape)
+        return calls.transpose(1, 2)
+
+    def added(self, total: Tensor | None, values: Tensor, width: int) -> Tensor:
+        """Returns the total `[width, heads, head size]` plus what the kernel returned; no total is 0."""
+        flat = values.transpose(1, 2).flatten(0, 1)
+        if total is None and self.begin == 0 and len(flat) == width:
+            return flat
+        if total is None and self.inverse is not None:
+            return flat.index_select(0, self.inverse)
+        total = flat.new_zeros((width, *flat.shape[1:])) if total is None else total
+        if self.begin is None:
+            return total.index_add_(0, self.indices.flatten(), flat)
+        total[self.begin : self.begin + len(flat)] += flat
+        return total
+
+    def _flat(self, values: Tensor) -> Tensor:
+        if self.begin is None:
+            return values.index_select(0, self.indices.flatten())
+        return values[self.begin : self.begin + self.indices.numel()]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionBlock:
+    """One call of the CPU kernel over sequences of queries and of keys."""
+
+    queries: Positions
+    keys: Positions
+    """The same as `queries` when causal."""
+    is_causal: bool
+    is_padding: Tensor | None
+    """bool `[calls, queries]`; None without padding."""
+    kept: Tensor | None
+    """int64: flat indices of the queries at `positions`; None: all, in order."""
+    positions: Tensor | None
+    """int64: positions in the pack of the queries that are not padding; None: all, in order."""
+    mask: Tensor | None = None
+    """float32 `[calls, 1, queries, keys]`: 0 where a query attends to a key, else -inf; None: to all."""
+    is_first: bool = True
+    """False when another block has already computed other keys of these queries."""
+
+    @classmethod
+    def of_ranges(
+        cls, queries: Sequence[tuple[int, int]], keys: Sequence[tuple[int, int]] | None = None
+    ) -> "AttentionBlock":
+        """keys: None for a causal block."""
+        asked = Positions.padded(queries)
+        lengths = torch.tensor([end - begin for begin, end in queries])
+        is_padding = torch.arange(asked.indices.shape[1]) >= lengths[:, None]
+        kept = (~is_padding).flatten().nonzero()[:, 0] if is_padding.any() else None
+        flat = asked.indices.flatten()
+        return cls(
+            queries=asked,
+            keys=asked if keys is None else Positions.of_ranges(keys),
+            is_causal=keys is None,
+            is_padding=None if kept is None else is_padding,
+            kept=kept,
+            positions=flat if kept is None else flat[kept],
+            is_first=keys is None,
+        )
+
+    def of_whole_pack(self) -> "AttentionBlock":
+        """Returns this causal block for a pack that has no other, so that results are gathered, not scattered."""
+        flat = self.queries.indices.flatten()
+        kept = torch.arange(len(flat)) if self.kept is None else self.kept
+        inverse = torch.empty_like(kept)
+        inverse[flat[kept]] = kept
+        positions = replace(self.queries, inverse=inverse)
+        is_in_order = self.kept is None and self.queries.begin == 0
+        return replace(self, queries=positions, keys=positions, kept=None if is_in_order else inverse, positions=None)
+
+    def masked(self, segments: Tensor, prefixes: Tensor) -> "AttentionBlock":
+        """Returns this causal block with a mask: each query attends to its own segment and to its prefix.
+
+        segments: `[width]`, number of each position's segment; prefixes: `[width]`, number of its prefix's segment, or
+        -1. Padding attends to what its position attends to.
+        """
+        indices = self.queries.indices
+        length = indices.shape[1]
+        asked, keys = indices[:, :, None], indices[:, None, :]
+        is_seen = (segments[asked] == segments[keys]) | (prefixes[asked] == segments[keys])
+        is_seen &= torch.ones(length, length, dtype=torch.bool).tril()
+        mask = torch.zeros(is_seen.shape).masked_fill_(~is_seen, -torch.inf)
+        return replace(self, is_causal=False, mask=mask[:, None])
+
+
+class AttentionKernel(Protocol):
+    """Computes blocks of attention. Tensors are `[width, heads, head size]`, logarithms `[width, heads]` float32."""
+
+    takes_grouped_keys: bool
+    """True when there may be fewer key heads than query heads."""
+
+    def plan(self, segments: Sequence[Segment], device: torch.device) -> Sequence[Any]:
+        """Returns the blocks of a pack: every token has its segment's keys in one causal block, and its prefix's keys,
+        if any, in one later block."""
+
+    def forward(self, block: Any, query: Tensor, key: Tensor, value: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+        """Returns outputs and logarithms of the block's queries."""
+
+    def backward(self, block: Any, grad: Tensor, inputs: Sequence[Tensor], scale: float) -> tuple[Tensor, ...]:
+        """Returns the block's gradients of query, key and value, for its queries and keys.
+
+        inputs: query, key, value, merged output, merged logarithm.
+        """
+
+
+class SdpaKernel:
+    """torch's fused attention on a CPU. Segments of similar length are computed by one call."""
+
+    takes_grouped_keys = False
+
+    def plan(self, segments: Sequence[Segment], device: torch.device) -> list[AttentionBlock]:
+        """Returns the blocks of a pack."""
+        small, large = _small_groups(segments)
+        ranges = sorted(((segment.begin, segment.end) for segment in large), key=_length)
+        blocks = [AttentionBlock.of_ranges(part) for part in _similar(ranges)]
+        by_prefix_length: dict[int, list[PrefixGroup]] = {}
+        for group in prefix_groups(large):
+            by_prefix_length.setdefault(_length(group.prefix), []).append(group)
+        for groups in by_prefix_length.values():
+            prefixes = {group.members: group.prefix for group in groups}
+            blocks += [
+                AttentionBlock.of_ranges(members, [prefixes[part] for part in members])
+                for members in _similar(sorted(prefixes, key=_length))
+            ]
+        if small:
+            numbers = _segment_numbers(segments)
+            blocks += [AttentionBlock.of_ranges(part).masked(*numbers) for part in _similar(sorted(small, key=_length))]
+        return [blocks[0].of_whole_pack()] if len(blocks) == 1 else blocks
+
+    def forward(
+        self, block: AttentionBlock, query: Tensor, key: Tensor, value: Tensor, scale: float
+    ) -> tuple[Tensor, Tensor]:
+        """Returns outputs and logarithms of the block's queries."""
+        outputs, logarithms = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+            block.queries.of(query),
+            block.keys.of(key),
+            block.keys.of(value),
+            0.0,
+            block.is_causal,
+            attn_mask=block.mask,
+            scale=scale,
+        )
+        outputs, logarithms = (part.transpose(1, 2).flatten(0, 1) for part in (outputs, logarithms))
+        if block.kept is None:
+            return outputs, logarithms
+        return outputs.index_select(0, block.kept), logarithms.index_select(0, block.kept)
+
+    def backward(
+        self, block: AttentionBlock, grad: Tensor, inputs: Sequence[Tensor], scale: float
+    ) -> tuple[Tensor, ...]:
+        """Returns the block's gradients."""
+        query, key, value, output, logarithm = inputs
+        logarithms = block.queries.of(logarithm)
+        if block.is_padding is not None:  # the probabilities of padding, and so all its gradients, become exactly 0
+            logarithms = logarithms.masked_fill(block.is_padding[:, None], torch.inf)
+        gradients: tuple[Tensor, ...] = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
+            block.queries.of(grad),
+            block.queries.of(query),
+            block.keys.of(key),
+            block.keys.of(value),
+            block.queries.of(output),
+            logarithms.contiguous(),
+            0.0,
+            block.is_causal,
+            attn_mask=block.mask,
+            scale=scale,
+        )
+        return gradients
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixGroup:
+    """Adjacent segments with the same prefix."""
+
+    members: tuple[int, int]
+    """Begin of the first and end of the last."""
+    prefix: tuple[int, int]
+
+
+def prefix_groups(segments: Sequence[Segment]) -> list[PrefixGroup]:
+    """Returns the runs of segments with the same prefix."""
+    groups: list[PrefixGroup] = []
+    for segment in segments:
+        prefix = (segment.prefix_begin, segment.prefix_end)
+        if _length(prefix) == 0:
+            continue
+        if groups and groups[-1].prefix == prefix and groups[-1].members[1] == segment.begin:
+            groups[-1] = PrefixGroup((groups[-1].members[0], segment.end), prefix)
+        else:
+            groups.append(PrefixGroup((segment.begin, segment.end), prefix))
+    return groups
+
+
+def _small_groups(segments: Sequence[Segment]) -> tuple[list[tuple[int, int]], list[Segment]]:
+    """Returns the ranges of the groups that are short, each a prefix with its members, and all other segments."""
+    ranges = [
+        (group.prefix[0], group.members[1])
+        for group in prefix_groups(segments)
+        if group.prefix[1] == group.members[0] and group.members[1] - group.prefix[0] <= _MAX_MASKED
+    ]
+    begins = [begin for begin, _ in ranges]
+    others = []
+    for segment in segments:
+        index = bisect_right(begins, segment.begin) - 1
+        if index < 0 or segment.begin >= ranges[index][1]:
+            others.append(segment)
+    return ranges, others
+
+
+def _segment_numbers(segments: Sequence[Segment]) -> tuple[Tensor, Tensor]:
+    """Returns for each position the number of its segment, and that of its prefix's segment or -1."""
+    lengths = torch.tensor([segment.end - segment.begin for segment in segments])
+    by_begin = {segment.begin: number for number, segment in enumerate(segments)}
+    prefixes = [
+        by_begin[segment.prefix_begin] if segment.prefix_end > segment.prefix_begin else -1 for segment in segments
+    ]
+    numbers = torch.arange(len(segments)).repeat_interleave(lengths)
+    return numbers, torch.tensor(prefixes).repeat_interleave(lengths)
+
+
+def _similar(ranges: Sequence[tuple[int, int]]) -> list[list[tuple[int, int]]]:
+    """Divides ranges, which are sorted by length, into runs of similar length."""
+    runs: list[list[tuple[int, int]]] = []
+    for one in ranges:
+        if runs and _length(one) <= _MAX_PADDING * _length(runs[-1][0]) + _FREE_PADDING:
+            runs[-1].append(one)
+        else:
+            runs.append([one])
+    return runs
+
+
+def _length(one: tuple[int, int]) -> int:
+    return one[1] - one[0]

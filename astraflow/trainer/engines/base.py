@@ -1,0 +1,139 @@
+"""Interface of training engines, which run on every rank below the world-size-independent step (`trainer.steps`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from astraflow.algorithms.tokens import Ranks, TokenScores
+    from astraflow.contract.weights import Dtype
+
+
+class ModelRole(Enum):
+    """Model that a pass computes with."""
+
+    POLICY = "policy"
+    REFERENCE = "reference"
+    """Frozen copy of the initial weights."""
+    TEACHER = "teacher"
+    """Frozen model of its own."""
+    CRITIC = "critic"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """Place of a rank in its group. Ranks of one sequence group get the same packs, and split each pack's tokens."""
+
+    rank: int = 0
+    ranks: int = 1
+    data_rank: int = 0
+    """Which share of the batch this rank trains: `0 .. data_ranks - 1`."""
+    data_ranks: int = 1
+    """Shares into which a batch is divided."""
+    sequence_ranks: int = 1
+    """Ranks that compute one pack together (Ulysses)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """Stretch of a pack whose tokens attend to each other causally, and wholly to a prefix before it.
+
+    A group of trajectories with a common prompt is one segment for the prompt, without prefix, and then one segment for
+    each member, whose prefix is the prompt. The prompt is computed once instead of once for each member.
+    """
+
+    begin: int
+    end: int
+    prefix_begin: int = 0
+    prefix_end: int = 0
+    """Equal to `prefix_begin` when there is no prefix."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pack:
+    """Input of one forward pass: flat, without padding between trajectories. Tensors are on the CPU.
+
+    A rank that has fewer packs than others gets empty packs (`targets` of length 0, one input token), because every
+    rank takes part in every collective.
+    """
+
+    input_ids: Tensor
+    """int64 `[width]`."""
+    positions: Tensor
+    """int64 `[width]`: position in its own trajectory."""
+    segments: tuple[Segment, ...]
+    """Cover `0 .. width` exactly, in order."""
+    predictors: Tensor
+    """int64 `[tokens]`: position in the pack that predicts the trained token."""
+    targets: Tensor
+    """int64 `[tokens]`: trained tokens."""
+    token_indices: Tensor
+    """int64 `[tokens]`: index of the trained token in the rank's `TokenData` of the whole batch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateResult:
+    """Result of one optimizer step."""
+
+    grad_norm: float
+    """Norm of the whole gradient before clipping, over all ranks; 0 when the step was skipped."""
+    learning_rate: float
+    is_skipped: bool
+    """True when loss or gradient was not finite and no weight changed."""
+
+
+class Engine(Protocol):
+    """Model and optimizer on one rank. All methods block and are collective: all ranks call them in the same order."""
+
+    @property
+    def layout(self) -> Layout:
+        """Place of this rank."""
+
+    @property
+    def ranks(self) -> Ranks:
+        """Collective operations over the shares of a batch (data ranks)."""
+
+    @property
+    def device(self) -> torch.device:
+        """Device on which scores are."""
+
+    def score(self, pack: Pack, *, role: ModelRole = ModelRole.POLICY, temperature: float = 1.0) -> TokenScores:
+        """Computes the scores of the pack's trained tokens without gradient, in evaluation mode."""
+
+    def learn(
+        self, pack: Pack, loss: Callable[[TokenScores], Tensor], *, temperature: float = 1.0, is_last: bool
+    ) -> None:
+        """Runs forward, loss and backward, and adds to the gradient.
+
+        loss: called once with the scores of the pack's trained tokens; returns a scalar with gradient. is_last: this is
+        the last pack before `update`; gradients are synchronised over ranks only then.
+        """
+
+    def update(self, *, is_loss_finite: bool) -> UpdateResult:
+        """Clips the gradient, steps the optimizer, rounds the new weights into the model, and clears the gradient."""
+
+    @property
+    def published_dtype(self) -> Dtype:
+        """Element type that weights are rounded to and published in."""
+
+    def weights(self) -> Mapping[str, Tensor]:
+        """Returns the weights by published name (as in the Hugging Face checkpoint, tied weights once), not copied.
+
+        Full tensors, or DTensors whose placements are Shard or Replicate.
+        """
+
+    def state_tensors(self) -> Mapping[str, Tensor]:
+        """Returns every tensor that a checkpoint must hold (weights, optimizer moments), by name, not copied.
+
+        Full tensors, or DTensors. The names do not depend on the number of ranks.
+        """
+
+    def restored(self, *, updates: int) -> None:
+        """Called after a checkpoint was copied into `state_tensors`: rounds the weights into the model, sets the number
+        of optimizer steps since the run began."""

@@ -1,0 +1,197 @@
+"""Training engine for several ranks: FSDP2, replicas (HSDP), sequence parallelism, weights offloaded to the host."""
+
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from transformers import PreTrainedModel
+
+from astraflow.algorithms.tokens import Ranks, SingleRank, TokenScores
+from astraflow.contract.errors import InvalidInput
+from astraflow.contract.weights import Dtype
+from astraflow.models.causal import cast, embedding_names, named_weights
+from astraflow.models.precision import torch_dtype_of
+from astraflow.trainer.engines.base import Layout, ModelRole, Pack, UpdateResult
+from astraflow.trainer.engines.mesh import GroupRanks, RankMesh
+from astraflow.trainer.engines.optimizers import MasterOptimizer, OptimizerOptions
+from astraflow.trainer.engines.scoring import PackInputs, PackScorer
+from astraflow.trainer.engines.sequence import SequenceScorer
+
+
+class FsdpEngine:
+    """One rank of a model whose weights, gradients and moments are sharded over all ranks.
+
+    float32 masters are DTensors with the parameters' own shards. Where the model computes in the published type, the
+    parameters are the masters, and gathering them rounds them; else the parameters hold the rounded masters.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        optimizer: OptimizerOptions,
+        *,
+        mesh: RankMesh,
+        device: torch.device,
+        compute_dtype: torch.dtype,
+        published_dtype: Dtype,
+        needs_reference: bool = False,
+        teacher: PreTrainedModel | None = None,
+        is_offloaded: bool = False,
+        syncs_each_pack: bool = False,
+        recompute: Literal["none", "selective", "full"] = "none",
+        compile_blocks: bool = False,
+    ) -> None:
+        """Collective. model, teacher: all weights, equal on every rank, on the host. is_offloaded: weights, gradients
+        and the optimizer are on the host, and only gathered blocks are on the GPU. syncs_each_pack: sums gradients over
+        the ranks after each pack, not only after the last: needs less memory, which is else that of the whole gradient.
+
+        Raises: InvalidInput when the model cannot be computed in packs, or its heads not be divided.
+        """
+        self._mesh = mesh
+        self._device = device
+        self._published_dtype = published_dtype
+        self._syncs_each_pack = syncs_each_pack
+        self._calls = 0
+        policy = PackScorer(cast(model, device=device, dtype=compute_dtype), device)
+        frozen = {ModelRole.REFERENCE: deepcopy(policy)} if needs_reference else {}
+        if teacher is not None:
+            frozen[ModelRole.TEACHER] = PackScorer(cast(teacher, device=device, dtype=compute_dtype), device)
+        if recompute != "none":
+            policy.recompute_activations(recompute)
+        if compile_blocks:
+            for scorer in (policy, *frozen.values()):
+                scorer.compile_blocks()
+        rounds_when_gathered = compute_dtype == torch_dtype_of(published_dtype)
+        if rounds_when_gathered:
+            cast(model, device=device, dtype=torch.float32)
+        shard = partial(_sharded, mesh=mesh, device=device, compute_dtype=compute_dtype, is_offloaded=is_offloaded)
+        self._policy = shard(policy)
+        self._frozen = {role: shard(scorer.requires_grad_(False)) for role, scorer in frozen.items()}
+        self._optimizer = MasterOptimizer(
+            named_weights(model),
+            optimizer,
+            rounded_to=torch_dtype_of(published_dtype),
+            not_matrices=embedding_names(model),
+            shares_parameters=rounds_when_gathered,
+        )
+
+    @property
+    def calls(self) -> int:
+        """Collective calls begun on this rank. Count."""
+        return self._calls
+
+    @property
+    def layout(self) -> Layout:
+        """Place of this rank."""
+        return self._mesh.layout
+
+    @property
+    def ranks(self) -> Ranks:
+        """Collective operations over the ranks with different packs."""
+        return SingleRank() if self._mesh.data is None else GroupRanks(self._mesh.data)
+
+    @property
+    def device(self) -> torch.device:
+        """Device on which scores are."""
+        return self._device
+
+    @torch.no_grad()
+    def score(self, pack: Pack, *, role: ModelRole = ModelRole.POLICY, temperature: float = 1.0) -> TokenScores:
+        """Computes scores without gradient. Raises: InvalidInput for a role whose model the engine does not have."""
+        self._calls += 1
+        model = self._policy if role is ModelRole.POLICY else self._frozen.get(role)
+        if model is None:
+            raise InvalidInput(
+                f"cannot compute a pass of the {role.value}: the engine has no such model; give the algorithm a "
+                f"{role.value}, or use an algorithm without it",
+                code="trainer.no_such_role",
+            )
+        scores: TokenScores = model.eval().scores(pack, temperature)
+        return scores
+
+    def learn(
+        self, pack: Pack, loss: Callable[[TokenScores], Tensor], *, temperature: float = 1.0, is_last: bool
+    ) -> None:
+        """Adds the pack's gradient; sums it over the ranks with the last pack's."""
+        self._calls += 1
+        is_synchronized = is_last or self._syncs_each_pack
+        self._policy.set_requires_gradient_sync(is_synchronized)
+        self._policy.set_is_last_backward(is_last)
+        loss(self._policy.train().scores(pack, temperature)).backward()
+        if is_synchronized:
+            self._optimizer.accumulate()
+
+    def update(self, *, is_loss_finite: bool) -> UpdateResult:
+        """Runs one optimizer step."""
+        self._calls += 1
+        result = self._optimizer.update(is_loss_finite=is_loss_finite)
+        self._policy.reshard()
+        return result
+
+    @property
+    def published_dtype(self) -> Dtype:
+        """Element type of published weights."""
+        return self._published_dtype
+
+    def weights(self) -> Mapping[str, Tensor]:
+        """Returns the master weights."""
+        return self._optimizer.weights()
+
+    def state_tensors(self) -> Mapping[str, Tensor]:
+        """Returns master weights and moments."""
+        return self._optimizer.state_tensors()
+
+    def restored(self, *, updates: int) -> None:
+        """Rounds the restored master weights into the model."""
+        self._optimizer.restored(updates=updates)
+        self._policy.reshard()
+
+
+class _Root(nn.Module):
+    """Root of the sharded modules. Its forward uses all weights, so those outside the blocks, tied or not, are gathered
+    and freed together. It returns a tuple: FSDP looks for tensors with gradient in the results."""
+
+    def __init__(self, scorer: PackScorer | SequenceScorer) -> None:
+        super().__init__()
+        self.scorer = scorer
+
+    def forward(self, inputs: PackInputs, temperature: float) -> tuple[Tensor, Tensor]:
+        """Returns logprobs and entropies `[tokens]`."""
+        scores = self.scorer(inputs, temperature)
+        return scores.logprobs.clone(), scores.entropy.clone()  # views would lose FSDP's hook at an operation in place
+
+    def scores(self, pack: Pack, temperature: float) -> TokenScores:
+        """Returns the scores of the pack's trained tokens."""
+        logprobs, entropy = self(self.scorer.inputs(pack), temperature)
+        return TokenScores(logprobs=logprobs, entropy=entropy)
+
+
+def _sharded(
+    whole: PackScorer, *, mesh: RankMesh, device: torch.device, compute_dtype: torch.dtype, is_offloaded: bool
+) -> Any:
+    """Shards the weights over the ranks: each block, and the rest together. Collective.
+
+    The gradient of a step is the sum over all ranks, in float32: losses are already divided by the whole batch.
+    """
+    scorer = whole if mesh.sequence is None else SequenceScorer(whole, device, mesh.sequence)
+    options: dict[str, Any] = {
+        "mesh": mesh.shards,
+        "mp_policy": MixedPrecisionPolicy(
+            param_dtype=compute_dtype, reduce_dtype=torch.float32, cast_forward_inputs=False
+        ),
+        "offload_policy": CPUOffloadPolicy() if is_offloaded else OffloadPolicy(),
+    }
+    root = _Root(scorer)
+    names = set(whole.model._no_split_modules or ())
+    for block in [module for module in scorer.modules() if type(module).__name__ in names]:
+        fully_shard(block, **options)
+    fully_shard(root, **options)
+    for module in root.modules():
+        if isinstance(module, FSDPModule):  # both act on one module only
+            module.set_gradient_divide_factor(1.0)
+            module.set_force_sum_reduction_for_comms(True)  # gloo cannot scale while it reduces
+    return root

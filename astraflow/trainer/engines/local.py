@@ -1,0 +1,114 @@
+"""Training engine for one process on one device: a CPU or one GPU."""
+
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from typing import Literal
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from astraflow.algorithms.tokens import Ranks, SingleRank, TokenScores
+from astraflow.contract.errors import InvalidInput
+from astraflow.contract.weights import Dtype
+from astraflow.models.causal import embedding_names, named_weights
+from astraflow.models.precision import torch_dtype_of
+from astraflow.trainer.engines.base import Layout, ModelRole, Pack, UpdateResult
+from astraflow.trainer.engines.optimizers import MasterOptimizer, OptimizerOptions
+from astraflow.trainer.engines.scoring import PackScorer
+
+
+class LocalEngine:
+    """Model with rounded weights and float32 master weights."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        options: OptimizerOptions,
+        *,
+        device: torch.device,
+        published_dtype: Dtype,
+        needs_reference: bool,
+        teacher: PreTrainedModel | None = None,
+        recompute: Literal["none", "selective", "full"] = "none",
+        compile_blocks: bool = False,
+    ) -> None:
+        """model: on `device`, in the element type to compute in, as is the teacher.
+
+        Raises: InvalidInput when the model cannot be computed in packs.
+        """
+        self._device = device
+        self._published_dtype = published_dtype
+        self._optimizer = MasterOptimizer(
+            named_weights(model),
+            options,
+            rounded_to=torch_dtype_of(published_dtype),
+            not_matrices=embedding_names(model),
+        )
+        self._policy = PackScorer(model, device)
+        self._scorers = {ModelRole.POLICY: self._policy}
+        if needs_reference:
+            self._scorers[ModelRole.REFERENCE] = deepcopy(self._policy).requires_grad_(False)
+        if teacher is not None:
+            self._scorers[ModelRole.TEACHER] = PackScorer(teacher, device).requires_grad_(False)
+        if recompute != "none":
+            self._policy.recompute_activations(recompute)
+        if compile_blocks:
+            for scorer in self._scorers.values():
+                scorer.compile_blocks()
+
+    @property
+    def layout(self) -> Layout:
+        """The only rank."""
+        return Layout()
+
+    @property
+    def ranks(self) -> Ranks:
+        """The only rank."""
+        return SingleRank()
+
+    @property
+    def device(self) -> torch.device:
+        """Device on which scores are."""
+        return self._device
+
+    @torch.no_grad()
+    def score(self, pack: Pack, *, role: ModelRole = ModelRole.POLICY, temperature: float = 1.0) -> TokenScores:
+        """Computes scores without gradient. Raises: InvalidInput for a role whose model the engine does not have."""
+        if role not in self._scorers:
+            raise InvalidInput(
+                f"cannot compute a pass of the {role.value}: the engine has no such model; give the algorithm a "
+                f"{role.value}, or use an algorithm without it",
+                code="trainer.no_such_role",
+            )
+        scorer = self._scorers[role]
+        scores: TokenScores = scorer.eval()(scorer.inputs(pack), temperature)
+        return scores
+
+    def learn(
+        self, pack: Pack, loss: Callable[[TokenScores], Tensor], *, temperature: float = 1.0, is_last: bool
+    ) -> None:
+        """Adds the pack's gradient."""
+        loss(self._policy.train()(self._policy.inputs(pack), temperature)).backward()
+        self._optimizer.accumulate()
+
+    def update(self, *, is_loss_finite: bool) -> UpdateResult:
+        """Runs one optimizer step."""
+        return self._optimizer.update(is_loss_finite=is_loss_finite)
+
+    @property
+    def published_dtype(self) -> Dtype:
+        """Element type of published weights."""
+        return self._published_dtype
+
+    def weights(self) -> Mapping[str, Tensor]:
+        """Returns the master weights."""
+        return self._optimizer.weights()
+
+    def state_tensors(self) -> Mapping[str, Tensor]:
+        """Returns master weights and moments."""
+        return self._optimizer.state_tensors()
+
+    def restored(self, *, updates: int) -> None:
+        """Rounds the restored master weights into the model."""
+        self._optimizer.restored(updates=updates)

@@ -1,0 +1,239 @@
+"""Optimizers over float32 master weights: AdamW and Muon, for plain tensors and for the shards of FSDP2."""
+
+import math
+from collections.abc import Collection, Mapping
+from typing import Literal, Self
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+from torch.distributed import ProcessGroup, all_reduce
+from torch.distributed.tensor import DTensor
+
+from astraflow.runtime.config import Config
+from astraflow.trainer.engines.base import UpdateResult
+from astraflow.trainer.engines.update_rules import AdamW, Muon, chunks, local_shard, with_sharding
+
+
+class OptimizerOptions(Config):
+    """Optimizer, its learning-rate schedule, and the precision of its state."""
+
+    optimizer: Literal["adamw", "muon"] = "adamw"
+    """`muon`: matrices by Muon, the rest (embeddings, output head, vectors) by AdamW, both with the same learning
+    rate."""
+    learning_rate: float = Field(default=1e-6, gt=0)
+    """Highest learning rate, after the warm-up."""
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """Course of the learning rate after the warm-up. `linear` and `cosine` need `decay_steps`."""
+    warmup_steps: int = Field(default=0, ge=0)
+    """Optimizer steps over which the learning rate grows to its value."""
+    decay_steps: int | None = Field(default=None, ge=1)
+    """Optimizer steps since the run began, warm-up included, at which the learning rate is lowest; then it stays."""
+    min_learning_rate_ratio: float = Field(default=0.0, ge=0, le=1)
+    """Lowest learning rate of `linear` and `cosine` as a share of the highest."""
+    betas: tuple[float, float] = (0.9, 0.999)
+    """Decay of AdamW's moments per step."""
+    epsilon: float = Field(default=1e-8, gt=0)
+    weight_decay: float = Field(default=0.0, ge=0)
+    """Not applied to norms and biases."""
+    moments_dtype: Literal["float32", "bfloat16"] = "float32"
+    """Element type in which the moments are stored: bfloat16 saves 4 bytes per parameter. They are computed in
+    float32."""
+    muon_momentum: float = Field(default=0.95, ge=0, lt=1)
+    grad_clip: float = Field(default=1.0, gt=0)
+    """Maximum norm of the gradient; a larger gradient is scaled down to it."""
+
+    @model_validator(mode="after")
+    def _schedule_is_complete(self) -> Self:
+        if self.schedule == "constant":
+            return self
+        if self.decay_steps is None:
+            raise ValueError(f"schedule {self.schedule!r} needs decay_steps: the step at which the decay ends")
+        if self.decay_steps <= self.warmup_steps:
+            raise ValueError(f"decay_steps must be greater than warmup_steps, {self.warmup_steps}")
+        return self
+
+    def learning_rate_at(self, update: int) -> float:
+        """Returns the learning rate of the update that follows `update` others.
+
+        >>> options = OptimizerOptions(learning_rate=1.0, schedule="linear", warmup_steps=1, decay_steps=5)
+        >>> [options.learning_rate_at(update) for update in (0, 1, 2, 3, 4, 5, 9)]
+        [0.5, 1.0, 0.75, 0.5, 0.25, 0.0, 0.0]
+        """
+        if update < self.warmup_steps:
+            return self.learning_rate * (update + 1) / (self.warmup_steps + 1)
+        if self.decay_steps is None or self.schedule == "constant":
+            return self.learning_rate
+        progress = min(1.0, (update - self.warmup_steps) / (self.decay_steps - self.warmup_steps))
+        remaining = 1.0 - progress if self.schedule == "linear" else (1.0 + math.cos(math.pi * progress)) / 2
+        return self.learning_rate * (self.min_learning_rate_ratio + (1.0 - self.min_learning_rate_ratio) * remaining)
+
+
+class MasterOptimizer:
+    """float32 weights that the optimizer updates. The model computes with their values rounded to the published type.
+
+    Steps of reinforcement learning are often smaller than half a bf16 step. Rounded weights would lose them; the
+    masters accumulate them until the rounded value changes. The gradient is taken at the rounded weights and applied to
+    the masters (straight-through), so trainer and engines compute with exactly the same values.
+
+    Parameters are plain tensors, or DTensors that are sharded or replicated over any mesh; every rank then makes the
+    same calls. All element-wise work is done on the local shards; only the gradient's norm, and Muon's matrices, are
+    exchanged between ranks. Updates are deterministic, and equal after a restore, bit for bit, at the same number of
+    ranks.
+    """
+
+    def __init__(
+        self,
+        parameters: Mapping[str, nn.Parameter],
+        options: OptimizerOptions,
+        *,
+        rounded_to: torch.dtype,
+        not_matrices: Collection[str] = (),
+        shares_parameters: bool = False,
+    ) -> None:
+        """not_matrices: names of embeddings and output head, which Muon leaves to AdamW. shares_parameters: float32
+        parameters are the masters, because the engine rounds them whenever it gathers them."""
+        self.updates = 0
+        """Optimizer steps since the run began, skipped ones included."""
+        self._options = options
+        self._rounded_to = rounded_to
+        self._parameters = {name: parameter for name, parameter in parameters.items() if parameter.requires_grad}
+        self._masters = {
+            name: local_shard(value)
+            if shares_parameters
+            else local_shard(value).float().clone(memory_format=torch.contiguous_format)
+            for name, value in self._parameters.items()
+        }
+        self._is_shared = shares_parameters
+        self._gradients: dict[str, Tensor] = {}
+        # A dict, not a set: every rank must gather the matrices in the same order.
+        by_muon = {
+            name: parameter
+            for name, parameter in self._parameters.items()
+            if options.optimizer == "muon" and parameter.ndim > 1 and name not in not_matrices
+        }
+        moments = {"float32": torch.float32, "bfloat16": torch.bfloat16}[options.moments_dtype]
+        self._adamw = AdamW(
+            {name: master for name, master in self._masters.items() if name not in by_muon},
+            betas=options.betas,
+            epsilon=options.epsilon,
+            moments=moments,
+        )
+        self._muon = Muon(by_muon, momentum=options.muon_momentum, moments=moments)
+        self._write_back()
+
+    def accumulate(self) -> None:
+        """Adds the model's gradients in float32; call after each backward pass. A float32 gradient stays in the model,
+        where autograd adds to it."""
+        for name, parameter in self._parameters.items():
+            if parameter.grad is None or parameter.grad.dtype == torch.float32:
+                continue
+            gradient = local_shard(parameter.grad)
+            if name in self._gradients:
+                self._gradients[name].add_(gradient)
+            else:
+                self._gradients[name] = gradient.float()
+            parameter.grad = None
+
+    @torch.no_grad()
+    def update(self, *, is_loss_finite: bool) -> UpdateResult:
+        """Updates the masters with the accumulated gradients, rounds them into the model, and clears the gradients.
+
+        When norm or loss is not finite, nothing is updated, but the step counts. The norm is the only value for which
+        the host waits.
+        """
+        learning_rate = self.learning_rate
+        gradients = self._take_gradients()
+        norm = float(self._norm(gradients))
+        is_skipped = not (is_loss_finite and math.isfinite(norm))
+        if not is_skipped:
+            # As torch.nn.utils.clip_grad_norm_ does, so that results are comparable.
+            clip = min(1.0, self._options.grad_clip / (norm + 1e-6))
+            step = {"learning_rate": learning_rate, "gradient_scale": clip, "weight_decay": self._options.weight_decay}
+            self._adamw.step(self._masters, gradients, **step)
+            self._muon.step(self._masters, gradients, **step)
+            self._write_back()
+        self.updates += 1
+        return UpdateResult(grad_norm=0.0 if is_skipped else norm, learning_rate=learning_rate, is_skipped=is_skipped)
+
+    @property
+    def learning_rate(self) -> float:
+        """Learning rate of the next update."""
+        return self._options.learning_rate_at(self.updates)
+
+    def weights(self) -> dict[str, Tensor]:
+        """Returns the float32 masters by name, not copied; DTensors where the parameter is one. Published weights are
+        their rounded values."""
+        return {name: with_sharding(master, self._parameters[name]) for name, master in self._masters.items()}
+
+    def state_tensors(self) -> dict[str, Tensor]:
+        """Returns all tensors that a checkpoint must hold, by name, not copied; DTensors where the parameter is one."""
+        moments = {**self._adamw.moments(), **self._muon.moments()}
+        tensors = {f"weight/{name}": weight for name, weight in self.weights().items()}
+        for (moment, name), value in moments.items():
+            tensors[f"{moment}/{name}"] = with_sharding(value, self._parameters[name])
+        tensors["updates"] = self._adamw.applied
+        return tensors
+
+    @torch.no_grad()
+    def restored(self, *, updates: int) -> None:
+        """Continues from tensors that were copied into `state_tensors`. updates: number of updates at that time."""
+        self.updates = updates
+        self._gradients.clear()
+        for parameter in self._parameters.values():
+            parameter.grad = None
+        self._write_back()
+
+    def _take_gradients(self) -> dict[str, Tensor]:
+        """Returns the gradients, of this rank's shards, in float32, and removes them from the model."""
+        taken = {}
+        for name, parameter in self._parameters.items():
+            gradient = self._gradients.pop(name, None)
+            if parameter.grad is not None:
+                rest = local_shard(parameter.grad).float()
+                gradient = rest if gradient is None else gradient.add_(rest)
+                parameter.grad = None
+            if gradient is not None:
+                taken[name] = gradient.contiguous()
+        return taken
+
+    def _norm(self, gradients: Mapping[str, Tensor]) -> Tensor:
+        """Returns the norm of the whole gradient: every element counts once, whatever ranks hold it."""
+        if not gradients:
+            return torch.zeros(())
+        norms = torch._foreach_norm(list(gradients.values()), 2)  # as clip_grad_norm_ computes it
+        by_groups: dict[tuple[ProcessGroup, ...], list[Tensor]] = {}
+        for name, norm in zip(gradients, norms, strict=True):
+            by_groups.setdefault(_sharding_groups(self._parameters[name]), []).append(norm)
+        total = torch.zeros((), device=norms[0].device)
+        for groups, members in by_groups.items():
+            squares = torch.stack(members).square().sum()
+            for group in groups:
+                all_reduce(squares, group=group)
+            total += squares
+        return total.sqrt()
+
+    @torch.no_grad()
+    def _write_back(self) -> None:
+        if self._is_shared:
+            return
+        for name, parameter in self._parameters.items():
+            _write_rounded(self._masters[name], local_shard(parameter), self._rounded_to)
+
+
+def _sharding_groups(parameter: Tensor) -> tuple[ProcessGroup, ...]:
+    """Returns the groups of ranks that hold different parts of a parameter."""
+    if not isinstance(parameter, DTensor):
+        return ()
+    mesh = parameter.device_mesh
+    return tuple(mesh.get_group(axis) for axis, kind in enumerate(parameter.placements) if not kind.is_replicate())
+
+
+def _write_rounded(master: Tensor, target: Tensor, dtype: torch.dtype) -> None:
+    """Copies a master into the model, rounded to `dtype`."""
+    if dtype in (target.dtype, torch.float32):
+        target.copy_(master)
+        return
+    values, targets = master.view(-1), target.view(-1)
+    for part in chunks(values.numel(), values.device):
+        targets[part].copy_(values[part].to(dtype))

@@ -1,0 +1,149 @@
+"""Scores of a pack's trained tokens by a transformers model: one forward pass of the decoder, then the chunked head."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import create_selective_checkpoint_contexts
+from transformers import PreTrainedModel
+
+from astraflow.algorithms.tokens import TokenScores
+from astraflow.contract.errors import InvalidInput
+from astraflow.models.causal import check_supported
+from astraflow.trainer.engines.attention import PackAttention
+from astraflow.trainer.engines.base import Pack, Segment
+from astraflow.trainer.engines.heads import target_scores
+
+_TOLERANCE = {torch.float32: 1e-3}
+_ROUNDED_TOLERANCE = 0.1
+"""Nats, for element types of fewer bits, in which another order of sums gives other digits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackInputs:
+    """A pack on the device, and the attention over it."""
+
+    input_ids: Tensor
+    positions: Tensor
+    predictors: Tensor
+    targets: Tensor
+    attention: dict[str, Any]
+    """Keyword arguments of the decoder."""
+
+
+class PackScorer(nn.Module):
+    """Computes scores of packs. A module, so that an engine can shard it as one root: its forward uses all weights."""
+
+    def __init__(self, model: PreTrainedModel, device: torch.device) -> None:
+        """Makes the model attend by packs. Raises: InvalidInput when its values in a pack differ from those alone."""
+        super().__init__()
+        check_supported(model)
+        alone = _logprobs_alone(model, device)
+        self.model = model
+        self._device = device
+        self._attention = PackAttention(model, device)
+        self._check_packed(alone)
+
+    def compile_blocks(self) -> None:
+        """Compiles each block of the model in place, for packs of any width. Attention itself is not compiled."""
+        for block in self.model.get_decoder().layers:
+            block.compile(dynamic=True)
+
+    def recompute_activations(self, mode: Literal["selective", "full"]) -> None:
+        """Makes the backward pass compute the activations of each block again instead of keeping them.
+
+        `selective`: keeps the results of matrix products and attention, which cost most of the time, and computes
+        norms, activation functions and rotary embeddings again. `full`: keeps only the input of each block.
+        """
+        options: dict[str, Any] = {"use_reentrant": False}
+        if mode == "selective":
+            options["context_fn"] = partial(create_selective_checkpoint_contexts, _KEPT_OPERATIONS)
+        self.model.activation_checkpointing_enable(activation_checkpointing_kwargs=options)
+
+    def inputs(self, pack: Pack) -> PackInputs:
+        """Returns the pack on the device; copied to a GPU without waiting for it."""
+        return PackInputs(
+            input_ids=self._on_device(pack.input_ids),
+            positions=self._on_device(pack.positions),
+            predictors=self._on_device(pack.predictors),
+            targets=self._on_device(pack.targets),
+            attention=self._attention.arguments(pack.segments),
+        )
+
+    def forward(self, inputs: PackInputs, temperature: float = 1.0) -> TokenScores:
+        """Returns the scores of the pack's targets."""
+        outputs = self.model.get_decoder()(
+            input_ids=inputs.input_ids[None],
+            position_ids=inputs.positions[None],
+            use_cache=False,
+            **inputs.attention,
+        )
+        head = self.model.get_output_embeddings()
+        logprobs, entropy = target_scores(
+            outputs.last_hidden_state[0].index_select(0, inputs.predictors),
+            head.weight,
+            inputs.targets,
+            bias=head.bias,
+            temperature=temperature,
+        )
+        return TokenScores(logprobs=logprobs, entropy=entropy)
+
+    def _on_device(self, values: Tensor) -> Tensor:
+        if self._device.type != "cuda":
+            return values.to(self._device)
+        return values.pin_memory().to(self._device, non_blocking=True)
+
+    @torch.no_grad()
+    def _check_packed(self, alone: Sequence[Tensor]) -> None:
+        first, second = _CHECKED
+        tokens = np.concatenate([first, second[_CHECKED_PREFIX:]])
+        prefix, middle, end = _CHECKED_PREFIX, len(first), len(tokens)
+        pack = Pack(
+            input_ids=torch.from_numpy(tokens),
+            positions=torch.tensor([*range(middle), *range(prefix, len(second))]),
+            segments=(
+                Segment(begin=0, end=prefix),
+                Segment(begin=prefix, end=middle, prefix_begin=0, prefix_end=prefix),
+                Segment(begin=middle, end=end, prefix_begin=0, prefix_end=prefix),
+            ),
+            predictors=torch.tensor([*range(middle - 1), prefix - 1, *range(middle, end - 1)]),
+            targets=torch.from_numpy(np.concatenate([first[1:], second[prefix:]])),
+            token_indices=torch.arange(end - 1),
+        )
+        packed = self(self.inputs(pack)).logprobs
+        gap = float((packed - torch.cat([alone[0], alone[1][prefix - 1 :]])).abs().max())
+        if not gap <= _TOLERANCE.get(next(self.model.parameters()).dtype, _ROUNDED_TOLERANCE):
+            raise InvalidInput(
+                f"cannot train a {type(self.model).__name__}: its logprobs in a pack differ by {gap:.3g} nats from "
+                "those of the same sequence alone; use a model with plain causal attention",
+                code="model.unsupported_attention",
+            )
+
+
+_KEPT_OPERATIONS = [
+    torch.ops.aten.mm.default,
+    torch.ops.aten.addmm.default,
+    torch.ops.aten.bmm.default,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
+    torch.ops.aten._flash_attention_forward.default,
+]
+"""Operations whose results selective recomputation keeps."""
+
+_CHECKED = (np.array([0, 1, 2, 3, 4]), np.array([0, 1, 2, 5, 3, 1]))
+_CHECKED_PREFIX = 3
+"""Tokens that the checked sequences have in common."""
+
+
+@torch.no_grad()
+def _logprobs_alone(model: PreTrainedModel, device: torch.device) -> list[Tensor]:
+    """Returns the logprobs of all tokens but the first of the checked sequences, by the model's own forward pass."""
+    logprobs = []
+    for tokens in _CHECKED:
+        ids = torch.from_numpy(tokens).to(device)
+        logits = model(input_ids=ids[None], use_cache=False).logits[0, :-1].float()
+        logprobs.append(logits.log_softmax(-1).gather(-1, ids[1:, None])[:, 0])
+    return logprobs

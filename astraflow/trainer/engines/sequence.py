@@ -1,0 +1,210 @@
+"""Sequence parallelism (Ulysses): ranks of a group split the tokens of a pack, and around attention its heads.
+
+Each rank holds a slice of the tokens for everything that works token by token. Before attention all-to-all gives it
+all tokens of its share of the heads, and after attention its slice of the tokens of all heads again.
+Source: Jacobs et al., "DeepSpeed Ulysses", arXiv:2309.14509.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.functional import pad
+from transformers import AttentionInterface
+
+from astraflow.algorithms.tokens import TokenScores
+from astraflow.contract.errors import InternalError, InvalidInput
+from astraflow.trainer.engines.attention import PackAttention, packed_attention
+from astraflow.trainer.engines.attention_kernels import AttentionKernel
+from astraflow.trainer.engines.base import Pack, Segment
+from astraflow.trainer.engines.scoring import PackInputs, PackScorer
+
+_IMPLEMENTATION = "astraflow_sequence"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SequenceGroup:
+    """Ranks that compute one pack together."""
+
+    rank: int
+    """Number of this rank in the group: its slice of the tokens."""
+    ranks: int
+    group: dist.ProcessGroup
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SliceInputs(PackInputs):
+    """Part of a pack that one rank of a sequence group computes, on the device."""
+
+    own_tokens: Tensor
+    """int64: indices of this rank's trained tokens among those of the pack."""
+    tokens: int
+    """Trained tokens of the whole pack."""
+
+
+class SequenceScorer(nn.Module):
+    """Computes scores of packs together with the other ranks of a sequence group, which get the same packs."""
+
+    def __init__(self, scorer: PackScorer, device: torch.device, group: SequenceGroup) -> None:
+        """scorer: of whole packs; its model then only computes slices.
+
+        Raises: InvalidInput when the heads cannot be divided over the group.
+        """
+        super().__init__()
+        config = scorer.model.config.get_text_config()
+        _check_heads(config.num_attention_heads, config.num_key_value_heads, group.ranks)
+        self._attention = PackAttention(scorer.model, device)
+        AttentionInterface.register(_IMPLEMENTATION, _layer_attention)
+        scorer.model.set_attn_implementation(_IMPLEMENTATION)
+        self.scorer = scorer
+        self._device = device
+        self._group = group
+
+    def inputs(self, pack: Pack) -> SliceInputs:
+        """Returns this rank's slice of the pack, which is padded at its end to a multiple of the ranks."""
+        width = len(pack.input_ids)
+        padding = -width % self._group.ranks
+        part = (width + padding) // self._group.ranks
+        begin = self._group.rank * part
+        padded = (Segment(begin=width, end=width + padding),) if padding else ()
+        kernel, plan = self._attention.arguments((*pack.segments, *padded))["attention_plan"]
+        own_tokens = ((pack.predictors >= begin) & (pack.predictors < begin + part)).nonzero()[:, 0]
+        tensors = {
+            "input_ids": pad(pack.input_ids, (0, padding))[begin : begin + part],
+            "positions": pad(pack.positions, (0, padding))[begin : begin + part],
+            "predictors": pack.predictors[own_tokens] - begin,
+            "targets": pack.targets[own_tokens],
+            "own_tokens": own_tokens,
+        }
+        return SliceInputs(
+            **{name: _uploaded(value, self._device) for name, value in tensors.items()},
+            attention={"sequence_plan": (kernel, plan, self._group)},
+            tokens=len(pack.targets),
+        )
+
+    def forward(self, inputs: SliceInputs, temperature: float = 1.0) -> TokenScores:
+        """Returns the scores of all the pack's targets, on every rank of the group, with gradient.
+
+        Every rank computes the same loss of them; each token's gradient goes to the rank that computed it, so the
+        ranks' gradients add up to that of one loss.
+        """
+        own = self.scorer(inputs, temperature)
+        return TokenScores(
+            logprobs=_gathered(own.logprobs, inputs, self._group),
+            entropy=_gathered(own.entropy, inputs, self._group),
+        )
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def _layer_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    sequence_plan: tuple[AttentionKernel, Sequence[Any], SequenceGroup] | None = None,
+    **options: Any,
+) -> tuple[Tensor, None]:
+    """Computes one layer as transformers calls it: `[1, heads, width, head size]` -> `[1, width, heads, head size]`."""
+    if sequence_plan is None:
+        raise InternalError("cannot compute attention: the pack has no plan; call the model through its scorer")
+    kernel, plan, group = sequence_plan
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    flat = [part[0].transpose(0, 1) for part in (query, key, value)]
+    return _sequence_attention(kernel, plan, *flat, scale=scale, group=group)[None], None
+
+
+def _check_heads(query_heads: int, key_heads: int, ranks: int) -> None:
+    """Checks that the heads can be divided over a sequence group. Raises: InvalidInput."""
+    if query_heads % ranks or (key_heads % ranks and ranks % key_heads):
+        raise InvalidInput(
+            f"cannot split {query_heads} query heads and {key_heads} key heads over {ranks} sequence ranks: they do "
+            "not divide evenly; choose `sequence_ranks` that divides the query heads, and divides the key heads or is "
+            "a multiple of them",
+            code="trainer.heads_not_divisible",
+        )
+
+
+def _sequence_attention(
+    kernel: AttentionKernel,
+    plan: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    scale: float,
+    group: SequenceGroup,
+) -> Tensor:
+    """Returns `packed_attention` of the whole pack, for this rank's slice. Collective in the group.
+
+    query: `[width, heads, head size]` of the slice; key, value: with their own number of heads.
+    """
+    if key.shape[1] < group.ranks:  # each key head goes to several ranks
+        repeats = group.ranks // key.shape[1]
+        key, value = key.repeat_interleave(repeats, dim=1), value.repeat_interleave(repeats, dim=1)
+    query, key, value = (_to_heads(part, group) for part in (query, key, value))
+    return _to_tokens(packed_attention(kernel, plan, query, key, value, scale=scale), group)
+
+
+def _gathered(own: Tensor, inputs: SliceInputs, group: SequenceGroup) -> Tensor:
+    """Returns the values of all trained tokens of the pack, `[tokens]`."""
+    placed = own.new_zeros(inputs.tokens).index_copy(0, inputs.own_tokens, own)
+    result: Tensor = _SumForward.apply(placed, group.group)  # type: ignore[no-untyped-call]  # torch's
+    return result
+
+
+def _to_heads(values: Tensor, group: SequenceGroup) -> Tensor:
+    """`[width / ranks, heads, size]` -> `[width, heads / ranks, size]`."""
+    width, heads, size = values.shape
+    sent = values.reshape(width, group.ranks, heads // group.ranks, size).transpose(0, 1)
+    received: Tensor = _AllToAll.apply(sent, group.group)  # type: ignore[no-untyped-call]  # torch's
+    return received.flatten(0, 1)
+
+
+def _to_tokens(values: Tensor, group: SequenceGroup) -> Tensor:
+    """`[width, heads / ranks, size]` -> `[width / ranks, heads, size]`."""
+    received: Tensor = _AllToAll.apply(values.unflatten(0, (group.ranks, -1)), group.group)  # type: ignore[no-untyped-call]  # torch's
+    return received.transpose(0, 1).flatten(1, 2)
+
+
+class _AllToAll(torch.autograd.Function):
+    """Sends part i of the first dimension to rank i; the gradient takes the same way back."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, group: dist.ProcessGroup) -> Tensor:
+        ctx.group = group
+        return _exchange(values, group)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return _exchange(grads[0], ctx.group), None
+
+
+class _SumForward(torch.autograd.Function):
+    """Sum over the group; the gradient passes unchanged, because every rank has the same one."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, group: dist.ProcessGroup) -> Tensor:
+        total = values.clone()
+        dist.all_reduce(total, group=group)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return grads[0], None
+
+
+def _exchange(values: Tensor, group: dist.ProcessGroup) -> Tensor:
+    values = values.contiguous()
+    received = torch.empty_like(values)
+    dist.all_to_all_single(received, values, group=group)
+    return received
+
+
+def _uploaded(values: Tensor, device: torch.device) -> Tensor:
+    """Returns the values on a GPU, copied without waiting for it."""
+    return values.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else values

@@ -1,0 +1,221 @@
+"""AdamW and Muon on float32 master weights. All tensors are this rank's shards."""
+
+import math
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor, Replicate
+from torch.optim.adamw import adamw
+
+_CPU_CHUNK_ELEMENTS = 1 << 16
+"""A chunk's float32 values fit in the cache of a core."""
+
+_DEVICE_CHUNK_ELEMENTS = 1 << 25
+"""Bounds the temporary memory on an accelerator: 256 MiB."""
+
+_GOLDEN_STEP = 40_503
+"""65536 divided by the golden ratio: its multiples modulo 65536 are spread evenly."""
+
+_NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
+_NEWTON_SCHULZ_STEPS = 5
+
+
+def local_shard(value: Tensor) -> Tensor:
+    """Returns the part of a DTensor on this rank; a plain tensor as it is. Without gradient, sharing memory."""
+    shard: Tensor = value.to_local() if isinstance(value, DTensor) else value
+    return shard.detach()
+
+
+def with_sharding(shard: Tensor, like: Tensor) -> Tensor:
+    """Returns a shard as the DTensor whose part it is, if `like` is one. Shares memory."""
+    return _part_of(like, shard) if isinstance(like, DTensor) else shard
+
+
+def chunks(elements: int, device: torch.device) -> Iterator[slice]:
+    """Returns the slices in which a flat tensor is processed where temporary values are needed."""
+    size = _CPU_CHUNK_ELEMENTS if device.type == "cpu" else _DEVICE_CHUNK_ELEMENTS
+    return (slice(begin, min(begin + size, elements)) for begin in range(0, elements, size))
+
+
+class AdamW:
+    """AdamW (arXiv:1711.05101), whose moments are stored in float32 or bfloat16.
+
+    In bfloat16 the second moment is rounded up or down in proportion to the distance: nearest rounding would drop every
+    change of less than 1/256 of the value, and with beta 0.999 no step changes it more downwards, so it could never
+    fall. The rounding thresholds of an element are a low-discrepancy sequence over the steps, so they need no random
+    state.
+    """
+
+    def __init__(
+        self, masters: Mapping[str, Tensor], *, betas: tuple[float, float], epsilon: float, moments: torch.dtype
+    ) -> None:
+        self._options = {
+            "beta1": betas[0],
+            "beta2": betas[1],
+            "eps": epsilon,
+            "amsgrad": False,
+            "maximize": False,
+            "fused": True,
+        }
+        self._first = {name: torch.zeros_like(master, dtype=moments) for name, master in masters.items()}
+        self._second = {name: torch.zeros_like(master, dtype=moments) for name, master in masters.items()}
+        self.applied = torch.zeros((), dtype=torch.int64)
+        """Updates that changed the weights, on the host."""
+        self._thresholds = torch.randint(0, 1 << 16, (_CPU_CHUNK_ELEMENTS,), generator=torch.Generator().manual_seed(0))
+
+    def moments(self) -> dict[tuple[str, str], Tensor]:
+        """Returns (moment, name of the weight) -> tensor, not copied."""
+        return {
+            **{("exp_avg", name): value for name, value in self._first.items()},
+            **{("exp_avg_sq", name): value for name, value in self._second.items()},
+        }
+
+    def step(
+        self,
+        masters: Mapping[str, Tensor],
+        gradients: Mapping[str, Tensor],
+        *,
+        learning_rate: float,
+        gradient_scale: float,
+        weight_decay: float,
+    ) -> None:
+        """Updates the masters that have a gradient. weight_decay: not applied to vectors. gradient_scale: factor of the
+        gradients; the fused kernel multiplies by it, and leaves the product in `gradients`."""
+        applied = int(self.applied)
+        self.applied += 1
+        for is_matrix in (True, False):
+            names = [name for name in self._first if name in gradients and (masters[name].ndim > 1) == is_matrix]
+            if not names:
+                continue
+            device = masters[names[0]].device
+            options = {
+                **self._options,
+                "lr": learning_rate,
+                "weight_decay": weight_decay if is_matrix else 0.0,
+                "grad_scale": None
+                if gradient_scale == 1.0
+                else torch.tensor(1.0 / gradient_scale, dtype=torch.float32, device=device),
+            }
+            if self._first[names[0]].dtype == torch.float32:
+                _adamw(
+                    *([source[name] for name in names] for source in (masters, gradients, self._first, self._second)),
+                    applied=applied,
+                    options=options,
+                )
+                continue
+            thresholds = ((self._thresholds + applied * _GOLDEN_STEP) & 0xFFFF).to(device, torch.int32)
+            for name in names:
+                self._step_rounded(name, masters[name], gradients[name], applied, thresholds, options)
+
+    def _step_rounded(
+        self,
+        name: str,
+        master: Tensor,
+        gradient: Tensor,
+        applied: int,
+        thresholds: Tensor,
+        options: Mapping[str, object],
+    ) -> None:
+        """Updates one master, with its moments decoded a chunk at a time."""
+        flat = [value.view(-1) for value in (master, gradient, self._first[name], self._second[name])]
+        for part in chunks(master.numel(), master.device):
+            weight, slope, first, second = (value[part] for value in flat)
+            exact_first, exact_second = first.float(), second.float()
+            _adamw([weight], [slope], [exact_first], [exact_second], applied=applied, options=options)
+            first.copy_(exact_first)
+            second.view(torch.int16).copy_(_rounded_bits(exact_second, thresholds))
+
+
+class Muon:
+    """Muon: momentum, orthogonalised by Newton-Schulz iterations, with the step size of AdamW.
+
+    The step of a matrix [m, n] is scaled by 0.2 * sqrt(max(m, n)), so that AdamW's learning rates and weight decay fit.
+    A sharded matrix is gathered for its iterations, one matrix at a time, on every rank; a tensor [experts, m, n] is a
+    stack of matrices. Iterations run in bfloat16 on accelerators and in float32 on a CPU.
+    Source: https://kellerjordan.github.io/posts/muon/ and, for the step size, arXiv:2502.16982.
+    """
+
+    def __init__(self, parameters: Mapping[str, Tensor], *, momentum: float, moments: torch.dtype) -> None:
+        self._parameters = dict(parameters)
+        self._momentum = momentum
+        self._averages = {
+            name: torch.zeros_like(local_shard(value), dtype=moments, memory_format=torch.contiguous_format)
+            for name, value in parameters.items()
+        }
+
+    def moments(self) -> dict[tuple[str, str], Tensor]:
+        """Returns (moment, name of the weight) -> tensor, not copied."""
+        return {("momentum", name): value for name, value in self._averages.items()}
+
+    def step(
+        self,
+        masters: Mapping[str, Tensor],
+        gradients: Mapping[str, Tensor],
+        *,
+        learning_rate: float,
+        gradient_scale: float,
+        weight_decay: float,
+    ) -> None:
+        """Updates the masters that have a gradient; collective over the ranks of sharded ones."""
+        for name, average in self._averages.items():
+            if name not in gradients:
+                continue
+            gradient = gradients[name] * gradient_scale
+            exact = average.float().lerp_(gradient, 1 - self._momentum)
+            average.copy_(exact)
+            direction = _orthogonal_shard(gradient.lerp_(exact, self._momentum), self._parameters[name])
+            size = 0.2 * math.sqrt(max(self._parameters[name].shape[-2:]))
+            masters[name].mul_(1 - learning_rate * weight_decay).add_(direction, alpha=-learning_rate * size)
+
+
+def orthogonalise(matrices: Tensor) -> Tensor:
+    """Returns matrices `[..., m, n]` with the same singular vectors and singular values near 1, in the same shape."""
+    a, b, c = _NEWTON_SCHULZ
+    is_tall = matrices.shape[-2] > matrices.shape[-1]
+    current = matrices.to(torch.float32 if matrices.device.type == "cpu" else torch.bfloat16)
+    current = current.mT if is_tall else current
+    norms: Tensor = current.norm(dim=(-2, -1), keepdim=True).clamp(min=1e-7)
+    current = current / norms
+    for _ in range(_NEWTON_SCHULZ_STEPS):
+        gram = current @ current.mT
+        current = a * current + (b * gram + c * gram @ gram) @ current
+    return current.mT if is_tall else current
+
+
+def _orthogonal_shard(direction: Tensor, parameter: Tensor) -> Tensor:
+    if not isinstance(parameter, DTensor):
+        return orthogonalise(direction)
+    whole = orthogonalise(_part_of(parameter, direction).full_tensor())
+    mesh = parameter.device_mesh
+    everywhere = DTensor.from_local(whole, mesh, [Replicate()] * mesh.ndim, run_check=False)
+    return local_shard(everywhere.redistribute(mesh, parameter.placements))
+
+
+def _part_of(whole: DTensor, shard: Tensor) -> DTensor:
+    """Returns the DTensor of the shape and sharding of `whole` whose part on this rank is `shard`."""
+    return DTensor.from_local(
+        shard, whole.device_mesh, whole.placements, run_check=False, shape=whole.shape, stride=whole.stride()
+    )
+
+
+def _adamw(
+    masters: list[Tensor],
+    gradients: list[Tensor],
+    first: list[Tensor],
+    second: list[Tensor],
+    *,
+    applied: int,
+    options: Mapping[str, object],
+) -> None:
+    steps = torch.full((len(masters),), float(applied), device=masters[0].device)
+    adamw(masters, gradients, first, second, [], list(steps.unbind()), **options)  # type: ignore[arg-type]
+
+
+def _rounded_bits(values: Tensor, thresholds: Tensor) -> Tensor:
+    """Returns the upper 16 bits of float32 values >= 0, rounded up if the lower 16 bits plus a threshold overflow."""
+    bits = values.view(torch.int32)
+    whole = bits.numel() // thresholds.numel() * thresholds.numel()
+    bits[:whole].view(-1, thresholds.numel()).add_(thresholds)
+    bits[whole:].add_(thresholds[: bits.numel() - whole])
+    return bits >> 16

@@ -1,0 +1,83 @@
+"""Floating-point operations that training needs, for balance over ranks and for the model FLOPs utilization (MFU)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel
+
+FORWARD_AND_BACKWARD = 3
+"""FLOPs of a training pass, in forward passes: the backward pass multiplies twice for each multiplication."""
+
+_PEAK_FLOPS = {
+    "A100": 312e12,
+    "H100 PCIe": 756e12,
+    "H100": 989e12,
+    "H200": 989e12,
+    "GH200": 989e12,
+    "B200": 2250e12,
+    "L40S": 362e12,
+    "L4": 121e12,
+    "A10G": 70e12,
+    "RTX 4090": 165e12,
+}
+"""Dense bf16 FLOP/s with float32 accumulation, from the vendor's data sheets, by a part of the device's name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForwardCost:
+    """FLOPs of a forward pass. A multiplication with an addition counts as two operations.
+
+    Only what the result needs is counted: attention over visible keys, the head at trained tokens, a shared prompt
+    once, nothing that is computed again to save memory.
+    """
+
+    per_token: float
+    """Matrix products of a token in all layers."""
+    per_pair: float
+    """Attention of one token to one visible token (itself included), in all layers: score and weighted sum."""
+    per_target: float
+    """The head at one trained token."""
+
+    @classmethod
+    def of_model(cls, model: PreTrainedModel) -> ForwardCost:
+        """Counts the matrix products of a causal model: 2-D weights without embeddings, and routed experts' 3-D weights
+        by the share of experts that a token visits."""
+        config = model.config.get_text_config()
+        decoder, head = model.get_decoder(), model.get_output_embeddings()
+        embeddings = decoder.get_input_embeddings().weight
+        share = _active_expert_share(config)
+        weights = [weight for weight in decoder.parameters() if weight is not embeddings]
+        per_token = sum(
+            2.0 * weight.numel() * (share if weight.ndim == 3 else 1.0) for weight in weights if weight.ndim in (2, 3)
+        )
+        head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        return cls(
+            per_token=per_token,
+            per_pair=4.0 * config.num_hidden_layers * config.num_attention_heads * head_size,
+            per_target=2.0 * head.weight.numel(),
+        )
+
+    def flops(self, *, tokens: float, pairs: float, targets: float) -> float:
+        """Returns the FLOPs of a forward pass."""
+        return self.per_token * tokens + self.per_pair * pairs + self.per_target * targets
+
+
+def peak_flops(device: torch.device) -> float | None:
+    """Returns the device's dense bf16 peak, FLOP/s; None for a CPU and unknown GPUs."""
+    if device.type != "cuda":
+        return None
+    import torch
+
+    name = torch.cuda.get_device_name(device)
+    known = [part for part in _PEAK_FLOPS if part in name]
+    return _PEAK_FLOPS[max(known, key=len)] if known else None
+
+
+def _active_expert_share(config: object) -> float:
+    experts = getattr(config, "num_experts", None) or getattr(config, "num_local_experts", None)
+    active = getattr(config, "num_experts_per_tok", None)
+    return active / experts if experts and active else 1.0

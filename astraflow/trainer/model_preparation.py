@@ -1,0 +1,38 @@
+"""Preparation of a policy's initial weights, before its trainer is built."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from astraflow.datasets import datasets
+from astraflow.datasets.base import examples
+from astraflow.models import models
+from astraflow.models.base import OnProgress, WarmStartProgress
+from astraflow.runtime.logs import get_logger
+
+log = get_logger()
+
+
+_EXAMPLES_SEED = 0
+"""Fixed, so that the prepared model depends only on the model spec, which names the cached result."""
+
+
+def prepare_model(model: Mapping[str, Any], *, on_progress: OnProgress | None = None) -> Path:
+    """Returns the folder with the initial weights of the model that the spec describes; runs the warm start if it is
+    due.
+
+    on_progress: receives the progress of the warm start; by default it is logged.
+    Raises: InvalidInput when the model or its examples are unavailable.
+    """
+    source = models.build(model)
+    if source.examples_dataset is None:
+        return source.prepare()
+    dataset = datasets.build(source.examples_dataset, _EXAMPLES_SEED)
+    log.info("warm_start_started", dataset=dict(source.examples_dataset))
+    return source.prepare(examples(dataset, seed=_EXAMPLES_SEED), on_progress or _logged)
+
+
+def _logged(progress: WarmStartProgress) -> None:
+    log.info(
+        "warm_start_progress", step=progress.step, accuracy=round(progress.accuracy, 3), target=progress.target_accuracy
+    )

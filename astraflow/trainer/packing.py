@@ -1,0 +1,281 @@
+"""Packing of rows into flat forward passes without padding; a prompt that a group shares is in a pack once."""
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from astraflow.contract.batches import Row
+from astraflow.contract.errors import InvalidInput
+from astraflow.contract.spans import Author
+from astraflow.contract.trajectories import Trajectory
+from astraflow.trainer.balance import balanced_parts
+from astraflow.trainer.engines.base import Pack, Segment
+from astraflow.trainer.flops import ForwardCost
+
+Int64Array = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackUnit:
+    """Rows that are computed together: a common prefix, then the remaining tokens of each row.
+
+    The last token of a row is predicted but predicts nothing, so it is not part of the input.
+    """
+
+    rows: tuple[int, ...]
+    """Indices of the rows in the batch."""
+    prefix_length: int
+    """0 when the unit is one row."""
+    width: int
+    """Input tokens."""
+    pairs: int
+    """Pairs of a token and a token that it attends to."""
+    targets: int
+    """Trained tokens."""
+
+    def cost(self, forward: ForwardCost) -> float:
+        """Returns the FLOPs of a forward pass."""
+        return forward.flops(tokens=self.width, pairs=self.pairs, targets=self.targets)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackedTokens:
+    """Trained tokens of a pack, in the order of its targets. All fields are `[tokens]`."""
+
+    row_indices: Int64Array
+    turn_indices: Int64Array
+    behaviour_logprobs: npt.NDArray[np.float32]
+
+
+def pack_units(rows: Sequence[Row], included: Iterable[int], *, max_tokens: int) -> list[PackUnit]:
+    """Divides the included rows into units of at most `max_tokens` tokens; a longer row is a unit of its own.
+
+    Rows of a group share a unit, and the computation of the prompt, when their first context tokens are equal. Rows of
+    different roles (several trajectories of one task) have different prompts and are not mixed.
+    Raises: InvalidInput when a trajectory begins with a model-written token, which no context predicts.
+    """
+    trajectories = [row.trajectory for row in rows]
+    clusters: dict[tuple[str, int], list[int]] = {}
+    for index, slot in zip(included, _slots_of(rows, included), strict=True):
+        clusters.setdefault((rows[index].group, slot), []).append(index)
+    return [unit for cluster in clusters.values() for unit in _units_of_group(trajectories, cluster, max_tokens)]
+
+
+def slots(rows: Sequence[Row]) -> list[int]:
+    """Returns the number of each row among the rows of its task, from 0."""
+    counts: dict[str, int] = {}
+    numbers = []
+    for row in rows:
+        numbers.append(counts.get(row.task, 0))
+        counts[row.task] = numbers[-1] + 1
+    return numbers
+
+
+def split_unit(rows: Sequence[Row], unit: PackUnit) -> list[PackUnit]:
+    """Returns two units with half of the rows each; the prefix is computed in both."""
+    half = (len(unit.rows) + 1) // 2
+    trajectories = [row.trajectory for row in rows]
+    return [_unit(trajectories, part, unit.prefix_length) for part in (unit.rows[:half], unit.rows[half:])]
+
+
+def bins_of_units(units: Sequence[PackUnit], *, max_tokens: int) -> list[list[PackUnit]]:
+    """Distributes units over as few bins of at most `max_tokens` tokens as first-fit decreasing finds."""
+    bins: list[list[PackUnit]] = []
+    free: list[int] = []
+    for unit in sorted(units, key=lambda unit: -unit.width):
+        index = next((index for index, room in enumerate(free) if unit.width <= room), None)
+        if index is None:
+            bins.append([])
+            free.append(max_tokens)
+            index = len(bins) - 1
+        bins[index].append(unit)
+        free[index] -= unit.width
+    return bins
+
+
+def even_bins(units: Sequence[PackUnit], *, count: int, max_tokens: int) -> list[list[PackUnit]]:
+    """Distributes units over `count` bins of similar width, or as `bins_of_units` where that exceeds `max_tokens`.
+
+    count: at least the number of bins that `bins_of_units` needs. Surplus bins are empty.
+    """
+    parts = balanced_parts([float(unit.width) for unit in units], count)
+    bins = [[units[index] for index in part] for part in parts]
+    if any(len(part) > 1 and sum(unit.width for unit in part) > max_tokens for part in bins):
+        bins = bins_of_units(units, max_tokens=max_tokens)
+        bins += [[] for _ in range(count - len(bins))]
+    return bins
+
+
+def build_pack(rows: Sequence[Row], units: Sequence[PackUnit], *, first_token: int) -> tuple[Pack, PackedTokens]:
+    """Lays the units out in one flat pack. Without units it is an empty pack: one input token and no target.
+
+    first_token: index of the pack's first trained token among those of the rank.
+    """
+    if not units:
+        return _EMPTY_PACK, _concatenated([])
+    builder = _PackBuilder(sum(unit.width for unit in units))
+    for unit in units:
+        builder.add(rows, unit)
+    return builder.finished(first_token)
+
+
+_EMPTY_PACK = Pack(
+    input_ids=torch.zeros(1, dtype=torch.int64),
+    positions=torch.zeros(1, dtype=torch.int64),
+    segments=(Segment(begin=0, end=1),),
+    predictors=torch.zeros(0, dtype=torch.int64),
+    targets=torch.zeros(0, dtype=torch.int64),
+    token_indices=torch.zeros(0, dtype=torch.int64),
+)
+
+
+def pack_sequences(sequences: Sequence[npt.NDArray[np.integer]], scored_from: Sequence[int]) -> Pack:
+    """Returns a pack of independent sequences, whose tokens from `scored_from` on are its targets."""
+    begins = np.cumsum([0, *(len(tokens) for tokens in sequences)])
+    predictors = [
+        begin + np.arange(start - 1, len(tokens) - 1)
+        for begin, start, tokens in zip(begins, scored_from, sequences, strict=False)
+    ]
+    targets = [tokens[start:] for tokens, start in zip(sequences, scored_from, strict=True)]
+    return Pack(
+        input_ids=_int64(sequences),
+        positions=_int64([np.arange(len(tokens)) for tokens in sequences]),
+        segments=tuple(Segment(begin=int(begin), end=int(end)) for begin, end in itertools.pairwise(begins)),
+        predictors=_int64(predictors),
+        targets=_int64(targets),
+        token_indices=torch.arange(sum(map(len, targets))),
+    )
+
+
+class _PackBuilder:
+    def __init__(self, width: int) -> None:
+        self._ids, self._positions = np.zeros(width, dtype=np.int64), np.zeros(width, dtype=np.int64)
+        self._end = 0
+        self._segments: list[Segment] = []
+        self._predictors: list[Int64Array] = []
+        self._targets: list[npt.NDArray[np.integer]] = []
+        self._tokens: list[PackedTokens] = []
+
+    def add(self, rows: Sequence[Row], unit: PackUnit) -> None:
+        prefix_begin = self._end
+        self._append(rows[unit.rows[0]].trajectory.tokens[: unit.prefix_length], first_position=0)
+        prefix_end = self._end
+        if unit.prefix_length:
+            self._segments.append(Segment(begin=prefix_begin, end=prefix_end))
+        else:
+            prefix_begin = prefix_end = 0
+        for row in unit.rows:
+            trajectory = rows[row].trajectory
+            begin = self._end
+            self._append(trajectory.tokens[unit.prefix_length : -1], first_position=unit.prefix_length)
+            if self._end > begin:
+                segment = Segment(begin=begin, end=self._end, prefix_begin=prefix_begin, prefix_end=prefix_end)
+                self._segments.append(segment)
+            indices = np.flatnonzero(trajectory.loss_mask())
+            predictors = indices - 1
+            own = begin - unit.prefix_length + predictors
+            self._predictors.append(np.where(predictors < unit.prefix_length, prefix_begin + predictors, own))
+            self._targets.append(trajectory.tokens[indices])
+            self._tokens.append(_tokens_of_row(row, trajectory))
+
+    def finished(self, first_token: int) -> tuple[Pack, PackedTokens]:
+        targets = _int64(self._targets)
+        pack = Pack(
+            input_ids=torch.from_numpy(self._ids),
+            positions=torch.from_numpy(self._positions),
+            segments=tuple(self._segments),
+            predictors=_int64(self._predictors),
+            targets=targets,
+            token_indices=torch.arange(first_token, first_token + len(targets)),
+        )
+        return pack, _concatenated(self._tokens)
+
+    def _append(self, tokens: npt.NDArray[np.integer], *, first_position: int) -> None:
+        end = self._end + len(tokens)
+        self._ids[self._end : end] = tokens
+        self._positions[self._end : end] = np.arange(first_position, first_position + len(tokens))
+        self._end = end
+
+
+def _tokens_of_row(row: int, trajectory: Trajectory) -> PackedTokens:
+    written = np.flatnonzero(trajectory.loss_mask())
+    turns = np.cumsum(np.diff(written, prepend=written[:1]) > 1)
+    return PackedTokens(
+        row_indices=np.full(len(written), row, dtype=np.int64),
+        turn_indices=turns.astype(np.int64),
+        behaviour_logprobs=trajectory.logprobs,
+    )
+
+
+def _concatenated(parts: Sequence[PackedTokens]) -> PackedTokens:
+    return PackedTokens(
+        row_indices=np.concatenate([np.zeros(0, np.int64), *(part.row_indices for part in parts)]),
+        turn_indices=np.concatenate([np.zeros(0, np.int64), *(part.turn_indices for part in parts)]),
+        behaviour_logprobs=np.concatenate([np.zeros(0, np.float32), *(part.behaviour_logprobs for part in parts)]),
+    )
+
+
+def _slots_of(rows: Sequence[Row], included: Iterable[int]) -> list[int]:
+    numbers = slots(rows)
+    return [numbers[index] for index in included]
+
+
+def _units_of_group(trajectories: Sequence[Trajectory], cluster: list[int], max_tokens: int) -> Iterator[PackUnit]:
+    prefix_length = _common_prefix([trajectories[row] for row in cluster])
+    members: list[int] = []
+    width = prefix_length
+    for row in cluster:
+        own_tokens = len(trajectories[row].tokens) - 1 - prefix_length
+        if members and (width + own_tokens > max_tokens or prefix_length == 0):
+            yield _unit(trajectories, members, prefix_length)
+            members, width = [], prefix_length
+        members.append(row)
+        width += own_tokens
+    yield _unit(trajectories, members, prefix_length)
+
+
+def _unit(trajectories: Sequence[Trajectory], members: Sequence[int], prefix_length: int) -> PackUnit:
+    prefix = prefix_length if len(members) > 1 else 0
+    own = np.array([len(trajectories[row].tokens) - 1 - prefix for row in members])
+    return PackUnit(
+        rows=tuple(members),
+        prefix_length=prefix,
+        width=prefix + int(own.sum()),
+        pairs=(prefix * (prefix + 1) + int((own * (own + 1)).sum())) // 2 + prefix * int(own.sum()),
+        targets=sum(trajectories[row].model_tokens for row in members),
+    )
+
+
+def _common_prefix(trajectories: Sequence[Trajectory]) -> int:
+    """Returns the number of leading context tokens that are the same in all trajectories."""
+    first = trajectories[0].tokens
+    common = min(_first_model_token(trajectory) for trajectory in trajectories)
+    for trajectory in trajectories[1:]:
+        differs = np.flatnonzero(trajectory.tokens[:common] != first[:common])
+        common = int(differs[0]) if len(differs) else common
+    return common
+
+
+def _first_model_token(trajectory: Trajectory) -> int:
+    """Returns the position of the first model-written token. Raises: InvalidInput when it is the first token of all."""
+    length = 0
+    for span in trajectory.spans:
+        if span.author is Author.MODEL:
+            break
+        length += span.length
+    if length == 0:
+        raise InvalidInput(
+            f"cannot train a trajectory of {trajectory.policy!r}: its first token is model-written and has no context "
+            "that predicts it; give the workflow's prompt at least one token",
+            code="trainer.no_context",
+        )
+    return length
+
+
+def _int64(parts: Iterable[npt.NDArray[np.integer]]) -> Tensor:
+    return torch.from_numpy(np.concatenate([np.zeros(0, np.int64), *parts]).astype(np.int64))

@@ -1,0 +1,136 @@
+"""Start of the other ranks by the first: their processes, and the connections over which they get commands."""
+
+import os
+import secrets
+import socket
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from torch._C._distributed_c10d import Store  # torch.distributed does not declare them
+
+from astraflow.contract.errors import AstraFlowError, InvalidInput, Unavailable
+from astraflow.runtime.logs import get_logger
+from astraflow.runtime.service import FOLLOW_PARENT
+from astraflow.trainer.rank_channel import Channel, Message, has_token
+from astraflow.trainer.rank_process import CONTROL, JOIN_TIMEOUT_S, PARENT, TOKEN
+from astraflow.trainer.rendezvous import LOOPBACK, RankPlace
+
+log = get_logger()
+
+EXIT_WAIT_S = 2.0
+"""Time for the exit code of a rank whose connection has closed."""
+_GREETING_S = 5.0
+"""Time in which a new connection must send its rank and the ranks' secret."""
+
+
+@dataclass(kw_only=True)
+class RankLink:
+    """A rank other than the first, as the first rank knows it. Guarded by the condition of its `Crew`."""
+
+    number: int
+    channel: Channel
+    process: subprocess.Popen[bytes] | None
+    """None for a rank that a scheduler started."""
+    heard_at: float
+    """Time of its last message, of `time.monotonic()`."""
+    calls: int = 0
+    """Collective calls that it has begun."""
+    answers: dict[int, Message] = field(default_factory=dict)
+    """Answers that were not taken yet, by number of the call."""
+    loss: str = ""
+    """Why the rank is lost; empty while it is not."""
+
+    def exit_text(self) -> str:
+        """Returns how the process ended; waits a little for it."""
+        if self.process is None:
+            return "closed its connection"
+        try:
+            return _exit_text(self.process.wait(EXIT_WAIT_S))
+        except subprocess.TimeoutExpired:
+            return "closed its connection"
+
+
+def check_place(place: RankPlace, ranks: int) -> None:
+    """Checks that the environment fits the recipe. Raises: InvalidInput."""
+    if not place.is_first or place.ranks != ranks:
+        raise InvalidInput(
+            f"cannot start the trainer with {ranks} ranks: the environment says RANK={place.rank}, "
+            f"WORLD_SIZE={place.ranks}; start as many ranks as the recipe's `ranks`",
+            code="trainer.bad_rank_environment",
+        )
+
+
+def start_processes(place: RankPlace, command: Sequence[str], *, threads: int) -> dict[int, subprocess.Popen[bytes]]:
+    """Starts the other ranks on this host, each in its own session; returns their processes by rank."""
+    environment = {**os.environ, PARENT: str(os.getpid()), "OMP_NUM_THREADS": str(threads)}
+    environment.pop(FOLLOW_PARENT, None)  # its standard input is not a pipe
+    return {
+        rank: subprocess.Popen(  # noqa: S603 (a list of arguments, no shell)
+            command,
+            env={**environment, **place.variables(rank=rank)},
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        for rank in range(1, place.ranks)
+    }
+
+
+def accept_ranks(store: Store, place: RankPlace, processes: Mapping[int, subprocess.Popen[bytes]]) -> list[RankLink]:
+    """Returns the connections of all other ranks, in rank order.
+
+    Raises: Unavailable when a rank exits or does not connect in time.
+    """
+    token = secrets.token_hex(16)
+    links: dict[int, RankLink] = {}
+    with socket.create_server((LOOPBACK if place.address == LOOPBACK else "", 0)) as listener:
+        listener.settimeout(0.2)
+        store.set(TOKEN, token)
+        store.set(CONTROL, f"{place.address}:{listener.getsockname()[1]}")
+        deadline = time.monotonic() + JOIN_TIMEOUT_S
+        while missing := set(range(1, place.ranks)) - links.keys():
+            _check_started(missing, processes, deadline)
+            try:
+                connection, _ = listener.accept()
+            except TimeoutError:
+                continue
+            if (greeted := _greet(connection, token, missing)) is not None:
+                number, channel = greeted
+                links[number] = RankLink(
+                    number=number, channel=channel, process=processes.get(number), heard_at=time.monotonic()
+                )
+    return [links[number] for number in sorted(links)]
+
+
+def _greet(connection: socket.socket, token: str, missing: set[int]) -> tuple[int, Channel] | None:
+    """Returns the number of a rank that sends the ranks' secret; closes any other connection."""
+    channel = Channel(connection, timeout_s=_GREETING_S)
+    try:
+        message = channel.receive()
+        number = message.facts.get("rank")
+        if has_token(message, token) and number in missing:
+            channel.set_timeout(None)
+            return number, channel
+        log.warning("connection_refused", rank=number)
+    except AstraFlowError as problem:
+        log.warning("connection_refused", problem=str(problem))
+    channel.close()
+    return None
+
+
+def _check_started(missing: set[int], processes: Mapping[int, subprocess.Popen[bytes]], deadline: float) -> None:
+    for number in sorted(missing):
+        process = processes.get(number)
+        code = process.poll() if process is not None else None
+        if code is not None or time.monotonic() >= deadline:
+            why = _exit_text(code) if code is not None else f"did not connect within {JOIN_TIMEOUT_S:g} s"
+            raise Unavailable(
+                f"cannot start the ranks of the trainer: rank {number} {why}; read its output above, or start it with "
+                "the same MASTER_ADDR and MASTER_PORT",
+                code="trainer.rank_not_started",
+            )
+
+
+def _exit_text(code: int) -> str:
+    return f"was killed by signal {-code}" if code < 0 else f"exited with code {code}"

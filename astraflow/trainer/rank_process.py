@@ -1,0 +1,178 @@
+"""Process of a rank other than the first: joins the ranks and carries out the first rank's commands."""
+
+import ctypes
+import os
+import queue
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from typing import NoReturn, Protocol
+
+import torch
+from torch._C._distributed_c10d import Store  # torch.distributed does not declare them
+
+from astraflow.contract.errors import AstraFlowError, InvalidInput, Unavailable
+from astraflow.runtime.logs import get_logger
+from astraflow.runtime.service import EXIT_FAILED, make_files_private
+from astraflow.trainer.rank_channel import Channel, Message
+from astraflow.trainer.rendezvous import RankPlace, join_process_group, open_store, rank_device
+
+log = get_logger()
+
+CONTROL, TOKEN = "astraflow-control", "astraflow-token"
+"""Keys of the ranks' store: address and secret of the first rank's control connections."""
+JOIN_TIMEOUT_S = 300.0
+"""Time in which a rank must find the first rank, for ranks that a scheduler starts minutes apart."""
+BEAT_S = 0.5
+"""Interval of the messages by which a rank shows that it is alive."""
+PARENT = "ASTRAFLOW_RANK_PARENT"
+"""Environment variable: process id of the trainer that started the rank and whose end the kernel makes the rank's."""
+WRITE_LANE = "write"
+"""Lane of commands that run while those of the main lane do; they use no collectives."""
+
+_PR_SET_PDEATHSIG = 1
+
+
+class RankWork(Protocol):
+    """One rank's part of the work; every rank has one, the first rank's is called directly."""
+
+    @property
+    def calls(self) -> int:
+        """Collective calls of the engine that this rank has begun, by which a rank that is stuck is recognized."""
+
+    @property
+    def commands(self) -> Mapping[str, Callable[[Message], Message]]:
+        """Commands by name. They may be collective; those of the lane `write` must not be."""
+
+
+BuildWork = Callable[[Message, torch.device], RankWork]
+"""Builds a rank's part from the first rank's command `build`; collective."""
+
+
+def run_rank(build: BuildWork) -> NoReturn:
+    """Carries out commands until the first rank closes the connection, or is lost; then ends the process.
+
+    Raises: InvalidInput for a wrong environment, Unavailable when the first rank does not answer.
+    """
+    make_files_private()
+    place = RankPlace.from_environment()
+    if place is None or place.is_first:
+        raise InvalidInput(
+            "cannot run a rank of a trainer: RANK is not set, or is 0; rank 0 is the trainer itself "
+            "(`astraflow serve trainer`), start the others with RANK from 1",
+            code="trainer.bad_rank_environment",
+        )
+    _die_with_parent()
+    store = open_store(place, timeout_s=JOIN_TIMEOUT_S)
+    _Rank(_connect(store, place), store, place, build).run()
+    sys.stderr.flush()
+    os._exit(0)  # gloo's threads can abort a process that tears them down
+
+
+class _Rank:
+    """Threads of a rank: one receives, one runs the commands of each lane, one shows that the rank is alive.
+
+    receive ─► main lane: join, build, step, ...   (this thread: torch's collectives)
+        │  └─► write lane: write                   (a checkpoint, during the next step)
+        └ first rank lost ─► the process ends, whatever the other threads do
+    """
+
+    def __init__(self, channel: Channel, store: Store, place: RankPlace, build: BuildWork) -> None:
+        self._channel = channel
+        self._store = store
+        self._place = place
+        self._build = build
+        self._work: RankWork | None = None
+        self._device = torch.device("cpu")
+        self._lanes: dict[str, queue.SimpleQueue[Message | None]] = {
+            name: queue.SimpleQueue() for name in ("main", WRITE_LANE)
+        }
+
+    def run(self) -> None:
+        for work in (self._receive, self._beat, lambda: self._serve(WRITE_LANE)):
+            threading.Thread(target=work, daemon=True).start()
+        self._serve("main")
+        log.info("rank_closed", rank=self._place.rank)
+
+    def _receive(self) -> None:
+        try:
+            while (message := self._channel.receive()).facts["command"] != "close":
+                self._lanes[message.facts["lane"]].put(message)
+        except AstraFlowError as problem:
+            log.error("rank_ends", rank=self._place.rank, problem=str(problem))
+            os._exit(EXIT_FAILED)  # the main thread may wait for a lost rank in native code
+        for lane in self._lanes.values():
+            lane.put(None)
+
+    def _beat(self) -> None:
+        pause = threading.Event()
+        try:
+            while not pause.wait(BEAT_S):
+                self._channel.send(Message(facts={"beat": self._work.calls if self._work else 0}))
+        except Unavailable:
+            return  # the receiving thread ends the process
+
+    def _serve(self, lane: str) -> None:
+        while (message := self._lanes[lane].get()) is not None:
+            number = message.facts["number"]
+            try:
+                answer = self._carry_out(message)
+            except Exception as problem:
+                log.exception("command_failed", rank=self._place.rank, command=message.facts["command"])
+                self._channel.send(Message(facts={"answer": number, "error": encode_error(problem)}))
+                if not isinstance(problem, AstraFlowError | OSError):
+                    os._exit(EXIT_FAILED)  # a defect, or memory that is exhausted: the rank's state is unknown
+            else:
+                self._channel.send(Message(facts={"answer": number, "facts": answer.facts}, arrays=answer.arrays))
+
+    def _carry_out(self, message: Message) -> Message:
+        command = message.facts["command"]
+        if command == "join":
+            self._device = rank_device(message.facts["device"], self._place)
+            join_process_group(self._store, self._place, self._device, timeout_s=message.facts["timeout_s"])
+            return Message(facts={"host": socket.gethostname()})
+        if command == "build":
+            self._work = self._build(message, self._device)
+            return Message(facts={})
+        if self._work is None or command not in self._work.commands:
+            raise InvalidInput(
+                f"cannot carry out {command!r}: this rank does not know the command; run the same release of AstraFlow "
+                "on all ranks",
+                code="trainer.invalid_message",
+            )
+        return self._work.commands[command](message)
+
+
+def encode_error(problem: Exception) -> dict[str, object]:
+    """Returns an error as JSON values."""
+    code = problem.code if isinstance(problem, AstraFlowError) else ""
+    number = problem.errno if isinstance(problem, OSError) else None
+    return {"type": type(problem).__name__, "message": str(problem), "code": code, "errno": number}
+
+
+def _connect(store: Store, place: RankPlace) -> Channel:
+    """Connects to the first rank's control port."""
+    address, _, port = store.get(CONTROL).decode().rpartition(":")
+    try:
+        connection = socket.create_connection((address, int(port)), timeout=JOIN_TIMEOUT_S)
+    except OSError as problem:
+        raise Unavailable(
+            f"cannot reach the first rank's control port at {address}:{port}: {problem}; allow connections between the "
+            "ranks' hosts",
+            code="trainer.first_rank_unreachable",
+        ) from problem
+    channel = Channel(connection)
+    channel.send(Message(facts={"rank": place.rank, "token": store.get(TOKEN).decode()}))
+    return channel
+
+
+def _die_with_parent() -> None:
+    """Makes the kernel kill this process when the trainer that started it ends, even while it is stopped."""
+    parent = os.environ.get(PARENT)
+    if parent is None:
+        return
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != int(parent):  # it ended before the call
+        os._exit(EXIT_FAILED)

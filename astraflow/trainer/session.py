@@ -1,0 +1,219 @@
+"""Session of a trainer that is not AstraFlow's: pulls a policy's batches and publishes versions, without asyncio."""
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Mapping
+from contextlib import AsyncExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypedDict, TypeVar
+
+from torch import Tensor
+
+from astraflow.access.callers import Role
+from astraflow.client.credential import join_run
+from astraflow.client.data_plane import TrainerDataClient
+from astraflow.client.weight_plane import WeightPlaneClient
+from astraflow.contract.batches import Batch, StepReport
+from astraflow.contract.errors import InvalidInput, RunComplete
+from astraflow.contract.ids import BatchId, PolicyId, Version
+from astraflow.contract.weights import Dtype
+from astraflow.models.precision import bits_of
+from astraflow.runtime.clock import SystemClock
+from astraflow.trainer.batch_stream import BatchStream
+from astraflow.trainer.checkpoints import TrainingProgress
+from astraflow.weights.publisher import Publisher
+from astraflow.weights.signing import SigningKey
+from astraflow.wire.channel import folder_client_tls
+
+_Result = TypeVar("_Result")
+
+PULL_WAIT_S = 10.0
+"""Longest wait for a batch within one request."""
+
+
+class SessionState(TypedDict, total=False):
+    """Progress of a session, as JSON values for a checkpoint, and arguments of the session that continues. Empty before
+    the first step."""
+
+    run: str
+    step: int
+    last_batch: str
+
+
+class TrainerSession:
+    """Consumer of one policy's stream. Use as a `with`; every call blocks, and waits while a service is unreachable.
+
+        begin(weights) ─► pull() ─► train, save your checkpoint ─► end_step(weights) ─► pull() ─► ... ─► None
+
+    Version `n` has the weights after `n` batches. `end_step` publishes it and then acknowledges the batch, after which
+    it is never served again; so the checkpoint must be durable before, with `state_after`. A trainer that is killed
+    before gets the batch again. Publishing the same bits again is harmless; other bits under a published version
+    are refused, which is why a restarted trainer must begin with the weights of its checkpoint.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        token: str,
+        policy: str,
+        name: str = "own",
+        run: str = "",
+        step: int = 0,
+        last_batch: str = "",
+        authority: Path | None = None,
+        ca_hash: str = "",
+        signing: SigningKey | None = None,
+        dtype: Dtype = Dtype.BFLOAT16,
+    ) -> None:
+        """address: of the dataflow service. token: the run token or a join token of a trainer. name: shown in reports.
+
+        run, step, last_batch: from the checkpoint, as `state_after` gave them; the defaults begin a run.
+        authority: folder of the run's certificate authority, in a run with TLS; or ca_hash, its pin.
+        signing: the run's key, in a run that signs its versions. dtype: element type of versions.
+        """
+        self._address = address
+        self._token = token
+        self._policy = PolicyId(policy)
+        self._name = name
+        self._tls = folder_client_tls(authority) if authority else None
+        self._ca_hash = ca_hash
+        self._signing = signing
+        self._dtype = dtype
+        self.step = step
+        """Trained batches, which is also the newest version."""
+        self.last_batch = last_batch
+        """Batch of the last step; empty before the first."""
+        self.run = run
+        """Run of the batches."""
+        self._is_complete = False
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="trainer session", daemon=True)
+        self._stack = AsyncExitStack()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        try:
+            self._call(self._connect())
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self._call(self._stack.__aexit__(kind, problem, trace))
+        finally:
+            self._end()
+
+    def begin(self, weights: Mapping[str, Tensor]) -> None:
+        """Publishes the weights of the checkpoint as version `step`, and acknowledges its batch again; nodes wait for
+        the first version."""
+        self._call(self._publish(weights))
+        if self.last_batch:
+            self._call(self._batches.acknowledge(self._report(BatchId(self.last_batch), {})))
+
+    def pull(self) -> Batch | None:
+        """Waits for the next batch and returns it; None when the run is complete."""
+        while not self._is_complete:
+            try:
+                batch = self._call(self._batches.pull(self._progress, unacknowledged=0))
+            except RunComplete:
+                self._is_complete = True
+                break
+            if batch.id != self.last_batch:
+                return batch
+            self._call(self._batches.acknowledge(self._report(batch.id, {})))
+        return None
+
+    def state_after(self, batch: Batch) -> SessionState:
+        """Returns what the checkpoint of the step on `batch` must hold."""
+        return {"run": self.run, "step": self.step + 1, "last_batch": batch.id}
+
+    def end_step(
+        self,
+        batch: Batch,
+        weights: Mapping[str, Tensor],
+        *,
+        metrics: Mapping[str, float] | None = None,
+        wait_s: float = 0.0,
+        compute_s: float = 0.0,
+    ) -> Version:
+        """Publishes the weights after `batch` as the next version, and acknowledges the batch; returns the version.
+
+        weights: names as in the model's `state_dict`, tied weights once; the same shapes in every version. metrics:
+        shown with the step, such as `loss` and `grad_norm`. wait_s, compute_s: seconds waited and computed.
+        """
+        self.step += 1
+        self.last_batch = batch.id
+        self._call(self._publish(weights))
+        report = self._report(batch.id, metrics or {}, wait_s=wait_s, compute_s=compute_s)
+        self._call(self._batches.acknowledge(report))
+        return Version(self.step)
+
+    @property
+    def _progress(self) -> TrainingProgress:
+        return TrainingProgress(run=self.run, step=self.step, report=None)
+
+    def _report(
+        self, batch: BatchId, metrics: Mapping[str, float], *, wait_s: float = 0.0, compute_s: float = 0.0
+    ) -> StepReport:
+        return StepReport(
+            batch=batch,
+            policy=self._policy,
+            version=Version(self.step),
+            wait_s=wait_s,
+            compute_s=compute_s,
+            publish_s=0.0,
+            metrics=metrics,
+        )
+
+    async def _connect(self) -> None:
+        address, credential = await join_run(
+            self._address,
+            token=self._token,
+            tls=self._tls,
+            ca_hash=self._ca_hash,
+            role=Role.TRAINER,
+            name=self._policy,
+        )
+        enter = self._stack.enter_async_context
+        renewing = asyncio.create_task(credential.run(address))
+        self._stack.callback(renewing.cancel)
+        self._batches = BatchStream(
+            TrainerDataClient(await enter(credential.dial(address)), self._policy),
+            self._policy,
+            backend=self._name,
+            is_simulated=False,
+            pull_wait_s=PULL_WAIT_S,
+            clock=SystemClock(),
+        )
+        attachment = await self._batches.attach(self._progress if self.step else None)
+        self.run = attachment.run
+        own_key = b"" if self._signing is None else self._signing.public.raw
+        if own_key != attachment.weights_key:
+            raise InvalidInput(
+                f"cannot train for run {attachment.run!r}: its versions are signed with another key, or not at all; "
+                "give the key in the file `weights.key` of the run directory, or none where there is none",
+                code="trainer.signing_key_mismatch",
+            )
+        weights = WeightPlaneClient(await enter(credential.dial(attachment.weights_address)))
+        self._publisher = await enter(Publisher(weights, self._policy, signing=self._signing))
+
+    async def _publish(self, weights: Mapping[str, Tensor]) -> None:
+        tensors = {
+            name: (self._dtype, tuple(weight.shape), bits_of(weight, self._dtype)) for name, weight in weights.items()
+        }
+        await self._publisher.publish(Version(self.step), tensors)
+        await self._publisher.wait()
+
+    def _call(self, work: Coroutine[Any, Any, _Result]) -> _Result:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def _end(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()

@@ -1,0 +1,299 @@
+"""Plan of a training step: which rank computes which packs of which optimizer batch; the share that a rank receives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from astraflow.algorithms.tokens import RowData, TokenData
+from astraflow.contract.batches import Batch, Row
+from astraflow.trainer.balance import balanced_parts, imbalance
+from astraflow.trainer.engines.base import Pack, Segment
+from astraflow.trainer.flops import ForwardCost
+from astraflow.trainer.packing import (
+    PackedTokens,
+    PackUnit,
+    bins_of_units,
+    build_pack,
+    even_bins,
+    pack_units,
+    slots,
+    split_unit,
+)
+
+_IMBALANCE_GOAL = 1.01
+"""Groups are divided, and their prompts computed once more, until the ranks' FLOPs are this balanced or it is of no
+use."""
+_MAX_SPLITS = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerBatch:
+    """One rank's packs of one optimizer step, and the statistics of the whole optimizer batch."""
+
+    packs: tuple[Pack, ...]
+    """As many on every rank. Their trained tokens are adjacent among the rank's tokens."""
+    lengths: Tensor
+    """int64 `[rows]`: trained tokens of each row of the batch in this optimizer batch, on all ranks."""
+
+    @property
+    def targets(self) -> int:
+        """Trained tokens of this rank."""
+        return sum(len(pack.targets) for pack in self.packs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """Input of one data rank for a step: facts of all rows, and the tokens and packs of this rank."""
+
+    version: int
+    """Trainer's version at the start of the batch."""
+    rows: RowData
+    row_advantages: Tensor
+    """float32 `[rows]`."""
+    is_own_version: Tensor
+    """bool `[rows]`: the whole row was sampled with the trainer's version."""
+    row_indices: Tensor
+    """int64 `[tokens]`, of this rank's trained tokens."""
+    turn_indices: Tensor
+    behaviour_logprobs: Tensor
+    optimizer_batches: tuple[OptimizerBatch, ...]
+    """At least one."""
+
+    def token_data(self, device: torch.device) -> TokenData:
+        """Returns this rank's tokens of the whole batch on `device`, with the advantages of their rows."""
+        return TokenData(
+            row_indices=self.row_indices.to(device),
+            turn_indices=self.turn_indices.to(device),
+            behaviour_logprobs=self.behaviour_logprobs.to(device),
+            is_own_version=self.is_own_version[self.row_indices].to(device),
+            advantages=self.row_advantages[self.row_indices].to(device),
+        )
+
+    def encode(self) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
+        """Returns JSON-able facts and named arrays, for transport to another process."""
+        packs = [pack for batch in self.optimizer_batches for pack in batch.packs]
+        segments = [[(s.begin, s.end, s.prefix_begin, s.prefix_end) for s in pack.segments] for pack in packs]
+        facts = {
+            "version": self.version,
+            "packs": [len(batch.packs) for batch in self.optimizer_batches],
+            "widths": [len(pack.input_ids) for pack in packs],
+            "targets": [len(pack.targets) for pack in packs],
+            "segments": [len(part) for part in segments],
+        }
+        arrays = {f"rows.{name}": getattr(self.rows, name) for name in RowData.__slots__}
+        arrays |= {name: getattr(self, name) for name in _SHARE_TENSORS}
+        arrays |= {f"packs.{name}": torch.cat([getattr(pack, name) for pack in packs]) for name in _PACK_TENSORS}
+        arrays["packs.segments"] = torch.tensor([segment for part in segments for segment in part]).reshape(-1, 4)
+        arrays["lengths"] = torch.stack([batch.lengths for batch in self.optimizer_batches])
+        return facts, {name: value.numpy() for name, value in arrays.items()}
+
+    @classmethod
+    def decode(cls, facts: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> Share:
+        """Returns the share that `encode` encoded."""
+        tensors = {name: torch.from_numpy(value) for name, value in arrays.items()}
+        pack_fields = {
+            name: tensors[f"packs.{name}"].split(facts["widths" if name in _BY_WIDTH else "targets"])
+            for name in _PACK_TENSORS
+        }
+        segments = tensors["packs.segments"].split(facts["segments"])
+        packs = [
+            Pack(
+                segments=tuple(
+                    Segment(begin=begin, end=end, prefix_begin=prefix_begin, prefix_end=prefix_end)
+                    for begin, end, prefix_begin, prefix_end in segments[index].tolist()
+                ),
+                **{name: values[index] for name, values in pack_fields.items()},
+            )
+            for index in range(len(facts["widths"]))
+        ]
+        ends = np.cumsum([0, *facts["packs"]])
+        return cls(
+            version=facts["version"],
+            rows=RowData(**{name: tensors[f"rows.{name}"] for name in RowData.__slots__}),
+            **{name: tensors[name] for name in _SHARE_TENSORS},
+            optimizer_batches=tuple(
+                OptimizerBatch(packs=tuple(packs[begin:end]), lengths=lengths)
+                for begin, end, lengths in zip(ends[:-1], ends[1:], tensors["lengths"], strict=True)
+            ),
+        )
+
+
+_SHARE_TENSORS = ("row_advantages", "is_own_version", "row_indices", "turn_indices", "behaviour_logprobs")
+_BY_WIDTH = ("input_ids", "positions")
+_PACK_TENSORS = (*_BY_WIDTH, "predictors", "targets", "token_indices")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanFacts:
+    """Figures of a plan, over all ranks."""
+
+    tokens: int
+    """Trained tokens."""
+    width: int
+    """Input tokens of all packs."""
+    padding: int
+    """Input tokens of empty packs."""
+    forward_flops: float
+    """FLOPs of one forward pass over all packs."""
+    imbalance: float
+    """FLOPs of the busiest data rank divided by the mean."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A step's shares, by data rank."""
+
+    shares: tuple[Share, ...]
+    facts: PlanFacts
+
+
+def row_data(batch: Batch, *, is_excluded: Sequence[bool]) -> RowData:
+    """Returns the facts of the batch's rows. Rows without a model-written token are not counted."""
+    trajectories = [row.trajectory for row in batch.rows]
+    numbers: dict[str, int] = {}
+    is_counted = [
+        not excluded and trajectory.model_tokens > 0
+        for trajectory, excluded in zip(trajectories, is_excluded, strict=True)
+    ]
+    return RowData(
+        groups=torch.tensor([numbers.setdefault(row.group, len(numbers)) for row in batch.rows], dtype=torch.int64),
+        slots=torch.tensor(slots(batch.rows), dtype=torch.int64),
+        is_counted=torch.tensor(is_counted, dtype=torch.bool),
+        lengths=torch.tensor([trajectory.model_tokens for trajectory in trajectories], dtype=torch.int64),
+        is_truncated=torch.tensor([trajectory.is_truncated for trajectory in trajectories], dtype=torch.bool),
+    )
+
+
+def plan_step(
+    batch: Batch,
+    rows: RowData,
+    row_advantages: Tensor,
+    *,
+    minibatches: int,
+    data_ranks: int,
+    max_tokens: int,
+    cost: ForwardCost,
+) -> Plan:
+    """Divides a batch into optimizer batches by whole groups, and each of them into the same number of packs per rank.
+
+    max_tokens: input tokens of a pack, exceeded only by a single longer row.
+    Raises: InvalidInput as `pack_units`.
+    """
+    counted = torch.where(rows.is_counted, rows.lengths, 0)
+    builders = [_ShareBuilder() for _ in range(data_ranks)]
+    units_by_rank: list[list[PackUnit]] = [[] for _ in builders]
+    for members in _minibatch_rows(rows.groups, counted, minibatches):
+        units = pack_units(batch.rows, members, max_tokens=max_tokens)
+        divided = _divided(batch.rows, units, data_ranks, cost)
+        for rank, bins in enumerate(_bins(divided, max_tokens, cost)):
+            builders[rank].add(batch.rows, bins, _only(counted, members))
+            units_by_rank[rank] += divided[rank]
+    flops = [sum(unit.cost(cost) for unit in units) for units in units_by_rank]
+    padding = sum(builder.empty_packs for builder in builders)
+    return Plan(
+        shares=tuple(builder.finished(batch, rows, row_advantages) for builder in builders),
+        facts=PlanFacts(
+            tokens=int(counted.sum()),
+            width=sum(unit.width for units in units_by_rank for unit in units) + padding,
+            padding=padding,
+            forward_flops=sum(flops),
+            imbalance=imbalance(flops),
+        ),
+    )
+
+
+class _ShareBuilder:
+    def __init__(self) -> None:
+        self.empty_packs = 0
+        self._tokens = 0
+        self._parts: list[PackedTokens] = []
+        self._batches: list[OptimizerBatch] = []
+
+    def add(self, rows: Sequence[Row], bins: Sequence[Sequence[PackUnit]], lengths: Tensor) -> None:
+        packs = []
+        for units in bins:
+            pack, tokens = build_pack(rows, units, first_token=self._tokens)
+            self._tokens += len(pack.targets)
+            self._parts.append(tokens)
+            packs.append(pack)
+            self.empty_packs += not units
+        self._batches.append(OptimizerBatch(packs=tuple(packs), lengths=lengths))
+
+    def finished(self, batch: Batch, rows: RowData, row_advantages: Tensor) -> Share:
+        is_own = [all(span.version in (None, batch.version) for span in row.trajectory.spans) for row in batch.rows]
+        return Share(
+            version=int(batch.version),
+            rows=rows,
+            row_advantages=row_advantages.float(),
+            is_own_version=torch.tensor(is_own, dtype=torch.bool),
+            row_indices=_joined([part.row_indices for part in self._parts], np.int64),
+            turn_indices=_joined([part.turn_indices for part in self._parts], np.int64),
+            behaviour_logprobs=_joined([part.behaviour_logprobs for part in self._parts], np.float32),
+            optimizer_batches=tuple(self._batches),
+        )
+
+
+def _minibatch_rows(groups: Tensor, lengths: Tensor, count: int) -> list[list[int]]:
+    """Returns the trained rows of each optimizer batch: whole groups, with similar numbers of trained tokens.
+
+    At most one optimizer batch for each group; one, without rows, when nothing is trained.
+    """
+    group_count = int(groups.max()) + 1 if len(groups) else 0
+    sizes = torch.zeros(group_count, dtype=torch.int64).index_add_(0, groups, lengths).tolist()
+    trained = [group for group, size in enumerate(sizes) if size]
+    parts = balanced_parts([float(sizes[group]) for group in trained], min(count, max(len(trained), 1)))
+    part_of_group = {trained[index]: number for number, part in enumerate(parts) for index in part}
+    members: list[list[int]] = [[] for _ in parts]
+    for row, (group, length) in enumerate(zip(groups.tolist(), lengths.tolist(), strict=True)):
+        if length:
+            members[part_of_group[group]].append(row)
+    return members
+
+
+def _divided(rows: Sequence[Row], units: list[PackUnit], ranks: int, cost: ForwardCost) -> list[list[PackUnit]]:
+    """Divides units over ranks by FLOPs. Splits large groups while that makes the busiest rank less busy."""
+    best, best_load = [units], float("inf")
+    for _ in range(_MAX_SPLITS):
+        costs = [unit.cost(cost) for unit in units]
+        parts = balanced_parts(costs, ranks)
+        loads = [sum(costs[index] for index in part) for part in parts]
+        if max(loads) < best_load:
+            best, best_load = [[units[index] for index in part] for part in parts], max(loads)
+        divisible = [index for index, unit in enumerate(units) if len(unit.rows) > 1]
+        busiest = parts[loads.index(max(loads))]
+        is_stuck = len(busiest) == 1 and busiest[0] not in divisible
+        if ranks == 1 or imbalance(loads) <= _IMBALANCE_GOAL or is_stuck or not divisible:
+            break
+        largest = max(divisible, key=lambda index: costs[index])
+        units = [*units[:largest], *split_unit(rows, units[largest]), *units[largest + 1 :]]
+    return best
+
+
+def _bins(divided: Sequence[Sequence[PackUnit]], max_tokens: int, cost: ForwardCost) -> list[list[list[PackUnit]]]:
+    """Returns each rank's packs: as many on every rank, the most expensive first, because ranks wait for each other."""
+    count = max(len(bins_of_units(units, max_tokens=max_tokens)) for units in divided)
+    return [
+        sorted(
+            even_bins(units, count=count, max_tokens=max_tokens),
+            key=lambda units: -sum(unit.cost(cost) for unit in units),
+        )
+        for units in divided
+    ]
+
+
+def _only(values: Tensor, indices: Sequence[int]) -> Tensor:
+    """Returns the values with 0 at all other indices."""
+    chosen = torch.zeros_like(values)
+    chosen[list(indices)] = values[list(indices)]
+    return chosen
+
+
+def _joined(parts: Sequence[npt.NDArray[Any]], dtype: type[np.generic]) -> Tensor:
+    return torch.from_numpy(np.concatenate([np.zeros(0, dtype), *parts]))

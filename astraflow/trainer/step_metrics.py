@@ -1,0 +1,54 @@
+"""Metrics of a training step: rewards, loss, throughput, and where the time went."""
+
+import math
+from collections.abc import Sequence
+
+from astraflow.contract.batches import Batch
+from astraflow.trainer.flops import FORWARD_AND_BACKWARD
+from astraflow.trainer.shares import Plan
+from astraflow.trainer.steps import StepResult
+
+
+def step_metrics(
+    batch: Batch, plan: Plan, result: StepResult, *, duration_s: float, peak_flops: float | None
+) -> dict[str, float]:
+    """Returns the finite metrics of a step in natural units.
+
+    peak_flops: FLOP/s of all devices together; None where unknown, and then there is no `mfu`. Rows count whole in
+    `tokens_per_s`, which is the rate of served tokens; `computed_tokens_per_s` counts shared prompts once.
+    """
+    trajectories = [row.trajectory for row in batch.rows]
+    all_tokens = sum(len(trajectory.tokens) for trajectory in trajectories)
+    ages = [int(batch.version) - t.oldest_version for t in trajectories if t.oldest_version is not None]
+    facts = plan.facts
+    needed_flops = facts.forward_flops * (FORWARD_AND_BACKWARD + result.passes)
+    metrics = {
+        "loss": result.loss,
+        "reward_mean": _mean([trajectory.reward for trajectory in trajectories]),
+        "signal_fraction": float((plan.shares[0].row_advantages != 0).float().mean()),
+        "staleness_mean": _mean(ages),
+        "staleness_max": float(max(ages, default=0)),
+        "tokens": float(all_tokens),
+        "tokens_mean": _mean([trajectory.model_tokens for trajectory in trajectories]),
+        "truncated_fraction": _mean([trajectory.is_truncated for trajectory in trajectories]),
+        "grad_norm": _mean([update.grad_norm for update in result.updates]),
+        "learning_rate": result.updates[-1].learning_rate,
+        "updates": float(len(result.updates)),
+        "skipped": float(sum(update.is_skipped for update in result.updates)),
+        "tokens_per_s": all_tokens / duration_s,
+        "computed_tokens_per_s": facts.width / duration_s,
+        "trained_tokens": float(facts.tokens),
+        "flops_per_s": needed_flops / duration_s,
+        "padding_fraction": facts.padding / max(facts.width, 1),
+        "imbalance": facts.imbalance,
+        **result.token_means,
+        **result.mismatch,
+        **result.seconds,
+    }
+    if peak_flops is not None:
+        metrics["mfu"] = needed_flops / duration_s / peak_flops
+    return {name: value for name, value in metrics.items() if math.isfinite(value)}
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else 0.0

@@ -1,0 +1,184 @@
+"""Codec of queries on sampled trajectories, groups and events, and of their results."""
+
+from astraflow.contract.errors import InvalidInput
+from astraflow.contract.failures import Boundary, Failure
+from astraflow.contract.ids import FlowId, GroupId, NodeId, PolicyId, TaskId
+from astraflow.contract.queries import (
+    EventQuery,
+    GroupQuery,
+    RewardBin,
+    RewardHistogram,
+    RewardQuery,
+    SampledGroup,
+    TrajectoryQuery,
+)
+from astraflow.contract.reports import SampledTrajectory
+from astraflow.wire.codec_common import decode_spans, encode_spans, matching_fields, optional_fields, sorted_map
+from astraflow.wire.pb import control_plane_pb2 as pb
+
+_SAMPLE_FIELDS = (
+    "ordinal",
+    "at",
+    "outcome",
+    "reward",
+    "prompt_text",
+    "completion_text",
+    "reference_text",
+    "tokens",
+    "model_tokens",
+    "is_truncated",
+    "member",
+    "attempt",
+    "duration_s",
+)
+_TRAJECTORY_WORDS = ("policy", "flow", "group", "task", "node", "outcome", "text", "limit")
+_TRAJECTORY_OPTIONS = (
+    "step",
+    "first_step",
+    "last_step",
+    "min_reward",
+    "max_reward",
+    "is_truncated",
+    "is_failed",
+    "before",
+    "after",
+)
+_GROUP_WORDS = ("policy", "flow", "outcome", "limit")
+_GROUP_OPTIONS = ("step", "first_step", "last_step", "before")
+_GROUP_FIELDS = ("ordinal", "at", "outcome", "trajectories", "failed", "truncated")
+_GROUP_FIGURES = ("step", "reward_mean", "reward_min", "reward_max")
+_BIN_FIELDS = ("begin", "end", "lowest", "highest", "trajectories", "groups")
+_EVENT_WORDS = ("subject", "text", "limit")
+
+
+def encode_sample(sample: SampledTrajectory) -> pb.SampledTrajectory:
+    """Sampled trajectory -> message."""
+    return pb.SampledTrajectory(
+        group=sample.group,
+        task=sample.task,
+        flow=sample.flow,
+        policy=sample.policy,
+        node=sample.node,
+        step=sample.step,
+        spans=encode_spans(sample.spans),
+        metrics=dict(sample.metrics),
+        text_ends=sample.text_ends,
+        span_s=sample.span_s,
+        failure_boundary=sample.failure.boundary.value if sample.failure else "",
+        failure_message=sample.failure.message if sample.failure else "",
+        **matching_fields(sample, _SAMPLE_FIELDS),
+    )
+
+
+def decode_sample(message: pb.SampledTrajectory) -> SampledTrajectory:
+    """Message -> sampled trajectory."""
+    return SampledTrajectory(
+        group=GroupId(message.group),
+        task=TaskId(message.task),
+        flow=FlowId(message.flow),
+        policy=PolicyId(message.policy),
+        node=NodeId(message.node),
+        spans=decode_spans(message.spans),
+        metrics=sorted_map(message.metrics),
+        text_ends=tuple(message.text_ends),
+        span_s=tuple(message.span_s),
+        failure=_decode_failure(message),
+        **optional_fields(message, ("step",)),
+        **matching_fields(message, _SAMPLE_FIELDS),
+    )
+
+
+def encode_trajectory_query(query: TrajectoryQuery) -> pb.TrajectoriesRequest:
+    """Query -> message."""
+    return pb.TrajectoriesRequest(
+        **matching_fields(query, _TRAJECTORY_WORDS), **matching_fields(query, _TRAJECTORY_OPTIONS)
+    )
+
+
+def decode_trajectory_query(message: pb.TrajectoriesRequest) -> TrajectoryQuery:
+    """Message -> query."""
+    return TrajectoryQuery(
+        **matching_fields(message, _TRAJECTORY_WORDS), **optional_fields(message, _TRAJECTORY_OPTIONS)
+    )
+
+
+def encode_reward_query(query: RewardQuery) -> pb.RewardsRequest:
+    """Query -> message."""
+    return pb.RewardsRequest(matching=encode_trajectory_query(query.matching), max_bins=query.max_bins)
+
+
+def decode_reward_query(message: pb.RewardsRequest) -> RewardQuery:
+    """Message -> query."""
+    return RewardQuery(matching=decode_trajectory_query(message.matching), max_bins=message.max_bins)
+
+
+def encode_histogram(histogram: RewardHistogram) -> pb.RewardsReply:
+    """Histogram -> message."""
+    return pb.RewardsReply(
+        bins=[pb.RewardBin(**matching_fields(reward_bin, _BIN_FIELDS)) for reward_bin in histogram.bins],
+        failed=histogram.failed,
+    )
+
+
+def decode_histogram(message: pb.RewardsReply) -> RewardHistogram:
+    """Message -> histogram."""
+    bins = tuple(RewardBin(**matching_fields(reward_bin, _BIN_FIELDS)) for reward_bin in message.bins)
+    return RewardHistogram(bins=bins, failed=message.failed)
+
+
+def encode_group_query(query: GroupQuery) -> pb.GroupsRequest:
+    """Query -> message."""
+    return pb.GroupsRequest(**matching_fields(query, _GROUP_WORDS), **matching_fields(query, _GROUP_OPTIONS))
+
+
+def decode_group_query(message: pb.GroupsRequest) -> GroupQuery:
+    """Message -> query."""
+    return GroupQuery(**matching_fields(message, _GROUP_WORDS), **optional_fields(message, _GROUP_OPTIONS))
+
+
+def encode_sampled_group(group: SampledGroup) -> pb.SampledGroup:
+    """Group -> message."""
+    return pb.SampledGroup(
+        group=group.group,
+        policy=group.policy,
+        flow=group.flow,
+        **matching_fields(group, _GROUP_FIELDS),
+        **matching_fields(group, _GROUP_FIGURES),
+    )
+
+
+def decode_sampled_group(message: pb.SampledGroup) -> SampledGroup:
+    """Message -> group."""
+    return SampledGroup(
+        group=GroupId(message.group),
+        policy=PolicyId(message.policy),
+        flow=FlowId(message.flow),
+        **matching_fields(message, _GROUP_FIELDS),
+        **optional_fields(message, _GROUP_FIGURES),
+    )
+
+
+def encode_event_query(query: EventQuery) -> pb.EventsRequest:
+    """Query -> message."""
+    return pb.EventsRequest(kinds=query.kinds, before=query.before, **matching_fields(query, _EVENT_WORDS))
+
+
+def decode_event_query(message: pb.EventsRequest) -> EventQuery:
+    """Message -> query."""
+    return EventQuery(
+        kinds=tuple(message.kinds), **optional_fields(message, ("before",)), **matching_fields(message, _EVENT_WORDS)
+    )
+
+
+def _decode_failure(message: pb.SampledTrajectory) -> Failure | None:
+    if not message.failure_boundary:
+        return None
+    try:
+        boundary = Boundary(message.failure_boundary)
+    except ValueError:
+        raise InvalidInput(
+            f"cannot decode trajectory {message.task!r}: unknown boundary {message.failure_boundary!r}; "
+            "install the same release on both sides",
+            code="message.unknown_value",
+        ) from None
+    return Failure(boundary=boundary, message=message.failure_message)

@@ -1,0 +1,123 @@
+"""Requests that most workflows share: send messages to a policy and receive its answer."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field, field_validator
+
+from astraflow.contract.errors import InvalidInput
+from astraflow.contract.generation import Finish, Sampling
+from astraflow.contract.ids import PolicyId
+from astraflow.contract.tasks import Prompt
+from astraflow.datasets.base import QUESTION
+from astraflow.runtime.config import Config
+from astraflow.runtime.setting_permissions import SettableBy
+from astraflow.workflows.base import PolicyClient
+from astraflow.workflows.trajectory_builder import TrajectoryBuilder
+
+Message = Mapping[str, str]
+"""A chat message: `{"role": ..., "content": ...}`."""
+
+
+class AnswerOptions(Config):
+    """Sampling of answers; workflows extend it with their own options."""
+
+    max_new_tokens: int = Field(default=512, ge=1)
+    """Length limit of an answer. Tokens."""
+    temperature: float = Field(default=1.0, gt=0)
+    """Sampling temperature of every policy; 1 samples from the distribution that is trained."""
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    """Share of the probability that is sampled from, most likely tokens first."""
+    top_k: int = Field(default=0, ge=0)
+    """Number of most likely tokens that are sampled from; 0: all."""
+    min_p: float = Field(default=0.0, ge=0, lt=1)
+    """Smallest probability of a sampled token, relative to the most likely token; 0: no limit."""
+    stop_strings: Annotated[tuple[str, ...], SettableBy.AGENT] = ()
+    """Texts that end an answer; they stay part of it."""
+    seed: int | None = Field(default=None, ge=0, lt=2**31)
+    """Seed of the sampling; each request derives its own from the seed and its task, so that the answers of a group
+    differ. None: chosen by the engine."""
+    json_schema: Annotated[str, SettableBy.AGENT] = ""
+    """JSON schema, as JSON, that an answer must match; the engine samples only tokens that fit. Empty: none."""
+    allow_truncated_sampling: bool = False
+    """Lets a training flow sample from a part of the distribution (`top_p`, `top_k`, `min_p`, `json_schema`), although
+    the trainer recomputes logprobs over the full distribution, so that every importance ratio is biased."""
+
+    @field_validator("stop_strings")
+    @classmethod
+    def _check_stop_strings(cls, texts: tuple[str, ...]) -> tuple[str, ...]:
+        if not all(texts):
+            raise ValueError("a stop string is empty; leave it out")
+        return texts
+
+    @field_validator("json_schema")
+    @classmethod
+    def _check_schema(cls, text: str) -> str:
+        if text:
+            try:
+                json.loads(text)
+            except ValueError as problem:
+                raise ValueError(f"not JSON ({problem}); write the schema as JSON") from None
+        return text
+
+    def sampling(self, *, stop_tokens: tuple[int, ...] = (), max_new_tokens: int | None = None) -> Sampling:
+        """Returns the sampling of a request. max_new_tokens: overrides the option."""
+        return Sampling(
+            max_new_tokens=max_new_tokens or self.max_new_tokens,
+            temperature=self.temperature,
+            top_p=self.top_p,
+            top_k=self.top_k,
+            min_p=self.min_p,
+            stop_tokens=stop_tokens,
+            stop_strings=self.stop_strings,
+            json_schema=self.json_schema,
+            seed=self.seed,
+        )
+
+    @property
+    def truncating_options(self) -> tuple[str, ...]:
+        """Names of the options by which some tokens cannot be sampled."""
+        names = ("top_p", "top_k", "min_p", "json_schema")
+        return tuple(name for name in names if getattr(self, name) != AnswerOptions.model_fields[name].default)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """Answer of a policy to some messages."""
+
+    text: str
+    """Text without special tokens."""
+    finish: Finish
+    trajectory_builder: TrajectoryBuilder
+
+
+async def request_answer(
+    policy: PolicyId,
+    client: PolicyClient,
+    messages: Sequence[Message],
+    options: AnswerOptions,
+    *,
+    max_new_tokens: int | None = None,
+) -> Answer:
+    """Requests one answer in a new trajectory. max_new_tokens: overrides the options' value. Raises: RolloutFailed."""
+    builder = TrajectoryBuilder(policy)
+    builder.add_context(client.tokenizer.encode_chat(messages))
+    sampling = options.sampling(stop_tokens=client.tokenizer.stop_tokens, max_new_tokens=max_new_tokens)
+    generation = await client.generate(builder.tokens(), sampling)
+    builder.add_generation(generation)
+    return Answer(text=client.tokenizer.decode(generation.tokens), finish=generation.finish, trajectory_builder=builder)
+
+
+def question_of(prompt: Prompt) -> str:
+    """Returns the prompt's question. Raises: InvalidInput when it has none."""
+    question = prompt.fields.get(QUESTION)
+    if not isinstance(question, str):
+        field_names = ", ".join(sorted(prompt.fields))
+        raise InvalidInput(
+            f"cannot ask prompt {prompt.id!r}: field {QUESTION!r} has no text; the prompt has {field_names}, name the "
+            "question's field in the dataset's options",
+            code="workflow.no_question",
+        )
+    return question

@@ -1,0 +1,48 @@
+"""Scorer of a flow's reward for workflows: awaits asynchronous rewards and turns errors into failed episodes."""
+
+import inspect
+import math
+from dataclasses import replace
+from hashlib import blake2b
+
+from astraflow.contract.failures import Boundary
+from astraflow.contract.generation import Finish
+from astraflow.contract.tasks import Prompt
+from astraflow.rewards.base import Reward, Score
+from astraflow.runtime.tracing import span
+from astraflow.workflows.errors import RolloutFailed
+
+MAX_ANSWER_CHARS = 200
+"""Longer answers are replaced by their hash: answers are only compared, and are part of every trajectory."""
+
+
+class RewardScorer:
+    """Calls one reward."""
+
+    def __init__(self, reward: Reward) -> None:
+        self._reward = reward
+
+    async def score(self, prompt: Prompt, completion: str, finish: Finish) -> Score:
+        """Scores a completion. Raises: RolloutFailed at the boundary `reward`; do not catch it."""
+        try:
+            with span("rl.reward"):
+                result = self._reward.score(prompt, completion, finish)
+                score = _as_score(await result if inspect.isawaitable(result) else result)
+        except Exception as problem:
+            raise RolloutFailed(
+                f"{type(problem).__name__}: {problem}", boundary=Boundary.REWARD, code="rollout.reward_failed"
+            ) from problem
+        if not math.isfinite(score.value):
+            raise RolloutFailed(
+                f"cannot use the score {score.value} of a completion: it is not finite; return a finite number",
+                boundary=Boundary.REWARD,
+                code="rollout.non_finite_reward",
+            )
+        return score
+
+
+def _as_score(result: float | Score) -> Score:
+    score = Score.of(result)
+    if len(score.answer) <= MAX_ANSWER_CHARS:
+        return score
+    return replace(score, answer=blake2b(score.answer.encode(errors="surrogatepass"), digest_size=16).hexdigest())

@@ -1,0 +1,149 @@
+"""API between the maintainer and operators: status, mode, notes and transcript."""
+
+from dataclasses import replace
+
+from sqlalchemy import func
+from sqlmodel import Session, col, delete, select
+
+from astraflow.contract.errors import Conflict, CorruptData, InvalidInput, NotPermitted
+from astraflow.contract.fleet import Actor, Decision
+from astraflow.contract.ids import PoolId
+from astraflow.contract.maintainer import (
+    Maintainer,
+    MaintainerControlState,
+    MaintainerMode,
+    MaintainerStatus,
+    TranscriptEntry,
+)
+from astraflow.contract.transcript_chain import GENESIS_HASH, entry_hash
+from astraflow.runtime.database import Database
+from maintainer.fleet import rows
+from maintainer.fleet.fleet import Fleet
+from maintainer.fleet.fleet_manager import FleetManager
+from maintainer.fleet.guard import HUMAN_ROLES
+from maintainer.fleet.records import MaintainerSetting
+from maintainer.fleet.tables import EntryRow
+
+MAX_TRANSCRIPT_ENTRIES = 20_000
+"""Number of latest transcript entries that are stored; the maintainer's own file has all."""
+
+
+class MaintainerApi:
+    """Status, mode, notes and transcript of the maintainer. One instance per service."""
+
+    def __init__(self, fleet: Fleet, manager: FleetManager, database: Database) -> None:
+        self._fleet = fleet
+        self._manager = manager
+        self._database = database
+
+    def receive_status(self, status: MaintainerStatus) -> MaintainerControlState:
+        """Stores the maintainer's status and returns the control state that it must follow."""
+        heartbeat = self._fleet.maintainer_heartbeat
+        heartbeat.status, heartbeat.at = status, self._fleet.clock.now()
+        setting, kill = self._fleet.ledger.maintainer_setting, self._fleet.kill
+        reason = self._fleet.ledger.switch.reason
+        return MaintainerControlState(
+            mode=setting.mode if setting is not None else status.mode, kill=kill, kill_reason=reason[:200]
+        )
+
+    def view(self) -> Maintainer:
+        """Returns the maintainer as clients see it."""
+        setting, heartbeat = self._fleet.ledger.maintainer_setting, self._fleet.maintainer_heartbeat
+        status = heartbeat.status
+        maintainer = (
+            Maintainer(mode=status.mode if status is not None else MaintainerMode.OFF)
+            if setting is None
+            else Maintainer(mode=setting.mode, mode_by=setting.by, mode_reason=setting.reason, mode_at=setting.at)
+        )
+        age_s = self._fleet.clock.now() - heartbeat.at if status is not None else None
+        return replace(maintainer, status=status, status_age_s=age_s)
+
+    async def set_mode(self, mode: MaintainerMode, *, actor: Actor, key: str, reason: str) -> Decision:
+        """Sets the maintainer's mode. Raises: NotPermitted for roles other than operator and admin."""
+        if actor.role not in HUMAN_ROLES:
+            raise NotPermitted(
+                f"cannot set the maintainer's mode: {actor.name!r} has the role {actor.role.value}; ask an operator",
+                code="fleet.people_only",
+            )
+        setting = MaintainerSetting(mode=mode, by=actor.name, reason=reason, at=self._fleet.clock.wall())
+        message = f"the maintainer is in mode {mode.value}"
+        return await self._manager.record_decision("maintainer_mode", message, actor, key, reason, setting=setting)
+
+    async def add_note(self, message: str, *, pool: str, actor: Actor, key: str, reason: str) -> Decision:
+        """Adds a note to the audit log. Raises: InvalidInput."""
+        if not message.strip() or len(message) > 2000:
+            raise InvalidInput(
+                f"cannot add the note: it has {len(message)} characters; write 1 to 2000 characters",
+                code="fleet.invalid_note",
+            )
+        known = self._fleet.pool(PoolId(pool)).spec.id if pool else None
+        return await self._manager.record_decision("note", message, actor, key, reason, pool=known)
+
+    async def store_transcript(self, chain: str, entries: tuple[TranscriptEntry, ...]) -> int:
+        """Stores entries that continue the stored chain; returns the ordinal of the next entry.
+
+        Skips entries that are stored already and equal.
+        Raises: CorruptData for a wrong hash, Conflict for an entry that does not continue the chain or differs.
+        """
+        return await self._database.write(lambda session: self._store(session, chain, entries))
+
+    async def transcript_page(
+        self, *, chain: str, wake: str, before: int | None, limit: int
+    ) -> tuple[str, tuple[TranscriptEntry, ...], bool]:
+        """Returns a page of a transcript, newest first, and whether older entries exist. Default: the latest chain."""
+
+        def read(session: Session) -> tuple[str, tuple[TranscriptEntry, ...], bool]:
+            newest = select(EntryRow.chain).order_by(col(EntryRow.sequence).desc()).limit(1)
+            chosen = chain or session.exec(newest).first() or ""
+            query = select(EntryRow).where(EntryRow.chain == chosen).order_by(col(EntryRow.ordinal).desc())
+            query = query.where(EntryRow.wake == wake) if wake else query
+            query = query.where(EntryRow.ordinal < before) if before is not None else query
+            entry_rows = session.exec(query.limit(limit + 1)).all()
+            return chosen, tuple(rows.entry(row) for row in entry_rows[:limit]), len(entry_rows) > limit
+
+        return await self._database.write(read)
+
+    def _store(self, session: Session, chain: str, entries: tuple[TranscriptEntry, ...]) -> int:
+        last = session.exec(
+            select(EntryRow).where(EntryRow.chain == chain).order_by(col(EntryRow.ordinal).desc()).limit(1)
+        ).first()
+        next_ordinal, previous = (last.ordinal + 1, last.hash) if last is not None else (0, GENESIS_HASH)
+        for entry in entries:
+            _check(entry)
+            if entry.ordinal < next_ordinal:
+                self._check_unchanged(session, chain, entry)
+                continue
+            if (
+                entry.ordinal != next_ordinal
+                or entry.previous != previous
+                or (next_ordinal == 0 and entry.hash != chain)
+            ):
+                raise Conflict(
+                    f"cannot store entry {entry.ordinal} of the transcript: it does not continue the chain; "
+                    f"send from entry {next_ordinal}",
+                    code="transcript.gap",
+                )
+            session.add(rows.entry_row(entry, chain))
+            next_ordinal, previous = next_ordinal + 1, entry.hash
+        session.flush()
+        latest = session.exec(select(func.max(EntryRow.sequence))).one() or 0
+        session.exec(delete(EntryRow).where(col(EntryRow.sequence) <= latest - MAX_TRANSCRIPT_ENTRIES))
+        return next_ordinal
+
+    def _check_unchanged(self, session: Session, chain: str, entry: TranscriptEntry) -> None:
+        query = select(EntryRow.hash).where(EntryRow.chain == chain, EntryRow.ordinal == entry.ordinal)
+        stored_hash = session.exec(query).first()
+        if stored_hash is not None and stored_hash != entry.hash:
+            raise Conflict(
+                f"cannot store entry {entry.ordinal} of the transcript: it differs from the stored entry; "
+                "find out what changed the transcript",
+                code="transcript.changed",
+            )
+
+
+def _check(entry: TranscriptEntry) -> None:
+    if entry_hash(entry) != entry.hash:
+        raise CorruptData(
+            f"cannot store entry {entry.ordinal} of the transcript: its hash does not match; send it again",
+            code="transcript.hash_mismatch",
+        )

@@ -1,0 +1,329 @@
+"""Losses against references of a few lines, written from the papers in plain Python with derivatives by hand."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from astraflow.algorithms.losses import losses
+from astraflow.algorithms.losses.base import Loss
+from astraflow.algorithms.tokens import Pass
+from astraflow.contract.errors import InvalidInput
+from tests.algorithms.data import Rows, Token, assert_close, batch_of, close, outcome, rows
+from tests.errors import raises_code
+
+Term = tuple[float, float]
+"""Loss of a token before weighting, and its derivative by the token's logprob."""
+
+
+def weight(found: Rows, row: list[Token], aggregation: str) -> float:
+    count = sum(1 for other in found if other)
+    return {
+        "token_mean": 1 / sum(len(other) for other in found),
+        "sequence_mean": 1 / len(row) / count,
+        "fixed_length": 1 / 16 / count,
+    }[aggregation]
+
+
+def check(loss: Loss, found: Rows, term: Callable[[Token, list[Token]], Term], aggregation: str = "token_mean") -> None:
+    """Compares loss and gradient with the sum of `term(token, its row)` over the batch."""
+    weighted = [(weight(found, row, aggregation), *term(token, row)) for row in found for token in row]
+
+    result = outcome(loss, batch_of(found))
+
+    assert close(result.loss, sum(factor * value for factor, value, _ in weighted))
+    assert_close(result.logprob_grad, [factor * slope for factor, _, slope in weighted])
+
+
+def clipped(ratio: float, advantage: float, low: float, high: float, dual: float | None = None) -> Term:
+    """PPO, equation 7, with clip-higher and dual clip; the derivative of the ratio is the ratio."""
+    gain, slope = ratio * advantage, ratio * advantage
+    if (cut := min(max(ratio, low), high) * advantage) < gain:
+        gain, slope = cut, 0.0
+    if dual is not None and advantage < 0 and dual * advantage > gain:
+        gain, slope = dual * advantage, 0.0
+    return -gain, -slope
+
+
+@pytest.mark.parametrize("aggregation", ["token_mean", "sequence_mean", "fixed_length"])
+@pytest.mark.parametrize("dual", [None, 3.0])
+@given(found=rows)
+def test_ppo_is_the_clipped_ratio(aggregation: str, dual: float | None, found: Rows) -> None:
+    options: dict[str, Any] = {"fixed_length": 16} if aggregation == "fixed_length" else {}
+    spec = {"kind": "ppo", "clip_high": 0.28, "dual_clip": dual, "aggregation": aggregation, **options}
+
+    def term(t: Token, _: list[Token]) -> Term:
+        return clipped(math.exp(t.logprob - t.behaviour), t.advantage, 0.8, 1.28, dual)
+
+    check(losses.build(spec), found, term, aggregation)
+
+
+@pytest.mark.parametrize("mode", ["truncate", "mask"])
+@given(found=rows)
+def test_decoupled_ppo_clips_around_the_proximal_policy(mode: str, found: Rows) -> None:
+    def term(t: Token, _: list[Token]) -> Term:
+        value, slope = clipped(math.exp(t.logprob - t.proximal), t.advantage, 0.8, 1.2)
+        factor = math.exp(t.proximal - t.behaviour)
+        factor = min(factor, 5.0) if mode == "truncate" else factor * (factor <= 5)
+        return factor * value, factor * slope
+
+    check(losses.build({"kind": "decoupled_ppo", "weight_mode": mode}), found, term)
+
+
+@given(rows)
+def test_gspo_has_the_gradient_of_the_sequence_ratio(found: Rows) -> None:
+    def term(_: Token, row: list[Token]) -> Term:
+        ratio = math.exp(sum(t.logprob - t.proximal for t in row) / len(row))
+        return clipped(ratio, row[0].advantage, 1 - 3e-4, 1 + 4e-4)  # d ratio / d l_t = ratio / len, in the weight
+
+    same = [[t._replace(advantage=row[0].advantage) for t in row] for row in found]
+    check(losses.build({"kind": "gspo"}), same, term, "sequence_mean")
+
+
+@given(rows)
+def test_cispo_clips_the_weight_only(found: Rows) -> None:
+    def term(t: Token, _: list[Token]) -> Term:
+        factor = min(math.exp(t.logprob - t.behaviour), 5.0)
+        return -factor * t.advantage * t.logprob, -factor * t.advantage
+
+    check(losses.build({"kind": "cispo"}), found, term)
+
+
+@given(rows)
+def test_sapo_is_a_gate_by_the_sign_of_the_advantage(found: Rows) -> None:
+    def term(t: Token, _: list[Token]) -> Term:
+        ratio, steepness = math.exp(t.logprob - t.behaviour), 1.0 if t.advantage > 0 else 1.05
+        gate = 1 / (1 + math.exp(-steepness * (ratio - 1)))
+        return -gate * 4 / steepness * t.advantage, -4 * gate * (1 - gate) * ratio * t.advantage
+
+    check(losses.build({"kind": "sapo"}), found, term, "sequence_mean")
+
+
+@pytest.mark.parametrize("is_symmetric", [False, True])
+@given(found=rows)
+def test_dppo_masks_by_the_change_of_probability(is_symmetric: bool, found: Rows) -> None:
+    def term(t: Token, _: list[Token]) -> Term:
+        gap, change = t.logprob - t.behaviour, math.exp(t.logprob) - math.exp(t.behaviour)
+        is_masked = abs(change) > 0.1 if is_symmetric else change * math.copysign(1, t.advantage) > 0.2
+        gain = 0.0 if is_masked else math.exp(gap) * t.advantage
+        return -gain + 1e-3 * gap**2, -gain + 2e-3 * gap
+
+    check(losses.build({"kind": "dppo", "is_symmetric": is_symmetric}), found, term)
+
+
+@pytest.mark.parametrize("anchor", ["current", "behaviour", "proximal"])
+@given(found=rows)
+def test_reinforce_has_no_trust_region(anchor: str, found: Rows) -> None:
+    def term(t: Token, _: list[Token]) -> Term:
+        old = {"current": t.logprob, "behaviour": t.behaviour, "proximal": t.proximal}[anchor]
+        return (-math.exp(t.logprob - old) * t.advantage,) * 2
+
+    check(losses.build({"kind": "reinforce", "anchor": anchor}), found, term)
+
+
+@pytest.mark.parametrize("aggregation", ["token_mean", "sequence_mean"])
+@given(found=rows)
+def test_sft_is_the_negative_log_likelihood(aggregation: str, found: Rows) -> None:
+    check(
+        losses.build({"kind": "sft", "aggregation": aggregation}), found, lambda t, _: (-t.logprob, -1.0), aggregation
+    )
+
+
+@pytest.mark.parametrize("clip", [None, 0.2])
+@given(found=rows)
+def test_the_critic_gains_nothing_beyond_the_clip(clip: float | None, found: Rows) -> None:
+    def term(t: Token) -> Term:
+        bounded = t.value if clip is None else min(max(t.value, t.old_value - clip), t.old_value + clip)
+        if (t.value - t.target) ** 2 >= (bounded - t.target) ** 2:
+            return (t.value - t.target) ** 2 / 2, t.value - t.target
+        return (bounded - t.target) ** 2 / 2, 0.0
+
+    result = outcome(losses.build({"kind": "critic", "value_clip": clip}), batch_of(found))
+
+    terms = [term(t) for row in found for t in row]
+    assert close(result.loss, sum(value for value, _ in terms) / len(terms))
+    # Where both errors are equal, either derivative is right.
+    expected = torch.tensor([slope / len(terms) for _, slope in terms], dtype=torch.float64)
+    differs = ~torch.isclose(result.value_grad, expected, rtol=1e-9, atol=1e-9)
+    ties = [
+        clip is not None
+        and close(
+            (min(max(t.value, t.old_value - clip), t.old_value + clip) - t.target) ** 2, (t.value - t.target) ** 2
+        )
+        for row in found
+        for t in row
+    ]
+    assert not (differs & ~torch.tensor(ties)).any()
+
+
+KL: dict[str, Callable[[float], Term]] = {
+    "k1": lambda d: (d, 1.0),
+    "k2": lambda d: (d * d / 2, d),
+    "k3": lambda d: (math.exp(-d) - 1 + d, 1 - math.exp(-d)),
+    "k3+": lambda d: (math.exp(-d) - 1 + d, d),
+}
+"""Estimate and its derivative for d = l - l_ref, inside the bounds."""
+
+
+@pytest.mark.parametrize("is_unbiased", [False, True])
+@pytest.mark.parametrize("estimator", KL)
+@given(found=rows)
+def test_the_divergence_penalty_is_that_of_its_estimator(estimator: str, is_unbiased: bool, found: Rows) -> None:
+    spec = {"kind": "reinforce", "anchor": "behaviour", "kl_coefficient": 0.5, "kl_estimator": estimator}
+    near = [[t._replace(reference=max(t.reference, t.logprob - 2)) for t in row] for row in found]
+    near = [[t._replace(reference=min(t.reference, t.logprob + 2)) for t in row] for row in near]
+
+    def term(t: Token, _: list[Token]) -> Term:
+        value, slope = KL[estimator](t.logprob - t.reference)
+        ratio = math.exp(t.logprob - t.behaviour)
+        if is_unbiased:
+            value, slope = ratio * value, ratio * (slope + value)
+        return -ratio * t.advantage + 0.5 * value, -ratio * t.advantage + 0.5 * slope
+
+    check(losses.build({**spec, "kl_unbiased": is_unbiased}), near, term)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "value", "slope"), [("k1", 20, 0), ("k2", 200, 0), ("k3", 10, 0), ("k3+", 10, 0)]
+)
+def test_a_huge_divergence_is_bounded(estimator: str, value: float, slope: float) -> None:
+    spec = {"kind": "reinforce", "kl_coefficient": 1.0, "kl_estimator": estimator}
+    far = 30.0 if estimator in ("k1", "k2") else -30.0
+
+    result = outcome(losses.build(spec), batch_of([[Token(advantage=0.0, reference=-1.0 - far)]]))
+
+    assert result.metrics["kl_reference"] == pytest.approx(value)
+    assert result.logprob_grad.item() == pytest.approx(slope)
+
+
+@given(rows)
+def test_the_entropy_bonus_is_a_mean_over_the_tokens(found: Rows) -> None:
+    result = outcome(losses.build({"kind": "reinforce", "entropy_coefficient": 0.01}), batch_of(found))
+
+    assert_close(result.entropy_grad, [-0.01 / len(result.entropy_grad)] * len(result.entropy_grad))
+
+
+@pytest.mark.parametrize(("behaviour", "expected"), [(-0.05, 0.01 * 0.75), (-0.2, 0.0), (-1.0, 0.0), (0.0, 0.01)])
+def test_the_adaptive_bonus_grows_below_the_target(behaviour: float, expected: float) -> None:
+    spec = {"kind": "reinforce", "entropy_coefficient": 0.01, "entropy_target": 0.2}
+
+    result = outcome(losses.build(spec), batch_of([[Token(behaviour=behaviour)] * 3, [Token(behaviour=behaviour)]]))
+
+    assert result.metrics["entropy_coefficient"] / 4 == pytest.approx(expected)
+    assert_close(result.entropy_grad, [-expected / 4] * 4)
+
+
+@given(rows)
+def test_at_equal_proximal_and_behaviour_policy_decoupled_ppo_and_tis_are_ppo(found: Rows) -> None:
+    same = batch_of([[t._replace(proximal=t.behaviour) for t in row] for row in found])
+    expected = outcome(losses.build({"kind": "ppo"}), same)
+
+    for spec in (
+        {"kind": "decoupled_ppo"},
+        {"kind": "ppo", "anchor": "proximal", "corrections": ({"kind": "tis"},)},
+        {"kind": "ppo", "anchor": "proximal", "corrections": ({"kind": "tis", "level": "sequence"},)},
+        {"kind": "ppo", "anchor": "proximal", "corrections": ({"kind": "icepop"}, {"kind": "geometric_mask"})},
+        {"kind": "ppo", "anchor": "proximal", "corrections": ({"kind": "mis"},)},
+    ):
+        found_outcome = outcome(losses.build(spec), same)
+        assert close(found_outcome.loss, expected.loss)
+        assert_close(found_outcome.logprob_grad, expected.logprob_grad)
+
+
+@given(rows)
+def test_gspo_on_single_tokens_is_ppo(found: Rows) -> None:
+    single = batch_of([[t] for row in found for t in row])
+    ppo = {"kind": "ppo", "anchor": "proximal", "clip_low": 3e-4, "clip_high": 4e-4, "aggregation": "sequence_mean"}
+
+    expected, result = outcome(losses.build(ppo), single), outcome(losses.build({"kind": "gspo"}), single)
+
+    assert close(result.loss, expected.loss)
+    assert_close(result.logprob_grad, expected.logprob_grad)
+
+
+@pytest.mark.parametrize("kind", ["ppo", "decoupled_ppo", "gspo", "cispo", "sapo", "dppo", "reinforce", "m2po"])
+@given(data=st.data())
+def test_on_policy_every_policy_loss_has_the_gradient_of_reinforce(kind: str, data: st.DataObject) -> None:
+    found = data.draw(rows)
+    own = [[t._replace(behaviour=t.logprob, proximal=t.logprob) for t in row] for row in found]
+
+    result = outcome(losses.build({"kind": kind, "aggregation": "token_mean"}), batch_of(own))
+
+    tokens = [t for row in own for t in row]
+    if kind != "gspo" or all(len({t.advantage for t in row}) <= 1 for row in own):
+        assert_close(result.logprob_grad, [-t.advantage / len(tokens) for t in tokens])
+
+
+@pytest.mark.parametrize("recorded", [math.nan, -math.inf])
+@pytest.mark.parametrize("kind", ["ppo", "decoupled_ppo", "gspo", "cispo", "sapo", "dppo", "reinforce", "m2po"])
+def test_a_token_without_recorded_logprob_is_dropped_and_counted(kind: str, recorded: float) -> None:
+    corrections = ({"kind": "geometric_mask", "low": 0.5, "high": 2.0}, {"kind": "opsm"})
+    options = {"kl_coefficient": 0.1, "entropy_coefficient": 0.1, "entropy_target": 3.0, "corrections": corrections}
+    loss = losses.build({"kind": kind, **options})
+    kept, dropped, other = Token(behaviour=-1.1), Token(behaviour=recorded, advantage=50.0), Token(advantage=-0.5)
+
+    result = outcome(loss, batch_of([[kept, dropped], [other]]))
+    changed = outcome(loss, batch_of([[kept, dropped._replace(advantage=-7.0, logprob=-3.0)], [other]]))
+
+    assert math.isfinite(result.loss)
+    assert result.metrics["missing_logprobs"] == 1
+    assert all(math.isfinite(value) for value in result.metrics.values())
+    assert (result.logprob_grad == 0).tolist() == [False, True, False]
+    assert (result.entropy_grad == 0).tolist() == [False, True, False]
+    assert_close(changed.logprob_grad, result.logprob_grad)
+
+
+@pytest.mark.parametrize("kind", ["ppo", "cispo", "sapo", "dppo", "reinforce", "m2po"])
+@pytest.mark.parametrize("logprob", [-600.0, 0.0])
+def test_ratios_that_would_overflow_stay_finite(kind: str, logprob: float) -> None:
+    far = batch_of([[Token(logprob=logprob, behaviour=-600.0 - logprob, advantage=-1.0)]])
+    anchor = {"anchor": "behaviour"} if kind == "reinforce" else {}
+
+    result = outcome(losses.build({"kind": kind, **anchor}), far)
+
+    assert math.isfinite(result.loss)
+    assert result.logprob_grad.isfinite().all()
+
+
+def test_clipped_tokens_are_counted() -> None:
+    found = [[Token(behaviour=-2.0), Token(behaviour=-2.0, advantage=-1.0), Token(-2.0, -1.0, -1.0), Token(-2.0, -2.0)]]
+
+    assert outcome(losses.build({"kind": "ppo"}), batch_of(found)).metrics["clip_fraction"] == 2
+    assert outcome(losses.build({"kind": "cispo", "clip_high": 0.2}), batch_of(found)).metrics["clip_fraction"] == 2
+    assert outcome(losses.build({"kind": "dppo"}), batch_of(found)).metrics["clip_fraction"] == 2
+
+
+def test_passes_are_asked_for_only_when_they_are_read() -> None:
+    assert losses.build({"kind": "ppo"}).needs == frozenset()
+    assert losses.build({"kind": "ppo", "kl_coefficient": 0.1}).needs == {Pass.REFERENCE}
+    assert losses.build({"kind": "reinforce", "anchor": "proximal"}).needs == {Pass.PROXIMAL}
+    assert losses.build({"kind": "decoupled_ppo"}).needs == {Pass.PROXIMAL}
+    assert losses.build({"kind": "m2po"}).needs == {Pass.CURRENT}
+    assert losses.build({"kind": "dpo"}).needs == {Pass.CURRENT, Pass.REFERENCE}
+    assert losses.build({"kind": "critic"}).needs == {Pass.VALUES}
+
+
+def test_a_pass_that_nothing_computed_is_an_error_and_not_a_zero() -> None:
+    batch = batch_of([[Token()]])
+    lacking = replace(batch, tokens=replace(batch.tokens, proximal_logprobs=None, values=None, returns=None))
+
+    with raises_code(InvalidInput, "algorithm.pass_missing", "'proximal'"):
+        outcome(losses.build({"kind": "decoupled_ppo"}), lacking)
+    with raises_code(InvalidInput, "algorithm.critic_data_missing"):
+        outcome(losses.build({"kind": "critic"}), lacking)
+
+
+def test_an_empty_micro_batch_contributes_nothing() -> None:
+    batch = batch_of([[Token(), Token()], []])
+    for kind in losses.kinds():
+        whole, divided = (
+            outcome(losses.build({"kind": kind}), batch),
+            outcome(losses.build({"kind": kind}), batch, [[[0]], [[1]]]),
+        )
+        assert close(divided.loss, whole.loss)
+        assert_close(divided.logprob_grad, whole.logprob_grad)

@@ -1,0 +1,84 @@
+"""Measures of the mismatch between engine and trainer, and the bound at which training stops."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+
+from astraflow.algorithms.config import AlgorithmConfig
+from astraflow.algorithms.mismatch import MismatchSums, check_mismatch, measure_mismatch
+from astraflow.algorithms.tokens import Ranks, TokenData
+from astraflow.contract.errors import InvalidInput
+from tests.algorithms.data import Rows, Token, batch_of, on_ranks, rows
+from tests.errors import raises_code
+
+
+def measured(found: Rows, is_own: list[bool] | None = None) -> dict[str, float]:
+    batch = batch_of(found)
+    tokens = replace(batch.tokens, is_own_version=torch.tensor(is_own)) if is_own else batch.tokens
+    return measure_mismatch(batch.logprobs, tokens).metrics()
+
+
+@given(rows)
+def test_the_measures_are_their_formulas(found: Rows) -> None:
+    gaps = [t.logprob - t.behaviour for row in found for t in row]
+    ratios = [math.exp(gap) for gap in gaps]
+
+    assert measured(found) == pytest.approx(
+        {
+            "mismatch_k3": math.fsum(r - 1 - gap for r, gap in zip(ratios, gaps, strict=True)) / len(gaps),
+            "mismatch_factor": math.fsum(math.exp(abs(gap)) for gap in gaps) / len(gaps),
+            "mismatch_sample_size": math.fsum(ratios) ** 2 / len(gaps) / math.fsum(r * r for r in ratios),
+            "mismatch_cut": sum(not 0.5 <= r <= 5 for r in ratios) / len(gaps),
+            "logprob_gap": max(map(abs, gaps)),
+        },
+        rel=1e-9,
+        abs=1e-9,
+    )
+
+
+def test_only_tokens_of_the_own_version_with_a_recorded_logprob_are_measured() -> None:
+    found = [[Token(behaviour=-1.1), Token(behaviour=-3.0), Token(behaviour=math.nan)]]
+
+    assert measured(found, [True, False, True])["logprob_gap"] == pytest.approx(0.1)
+    assert measured(found, [False, False, False]) == {}
+    assert measured([[]]) == {}
+
+
+@given(rows)
+def test_sums_of_parts_and_ranks_are_those_of_the_whole(found: Rows) -> None:
+    batch = batch_of(found)
+
+    def share(rank: int, count: int) -> tuple[torch.Tensor, TokenData]:
+        mine = (batch.tokens.row_indices % count == rank).nonzero()[:, 0]
+        return batch.logprobs[mine], batch.tokens.select(mine)
+
+    def on_rank(rank: int, ranks: Ranks) -> MismatchSums:
+        return measure_mismatch(*share(rank, 2)).over(ranks)
+
+    whole = measure_mismatch(batch.logprobs, batch.tokens).metrics()
+    parts = measure_mismatch(*share(0, 2)) + measure_mismatch(*share(1, 2))
+    assert parts.metrics() == pytest.approx(whole)
+    for result in on_ranks(2, on_rank):
+        assert result.metrics() == pytest.approx(whole)
+
+
+def test_training_stops_after_consecutive_steps_above_the_bound() -> None:
+    config = AlgorithmConfig(max_mismatch=0.01, max_mismatch_steps=2)
+
+    count = check_mismatch(0, 0.02, config)
+    assert count == 1
+    assert check_mismatch(count, None, config) == 1, "a step without own tokens says nothing"
+    assert check_mismatch(count, 0.01, config) == 0
+    with raises_code(InvalidInput, "algorithm.mismatch", "0.01", "0.03"):
+        check_mismatch(count, 0.03, config)
+
+
+def test_without_a_bound_training_goes_on() -> None:
+    assert check_mismatch(0, 9.0, AlgorithmConfig(max_mismatch=None, max_mismatch_steps=1)) == 0
+
+
+def test_a_divergence_that_is_no_number_counts_as_above_the_bound() -> None:
+    assert check_mismatch(0, math.nan, AlgorithmConfig()) == 1

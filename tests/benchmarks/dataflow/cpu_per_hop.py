@@ -1,0 +1,163 @@
+"""CPU microseconds of each hop of the data plane per sequence, in one process, without gRPC.
+
+    python -m tests.benchmarks.dataflow.cpu_per_hop [--tokens 512 4096]
+
+Counts only the CPU of the calling thread, without the journal's thread and other processes.
+"""
+
+import argparse
+import asyncio
+import logging
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import structlog
+
+from astraflow.contract.batches import StepReport
+from astraflow.contract.ids import NodeId, PolicyId, PoolId, Version
+from astraflow.contract.nodes import NodeFacts
+from astraflow.contract.spans import Author, Span
+from astraflow.contract.tasks import Task
+from astraflow.contract.trajectories import Episode, Trajectory
+from astraflow.dataflow.journal import Journal
+from astraflow.dataflow.node_operations import NodeOperations
+from astraflow.dataflow.reporting.archive import Archive
+from astraflow.dataflow.service import build_run
+from astraflow.dataflow.trainer_operations import TrainerOperations
+from astraflow.recipe import Check, dataflow_config, load_recipe
+from astraflow.runtime.clock import SystemClock
+from astraflow.runtime.memory import prepare_for_large_messages
+from astraflow.wire.codec_data import decode_batch, decode_lease, decode_push, encode_batch, encode_lease, encode_push
+from astraflow.wire.pb import data_plane_pb2 as pb
+
+RECIPE = Path(__file__).parent / "recipe.toml"
+POLICY = PolicyId("solver")
+PROMPT_TOKENS = 64
+PUSH_BYTES = 4 * 2**20
+ROUNDS = 20
+
+
+class Hops:
+    """CPU seconds by hop."""
+
+    def __init__(self) -> None:
+        self.seconds: defaultdict[str, float] = defaultdict(float)
+
+    @contextmanager
+    def hop(self, name: str) -> Iterator[None]:
+        """Counts the CPU time of the block."""
+        began = time.thread_time()
+        yield
+        self.seconds[name] += time.thread_time() - began
+
+
+async def measure(tokens: int, folder: Path) -> tuple[Hops, int]:
+    """Leases, pushes and trains `ROUNDS` pushes; returns CPU by hop, and the number of sequences."""
+    config = dataflow_config(load_recipe(str(RECIPE), check=Check.NONE), run="hops")
+    journal = Journal(folder / "journal.sqlite")
+    archive = Archive(folder / "history.sqlite", clock=SystemClock())
+    run = build_run(config, journal=journal, archive=archive, clock=SystemClock())
+    run.restore(grace_s=1)
+    committing = asyncio.create_task(journal.run())
+    nodes, trainers, hops = NodeOperations(run), TrainerOperations(run), Hops()
+    node = nodes.join(_facts()).id
+    trainers.attach(POLICY, Version(0), backend="none", is_simulated=True)
+    per_push = max(8, PUSH_BYTES // (8 * tokens) // 8 * 8)
+    for _ in range(ROUNDS):
+        await _produced(nodes, node, hops, tokens, per_push)
+        await _trained(trainers, run.streams[POLICY].version, hops)
+    committing.cancel()
+    await asyncio.gather(committing, return_exceptions=True)
+    return hops, ROUNDS * per_push
+
+
+async def _produced(nodes: NodeOperations, node: NodeId, hops: Hops, tokens: int, count: int) -> None:
+    with hops.hop("dataflow: lease"):
+        lease = await nodes.lease(node, count, versions={POLICY: Version(0)}, wait_s=0)
+    with hops.hop("dataflow: encode lease"):
+        message = encode_lease(lease).SerializeToString()
+    with hops.hop("node: decode lease"):
+        lease = decode_lease(pb.LeaseReply.FromString(message))
+    episodes = [_episode(task, node, tokens) for task in lease.tasks]
+    with hops.hop("node: encode push"):
+        raw = encode_push(node, episodes)
+    with hops.hop("dataflow: decode push"):
+        sender, received = decode_push(raw)
+    with hops.hop("dataflow: take, admit, buffer"):
+        await nodes.push(sender, received, raw=raw)
+
+
+async def _trained(trainers: TrainerOperations, version: Version, hops: Hops) -> None:
+    while True:
+        with hops.hop("dataflow: pull"):
+            batch = await trainers.pull(POLICY, version, wait_s=0)
+        if batch is None:
+            return
+        with hops.hop("dataflow: encode batch"):
+            pieces = list(encode_batch(batch))
+        with hops.hop("trainer: decode batch"):
+            decode_batch(pieces)
+        version = Version(version + 1)
+        with hops.hop("dataflow: report step"):
+            await trainers.report_step(
+                StepReport(batch=batch.id, policy=POLICY, version=version, wait_s=0, compute_s=1, publish_s=0)
+            )
+
+
+def _episode(task: Task, node: NodeId, tokens: int) -> Episode:
+    written = tokens - PROMPT_TOKENS
+    trajectory = Trajectory(
+        policy=POLICY,
+        tokens=np.arange(tokens, dtype=np.int32),
+        logprobs=np.full(written, -0.5, dtype=np.float32),
+        spans=(
+            Span(author=Author.CONTEXT, length=PROMPT_TOKENS),
+            Span(author=Author.MODEL, length=written, version=Version(0)),
+        ),
+        reward=task.member / 8,
+    )
+    return Episode(task=task.id, node=node, trajectories=(trajectory,))
+
+
+def _facts() -> NodeFacts:
+    return NodeFacts(
+        name="hops",
+        pool=PoolId("load"),
+        region="",
+        engine="load",
+        is_simulated=True,
+        hardware="",
+        capacity=1,
+        price_per_hour=0.0,
+        software="",
+    )
+
+
+def main() -> None:
+    """Measures and prints."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tokens", type=int, nargs="+", default=[512, 4096])
+    options = parser.parse_args()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    prepare_for_large_messages()
+    found: dict[int, dict[str, float]] = {}
+    for tokens in options.tokens:
+        with tempfile.TemporaryDirectory(prefix="astraflow-hops-") as folder:
+            hops, sequences = asyncio.run(measure(tokens, Path(folder)))
+        found[tokens] = {name: 1e6 * seconds / sequences for name, seconds in hops.seconds.items()}
+    sys.stdout.write("| CPU µs for a sequence of | " + " | ".join(map(str, found)) + " |\n")
+    sys.stdout.write("|---" * (1 + len(found)) + "|\n")
+    for name in next(iter(found.values())):
+        sys.stdout.write(
+            f"| {name} | " + " | ".join(f"{figures_row[name]:.1f}" for figures_row in found.values()) + " |\n"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,16 @@
+"""The benchmark of the training step compares two loops that train the same."""
+
+import pytest
+
+from tests.benchmarks.trainer_step import SMALL_VOCABULARY, BareLoop, LocalLoop, batch_of
+
+
+def test_both_loops_have_the_same_losses() -> None:
+    batch = batch_of([(6, [5, 9]), (3, [14])], SMALL_VOCABULARY)
+    local, bare = LocalLoop(SMALL_VOCABULARY, 40), BareLoop(SMALL_VOCABULARY, 40)
+
+    losses = [(local.step(batch), bare.step(batch)) for _ in range(3)]
+
+    for mine, other in losses:
+        assert mine == pytest.approx(other, abs=1e-5)
+    assert losses[-1][0] < losses[0][0]

@@ -1,0 +1,110 @@
+import json
+import os
+import stat
+from pathlib import Path
+
+from astraflow.cli.run_directory import RunDirectory, storage_error
+from astraflow.contract.errors import InvalidInput, StorageFull
+from astraflow.runtime.run_folders import active_runs, runs_folder
+from astraflow.weights.signing import SigningKey
+from tests.errors import raises_code
+
+RECIPE = json.dumps({"name": "smoke", "seed": 3, "stop": {"steps": 5}})
+
+
+def opened(path: Path | None = None, recipe: str = RECIPE):  # type: ignore[no-untyped-def]  # returns a context manager
+    return RunDirectory.opened(path, name="smoke", seed=3, recipe=recipe)
+
+
+def test_a_run_directory_records_what_makes_the_run_repeatable() -> None:
+    with opened() as directory:
+        facts = directory.facts
+        assert directory.path.parent == runs_folder().resolve()
+        assert (facts.recipe, facts.seed, facts.pid) == ("smoke", 3, os.getpid())
+        assert facts.run.startswith("smoke-")
+        assert len(facts.commit.rstrip("+")) in (0, 40)
+        assert directory.recipe_file.read_text() == RECIPE
+
+
+def test_the_token_is_for_its_owner_only() -> None:
+    with opened() as directory:
+        assert stat.S_IMODE(directory.token_file.stat().st_mode) == 0o600
+        assert stat.S_IMODE(directory.path.stat().st_mode) == 0o700
+        assert len(directory.token) >= 32
+
+
+def test_a_resumed_run_keeps_its_name_and_token(tmp_path: Path) -> None:
+    with opened(tmp_path / "run") as directory:
+        token, run = directory.token, directory.facts.run
+    longer = RECIPE.replace("5", "50")
+    with opened(tmp_path / "run", longer) as directory:
+        assert (directory.token, directory.facts.run) == (token, run)
+        assert directory.recipe_file.read_text() == longer
+
+
+def test_a_folder_of_another_recipe_is_refused(tmp_path: Path) -> None:
+    with opened(tmp_path / "run"):
+        pass
+    with raises_code(InvalidInput, "run_directory.other_settings"), opened(tmp_path / "run", '{"name": "x"}'):
+        pass
+
+
+def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
+    with (
+        opened(tmp_path / "run"),
+        raises_code(InvalidInput, "run_directory.active", "run'"),
+        opened(tmp_path / "run"),
+    ):
+        pass
+
+
+def test_active_runs_are_found_wherever_they_are(tmp_path: Path) -> None:
+    with opened(), opened(tmp_path / "elsewhere"):
+        assert {directory.path.resolve().name == "elsewhere" for directory in active_runs()} == {True, False}
+    assert active_runs() == []
+
+
+def test_notes_are_stored() -> None:
+    with opened() as directory:
+        directory.update_facts(dataflow="127.0.0.1:7")
+        directory.record_process_event("node-1 started", {"node-1": 77})
+        assert directory.facts.dataflow == "127.0.0.1:7"
+        assert json.loads((directory.path / "processes.json").read_text()) == {"node-1": 77}
+        assert "node-1 started" in directory.log("supervisor").read_text()
+
+
+def test_a_folder_that_is_not_a_run_directory_is_refused(tmp_path: Path) -> None:
+    with raises_code(InvalidInput, "run_folder.invalid"):
+        _ = RunDirectory(tmp_path).facts
+
+
+def test_a_path_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with raises_code(InvalidInput, "storage.unusable"), opened(tmp_path / "file" / "run"):
+        pass
+
+
+def test_a_full_disk_and_a_denied_path_are_different_errors() -> None:
+    full = storage_error(OSError(28, "No space left on device"), "the run directory /x")
+    wrong = storage_error(OSError(13, "Permission denied", "/x/run.json"), "the run directory /x")
+    assert isinstance(full, StorageFull)
+    assert wrong.code == "storage.unusable"
+    assert "/x/run.json" in str(wrong)
+
+
+def test_a_run_signs_its_versions_with_a_key_that_only_its_owner_reads(tmp_path: Path) -> None:
+    with opened(tmp_path / "run") as first:
+        file, key = first.signing_key_file, first.weights_key
+        assert file is not None
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        assert str(SigningKey.read(file).public) == key
+    with opened(tmp_path / "run") as again:
+        assert again.weights_key == key
+
+
+def test_a_run_started_without_a_key_resumes_without_one(tmp_path: Path) -> None:
+    with opened(tmp_path / "run") as first:
+        for path in (first.path / "weights.key", first.path / "weights.pub"):
+            path.unlink()
+    with opened(tmp_path / "run") as again:
+        assert (again.signing_key_file, again.weights_key) == (None, "")

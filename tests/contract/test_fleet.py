@@ -1,0 +1,32 @@
+"""Specs of pools refuse what the fleet service could not carry out."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from astraflow.contract.errors import InvalidInput
+from astraflow.contract.fleet import PoolSpec
+from astraflow.contract.ids import PolicyId, PoolId
+from astraflow.contract.recommendations import Mode
+from tests.errors import raises_code
+
+SOLVERS: dict[str, Any] = {"id": PoolId("solvers"), "provider": "here", "policies": ("solver",)}
+
+
+@pytest.mark.parametrize("mode", [Mode.UP_ONLY, Mode.ON])
+def test_a_pool_of_some_policies_is_sized_by_people_only(mode: Mode) -> None:
+    with raises_code(InvalidInput, "pool.partial_autoscaling", "solvers", mode.value, "advise or off"):
+        PoolSpec(**SOLVERS, mode=mode)
+    for by_hand in (Mode.OFF, Mode.ADVISE):
+        with raises_code(InvalidInput, "pool.partial_autoscaling"):
+            replace(PoolSpec(**SOLVERS, mode=by_hand), mode=mode)
+    assert PoolSpec(**{**SOLVERS, "policies": ()}, mode=mode).mode is mode
+
+
+def test_policies_of_a_pool_are_names() -> None:
+    spec = PoolSpec(**{**SOLVERS, "policies": ["solver", "verifier"]})  # as JSON has them
+
+    assert spec.policies == (PolicyId("solver"), PolicyId("verifier"))
+    with raises_code(InvalidInput, "id.invalid_name"):
+        PoolSpec(**{**SOLVERS, "policies": ("solver,verifier",)})

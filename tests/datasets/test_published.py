@@ -1,0 +1,172 @@
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub.constants
+import pytest
+
+from astraflow.contract.errors import InvalidInput
+from astraflow.datasets import datasets
+from astraflow.datasets.base import Dataset
+from astraflow.datasets.code import CODE_SETS
+from astraflow.datasets.math import MATH_SETS
+from astraflow.datasets.published import SAMPLES
+from astraflow.datasets.search import SEARCH_SETS
+from tests.datasets import tables
+from tests.errors import raises_code
+
+FAMILIES: dict[str, dict[str, Any]] = {"math": dict(MATH_SETS), "code": dict(CODE_SETS), "search": dict(SEARCH_SETS)}
+SETS = [(kind, name) for kind, names in FAMILIES.items() for name in names]
+
+SHAPES = {
+    "math": {"question", "answer", "problem", "level", "subject", "source"},
+    "code": {
+        "question",
+        "answer",
+        "problem",
+        "starter_code",
+        "function",
+        "tests",
+        "tests_left_out",
+        "level",
+        "source",
+    },
+    "search": {"question", "answer", "answers", "source"},
+}
+
+
+def rows_of(name: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (SAMPLES / f"{name}.jsonl").read_text().splitlines()]
+
+
+def fields_of(dataset: Dataset) -> list[dict[str, Any]]:
+    return [dict(dataset.prompt(index).fields) for index in range(dataset.size)]
+
+
+def as_jsonl(folder: Path, rows: tables.Rows, _split: str) -> Path:
+    return tables.write_jsonl(folder / "copy.jsonl", rows)
+
+
+def as_json(folder: Path, rows: tables.Rows, _split: str) -> Path:
+    (folder / "copy.json").write_text(json.dumps(rows))
+    return folder / "copy.json"
+
+
+def as_parquet(folder: Path, rows: tables.Rows, _split: str) -> Path:
+    return tables.write_parquet(folder / "copy.parquet", rows, group_rows=1)
+
+
+def as_shards(folder: Path, rows: tables.Rows, _split: str) -> Path:
+    return tables.write_shards(folder / "copy", rows, shard_rows=1)
+
+
+def as_saved(folder: Path, rows: tables.Rows, split: str) -> Path:
+    return tables.save_to_disk(folder / "copy", rows, split=split)
+
+
+@pytest.mark.parametrize(("kind", "name"), SETS)
+@pytest.mark.parametrize("copy", [as_jsonl, as_json, as_parquet, as_shards, as_saved])
+def test_every_set_has_one_shape_whatever_it_is_read_from(
+    tmp_path: Path, kind: str, name: str, copy: Callable[[Path, tables.Rows, str], Path]
+) -> None:
+    sample = datasets.build({"kind": kind, "name": name, "is_sample": True}, 0)
+    known = FAMILIES[kind][name]
+    published = getattr(known, "published", known)
+    path = copy(tmp_path, rows_of(name), published.split)
+
+    found = datasets.build({"kind": kind, "name": name, "path": str(path), "cache": str(tmp_path / "cache")}, 0)
+
+    assert fields_of(found) == fields_of(sample)
+    assert all(set(fields) == SHAPES[kind] for fields in fields_of(found))
+    assert all(sample.prompt(index).id.startswith(f"sample/{name}:") for index in range(sample.size))
+    assert found.prompt(0).id.startswith(f"{name}:")
+
+
+def test_a_downloaded_repository_is_read_as_its_card_says(tmp_path: Path) -> None:
+    card = "---\nconfigs:\n- config_name: codeforces\n  data_files:\n  - split: test\n    path: cf/*.parquet\n---\n"
+    (tmp_path / "README.md").write_text(card)
+    (tmp_path / "cf").mkdir()
+    tables.write_parquet(tmp_path / "cf" / "a.parquet", rows_of("codeforces"))
+    spec = {"kind": "code", "name": "codeforces", "path": str(tmp_path), "cache": str(tmp_path / "cache")}
+    assert datasets.build(spec, 0).size == 1
+
+
+def test_of_a_repository_without_a_usable_card_the_known_file_is_read(tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text("# Training data\n")
+    tables.write_jsonl(tmp_path / "ASearcher-Base-35k.jsonl", [rows_of("asearcher")[0]])
+    tables.write_jsonl(tmp_path / "ASearcher-LRM-35k.jsonl", [{"idx": 1}])
+    spec = {"kind": "search", "name": "asearcher", "path": str(tmp_path), "cache": str(tmp_path / "cache")}
+    assert datasets.build(spec, 0).size == 1
+
+
+def test_problems_are_put_as_the_template_says() -> None:
+    found = datasets.build({"kind": "math", "name": "amc", "is_sample": True, "template": "Solve {x}: {question}"}, 0)
+    fields = found.prompt(0).fields
+    assert fields["question"] == f"Solve {{x}}: {fields['problem']}"
+    assert fields["answer"] == "120"
+
+
+def test_code_is_asked_for_as_its_tests_will_run_it() -> None:
+    def asked(name: str, index: int) -> str:
+        return str(
+            datasets.build({"kind": "code", "name": name, "is_sample": True}, 0).prompt(index).fields["question"]
+        )
+
+    assert "stdin" in asked("deepcoder", 0)
+    assert "with the function `count_vowels`" in asked("deepcoder", 1)
+    assert "```python\nclass Solution:\n    def countEven" in asked("deepcoder_lcb", 1)
+    assert '"""Return three times the number.' in asked("humaneval", 0)
+
+
+def test_tests_beyond_the_limit_are_left_out_and_counted() -> None:
+    spec = {"kind": "code", "name": "deepcoder", "is_sample": True, "max_tests_bytes": 60}
+    fields = datasets.build(spec, 0).prompt(0).fields
+    assert fields["tests_left_out"] == 1
+    assert fields["tests"] == [{"kind": "stdin", "input": "1\n-5\n", "output": "-5\n"}]
+
+
+def test_duplicate_answers_are_removed() -> None:
+    fields = datasets.build({"kind": "search", "name": "asearcher", "is_sample": True}, 0).prompt(1).fields
+    assert fields["answer"] == "Mara Lindholm"
+    assert fields["answers"] == ["Mara Lindholm", "M. Lindholm"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "code", "quoted"),
+    [
+        ({"kind": "math", "name": "deepscalar"}, "config.invalid", "'deepscaler'"),
+        ({"kind": "code", "name": "humanevil"}, "config.invalid", "'humaneval'"),
+        ({"kind": "search", "name": "zzz"}, "config.invalid", "asearcher"),
+        ({"kind": "math", "name": "amc", "template": "no place"}, "config.invalid", "{question}"),
+        ({"kind": "math", "name": "amc", "is_sample": True, "path": "x"}, "config.invalid", "is_sample"),
+        ({"kind": "math", "name": "amc", "path": "/none/such"}, "dataset.not_found", "/none/such"),
+    ],
+)
+def test_wrong_options_are_answered(spec: dict[str, Any], code: str, quoted: str) -> None:
+    with raises_code(InvalidInput, code, quoted):
+        datasets.build(spec, 0)
+
+
+def test_a_file_of_another_dataset_is_refused_by_its_fields(tmp_path: Path) -> None:
+    path = tables.write_jsonl(tmp_path / "a.jsonl", rows_of("amc"))
+    with raises_code(InvalidInput, "dataset.wrong_field", "line 1", "'problem'", "answer, id"):
+        datasets.build({"kind": "math", "name": "deepscaler", "path": str(path)}, 0)
+
+
+def test_a_question_without_any_answer_is_named(tmp_path: Path) -> None:
+    path = tables.write_jsonl(tmp_path / "a.jsonl", [{"question": "q", "answer": []}])
+    with pytest.raises(InvalidInput) as caught:
+        datasets.build({"kind": "search", "name": "asearcher", "path": str(path)}, 0).prompt(0)
+    assert caught.value.code == "dataset.no_answer"
+
+
+@pytest.mark.parametrize(("kind", "name"), SETS)
+def test_without_a_hub_each_dataset_names_its_download_command(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str, name: str
+) -> None:
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    known = FAMILIES[kind][name]
+    hub = getattr(known, "published", known).hub
+    with raises_code(InvalidInput, "dataset.hub_unreachable", f"--repo-type dataset {hub} "):
+        datasets.build({"kind": kind, "name": name, "cache": str(tmp_path)}, 0)

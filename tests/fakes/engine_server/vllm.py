@@ -1,0 +1,215 @@
+"""vLLM's routes, as AstraFlow uses them (0.32.0)."""
+
+import argparse
+import os
+import time
+import uuid
+from typing import Any
+
+from tests.fakes.engine_server.frontend import Call, CoreClient, Frontend, Handler, HttpError
+
+_PREFIX = "generate-tokens-"
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    """Returns the options of a start; exits for an unknown one."""
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    parser.add_argument("-m", required=True, choices=["vllm.entrypoints.openai.api_server"], dest="program")
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--served-model-name", required=True)
+    parser.add_argument("--load-format", choices=["dummy"], required=True)
+    parser.add_argument("--host", choices=["127.0.0.1"], required=True)
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--dtype", choices=["auto", "float32", "bfloat16", "float16"], required=True)
+    parser.add_argument("--generation-config", choices=["vllm"], required=True)
+    parser.add_argument("--enable-scale-out", action="store_true")
+    parser.add_argument("--worker-extension-cls", choices=["astraflow_vllm.WeightLoader"], required=True)
+    parser.add_argument("--logprobs-mode", choices=["processed_logprobs"], required=True)
+    parser.add_argument("--tensor-parallel-size", type=int, default=1)
+    parser.add_argument("--pipeline-parallel-size", type=int, default=1)
+    parser.add_argument("--enable-expert-parallel", action="store_true")
+    parser.add_argument("--max-model-len", type=int, default=512, dest="context_tokens")
+    parser.add_argument("--max-num-seqs", type=int, default=64, dest="max_running")
+    parser.add_argument("--enable-return-routed-experts", action="store_true")
+    parser.add_argument("--enable-lora", action="store_true")
+    parser.add_argument("--max-lora-rank", type=int)
+    parser.add_argument("--enforce-eager", action="store_true")
+    parser.add_argument("--gpu-memory-utilization", type=float)
+    return parser.parse_args(arguments)
+
+
+def frontend(core: CoreClient, options: argparse.Namespace, faults: Any) -> Frontend:
+    """Returns the server. The key guards `/v1` and `/inference` only."""
+    server = _Server(core, is_packed="--enforce-eager" in options.raw)
+    return Frontend(
+        server.routes(is_scale_out=options.enable_scale_out),
+        core,
+        faults,
+        is_open=lambda path: not path.startswith(("/v1", "/inference")),
+        key=os.environ["VLLM_API_KEY"],
+        dies_silently=False,
+    )
+
+
+class _Server:
+    def __init__(self, core: CoreClient, *, is_packed: bool) -> None:
+        """is_packed: the weights are packed, as on a CPU, and cannot be patched."""
+        self._core = core
+        self._is_packed = is_packed
+        self._has_placements = False
+
+    def routes(self, *, is_scale_out: bool) -> dict[tuple[str, str], Handler]:
+        """Returns the handlers."""
+        routes: dict[tuple[str, str], Handler] = {("GET", "/metrics"): self._metrics}
+        if is_scale_out:
+            routes[("POST", "/inference/v1/generate")] = self._generate
+        if os.environ.get("VLLM_SERVER_DEV_MODE") == "1":
+            routes |= {
+                ("GET", "/is_paused"): self._is_paused,
+                ("POST", "/pause"): self._pause,
+                ("POST", "/resume"): self._resume,
+                ("POST", "/abort_requests"): self._abort,
+                ("POST", "/collective_rpc"): self._rpc,
+                ("POST", "/reset_prefix_cache"): self._reset_cache,
+                ("POST", "/update_weight_version"): self._set_version,
+                ("POST", "/weight_checker"): self._check,
+            }
+        return routes
+
+    async def _metrics(self, call: Call) -> str:
+        gauges = self._core.gauges
+        values = {
+            "num_requests_running": gauges["running"],
+            "num_requests_waiting": gauges["waiting"],
+            "kv_cache_usage_perc": gauges["cache"],
+            "generation_tokens_total": gauges["tokens"],
+        }
+        labels = '{engine="0",model_name="policy"}'
+        return "".join(f"# TYPE vllm:{name} gauge\nvllm:{name}{labels} {value}\n" for name, value in values.items())
+
+    async def _generate(self, call: Call) -> Any:
+        body = call.body
+        sampling, tokens = body["sampling_params"], body["token_ids"]
+        request_id = _PREFIX + (body.get("request_id") or uuid.uuid4().hex)
+        if body["model"] != "policy":
+            raise HttpError(404, {"error": {"message": f"The model `{body['model']}` does not exist.", "code": 404}})
+        prompt_logprobs = None
+        if "prompt_logprobs" in sampling:
+            scored = await self._core.call("score", tokens=tokens, scored_from=1)
+            prompt_logprobs = [
+                None,
+                *(
+                    {str(token): {"logprob": score, "rank": 1, "decoded_token": None}}
+                    for token, score in zip(tokens[1:], scored["logprobs"], strict=True)
+                ),
+            ]
+        structure = sampling.get("structured_outputs") or {}
+        try:
+            result = await self._core.call(
+                "generate",
+                request_id=request_id,
+                prompt=tokens,
+                max_tokens=sampling["max_tokens"],
+                temperature=sampling.get("temperature", 1.0),
+                top_p=sampling.get("top_p", 1.0),
+                top_k=sampling.get("top_k", 0),
+                min_p=sampling.get("min_p", 0.0),
+                stop_tokens=sampling.get("stop_token_ids", []),
+                stop_strings=sampling.get("stop", []),
+                seed=sampling.get("seed"),
+                regex=structure.get("regex", ""),
+                json_schema=structure.get("json", ""),
+            )
+        except HttpError as problem:
+            error = {"message": str(problem.content), "type": "BadRequestError", "param": None, "code": problem.status}
+            raise HttpError(problem.status, {"error": error}) from problem
+        has_logprobs = sampling.get("logprobs") is not None
+        content = [
+            {"token_id": token, "logprob": logprob, "rank": 1, "top_logprobs": [_entry(token, logprob)]}
+            for token, logprob in zip(result["tokens"], result["logprobs"], strict=True)
+        ]
+        return {
+            "request_id": request_id,
+            "model": "policy",
+            "created": int(time.time()),
+            "usage": {
+                "prompt_tokens": len(tokens),
+                "total_tokens": len(tokens) + len(result["tokens"]),
+                "completion_tokens": len(result["tokens"]),
+                "prompt_tokens_details": None,
+                "completion_tokens_details": None,
+            },
+            "prompt_logprobs": prompt_logprobs,
+            "prompt_token_id_logprobs": None,
+            "prompt_token_ids": None,
+            "mm_placeholders": None,
+            "metrics": None,
+            "kv_transfer_params": None,
+            "ec_transfer_params": None,
+            "output_mode": "tokens",
+            "choices": [
+                {
+                    "index": 0,
+                    "finish_reason": result["finish"],
+                    "stop_reason": result["stop"],
+                    "token_ids": result["tokens"],
+                    "routed_experts": None,
+                    "sampling_mask": None,
+                    "weight_versions": result["spans"] or None,
+                    "logprobs": {"content": content} if has_logprobs else None,
+                }
+            ],
+        }
+
+    async def _is_paused(self, call: Call) -> Any:
+        return {"is_paused": await self._core.call("is_paused")}
+
+    async def _pause(self, call: Call) -> Any:
+        mode = call.query.get("mode", "abort")
+        clears = call.query.get("clear_cache", "true") == "true"
+        if mode == "keep":
+            mode = "retract" if clears else "in_place"
+        await self._core.call("pause", mode=mode)
+        if clears:
+            await self._core.call("flush", discard_running=True)
+        return {"status": "paused"}
+
+    async def _resume(self, call: Call) -> Any:
+        await self._core.call("resume")
+        return {"status": "resumed"}
+
+    async def _abort(self, call: Call) -> Any:
+        """Counts the ids that it was given, known or not."""
+        ids = call.body["request_ids"]
+        await self._core.call("abort", ids=ids)
+        return {"status": "aborted", "aborted": len(ids)}
+
+    async def _rpc(self, call: Call) -> Any:
+        method, arguments = call.body["method"], call.body["kwargs"]
+        if not all(isinstance(value, str) for value in arguments.values()):
+            raise HttpError(500, {"error": "arguments must be strings"})
+        if method == "astraflow_load":
+            await self._core.call("load", path=arguments["path"], version=None)
+            self._has_placements = arguments["learn"] == "1" and not self._is_packed
+            return {"results": ["0"]}
+        if method == "astraflow_patch":
+            if not self._has_placements:
+                raise HttpError(500, "Internal Server Error")
+            return {"results": [str(await self._core.call("patch", path=arguments["path"], version=None))]}
+        raise HttpError(500, "Internal Server Error")
+
+    async def _reset_cache(self, call: Call) -> Any:
+        discards = call.query.get("reset_running_requests") == "true"
+        return {"success": await self._core.call("flush", discard_running=discards)}
+
+    async def _set_version(self, call: Call) -> Any:
+        version = call.body["new_version"]
+        await self._core.call("version", version=version)
+        return {"success": True, "new_version": version}
+
+    async def _check(self, call: Call) -> Any:
+        return {"checksums": await self._core.call("checksum")}
+
+
+def _entry(token: int, logprob: float) -> dict[str, Any]:
+    return {"token_id": token, "logprob": logprob, "rank": 1}

@@ -1,0 +1,556 @@
+"""A synthetic run as a function of time: the same second always gives the same values."""
+
+import math
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import accumulate
+
+from astraflow.contract.evaluations import EvaluationReport, EvaluationScore, EvaluationState
+from astraflow.contract.failures import Boundary, Failure
+from astraflow.contract.ids import FlowId, GroupId, NodeId, PolicyId, PoolId, TaskId, Version
+from astraflow.contract.nodes import NodeFacts
+from astraflow.contract.plugins import PlannedPlugins
+from astraflow.contract.queries import (
+    GroupPage,
+    GroupQuery,
+    RewardBin,
+    RewardHistogram,
+    RewardQuery,
+    SampledGroup,
+    TrajectoryPage,
+    TrajectoryQuery,
+)
+from astraflow.contract.recommendations import PoolRecommendation
+from astraflow.contract.reports import (
+    Event,
+    FlowReport,
+    NodeReport,
+    NodeState,
+    PoolReport,
+    Report,
+    SampledTrajectory,
+    StreamReport,
+)
+from astraflow.contract.spans import Author, Span
+from astraflow.contract.weight_reports import LinkReport, VersionReport, WeightsReport
+from tests import make
+
+BATCH_GROUPS = 32
+MAX_STALENESS = 2
+STEPS_PER_S = 0.9
+FULL_BYTES = 430_000.0
+DELTA_BYTES = 14_000.0
+GROUP_SIZE = 8
+TICK_S = 30
+"""Seconds between two ticks of the sizer."""
+RISE_AT = 45
+"""Second from which trainers need more."""
+FIRST_TICK_AFTER_RISE = 60
+NODE_GROUPS_PER_S = 15.25
+
+
+@dataclass(kw_only=True)
+class SyntheticRun:
+    """A policy that learns to reverse letters, and the nodes that feed it."""
+
+    run: str = "reverse-0001"
+    began_at: float = 1_800_000_000.0
+    policies: tuple[str, ...] = ("solver",)
+    nodes: tuple[str, ...] = ("node-a", "node-b")
+    simulated: tuple[str, ...] = ()
+    node_errors: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    problems: tuple[str, ...] = ()
+    evaluation: str = "held-out"
+    asker: str = "schedule"
+    """Requester of its evaluation rounds."""
+    prompt: str = "reverse the letters: bdfa="
+    draining: set[str] = field(default_factory=set)
+    paused: set[str] = field(default_factory=set)
+    planned: tuple[PlannedPlugins, ...] = ()
+    """Filters that take effect with the next version."""
+    plugins: Mapping[str, float] = field(default_factory=dict)
+    """Metrics of its data algorithms; if set, some groups are replayed as well."""
+    tool: str = ""
+    """Answer of the tool to every member that calls it; empty for an environment without a tool."""
+    failing_member: int | None = None
+    """A member of every group whose engine fails."""
+    journal: list[Event] = field(default_factory=list)
+    """Actions on the run, in addition to its own events."""
+
+    def report(self, sequence: int, *, is_history: bool = False) -> Report:
+        """Returns the state at one second."""
+        streams = tuple(self._stream(policy, sequence) for policy in self.policies)
+        nodes = tuple(self._node(name, index, sequence, is_history) for index, name in enumerate(self.nodes))
+        return Report(
+            run=self.run,
+            sequence=sequence,
+            at=self.began_at + sequence,
+            uptime_s=float(sequence),
+            simulated=self.simulated,
+            flows=(self._flow(streams),),
+            streams=streams,
+            pools=(_pool(nodes),),
+            nodes=nodes,
+            events=() if is_history else self.events(sequence)[-64:],
+            problems=self.problems,
+            evaluations=tuple(reversed(self.rounds(sequence)[:2])),
+            weights=tuple(self._weights(policy, sequence) for policy in self.policies),
+            recommendations=(_advice(self.began_at, sequence),) if sequence >= 5 else (),
+        )
+
+    def samples(self, sequence: int) -> list[SampledTrajectory]:
+        """Returns sampled trajectories up to a second, newest first."""
+        groups = range(max(0, sequence // 3 - 40), sequence // 3)
+        found = [
+            self._sample(policy, group, member)
+            for group in groups
+            for policy in self.policies
+            for member in range(GROUP_SIZE)
+        ]
+        return found[::-1]
+
+    def rounds(self, sequence: int) -> list[EvaluationReport]:
+        """Returns rounds of evaluations up to a second, newest first: one for every ten steps; the latest runs."""
+        steps = max(0, math.floor((sequence - 4) * STEPS_PER_S))
+        return [self._round(number, is_latest=number == steps // 10) for number in range(steps // 10, 0, -1)]
+
+    def trajectories(self, sequence: int, query: TrajectoryQuery) -> TrajectoryPage:
+        """Returns one page of trajectories, as the service would."""
+        found = [sample for sample in self.samples(sequence) if _matches(sample, query)]
+        older = [sample for sample in found if query.before is None or sample.ordinal < query.before]
+        newer = [sample for sample in found if query.after is not None and sample.ordinal > query.after]
+        page = newer[-query.limit :] if query.after is not None else older[: query.limit]
+        return TrajectoryPage(
+            trajectories=tuple(page),
+            has_older=bool(page) and page[-1] is not found[-1],
+            has_newer=bool(page) and page[0] is not found[0],
+        )
+
+    def groups(self, sequence: int, query: GroupQuery) -> GroupPage:
+        """Returns one page with the groups of a step."""
+        members: dict[str, list[SampledTrajectory]] = {}
+        for sample in self.samples(sequence):
+            if query.policy in ("", sample.policy) and query.step in (None, sample.step):
+                members.setdefault(sample.group, []).append(sample)
+        return GroupPage(groups=tuple(_sampled_group(of_group) for of_group in members.values()), has_older=False)
+
+    def rewards(self, sequence: int, query: RewardQuery) -> RewardHistogram:
+        """Returns tenths, as the service does for rewards from 0 to 1."""
+        found = [sample for sample in self.samples(sequence) if _matches(sample, query.matching)]
+        bins: dict[int, list[SampledTrajectory]] = {}
+        for sample in found:
+            if sample.failure is None:
+                bins.setdefault(math.floor(sample.reward / 0.1), []).append(sample)
+        return RewardHistogram(
+            bins=tuple(
+                RewardBin(
+                    begin=place * 0.1,
+                    end=(place + 1) * 0.1,
+                    lowest=min(member.reward for member in members),
+                    highest=max(member.reward for member in members),
+                    trajectories=len(members),
+                    groups=len({(member.policy, member.group) for member in members}),
+                )
+                for place, members in sorted(bins.items())
+            ),
+            failed=sum(sample.failure is not None for sample in found),
+        )
+
+    def act(self, sequence: int, kind: str, subject: str, message: str) -> None:
+        """Writes into the journal."""
+        at = self.began_at + sequence
+        self.journal.append(
+            Event(ordinal=10_000 + len(self.journal), at=at, kind=kind, subject=subject, message=message)
+        )
+
+    def _stream(self, policy: str, sequence: int) -> StreamReport:
+        chance = random.Random(f"{policy} {sequence}")
+        steps = max(0, math.floor((sequence - 4) * STEPS_PER_S))
+        trained, stale = steps * BATCH_GROUPS, steps // 9
+        buffered = round(24 + 18 * math.sin(sequence / 11) + chance.uniform(-6, 6)) if steps else sequence * 6
+        in_batch = BATCH_GROUPS if steps else 0
+        wait = min(0.6, max(0.01, 0.05 + 0.42 * math.exp(-sequence / 40) + chance.gauss(0, 0.02)))
+        return StreamReport(
+            policy=PolicyId(policy),
+            version=Version(steps),
+            batch_groups=BATCH_GROUPS,
+            max_staleness=MAX_STALENESS,
+            admitted=buffered + in_batch + trained + stale,
+            buffered=buffered,
+            in_batch=in_batch,
+            trained=trained,
+            dropped={"stale": stale} if stale else {},
+            issue_headroom=max(0, 40 - buffered),
+            produced_per_s=max(0.0, chance.gauss(30.5, 2.0)),
+            consumed_per_s=max(0.0, chance.gauss(28.8, 0.6)) if steps else 0.0,
+            staleness={0: 210, 1: 90, 2: 20} if steps else {},
+            steps=steps,
+            redelivered=0,
+            wait_s=steps * 0.12,
+            compute_s=steps * 0.9,
+            publish_s=steps * 0.02,
+            wait_fraction=wait if steps else 0.0,
+            is_waiting=not steps,
+            reward_mean=0.35 + 0.3 * learned(sequence) + chance.gauss(0, 0.02) if steps else 0.0,
+            reward_produced=min(1.0, learned(sequence) + 0.02),
+            tokens_mean=5.2,
+            metrics=_step_metrics(policy, steps) if steps else {},
+            rewards=tuple(_step_reward(policy, step) for step in range(max(0, steps - 32), steps)),
+            replayed=steps if self.plugins else 0,
+            sampler={"kind": "fresh", "order": "deadline"},
+        )
+
+    def _flow(self, streams: tuple[StreamReport, ...]) -> FlowReport:
+        admitted = streams[0].admitted
+        uninformative, failed, opened = admitted // 4, admitted // 400, 61
+        return FlowReport(
+            id=FlowId("train"),
+            issued=admitted + uninformative + failed + opened,
+            open=opened,
+            admitted=admitted,
+            dropped={"informative": uninformative, "failed": failed} if uninformative else {},
+            tasks_queued=12,
+            tasks_leased=244,
+            episodes={
+                "accepted": admitted * GROUP_SIZE,
+                "duplicate": 3,
+                "retried": 1,
+                "failed_engine": failed * GROUP_SIZE,
+            },
+            leases_expired=2,
+            tasks_returned=5,
+            partial_rollouts={
+                "handed_back": 5,
+                "stored": 1,
+                "continued": 3,
+                "discarded": 1,
+                "stale": 0,
+                "tokens_saved": 1200,
+            },
+            is_paused="train" in self.paused,
+            plugins=self.plugins,
+            selector={"kind": "greso", "start": 0.5},
+            filters=({"kind": "informative"}, {"kind": "length", "max_share": 0.5}),
+            planned=self.planned,
+        )
+
+    def _weights(self, policy: str, sequence: int) -> WeightsReport:
+        steps = max(0, math.floor((sequence - 4) * STEPS_PER_S))
+        return WeightsReport(
+            policy=PolicyId(policy),
+            versions=tuple(
+                VersionReport(
+                    version=Version(step),
+                    published_at=self.began_at + step / STEPS_PER_S + 4,
+                    full_bytes=int(FULL_BYTES),
+                    sent_bytes=int(DELTA_BYTES if step else FULL_BYTES),
+                    changed_elements=2_100 if step else 0,
+                    elements=215_000,
+                    copy_s=0.002,
+                    hash_s=0.004,
+                    encode_s=0.006,
+                    send_s=0.01,
+                )
+                for step in range(max(0, steps - 11), steps + 1)
+            ),
+        )
+
+    def _link(self, steps: int) -> LinkReport:
+        return LinkReport(
+            source="127.0.0.1:7001",
+            versions=steps + 1,
+            full_bytes=int(FULL_BYTES),
+            delta_bytes=int(steps * DELTA_BYTES),
+            fetch_s=0.04 * (steps + 1),
+            verify_s=0.01 * (steps + 1),
+            latest_bytes=int(DELTA_BYTES),
+            latest_fetch_s=0.04,
+        )
+
+    def _node(self, name: str, index: int, sequence: int, is_history: bool) -> NodeReport:
+        chance = random.Random(f"{name} {sequence}")
+        steps = max(0, math.floor((sequence - 4) * STEPS_PER_S))
+        is_slow = index == 1 and 40 <= sequence % 90 < 46
+        lag = min(steps, 3 if is_slow else random.Random(f"{name} {sequence // 9}").choice((0, 0, 1)))
+        return NodeReport(
+            id=NodeId(f"n{index}"),
+            facts=NodeFacts(
+                name=name,
+                pool=PoolId("local"),
+                region="here" if index % 2 == 0 else "eu-west",
+                engine="local_torch",
+                is_simulated=bool(self.simulated),
+                hardware="2 cores",
+                capacity=128,
+                price_per_hour=0.0,
+                software="0.1.0",
+            ),
+            state=self._state(f"n{index}", sequence, index),
+            joined_at=self.began_at,
+            heartbeat_age_s=chance.uniform(0.05, 0.9),
+            leased=round(chance.uniform(104, 128)),
+            episodes_per_s=max(0.0, chance.gauss(121, 6)),
+            tokens_per_s=max(0.0, chance.gauss(640, 30)),
+            versions={PolicyId(policy): Version(steps - lag) for policy in self.policies},
+            counters={
+                "episodes_done": sequence * 120.0,
+                "weight_bytes_full": FULL_BYTES * len(self.policies),
+                "weight_bytes_delta": steps * DELTA_BYTES,
+                "weight_updates_full": 1.0 * len(self.policies),
+                "weight_updates_delta": float(steps),
+                "weight_pause_s": steps * 0.0021,
+            },
+            gauges={
+                "logprob_gap": 2.1e-5,
+                "logprob_gap_max": 4.8e-5 + index * 1e-5,
+                "tokens_per_s": 640.0,
+                "lease_limit": 128.0,
+                "engine_running": 96.0,
+                "engine_waiting": 4.0,
+                "engine_cache_used": 0.41,
+            },
+            lease_expiries=0,
+            links=(self._link(steps),),
+            errors=() if is_history else self.node_errors.get(name, ()),
+        )
+
+    def _round(self, number: int, *, is_latest: bool) -> EvaluationReport:
+        version = 10 * number
+        at = self.began_at + version / STEPS_PER_S + 4
+        average = learned(round(version / STEPS_PER_S) + 4)
+        figures = {"avg@4": average, "pass@1": average, "pass@4": min(1.0, average + 0.2), "maj@4": average}
+        return EvaluationReport(
+            flow=FlowId(self.evaluation),
+            round=number,
+            versions={PolicyId(policy): Version(version) for policy in self.policies},
+            state=EvaluationState.RUNNING if is_latest else EvaluationState.DONE,
+            done=37 if is_latest else 128,
+            total=128,
+            masked=number % 2,
+            failed=0,
+            scores=()
+            if is_latest
+            else tuple(
+                EvaluationScore(policy=PolicyId(policy), name=name, value=value, error=0.03)
+                for policy in self.policies
+                for name, value in figures.items()
+            ),
+            actor=self.asker,
+            reason=f"version {version}",
+            requested_at=at,
+            started_at=at,
+            finished_at=None if is_latest else at + 2,
+        )
+
+    def _state(self, node: str, sequence: int, index: int) -> NodeState:
+        if node in self.draining:
+            return NodeState.DRAINING
+        return NodeState.READY if sequence > 1 + index else NodeState.JOINING
+
+    def events(self, sequence: int) -> tuple[Event, ...]:
+        """Returns all events so far, oldest first."""
+        planned = [
+            (1, "node_joined", self.nodes[0] if self.nodes else "-", "joined the pool local"),
+            (2, "node_joined", self.nodes[-1] if self.nodes else "-", "joined the pool local"),
+            (4, "trainer_attached", self.policies[0], "took up the stream at step 0"),
+            *(
+                (at, "version_published", self.policies[0], f"version {round((at - 4) * STEPS_PER_S)}, anchor")
+                for at in range(20, sequence, 20)
+            ),
+            (FIRST_TICK_AFTER_RISE, "target_moved", "local", "by the sizer: 2 to 3 nodes, because capacity is 0.74"),
+            (118, "node_lost", "n9", "its beats stopped"),
+            (47, "lease_expired", "train:412/3", "went back to the front of the queue"),
+        ]
+        happened = [
+            Event(ordinal=ordinal, at=self.began_at + at, kind=kind, subject=subject, message=message)
+            for ordinal, (at, kind, subject, message) in enumerate(sorted(planned))
+            if at <= sequence
+        ]
+        return (*happened, *self.journal)
+
+    def _sample(self, policy: str, group: int, member: int) -> SampledTrajectory:
+        chance = random.Random(f"{policy} {group} {member}")
+        at = group * 3
+        is_right = chance.random() < learned(at)
+        answer = "afdb"
+        step = math.floor((at - 4) * STEPS_PER_S) if at > 6 else None
+        version = Version(max(0, (step or 0) - 1))
+        group_id = f"train:{group}"
+        said = answer if is_right else "".join(chance.sample("abcdefgh", 4))
+        call = f"reverse({answer})\n" if self.tool else ""
+        spans, ends = _spans(version, is_split=member == 5, prompt=self.prompt, call=call, tool=self.tool, said=said)
+        return SampledTrajectory(
+            ordinal=(group * len(self.policies) + self.policies.index(policy)) * GROUP_SIZE + member,
+            group=GroupId(group_id),
+            task=TaskId(f"{group_id}/{member}"),
+            flow=FlowId("train"),
+            policy=PolicyId(policy),
+            node=NodeId(f"n{member % max(1, len(self.nodes))}"),
+            at=self.began_at + at,
+            step=step,
+            outcome="trained" if step is not None else "buffered",
+            reward=1.0 if is_right else 0.0,
+            prompt_text=self.prompt,
+            completion_text=f"{call}{self.tool}{said}",
+            reference_text=answer,
+            tokens=sum(span.length for span in spans),
+            model_tokens=sum(span.length for span in spans if span.author is Author.MODEL),
+            spans=spans,
+            text_ends=ends,
+            is_truncated=not is_right and chance.random() < 0.2,
+            member=member,
+            duration_s=0.4,
+            metrics={"turns": 2.0},
+            failure=Failure(boundary=Boundary.ENGINE, message="out of memory")
+            if member == self.failing_member
+            else None,
+        )
+
+
+def _spans(
+    version: Version, *, is_split: bool, prompt: str, call: str, tool: str, said: str
+) -> tuple[tuple[Span, ...], tuple[int, ...]]:
+    """Returns the spans and their end offsets in the text. is_split: weights changed in the middle of the answer."""
+    written: list[tuple[Author, int, Version | None, str]] = [(Author.CONTEXT, 26, None, prompt)]
+    if tool:
+        written += [(Author.MODEL, 8, version, call), (Author.CONTEXT, 12, None, tool)]
+    if is_split:
+        written += [(Author.MODEL, 3, version, said[:2]), (Author.MODEL, 2, Version(version + 1), said[2:])]
+    else:
+        written += [(Author.MODEL, 5, version, said)]
+    spans = tuple(Span(author=author, length=length, version=by) for author, length, by, _ in written)
+    return spans, tuple(accumulate(len(text) for *_, text in written))
+
+
+@cache
+def _step_reward(policy: str, step: int) -> float:
+    noise = random.Random(f"{policy} step {step}").gauss(0, 0.03)
+    return min(1.0, max(0.0, learned(round(step / STEPS_PER_S) + 4) + noise))
+
+
+def _step_metrics(policy: str, step: int) -> dict[str, float]:
+    chance = random.Random(f"{policy} metrics {step}")
+    remaining = math.exp(-step / 60)
+    return {
+        name: (last + (first - last) * remaining) * max(0.0, chance.gauss(1, noise))
+        for name, (first, last, noise) in METRICS.items()
+    }
+
+
+METRICS = {
+    "reward_mean": (0.3, 0.7, 0.05),
+    "signal_fraction": (0.9, 0.4, 0.05),
+    "loss": (0.02, -0.004, 0.4),
+    "grad_norm": (2.4, 0.6, 0.3),
+    "learning_rate": (0.0, 1e-6, 0.0),
+    "entropy": (1.6, 0.35, 0.03),
+    "clip_fraction": (0.001, 0.02, 0.2),
+    "ratio_mean": (1.0, 1.0, 0.002),
+    "kl_behaviour": (1e-4, 2e-3, 0.2),
+    "mismatch_k3": (4e-5, 6e-5, 0.3),
+    "logprob_gap": (0.02, 0.05, 0.3),
+    "mismatch_sample_size": (0.999, 0.98, 0.002),
+    "mismatch_cut": (0.0, 0.0, 0.0),
+    "tokens_mean": (220.0, 1480.0, 0.04),
+    "truncated_fraction": (0.01, 0.08, 0.3),
+    "staleness_mean": (0.4, 0.4, 0.3),
+    "tokens": (112_000.0, 520_000.0, 0.04),
+    "tokens_per_s": (31_000.0, 38_000.0, 0.02),
+    "mfu": (0.36, 0.46, 0.02),
+    "wait_s": (2.0, 0.3, 0.4),
+    "compute_s": (11.0, 14.0, 0.05),
+    "publish_copy_s": (0.08, 0.08, 0.1),
+    "checkpoint_s": (0.4, 0.4, 0.2),
+    "tis_cut": (1e-3, 2e-3, 0.3),
+}
+"""Metrics of a step: its value at first and in the end, and its relative noise. The last is not described."""
+
+
+def learned(sequence: int) -> float:
+    """Returns the mean reward of the policy at that time: from 0.3 to 0.95."""
+    return 0.30 + 0.65 / (1 + math.exp(-(sequence - 70) / 18))
+
+
+def _matches(sample: SampledTrajectory, query: TrajectoryQuery) -> bool:
+    has_reward = sample.failure is None
+    return (
+        all(
+            wanted in ("", getattr(sample, name))
+            for name in ("policy", "flow", "group", "task", "node", "outcome")
+            for wanted in [getattr(query, name)]
+        )
+        and query.step in (None, sample.step)
+        and query.is_truncated in (None, sample.is_truncated)
+        and query.is_failed in (None, not has_reward)
+        and (query.min_reward is None or (has_reward and sample.reward >= query.min_reward))
+        and (query.max_reward is None or (has_reward and sample.reward <= query.max_reward))
+        and query.text.lower() in f"{sample.prompt_text}\n{sample.completion_text}".lower()
+    )
+
+
+def _sampled_group(members: list[SampledTrajectory]) -> SampledGroup:
+    rewards = [member.reward for member in members if member.failure is None]
+    newest = members[0]
+    return SampledGroup(
+        group=newest.group,
+        policy=newest.policy,
+        flow=newest.flow,
+        ordinal=newest.ordinal,
+        at=newest.at,
+        step=newest.step,
+        outcome=newest.outcome,
+        trajectories=len(rewards),
+        failed=len(members) - len(rewards),
+        truncated=sum(member.is_truncated for member in members),
+        reward_mean=sum(rewards) / len(rewards) if rewards else None,
+        reward_min=min(rewards, default=None),
+        reward_max=max(rewards, default=None),
+    )
+
+
+def _advice(began_at: float, sequence: int) -> PoolRecommendation:
+    """Returns the last recommendation: demand rises, a node is ordered at the next tick and arrives one tick later."""
+    tick = sequence // TICK_S * TICK_S
+    demand = 28.0 if tick < RISE_AT else 41.0
+    target = 2 if tick < FIRST_TICK_AFTER_RISE else 3
+    ready = 2 if tick < FIRST_TICK_AFTER_RISE + TICK_S else 3
+    return make.pool_advice(
+        at=began_at + max(5, tick),
+        target=target,
+        present=target,
+        pending=target - ready,
+        sentence=f"local: 2 to {target} nodes, because capacity is {NODE_GROUPS_PER_S * 2 / demand:.2f} of the demand.",
+        inputs={
+            "demand_groups_per_s": demand,
+            "capacity_groups_per_s": ready * NODE_GROUPS_PER_S,
+            "capacity_ordered_groups_per_s": target * NODE_GROUPS_PER_S,
+            "ratio": target * NODE_GROUPS_PER_S / demand,
+            "noise": 0.04,
+            "band_low": 1.0,
+            "band_aim": 1.08,
+            "band_high": 1.4,
+            "trim": 1.0,
+            "compute_s": 1.1,
+            "groups_per_step": 32.0,
+            "produced_per_usable": 1.25,
+            "wait_share_300_s": 0.05,
+            "wait_share_600_s": 0.05,
+            "node_groups_per_s": NODE_GROUPS_PER_S,
+            "price_per_hour": 2.0,
+        },
+    )
+
+
+def _pool(nodes: tuple[NodeReport, ...]) -> PoolReport:
+    states = [node.state for node in nodes]
+    return PoolReport(
+        id=PoolId("local"),
+        ready=states.count(NodeState.READY),
+        joining=states.count(NodeState.JOINING),
+        draining=states.count(NodeState.DRAINING),
+        lost=states.count(NodeState.LOST),
+        episodes_per_s=sum(node.episodes_per_s for node in nodes),
+        tokens_per_s=sum(node.tokens_per_s for node in nodes),
+    )

@@ -1,0 +1,150 @@
+"""Answers of both servers are parsed, and invalid ones refused."""
+
+import base64
+import io
+from typing import Any
+
+import numpy as np
+import pytest
+
+from astraflow.contract.errors import CorruptData
+from astraflow.contract.generation import Finish, VersionSpan
+from astraflow.contract.ids import Version
+from astraflow.raas.engines.server import sglang, vllm
+from astraflow.raas.engines.server.formats import parse_metrics, version_spans
+from tests.errors import raises_code
+
+
+def spans(*parts: tuple[int, int, int]) -> list[dict[str, Any]]:
+    return [{"version": str(version), "start": start, "end": end} for version, start, end in parts]
+
+
+def test_neighbours_of_one_version_are_joined_and_empty_spans_dropped() -> None:
+    found = version_spans(spans((1, 0, 2), (1, 2, 3), (2, 3, 3), (3, 3, 9)), 5)
+
+    assert found == (VersionSpan(version=Version(1), length=3), VersionSpan(version=Version(3), length=2))
+    assert version_spans(None, 0) == ()
+
+
+def test_a_version_that_no_load_has_set_is_invalid() -> None:
+    with pytest.raises(ValueError, match="default"):
+        version_spans([{"version": "default", "start": 0, "end": 1}], 1)
+
+
+def test_metrics_are_summed_over_ranks_and_other_lines_ignored() -> None:
+    text = """# HELP sglang:num_running_reqs requests
+sglang:num_running_reqs{tp_rank="0"} 2.0
+sglang:num_running_reqs{tp_rank="1"} 3.0
+sglang:num_queue_reqs{tp_rank="0"} 4.0
+sglang:token_usage{tp_rank="0"} 0.25
+sglang:token_usage{tp_rank="1"} 1.5
+sglang:generation_tokens_total{tp_rank="0"} 70.0
+sglang:other{x="1"} 1.0
+vllm:num_requests_running 9.0
+"""
+    load = parse_metrics(text, prefix="sglang:")
+
+    assert (load.gauges.running, load.gauges.waiting, load.gauges.cache_used) == (5, 4, 1.0)
+    assert load.tokens_total == 70.0
+
+
+def sglang_answer(**facts: Any) -> dict[str, Any]:
+    return {
+        "text": "",
+        "output_ids": [7, 8],
+        "meta_info": {
+            "output_token_logprobs": [[-0.5, 7, None], [1e-7, 8, None]],
+            "weight_versions": spans((4, 0, 2)),
+            "finish_reason": {"type": "length", "length": 2},
+            **facts,
+        },
+    }
+
+
+def test_a_generation_of_sglang() -> None:
+    generation = sglang.parse_generation(sglang_answer())
+
+    assert generation.tokens.tolist() == [7, 8]
+    assert generation.logprobs.tolist() == [-0.5, 0.0], "a rounding error above 0 is removed"
+    assert generation.spans == (VersionSpan(version=Version(4), length=2),)
+    assert generation.finish is Finish.LENGTH
+
+
+def test_a_request_that_sglang_aborted_in_its_queue_has_neither_spans_nor_logprobs() -> None:
+    answer = {"text": "", "output_ids": [], "meta_info": {"finish_reason": {"type": "abort", "message": "queue"}}}
+    generation = sglang.parse_generation(answer)
+
+    assert generation.finish is Finish.ABORT
+    assert (len(generation.tokens), generation.spans) == (0, ())
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {},
+        [],
+        "text",
+        sglang_answer(output_token_logprobs=[[-0.5, 7, None]]),
+        sglang_answer(output_token_logprobs=[[-0.5, 7, None], [-0.5, 9, None]]),
+        sglang_answer(weight_versions=spans((4, 0, 1))),
+        sglang_answer(weight_versions=[{"version": "default", "start": 0, "end": 2}]),
+        sglang_answer(finish_reason={"type": "unknown"}),
+        sglang_answer(finish_reason=None),
+    ],
+)
+def test_invalid_answers_of_sglang_are_refused(answer: Any) -> None:
+    with raises_code(CorruptData, "engine.invalid_answer", "SGLang"):
+        sglang.parse_generation(answer)
+
+
+def vllm_answer(**facts: Any) -> dict[str, Any]:
+    choice = {
+        "index": 0,
+        "finish_reason": "stop",
+        "token_ids": [7, 8],
+        "logprobs": {"content": [{"token_id": 7, "logprob": -0.5}, {"token_id": 8, "logprob": -1.5}]},
+        "weight_versions": spans((1, 0, 1), (2, 1, 2)),
+        "routed_experts": None,
+        **facts,
+    }
+    return {"request_id": "a", "choices": [choice]}
+
+
+def test_a_generation_of_vllm_with_routes() -> None:
+    content = io.BytesIO()
+    routes = np.arange(12, dtype=np.uint8).reshape(3, 2, 2)
+    np.save(content, routes)
+    generation = vllm.parse_generation(vllm_answer(routed_experts=base64.b64encode(content.getvalue()).decode()))
+
+    assert generation.tokens.tolist() == [7, 8]
+    assert generation.logprobs.tolist() == [-0.5, -1.5]
+    assert [(span.version, span.length) for span in generation.spans] == [(1, 1), (2, 1)]
+    assert generation.finish is Finish.STOP
+    assert generation.routes is not None
+    assert generation.routes.dtype == np.uint16
+    np.testing.assert_array_equal(generation.routes, routes)
+
+
+def test_a_request_that_vllm_aborted_before_its_first_token() -> None:
+    answer = vllm_answer(finish_reason="abort", token_ids=[], logprobs=None, weight_versions=None)
+    generation = vllm.parse_generation(answer)
+
+    assert generation.finish is Finish.ABORT
+    assert len(generation.tokens) == 0
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {},
+        {"choices": []},
+        "text",
+        vllm_answer(logprobs=None),
+        vllm_answer(weight_versions=None),
+        vllm_answer(finish_reason="unknown"),
+        vllm_answer(routed_experts=base64.b64encode(b"no array").decode()),
+    ],
+)
+def test_invalid_answers_of_vllm_are_refused(answer: Any) -> None:
+    with raises_code(CorruptData, "engine.invalid_answer", "vLLM"):
+        vllm.parse_generation(answer)

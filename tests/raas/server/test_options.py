@@ -1,0 +1,122 @@
+"""Options become a command line and variables; only supported combinations are accepted."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from astraflow.contract.generation import Sampling
+from astraflow.raas.engines.server import sglang, vllm
+from astraflow.raas.engines.server.dialect import Dialect, Launch
+from astraflow.raas.engines.server.environments import Environment
+from astraflow.raas.engines.server.options import ServerOptions
+
+CPU = Environment(name="e", kind="sglang", device="cpu", version="1", folder=Path("/env"))
+CUDA = replace(CPU, device="cuda")
+DIALECTS: list[Dialect] = [sglang.SglangDialect(), vllm.VllmDialect()]
+
+
+@pytest.fixture(params=DIALECTS, ids=lambda dialect: dialect.kind)
+def dialect(request: pytest.FixtureRequest) -> Dialect:
+    chosen: Dialect = request.param
+    return chosen
+
+
+def launch(dialect: Dialect, environment: Environment, **options: Any) -> Launch:
+    return dialect.launch(environment, ServerOptions(**options), model=Path("/m"), port=1234, key="k", devices="2,3")
+
+
+def value(launched: Launch, *flags: str) -> str:
+    """Returns the value of the flag that is present."""
+    (index,) = (index for index, argument in enumerate(launched.argv) if argument in flags)
+    return launched.argv[index + 1]
+
+
+def test_a_server_listens_on_loopback_with_its_key_and_placeholder_weights(dialect: Dialect) -> None:
+    launched = launch(dialect, CPU)
+
+    assert launched.argv[0] == "/env/bin/python"
+    assert value(launched, "--host") == "127.0.0.1"
+    assert value(launched, "--port") == "1234"
+    assert "k" in launched.variables.values()
+    assert "k" not in launched.argv  # all users of a machine see command lines
+    assert value(launched, "--load-format") == "dummy"
+    assert value(launched, "--model", "--model-path") == "/m"
+
+
+def test_a_cpu_serves_float32_with_few_threads_and_no_devices(dialect: Dialect) -> None:
+    launched = launch(dialect, CPU, threads=3)
+
+    assert value(launched, "--dtype") == "float32"
+    assert value(launched, "--max-num-seqs", "--max-running-requests") == "64"
+    assert launched.variables["OMP_NUM_THREADS"] == "3"
+    assert "CUDA_VISIBLE_DEVICES" not in launched.variables
+
+
+def test_a_gpu_serves_the_type_of_the_model_on_its_devices(dialect: Dialect) -> None:
+    launched = launch(dialect, CUDA, memory_share=0.6, tensor_parallel=2)
+
+    assert value(launched, "--dtype") == "auto"
+    assert value(launched, "--mem-fraction-static", "--gpu-memory-utilization") == "0.6"
+    assert value(launched, "--tp-size", "--tensor-parallel-size") == "2"
+    assert launched.variables["CUDA_VISIBLE_DEVICES"] == "2,3"
+    assert not {"--max-num-seqs", "--max-running-requests"} & set(launched.argv)
+
+
+def test_further_arguments_come_last(dialect: Dialect) -> None:
+    assert launch(dialect, CPU, arguments=("--extra", "1")).argv[-2:] == ("--extra", "1")
+
+
+def test_no_option_is_lost(dialect: Dialect) -> None:
+    plain = launch(dialect, CPU)
+    for options in (
+        {"context_tokens": 99},
+        {"max_running": 5},
+        {"pipeline_parallel": 2},
+        {"expert_parallel": True},
+        {"dtype": "bfloat16"},
+        {"deterministic": True},
+        {"lora": True},
+        {"cache_gib": 2.0},
+    ):
+        assert launch(dialect, CPU, **options) != plain, options
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"servers": 0},
+        {"memory_share": 1.0},
+        {"dtype": "int8"},
+        {"restarts": -1},
+        {"probe_every_s": 0},
+        {"patch": "always"},
+        {"unknown": 1},
+    ],
+)
+def test_invalid_options_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        ServerOptions(**options)
+
+
+def test_sampling_parameters_of_sglang() -> None:
+    sampling = Sampling(max_new_tokens=5, stop_tokens=(3,), stop_strings=("x",), top_k=4, seed=9, regex="a")
+    parameters = sglang._sampling_parameters(sampling)
+
+    assert parameters["stop_token_ids"] == [3]
+    assert parameters["ignore_eos"] is False
+    assert (parameters["stop"], parameters["top_k"], parameters["sampling_seed"]) == (["x"], 4, 9)
+    assert sglang._sampling_parameters(Sampling(max_new_tokens=5))["ignore_eos"] is True
+    assert sglang._sampling_parameters(Sampling(max_new_tokens=5))["top_k"] == -1
+
+
+def test_sampling_parameters_of_vllm() -> None:
+    sampling = Sampling(max_new_tokens=5, stop_tokens=(3,), stop_strings=("x",), top_k=4, seed=9, json_schema="{}")
+    parameters = vllm._sampling_parameters(sampling)
+
+    assert (parameters["max_tokens"], parameters["stop_token_ids"], parameters["logprobs"]) == (5, [3], 0)
+    assert (parameters["stop"], parameters["top_k"], parameters["seed"]) == (["x"], 4, 9)
+    assert parameters["structured_outputs"] == {"json": "{}"}
+    assert parameters["detokenize"] is True

@@ -1,0 +1,260 @@
+"""Records of a task's generations, and their replay to a workflow."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+
+from astraflow.contract.failures import Boundary
+from astraflow.contract.generation import Finish, Sampling
+from astraflow.contract.ids import PolicyId
+from astraflow.contract.partial_rollouts import RecordedGeneration
+from astraflow.contract.tasks import Task
+from astraflow.contract.trajectories import Int32Array, Trajectory
+from astraflow.models.byte_tokenizer import ByteTokenizer
+from astraflow.raas.builders import build_flow
+from astraflow.raas.counters import NodeCounters
+from astraflow.raas.engines.base import PauseMode
+from astraflow.raas.recorder import RolloutRecorder, request_key
+from astraflow.raas.served_policies import ServedPolicies, ServedPolicy, TaskPolicy
+from astraflow.runtime.config import Config
+from astraflow.workflows import workflows
+from astraflow.workflows.base import PolicyClient
+from astraflow.workflows.errors import RolloutFailed
+from astraflow.workflows.reward_scorer import RewardScorer
+from astraflow.workflows.trajectory_builder import TrajectoryBuilder
+from tests import make
+from tests.fakes.clock import settle
+from tests.fakes.dataflow import FakeDataflow, flow
+from tests.fakes.engine import FakeEngine
+from tests.raas.parts import SOLVER, runner, serving
+
+pytestmark = pytest.mark.anyio
+
+PROMPT = ByteTokenizer().encode("ask")
+SAMPLING = make.sampling()
+KEY = request_key(SOLVER, PROMPT, SAMPLING)
+
+
+def port(recorder: RolloutRecorder, engine: FakeEngine, counters: NodeCounters | None = None) -> TaskPolicy:
+    served = ServedPolicy(SOLVER, engine, ByteTokenizer())
+    served.is_serving = True
+    return TaskPolicy(served, make.task(), recorder, counters or NodeCounters())
+
+
+def recorded(text: str, *, finish: Finish = Finish.STOP, key: bytes = KEY) -> RecordedGeneration:
+    return RecordedGeneration(policy=SOLVER, request=key, generation=make.generation(text, version=1, finish=finish))
+
+
+def text(tokens: Int32Array) -> str:
+    return ByteTokenizer().decode(tokens)
+
+
+def test_a_request_is_the_same_only_if_all_that_shapes_its_answer_is() -> None:
+    others = [
+        request_key(PolicyId("verifier"), PROMPT, SAMPLING),
+        request_key(SOLVER, PROMPT[:-1], SAMPLING),
+        request_key(SOLVER, PROMPT, replace(SAMPLING, temperature=0.5)),
+        request_key(SOLVER, PROMPT, replace(SAMPLING, top_p=0.9)),
+        request_key(SOLVER, PROMPT, replace(SAMPLING, max_new_tokens=17)),
+        request_key(SOLVER, PROMPT, replace(SAMPLING, stop_tokens=(1,))),
+        request_key(SOLVER, PROMPT, replace(SAMPLING, top_k=5)),
+        request_key(SOLVER, PROMPT, replace(SAMPLING, min_p=0.5)),
+        request_key(SOLVER, PROMPT, replace(SAMPLING, seed=5)),
+        request_key(SOLVER, PROMPT, replace(SAMPLING, stop_strings=("a",))),
+        request_key(SOLVER, PROMPT, replace(SAMPLING, json_schema="{}")),
+        request_key(SOLVER, PROMPT, replace(SAMPLING, regex="{}")),
+    ]
+    assert len({KEY, *others}) == 1 + len(others)
+    assert KEY.hex() == "7632ddc0319ca29920302fef2bbe3af1", "the same in every process and on every machine"
+
+
+async def test_a_whole_answer_is_given_without_asking_the_engine() -> None:
+    engine, counters = FakeEngine(version=3), NodeCounters()
+    recorder = RolloutRecorder([recorded("done")])
+
+    found = await port(recorder, engine, counters).generate(PROMPT, SAMPLING)
+
+    assert (text(found.tokens), found.finish, [span.version for span in found.spans]) == ("done", Finish.STOP, [1])
+    assert not engine.requests
+    assert recorder.continued_tokens == 4
+    assert {name: counters.counters()[name] for name in ("tokens_continued", "tokens_generated")} == {
+        "tokens_continued": 4,
+        "tokens_generated": 0,
+    }
+
+
+async def test_a_beginning_is_continued_with_what_is_left_of_its_length() -> None:
+    engine, counters = FakeEngine(version=3), NodeCounters()
+    engine.reply = "ba"
+    recorder = RolloutRecorder([recorded("dc", finish=Finish.ABORT)])
+
+    found = await port(recorder, engine, counters).generate(PROMPT, SAMPLING)
+
+    assert (text(found.tokens), found.finish) == ("dcba", Finish.STOP)
+    assert [(span.version, span.length) for span in found.spans] == [(1, 2), (3, 3)]
+    assert len(found.logprobs) == 5
+    assert [text(prompt) for prompt in engine.prompts] == ["askdc"]
+    assert engine.samplings[0].max_new_tokens == SAMPLING.max_new_tokens - 2
+    assert engine.requests == ["train:0/0.0.solver.0+2"], "or the random numbers of the beginning would come again"
+    assert (counters.counters()["tokens_continued"], counters.counters()["tokens_generated"]) == (2, 3)
+
+
+async def test_a_beginning_that_fills_the_length_is_at_its_end() -> None:
+    engine = FakeEngine(version=3)
+    whole = "x" * SAMPLING.max_new_tokens
+    found = await port(RolloutRecorder([recorded(whole, finish=Finish.ABORT)]), engine).generate(PROMPT, SAMPLING)
+    assert (text(found.tokens), found.finish, engine.requests) == (whole, Finish.LENGTH, [])
+
+
+async def test_a_recording_answers_once_and_only_its_own_request() -> None:
+    engine = FakeEngine(version=3)
+    recorder = RolloutRecorder([recorded("one"), recorded("two"), recorded("other", key=b"other")])
+    asked = port(recorder, engine)
+    found = [text((await asked.generate(PROMPT, SAMPLING)).tokens) for _ in range(3)]
+    assert found == ["one", "two", "dcba"]
+    assert text((await asked.generate(PROMPT[:2], SAMPLING)).tokens) == "dcba"
+    assert [text(generation.generation.tokens) for generation in recorder.generations_to_hand_back()] == [
+        "one",
+        "two",
+        "dcba",
+        "dcba",
+        "other",
+    ]
+    assert recorder.continued_tokens == 6
+
+
+async def test_what_is_handed_back_goes_on_from_what_was_handed_back_before() -> None:
+    engine = FakeEngine(version=3)
+    engine.gate.clear()
+    engine.begun = "cb"
+    first = RolloutRecorder([recorded("d", finish=Finish.ABORT)])
+    asking = asyncio.create_task(port(first, engine).generate(PROMPT, SAMPLING))
+    await engine.until_requested(1)
+
+    await first.stop()
+
+    assert not asking.done(), "the workflow is not told: it is cancelled"
+    asking.cancel()
+    (once,) = first.generations_to_hand_back()
+    assert (text(once.generation.tokens), once.generation.finish, once.request) == ("dcb", Finish.ABORT, KEY)
+    assert [span.version for span in once.generation.spans] == [1, 3]
+    engine.gate.set()
+    engine.reply = "a"
+    found = await port(RolloutRecorder(first.generations_to_hand_back()), engine).generate(PROMPT, SAMPLING)
+    assert text(found.tokens) == "dcba"
+
+
+async def test_after_it_is_stopped_nothing_begins_and_nothing_goes_on() -> None:
+    engine = FakeEngine(version=3)
+    recorder = RolloutRecorder()
+    await recorder.stop()
+    asking = asyncio.create_task(port(recorder, engine).generate(PROMPT, SAMPLING))
+    await asyncio.sleep(0)
+    assert not asking.done()
+    assert not engine.requests
+    asking.cancel()
+    assert recorder.generations_to_hand_back() == ()
+
+
+async def test_a_recording_that_nothing_was_done_with_needs_not_be_sent_again() -> None:
+    recorder = RolloutRecorder([recorded("one")])
+    await recorder.stop()
+    assert recorder.generations_to_hand_back() == ()
+
+
+async def test_tokens_of_doubtful_weights_are_handed_to_nobody() -> None:
+    engine = FakeEngine(version=3)
+    engine.gate.clear()
+    engine.begun = "dc"
+    recorder = RolloutRecorder()
+    asked = port(recorder, engine)
+    asking = asyncio.create_task(asked.generate(PROMPT, SAMPLING))
+    await engine.until_requested(1)
+    asked._served.is_serving = False
+    await engine.pause(PauseMode.ABORT)
+    await recorder.stop()
+    with pytest.raises(RolloutFailed) as broke:
+        await asking
+    assert broke.value.boundary is Boundary.ENGINE
+    assert recorder.generations_to_hand_back() == ()
+
+
+class NoOptions(Config):
+    """No options."""
+
+
+@workflows.register("test_conversation", options=NoOptions)
+class Conversation:
+    """Runs two branches of two turns side by side; the second turn of a branch quotes its first."""
+
+    policies = (SOLVER,)
+
+    def __init__(self, options: NoOptions) -> None:
+        pass
+
+    async def run(
+        self, task: Task, policies: Mapping[PolicyId, PolicyClient], scorer: RewardScorer
+    ) -> tuple[Trajectory, ...]:
+        return tuple(await asyncio.gather(*(_branch(policies[SOLVER], name) for name in ("left", "right"))))
+
+
+async def _branch(port: PolicyClient, name: str) -> Trajectory:
+    transcript = TrajectoryBuilder(SOLVER)
+    for turn in range(2):
+        transcript.add_context(port.tokenizer.encode(f"{name} {turn}: "))
+        transcript.add_generation(
+            await port.generate(transcript.tokens(), Sampling(max_new_tokens=8, stop_tokens=(10,)))
+        )
+    return transcript.build(1.0)
+
+
+@pytest.mark.parametrize("stopped_after", [1, 2, 3, 4])
+async def test_a_conversation_goes_on_wherever_it_was_stopped(stopped_after: int) -> None:
+    spec = flow(workflow={"kind": "test_conversation"})
+    build_flow(spec)
+    first_engine, second_engine = FakeEngine(version=1), FakeEngine(version=2)
+    first_engine.begun = "dc"
+    first_engine.answers_at_most = stopped_after - 1
+    recorder = RolloutRecorder()
+    first = runner(FakeDataflow(flows=(spec,)), serving(first_engine), NodeCounters())
+    running = asyncio.create_task(first.run(make.task(), recorder))
+    await first_engine.until_requested(min(4, stopped_after + 1))
+    await settle()
+    await recorder.stop()
+    running.cancel()
+    handed_back = recorder.generations_to_hand_back()
+
+    resumed = RolloutRecorder(handed_back)
+    second = runner(FakeDataflow(flows=(spec,)), serving(second_engine), NodeCounters())
+    episode = await second.run(make.task(), resumed)
+
+    written = sum(len(generation.generation.tokens) for generation in handed_back)
+    assert episode.failure is None
+    assert resumed.continued_tokens == episode.continued_tokens == written
+    by_first = [s.length for trajectory in episode.trajectories for s in trajectory.spans if s.version == 1]
+    assert sum(by_first) == written
+    assert not resumed._unused
+    assert len(second_engine.requests) == 4 - (stopped_after - 1)
+
+
+def test_policies_share_one_recording() -> None:
+    served = ServedPolicies({name: ServedPolicy(name, FakeEngine(0), ByteTokenizer()) for name in map(PolicyId, "ab")})
+    recorder = RolloutRecorder()
+    ports = served.for_task(make.task(), recorder, NodeCounters())
+    assert {task_policy._recorder for task_policy in ports.values() if isinstance(task_policy, TaskPolicy)} == {
+        recorder
+    }
+
+
+async def test_a_seed_differs_for_each_task_and_request_and_is_the_same_on_every_node() -> None:
+    seeds = []
+    for task in (make.task(member=0), make.task(member=1), make.task(member=0)):
+        engine = FakeEngine(version=3)
+        client = serving(engine).for_task(task, RolloutRecorder(), NodeCounters())[SOLVER]
+        for _ in range(2):
+            await client.generate(PROMPT, replace(SAMPLING, seed=5))
+        seeds += [sampling.seed for sampling in engine.samplings]
+    assert seeds[:2] == seeds[4:]
+    assert len(set(seeds)) == 4

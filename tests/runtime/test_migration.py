@@ -1,0 +1,25 @@
+"""Detection of an up-to-date database schema without Alembic."""
+
+from pathlib import Path
+
+import pytest
+from alembic.script import ScriptDirectory
+
+from astraflow.runtime.database import is_current, newest_revision, open_database
+from maintainer.fleet import ledger
+from web import db
+
+FOLDERS = [db.MIGRATIONS, Path(ledger.__file__).parent / "migrations"]
+
+
+@pytest.mark.parametrize("migrations", FOLDERS)
+def test_the_last_file_is_where_the_migrations_lead(migrations: Path) -> None:
+    assert newest_revision(migrations) == ScriptDirectory(str(migrations)).get_current_head()
+
+
+@pytest.mark.parametrize("migrations", FOLDERS)
+def test_a_database_is_current_once_it_was_opened(tmp_path: Path, migrations: Path) -> None:
+    url = f"sqlite:///{tmp_path}/a.sqlite"
+    assert not is_current(url, migrations=migrations, repair_hint="")
+    open_database(url, migrations=migrations, repair_hint="").dispose()
+    assert is_current(url, migrations=migrations, repair_hint="")

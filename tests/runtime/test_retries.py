@@ -1,0 +1,157 @@
+"""Retries and periods on a clock that the test advances."""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+
+import pytest
+import structlog
+
+from astraflow.contract.errors import Conflict, DeadlineExceeded, InvalidInput, StorageFull, Unavailable
+from astraflow.runtime.retries import periodic, retry
+from tests.fakes.clock import ManualClock, settle
+
+
+class Flaky:
+    """Fails with the given errors, one per call, then answers."""
+
+    def __init__(self, clock: ManualClock, *problems: Exception) -> None:
+        self._clock = clock
+        self._problems = list(problems)
+        self.called_at: list[float] = []
+
+    async def __call__(self) -> str:
+        self.called_at.append(self._clock.now())
+        if self._problems:
+            raise self._problems.pop(0)
+        return "answer"
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(start=0.0)
+
+
+@pytest.fixture
+def without_jitter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(random, "uniform", lambda low, high: (low + high) / 2)
+
+
+@pytest.mark.anyio
+async def test_a_successful_call_is_not_repeated(clock: ManualClock) -> None:
+    call = Flaky(clock)
+    assert await retry(call, what="asking", clock=clock) == "answer"
+    assert call.called_at == [0.0]
+
+
+@pytest.mark.anyio
+@pytest.mark.usefixtures("without_jitter")
+async def test_delays_double_up_to_a_bound(clock: ManualClock) -> None:
+    call = Flaky(clock, *[Unavailable("away")] * 7)
+    answer = asyncio.create_task(retry(call, what="asking", clock=clock))
+    await clock.pass_time(60)
+    assert await answer == "answer"
+    assert call.called_at == pytest.approx([0.0, 0.1, 0.3, 0.7, 1.5, 3.1, 5.1, 7.1])
+
+
+@pytest.mark.anyio
+async def test_delays_are_spread_so_that_many_do_not_come_back_at_once(clock: ManualClock) -> None:
+    calls = [Flaky(clock, Unavailable("away")) for _ in range(50)]
+    answers = [asyncio.create_task(retry(call, what="asking", clock=clock)) for call in calls]
+    await clock.pass_time(1)
+    assert [await answer for answer in answers] == ["answer"] * 50
+    delays = [call.called_at[1] for call in calls]
+    assert 0.07 <= min(delays) < max(delays) <= 0.13
+    assert len(set(delays)) > 40
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("problem", [InvalidInput("no"), Conflict("no"), StorageFull("no"), ZeroDivisionError()])
+async def test_an_error_that_another_try_would_meet_again_rises_at_once(clock: ManualClock, problem: Exception) -> None:
+    call = Flaky(clock, problem)
+    with pytest.raises(type(problem)):
+        await retry(call, what="asking", clock=clock)
+    assert call.called_at == [0.0]
+
+
+@pytest.mark.anyio
+async def test_the_caller_may_say_what_is_worth_another_try(clock: ManualClock) -> None:
+    call = Flaky(clock, StorageFull("full"))
+    answer = asyncio.create_task(retry(call, what="writing", retry_on=(StorageFull,), clock=clock))
+    await clock.pass_time(1)
+    assert await answer == "answer"
+
+
+@pytest.mark.anyio
+@pytest.mark.usefixtures("without_jitter")
+async def test_giving_up_raises_the_last_error_before_the_time_is_over(clock: ManualClock) -> None:
+    call = Flaky(clock, *[Unavailable("first")] * 3, *[DeadlineExceeded("last")] * 9)
+    answer = asyncio.create_task(retry(call, what="asking", give_up_after_s=1.0, clock=clock))
+    await clock.pass_time(60)
+    with pytest.raises(DeadlineExceeded, match="last"):
+        await answer
+    assert call.called_at == pytest.approx([0.0, 0.1, 0.3, 0.7])
+
+
+@pytest.mark.anyio
+async def test_every_retry_is_logged(clock: ManualClock) -> None:
+    call = Flaky(clock, Unavailable("unreachable"))
+    with structlog.testing.capture_logs() as logs:
+        answer = asyncio.create_task(retry(call, what="asking", clock=clock))
+        await clock.pass_time(1)
+        await answer
+    assert logs == [
+        {
+            "event": "retrying",
+            "log_level": "warning",
+            "what": "asking",
+            "problem": "unreachable",
+            "waited_s": 0.0,
+        }
+    ]
+
+
+@pytest.mark.anyio
+async def test_a_retry_can_be_cancelled_while_it_waits(clock: ManualClock) -> None:
+    call = Flaky(clock, *[Unavailable("away")] * 99)
+    answer = asyncio.create_task(retry(call, what="asking", clock=clock))
+    await settle()
+    answer.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await answer
+
+
+def noting(clock: ManualClock, began_at: list[float], *, takes_s: float = 0.0) -> Callable[[], Awaitable[None]]:
+    async def work() -> None:
+        began_at.append(clock.now())
+        await clock.sleep(takes_s)
+
+    return work
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("takes_s", [0.0, 0.75])
+async def test_periodic_work_begins_at_once_and_does_not_drift(clock: ManualClock, takes_s: float) -> None:
+    began_at: list[float] = []
+    running = asyncio.create_task(periodic(noting(clock, began_at, takes_s=takes_s), every_s=1.0, clock=clock))
+    await clock.pass_time(4.5)
+    assert began_at == [0.0, 1.0, 2.0, 3.0, 4.0]
+    running.cancel()
+
+
+@pytest.mark.anyio
+async def test_late_runs_do_not_pile_up(clock: ManualClock) -> None:
+    began_at: list[float] = []
+    running = asyncio.create_task(periodic(noting(clock, began_at, takes_s=2.5), every_s=1.0, clock=clock))
+    await clock.pass_time(8)
+    assert began_at == [0.0, 2.5, 5.0, 7.5]
+    running.cancel()
+
+
+@pytest.mark.anyio
+async def test_an_error_of_periodic_work_ends_it(clock: ManualClock) -> None:
+    async def work() -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await periodic(work, every_s=1.0, clock=clock)

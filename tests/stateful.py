@@ -1,0 +1,22 @@
+"""Registers hypothesis' state machines as tests."""
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import RuleBasedStateMachine
+
+
+def machine_test(machine: type[RuleBasedStateMachine], *, examples: int, steps: int) -> type:
+    """Returns the test case of a state machine.
+
+    examples: number of random sequences in `make test`; `make test-long` runs ten times as many.
+    steps: maximum number of calls in a sequence.
+    """
+    assert settings.default is not None
+    case = machine.TestCase
+    case.settings = settings(
+        max_examples=examples * settings.default.max_examples // 100,  # the profile of make test has 100
+        stateful_step_count=steps,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+    return pytest.mark.stateful(case)

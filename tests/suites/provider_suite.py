@@ -1,0 +1,506 @@
+"""Contract tests of every provider, about 55 cases. Another provider needs an adapter, which is a `ProviderHarness`.
+
+class TestMyCloud(ProviderSuite):
+    @pytest.fixture
+    async def world(self, tmp_path) -> AsyncIterator[World]:
+        ...
+"""
+
+import asyncio
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import count
+from typing import Any, TypeVar
+
+import pytest
+
+from maintainer.fleet.providers.base import (
+    Auth,
+    Capacity,
+    Handle,
+    Instance,
+    Invalid,
+    LaunchSpec,
+    NodePlan,
+    Provider,
+    ProviderError,
+    Quota,
+    RetireResult,
+    Retry,
+    State,
+    Tags,
+    Unknown,
+)
+
+GIVE_UP_S = 40.0
+
+CANARY = "canary-token-that-nobody-may-see"
+
+T = TypeVar("T")
+
+_ordinals = count(1)
+
+
+def launch_id() -> str:
+    """Returns a new launch id in the form of a ULID."""
+    return f"01J0000000{next(_ordinals):016d}"
+
+
+class ProviderHarness(ABC):
+    """One account, cluster or machine, as a test sees it from outside."""
+
+    cluster = "tests"
+
+    @abstractmethod
+    async def provider(self) -> Provider:
+        """Returns another provider object, as after a restart of the fleet service. The harness closes it."""
+
+    @abstractmethod
+    async def lose(self, launch_id: str) -> None:
+        """Ends the instance behind the provider's back, as a user in the cloud's console would."""
+
+    def spec(self, **changes: Any) -> LaunchSpec:
+        """Returns a spec that can be launched here."""
+        tags = Tags(cluster=self.cluster, pool="eu", run="run-1", expires_at=4_000_000_000.0)
+        node = NodePlan(dataflow="127.0.0.1:1", capacity=4)
+        return replace(LaunchSpec(tags=tags, node=node, token=CANARY), **changes)
+
+    async def failing(self, error: type[ProviderError]) -> Provider | None:
+        """Returns a provider whose next launch fails with `error`; None where that cannot happen."""
+        return None
+
+    async def duplicate(self, launch_id: str) -> bool:
+        """Makes a second instance with one launch id, behind the provider's back; False where that is impossible."""
+        return False
+
+    def wrong_spec(self) -> LaunchSpec | None:
+        """Returns a spec that is not available here; None where every spec is."""
+        return None
+
+    def captured_output(self) -> str:
+        """Returns everything that the provider sent or wrote to readable places, to search it for secrets."""
+        return ""
+
+    async def pause(self) -> None:
+        """Lets a little time pass."""
+        await asyncio.sleep(0.02)
+
+
+@pytest.mark.anyio
+class ProviderSuite:
+    """Tests to inherit. Fixture to provide: `harness`."""
+
+    # Launch
+
+    async def test_a_launch_says_what_it_made(self, harness: ProviderHarness) -> None:
+        provider, launch = await harness.provider(), launch_id()
+        handle = await provider.launch(harness.spec(), launch)
+        assert handle.launch_id == launch
+        assert handle.provider == provider.capabilities().kind
+        assert handle.id
+
+    async def test_what_was_launched_runs_after_a_while(self, harness: ProviderHarness) -> None:
+        provider = await harness.provider()
+        handle = await provider.launch(harness.spec(), launch_id())
+        instance = await until(harness, provider, handle, lambda seen: seen.state is State.RUNNING)
+        assert instance.handle == handle
+
+    async def test_a_launch_again_starts_nothing_more(self, harness: ProviderHarness) -> None:
+        provider, launch = await harness.provider(), launch_id()
+        first = await provider.launch(harness.spec(), launch)
+        assert await provider.launch(harness.spec(), launch) == first
+        assert await launches(harness, provider) == [launch]
+
+    async def test_a_launch_again_of_what_runs_starts_nothing_more(self, harness: ProviderHarness) -> None:
+        provider, launch = await harness.provider(), launch_id()
+        first = await provider.launch(harness.spec(), launch)
+        await until(harness, provider, first, lambda seen: seen.state is State.RUNNING)
+        assert await provider.launch(harness.spec(), launch) == first
+        assert await launches(harness, provider) == [launch]
+
+    async def test_a_launch_whose_answer_was_lost_is_found_by_another_process(self, harness: ProviderHarness) -> None:
+        launch = launch_id()
+        first = await (await harness.provider()).launch(harness.spec(), launch)
+        again = await harness.provider()
+        assert await again.launch(harness.spec(), launch) == first
+        assert await launches(harness, again) == [launch]
+
+    async def test_launches_of_one_id_at_once_start_one(self, harness: ProviderHarness) -> None:
+        provider, launch = await harness.provider(), launch_id()
+        handles = await asyncio.gather(*(provider.launch(harness.spec(), launch) for _ in range(4)))
+        assert len(set(handles)) == 1
+        assert await launches(harness, provider) == [launch]
+
+    async def test_launches_of_one_id_by_two_processes_at_once_start_one(self, harness: ProviderHarness) -> None:
+        provider, other, launch = await harness.provider(), await harness.provider(), launch_id()
+        handles = await asyncio.gather(provider.launch(harness.spec(), launch), other.launch(harness.spec(), launch))
+        assert len(set(handles)) == 1
+        assert await launches(harness, provider) == [launch]
+
+    async def test_launches_at_once_are_all_there(self, harness: ProviderHarness) -> None:
+        provider, wanted = await harness.provider(), sorted(launch_id() for _ in range(6))
+        await asyncio.gather(*(provider.launch(harness.spec(), launch) for launch in wanted))
+        assert await launches(harness, provider, wait_for=6) == wanted
+
+    async def test_one_id_with_another_spec_is_refused(self, harness: ProviderHarness) -> None:
+        provider, launch = await harness.provider(), launch_id()
+        spec = harness.spec()
+        await provider.launch(spec, launch)
+        with pytest.raises(Invalid, match="another"):
+            await provider.launch(replace(spec, tags=replace(spec.tags, pool="us")), launch)
+        assert await launches(harness, provider) == [launch]
+
+    async def test_a_later_expiry_or_another_token_is_the_same_launch(self, harness: ProviderHarness) -> None:
+        provider, launch, spec = await harness.provider(), launch_id(), harness.spec()
+        first = await provider.launch(spec, launch)
+        later = replace(spec, token="another", tags=replace(spec.tags, expires_at=spec.tags.expires_at + 9))
+        assert await provider.launch(later, launch) == first
+        assert await launches(harness, provider) == [launch]
+
+    async def test_tags_are_there_from_the_first_moment(self, harness: ProviderHarness) -> None:
+        provider, launch, spec = await harness.provider(), launch_id(), harness.spec()
+        handle = await provider.launch(spec, launch)
+        assert (await provider.describe(handle)).tags == spec.tags
+        (instance,) = await listed(harness, provider)
+        assert instance.tags == spec.tags
+        assert instance.handle == handle
+
+    async def test_an_instance_is_what_was_asked_for(self, harness: ProviderHarness) -> None:
+        provider = await harness.provider()
+        spec = harness.spec(is_spot=provider.capabilities().has_spot)
+        instance = await provider.describe(await provider.launch(spec, launch_id()))
+        assert instance.is_spot == spec.is_spot
+        assert spec.type in ("", instance.type)
+        assert spec.region in ("", instance.region)
+
+    async def test_an_instance_knows_since_when_it_is_there(self, harness: ProviderHarness) -> None:
+        provider, before = await harness.provider(), time.time()
+        instance = await provider.describe(await provider.launch(harness.spec(), launch_id()))
+        assert before - 60 <= instance.created_at <= time.time() + 60
+
+    async def test_what_it_has_not_is_refused_and_starts_nothing(self, harness: ProviderHarness) -> None:
+        provider, wrong = await harness.provider(), needed(harness.wrong_spec(), "this world has everything")
+        with pytest.raises(Invalid):
+            await provider.launch(wrong, launch_id())
+        assert await provider.list(harness.cluster) == ()
+
+    @pytest.mark.parametrize("error", [Quota, Capacity, Auth, Invalid])
+    async def test_a_refused_launch_starts_nothing(self, harness: ProviderHarness, error: type[ProviderError]) -> None:
+        failing = needed(await harness.failing(error), f"this world never answers {error.__name__}")
+        with pytest.raises(error):
+            await failing.launch(harness.spec(), launch_id())
+        assert await launches(harness, await harness.provider(), wait_for=0) == []
+
+    @pytest.mark.parametrize("error", [Quota, Capacity, Auth, Retry, Unknown])
+    async def test_a_failed_launch_may_be_tried_again(
+        self, harness: ProviderHarness, error: type[ProviderError]
+    ) -> None:
+        failing = needed(await harness.failing(error), f"this world never answers {error.__name__}")
+        launch, healthy = launch_id(), await harness.provider()
+        with pytest.raises(error):
+            await failing.launch(harness.spec(), launch)
+        handle = await healthy.launch(harness.spec(), launch)
+        assert handle.launch_id == launch
+        assert await launches(harness, healthy) == [launch]
+
+    @pytest.mark.parametrize("error", [Quota, Capacity, Auth, Retry, Unknown])
+    async def test_an_error_says_something_and_no_secret(
+        self, harness: ProviderHarness, error: type[ProviderError]
+    ) -> None:
+        failing = needed(await harness.failing(error), f"this world never answers {error.__name__}")
+        with pytest.raises(error) as caught:
+            await failing.launch(harness.spec(), launch_id())
+        assert len(str(caught.value)) > 8
+        assert CANARY not in repr(caught.value)
+
+    async def test_the_token_is_nowhere_to_be_read(self, harness: ProviderHarness) -> None:
+        provider, spec = await harness.provider(), harness.spec()
+        handle = await provider.launch(spec, launch_id())
+        await until(harness, provider, handle, lambda seen: seen.state is State.RUNNING)
+        said = [spec, handle, await provider.list(harness.cluster), await provider.describe(handle)]
+        assert CANARY not in repr(said)
+        assert CANARY not in harness.captured_output()
+
+    # Retire
+
+    async def test_what_is_retired_is_gone_after_a_while(self, harness: ProviderHarness) -> None:
+        provider, launch = await harness.provider(), launch_id()
+        handle = await provider.launch(harness.spec(), launch)
+        await until(harness, provider, handle, lambda seen: seen.state is State.RUNNING)
+        await retire(harness, provider, launch)
+        assert (await provider.describe(handle)).state is State.GONE
+
+    async def test_what_boots_can_be_retired(self, harness: ProviderHarness) -> None:
+        provider, launch = await harness.provider(), launch_id()
+        handle = await provider.launch(harness.spec(), launch)
+        await retire(harness, provider, launch)
+        assert (await provider.describe(handle)).state is State.GONE
+
+    async def test_what_is_retired_is_not_alive_any_more(self, harness: ProviderHarness) -> None:
+        provider, launch = await harness.provider(), launch_id()
+        handle = await provider.launch(harness.spec(), launch)
+        await until(harness, provider, handle, lambda seen: seen.state is State.RUNNING)
+        await provider.retire(launch)
+        assert (await provider.describe(handle)).state in (State.TERMINATING, State.GONE)
+
+    async def test_retiring_again_changes_nothing(self, harness: ProviderHarness) -> None:
+        provider, launch = await harness.provider(), launch_id()
+        await provider.launch(harness.spec(), launch)
+        await retire(harness, provider, launch)
+        assert await provider.retire(launch) is RetireResult.GONE
+        assert await provider.retire(launch) is RetireResult.GONE
+
+    async def test_what_never_was_is_gone(self, harness: ProviderHarness) -> None:
+        provider = await harness.provider()
+        assert await provider.retire(launch_id()) is RetireResult.GONE
+
+    async def test_what_was_lost_can_be_retired(self, harness: ProviderHarness) -> None:
+        provider, launch = await harness.provider(), launch_id()
+        handle = await provider.launch(harness.spec(), launch)
+        await until(harness, provider, handle, lambda seen: seen.state is State.RUNNING)
+        await harness.lose(launch)
+        await retire(harness, provider, launch)
+        assert (await provider.describe(handle)).state is State.GONE
+
+    async def test_another_process_can_retire(self, harness: ProviderHarness) -> None:
+        launch = launch_id()
+        handle = await (await harness.provider()).launch(harness.spec(), launch)
+        other = await harness.provider()
+        await retire(harness, other, launch)
+        assert (await other.describe(handle)).state is State.GONE
+
+    async def test_retiring_at_once_is_retiring(self, harness: ProviderHarness) -> None:
+        provider, launch = await harness.provider(), launch_id()
+        handle = await provider.launch(harness.spec(), launch)
+        await asyncio.gather(*(provider.retire(launch) for _ in range(4)))
+        await retire(harness, provider, launch)
+        assert (await provider.describe(handle)).state is State.GONE
+
+    async def test_retiring_one_leaves_the_others(self, harness: ProviderHarness) -> None:
+        provider, doomed, other = await harness.provider(), launch_id(), launch_id()
+        await provider.launch(harness.spec(), doomed)
+        handle = await provider.launch(harness.spec(), other)
+        await retire(harness, provider, doomed)
+        await until(harness, provider, handle, lambda seen: seen.state is State.RUNNING)
+        assert await launches(harness, provider) == [other]
+
+    async def test_a_retired_launch_does_not_come_back_by_itself(self, harness: ProviderHarness) -> None:
+        provider, launch = await harness.provider(), launch_id()
+        handle = await provider.launch(harness.spec(), launch)
+        await retire(harness, provider, launch)
+        for _ in range(5):
+            await harness.pause()
+        assert (await provider.describe(handle)).state is State.GONE
+
+    async def test_retiring_all_but_the_only_one_keeps_it(self, harness: ProviderHarness) -> None:
+        provider, launch = await harness.provider(), launch_id()
+        handle = await provider.launch(harness.spec(), launch)
+        assert await provider.retire(launch, keep=handle) is RetireResult.GONE
+        instance = await until(harness, provider, handle, lambda seen: seen.state is State.RUNNING)
+        assert instance.handle == handle
+
+    async def test_a_duplicate_is_listed_under_its_launch_id(self, harness: ProviderHarness) -> None:
+        provider, launch = await harness.provider(), launch_id()
+        await provider.launch(harness.spec(), launch)
+        need(await harness.duplicate(launch), "this world cannot hold two instances of one launch")
+        assert await launches(harness, provider, wait_for=2) == [launch, launch]
+
+    async def test_of_a_duplicate_the_kept_one_stays(self, harness: ProviderHarness) -> None:
+        provider, launch = await harness.provider(), launch_id()
+        handle = await provider.launch(harness.spec(), launch)
+        need(await harness.duplicate(launch), "this world cannot hold two instances of one launch")
+        await launches(harness, provider, wait_for=2)
+        await retire(harness, provider, launch, keep=handle)
+        (left,) = [seen for seen in await provider.list(harness.cluster) if seen.state is not State.GONE]
+        assert left.handle == handle
+
+    async def test_retiring_a_duplicated_launch_ends_both(self, harness: ProviderHarness) -> None:
+        provider, launch = await harness.provider(), launch_id()
+        await provider.launch(harness.spec(), launch)
+        need(await harness.duplicate(launch), "this world cannot hold two instances of one launch")
+        await launches(harness, provider, wait_for=2)
+        await retire(harness, provider, launch)
+        assert await launches(harness, provider, wait_for=0) == []
+
+    # List and describe
+
+    async def test_nothing_is_listed_where_nothing_was_launched(self, harness: ProviderHarness) -> None:
+        assert await (await harness.provider()).list(harness.cluster) == ()
+
+    async def test_other_clusters_are_not_listed(self, harness: ProviderHarness) -> None:
+        provider, spec, own = await harness.provider(), harness.spec(), launch_id()
+        await provider.launch(replace(spec, tags=replace(spec.tags, cluster="strangers")), launch_id())
+        await provider.launch(spec, own)
+        assert await launches(harness, provider) == [own]
+        assert all(
+            seen.tags is not None and seen.tags.cluster == harness.cluster for seen in await listed(harness, provider)
+        )
+
+    async def test_another_process_lists_the_same(self, harness: ProviderHarness) -> None:
+        provider, wanted = await harness.provider(), sorted(launch_id() for _ in range(3))
+        for launch in wanted:
+            await provider.launch(harness.spec(), launch)
+        assert await launches(harness, await harness.provider(), wait_for=3) == wanted
+
+    async def test_what_was_lost_is_gone(self, harness: ProviderHarness) -> None:
+        provider, launch = await harness.provider(), launch_id()
+        handle = await provider.launch(harness.spec(), launch)
+        await until(harness, provider, handle, lambda seen: seen.state is State.RUNNING)
+        await harness.lose(launch)
+        await until(harness, provider, handle, lambda seen: seen.state is State.GONE)
+        assert await launches(harness, provider, wait_for=0) == []
+
+    async def test_what_is_retired_is_not_listed_as_alive(self, harness: ProviderHarness) -> None:
+        provider, launch = await harness.provider(), launch_id()
+        await provider.launch(harness.spec(), launch)
+        await retire(harness, provider, launch)
+        assert await launches(harness, provider, wait_for=0) == []
+
+    async def test_a_description_agrees_with_the_list(self, harness: ProviderHarness) -> None:
+        provider = await harness.provider()
+        handle = await provider.launch(harness.spec(), launch_id())
+        await until(harness, provider, handle, lambda seen: seen.state is State.RUNNING)
+        assert await listed(harness, provider) == [await provider.describe(handle)]
+
+    async def test_what_nobody_knows_is_gone(self, harness: ProviderHarness) -> None:
+        provider = await harness.provider()
+        stranger = Handle(provider=provider.capabilities().kind, id="nobody-0", launch_id=launch_id())
+        assert (await provider.describe(stranger)).state is State.GONE
+
+    async def test_another_process_describes_the_same(self, harness: ProviderHarness) -> None:
+        provider = await harness.provider()
+        handle = await provider.launch(harness.spec(), launch_id())
+        seen = await until(harness, provider, handle, lambda seen: seen.state is State.RUNNING)
+        assert await (await harness.provider()).describe(handle) == seen
+
+    async def test_looking_changes_nothing(self, harness: ProviderHarness) -> None:
+        provider = await harness.provider()
+        handle = await provider.launch(harness.spec(), launch_id())
+        await until(harness, provider, handle, lambda seen: seen.state is State.RUNNING)
+        before = await listed(harness, provider)
+        for _ in range(3):
+            await provider.describe(handle)
+            assert await listed(harness, provider) == before
+
+    # Properties
+
+    async def test_capabilities_are_data(self, harness: ProviderHarness) -> None:
+        provider, other = await harness.provider(), await harness.provider()
+        assert provider.capabilities() == provider.capabilities() == other.capabilities()
+        assert provider.capabilities().launches_at_once >= 1
+        assert provider.capabilities().launch_delay_s > 0
+
+    async def test_a_quote_starts_nothing_and_names_its_source(self, harness: ProviderHarness) -> None:
+        provider = await harness.provider()
+        quote = await provider.quote(harness.spec())
+        assert quote.usd_per_hour >= 0
+        assert quote.launch_delay_s > 0
+        assert quote.source
+        assert await provider.list(harness.cluster) == ()
+
+    # Preflight check
+
+    async def test_a_rehearsal_says_something_and_starts_nothing(self, harness: ProviderHarness) -> None:
+        provider = await harness.provider()
+        said = await provider.preflight(harness.spec())
+        assert len(said) > 8
+        assert CANARY not in said
+        for _ in range(3):
+            await harness.pause()
+        assert await provider.list(harness.cluster) == ()
+        assert CANARY not in harness.captured_output()
+
+    async def test_a_rehearsal_is_none_of_what_can_be_launched_later(self, harness: ProviderHarness) -> None:
+        provider, launch = await harness.provider(), launch_id()
+        await provider.preflight(harness.spec())
+        await provider.launch(harness.spec(), launch)
+        await provider.preflight(harness.spec())
+        assert await launches(harness, provider) == [launch]
+
+    async def test_rehearsals_at_once_are_as_one(self, harness: ProviderHarness) -> None:
+        provider = await harness.provider()
+        await asyncio.gather(*(provider.preflight(harness.spec()) for _ in range(4)))
+        assert await provider.list(harness.cluster) == ()
+
+    async def test_what_it_has_not_is_refused_in_a_rehearsal(self, harness: ProviderHarness) -> None:
+        wrong = needed(harness.wrong_spec(), "this world has everything")
+        with pytest.raises(Invalid):
+            await (await harness.provider()).preflight(wrong)
+
+    @pytest.mark.parametrize("error", [Quota, Auth, Invalid])
+    async def test_a_launch_that_would_be_refused_is_refused_in_a_rehearsal(
+        self, harness: ProviderHarness, error: type[ProviderError]
+    ) -> None:
+        failing = needed(await harness.failing(error), f"this world never answers {error.__name__}")
+        with pytest.raises(error) as caught:
+            await failing.preflight(harness.spec())
+        assert len(str(caught.value)) > 8
+        assert CANARY not in repr(caught.value)
+        assert await launches(harness, await harness.provider(), wait_for=0) == []
+
+    async def test_spot_is_not_dearer(self, harness: ProviderHarness) -> None:
+        provider = await harness.provider()
+        need(provider.capabilities().has_spot, "it has no spot machines")
+        spot, full = await provider.quote(harness.spec(is_spot=True)), await provider.quote(harness.spec())
+        assert spot.usd_per_hour <= full.usd_per_hour
+
+    async def test_what_it_has_not_has_no_price(self, harness: ProviderHarness) -> None:
+        wrong = needed(harness.wrong_spec(), "this world has everything")
+        with pytest.raises(Invalid):
+            await (await harness.provider()).quote(wrong)
+
+    async def test_instances_outlive_the_provider(self, harness: ProviderHarness) -> None:
+        provider, launch = await harness.provider(), launch_id()
+        handle = await provider.launch(harness.spec(), launch)
+        await until(harness, provider, handle, lambda seen: seen.state is State.RUNNING)
+        await provider.close()
+        await harness.pause()
+        assert (await (await harness.provider()).describe(handle)).state is State.RUNNING
+
+
+async def until(
+    harness: ProviderHarness, provider: Provider, handle: Handle, holds: Callable[[Instance], bool]
+) -> Instance:
+    """Returns the instance once a condition holds for it."""
+    deadline = time.monotonic() + GIVE_UP_S
+    while not holds(seen := await provider.describe(handle)):
+        assert time.monotonic() < deadline, f"it did not come to that within {GIVE_UP_S:.0f} s: {seen}"
+        await harness.pause()
+    return seen
+
+
+async def retire(harness: ProviderHarness, provider: Provider, launch: str, *, keep: Handle | None = None) -> None:
+    """Requests termination until the instance has ended."""
+    deadline = time.monotonic() + GIVE_UP_S
+    while await provider.retire(launch, keep=keep) is not RetireResult.GONE:
+        assert time.monotonic() < deadline, f"{launch} did not end within {GIVE_UP_S:.0f} s"
+        await harness.pause()
+
+
+async def listed(harness: ProviderHarness, provider: Provider) -> list[Instance]:
+    """Returns the instances of the cluster, without ended ones."""
+    return [seen for seen in await provider.list(harness.cluster) if seen.state is not State.GONE]
+
+
+async def launches(harness: ProviderHarness, provider: Provider, *, wait_for: int = 1) -> list[str]:
+    """Returns the launch ids of the cluster's living instances, once there are this many, and a moment later."""
+    deadline = time.monotonic() + GIVE_UP_S
+    while len(await listed(harness, provider)) != wait_for and time.monotonic() < deadline:
+        await harness.pause()
+    await harness.pause()
+    return sorted(seen.handle.launch_id for seen in await listed(harness, provider))
+
+
+def need(holds: bool, why: str) -> None:
+    """Skips a case that is not applicable to this harness."""
+    if not holds:
+        pytest.skip(why)
+
+
+def needed(value: T | None, why: str) -> T:
+    """Returns the value, or skips the case."""
+    if value is None:
+        pytest.skip(why)
+    return value

@@ -1,0 +1,300 @@
+"""Contract tests of engines that are servers in processes of their own."""
+
+import asyncio
+import os
+import random
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+from astraflow.contract.errors import Unavailable
+from astraflow.contract.generation import Finish, Generation, Sampling
+from astraflow.contract.trajectories import Float32Array, Int32Array
+from astraflow.raas.engines.base import PauseMode
+from astraflow.raas.engines.server.engine import ServerEngine
+from astraflow.raas.engines.server.process import _mapped_shared_memory
+from tests.errors import raises_code
+from tests.suites.engine_suite import Build, EngineSuite, Weights, check, until, within
+
+Expected = Callable[[int, Int32Array, int], Float32Array]
+"""Logprobs of `tokens[scored_from:]` with the weights of a version, by another program than the engine."""
+BuildServer = Callable[..., ServerEngine]
+"""Builds an engine with options."""
+
+
+@pytest.mark.anyio
+class ServerEngineSuite(EngineSuite):
+    """Tests to inherit, with those of every engine. More fixtures to provide: `served` (a started engine, which tests
+    share), `build_server`, `expected`, and `delta` (of a version, from the previous one)."""
+
+    supported = frozenset({"truncation", "stop_strings", "seed", "structure"})
+    gap = 1e-4
+    """Largest accepted difference of a logprob, in nats."""
+    patches = True
+    """Whether changes are written in place."""
+    aborted_within_s = 3.0
+    """Seconds in which an aborted request must have left the server; less than it would take to its end."""
+    losses: int | None = None
+    """Processes to lose, one after another, in the test of a signal; None: every process."""
+
+    async def test_a_request_in_flight_is_computed_again_with_the_new_weights(
+        self, served: ServerEngine, weights: Weights, prompt: Int32Array, long: Sampling, expected: Expected
+    ) -> None:
+        await served.load(weights(0))
+        running = await self.begun(served, "a", prompt, long)
+        await within(served.load(weights(1)))
+        self.release()
+        generation = await within(running)
+
+        assert [span.version for span in generation.spans] == [0, 1]
+        self.check_logprobs(prompt, generation, expected)
+
+    async def test_a_request_that_arrives_during_a_load_is_of_the_new_version(
+        self, served: ServerEngine, weights: Weights, prompt: Int32Array, expected: Expected
+    ) -> None:
+        """A token that a paused server generates would have the new weights and the old version."""
+        await served.load(weights(0))
+        await served.pause(PauseMode.KEEP)
+        client, sampling = served.servers[0].client, Sampling(max_new_tokens=8)
+        running = asyncio.create_task(served._dialect.generate(client, "arrives#0", prompt, sampling))
+        await asyncio.sleep(self.head_start_s)
+        await within(served.load(weights(1)))
+        await asyncio.sleep(self.head_start_s)
+        assert not running.done()
+        await served.resume()
+        generation = await within(running)
+
+        assert [span.version for span in generation.spans] == [1]
+        self.check_logprobs(prompt, generation, expected)
+
+    async def test_a_cached_prompt_is_computed_again_with_the_new_weights(
+        self, served: ServerEngine, weights: Weights, prompt: Int32Array, expected: Expected
+    ) -> None:
+        tokens = np.tile(prompt, 8)
+        for version in (0, 1, 2):
+            await within(served.load(weights(version)))
+            generation = await within(served.generate("a", tokens, Sampling(max_new_tokens=4)))
+            scores = await within(served.score(tokens, len(tokens) - 4))
+
+            self.check_logprobs(tokens, generation, expected)
+            np.testing.assert_allclose(scores, expected(version, tokens, len(tokens) - 4), atol=self.gap)
+
+    async def test_loads_under_load_lose_nothing(
+        self, served: ServerEngine, weights: Weights, prompt: Int32Array, long: Sampling, expected: Expected
+    ) -> None:
+        await served.load(weights(0))
+        async with Load(served, prompt, long, requests=16) as load:
+            for version in range(1, 21):
+                await within(served.load(weights(version % 4)))
+                await asyncio.sleep(0.02)
+
+        assert served.version == 0
+        assert len(load.generations) >= 16
+        for generation in load.generations[:: max(1, len(load.generations) // 16)]:
+            assert generation.finish is Finish.LENGTH
+            assert len(generation.tokens) == long.max_new_tokens
+            self.check_logprobs(prompt, generation, expected)
+
+    async def test_an_aborted_request_no_longer_runs_in_the_server(
+        self, served: ServerEngine, weights: Weights, prompt: Int32Array, long: Sampling
+    ) -> None:
+        await served.load(weights(0))
+        running = await self.begun(served, "a", prompt, long)
+        await until(lambda: served.gauges().running == 1)
+        await served.abort("a")
+        generation = await within(running)
+        async with asyncio.timeout(self.aborted_within_s):
+            await until(lambda: served.gauges().running == 0)
+
+        assert generation.finish is Finish.ABORT
+        assert 0 < len(generation.tokens) < long.max_new_tokens
+
+    @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSTOP])
+    async def test_the_loss_of_any_process_costs_a_restart_and_nothing_else(
+        self,
+        served: ServerEngine,
+        weights: Weights,
+        prompt: Int32Array,
+        long: Sampling,
+        expected: Expected,
+        sent: signal.Signals,
+    ) -> None:
+        await served.load(weights(0))
+        await served.load(weights(2))
+        (server,) = served.servers
+        needed = [number for number, pid in enumerate(server.pids) if not is_tracker(pid)]
+        assert len(needed) > 1
+        for number in random.sample(needed, self.losses or len(needed)):
+            before = [psutil.Process(pid) for pid in server.pids]
+            files = {path for process in before for path in _mapped_shared_memory(process.pid)}
+            restarts = server.restarts
+            async with Load(served, prompt, long, requests=4) as load:
+                await asyncio.sleep(self.head_start_s)
+                before[number].send_signal(sent)
+                await self.until_restarted(served, restarts)
+
+            assert served.version == 2
+            assert server.restarts == restarts + 1
+            assert not [process for process in before if is_alive(process)]
+            assert not [path for path in files if Path(path).exists()]
+            for generation in load.generations:
+                check(generation, long)
+                assert generation.finish is Finish.LENGTH
+                self.check_logprobs(prompt, generation, expected)
+
+    async def test_a_server_that_is_lost_during_a_load_serves_the_new_version(
+        self, served: ServerEngine, weights: Weights, prompt: Int32Array, long: Sampling, expected: Expected
+    ) -> None:
+        await served.load(weights(0))
+        (server,) = served.servers
+        pids, restarts = server.pids, server.restarts
+        os.kill(pids[-1], signal.SIGKILL)
+        await within(served.load(weights(3)))
+        generation = await within(served.generate("a", prompt, Sampling(max_new_tokens=8)))
+
+        assert served.version == 3
+        assert server.restarts == restarts + 1
+        assert [span.version for span in generation.spans] == [3]
+        self.check_logprobs(prompt, generation, expected)
+
+    async def test_a_used_up_restart_budget_fails_the_engine(
+        self, build_server: BuildServer, weights: Weights, prompt: Int32Array, long: Sampling
+    ) -> None:
+        engine = build_server(restarts=0)
+        try:
+            await engine.load(weights(0))
+            running = await self.begun(engine, "a", prompt, long)
+            os.kill(engine.servers[0].pids[0], signal.SIGKILL)
+            reason = await within(engine.wait_failed())
+
+            assert "restarts = 0" in reason
+            with raises_code(Unavailable, "engine.failed"):
+                await within(running)
+            with raises_code(Unavailable, "engine.failed"):
+                await within(engine.generate("b", prompt, long))
+        finally:
+            await engine.close()
+
+    async def test_a_patched_version_is_the_reloaded_one(
+        self, served: ServerEngine, weights: Weights, delta: Weights, prompt: Int32Array, expected: Expected
+    ) -> None:
+        if not self.patches:
+            pytest.skip("the engine does not patch in place on this device")
+        await served.load(weights(0))
+        before = served._patches
+        await served.load(delta(1))
+        assert served._patches == before + 1
+        patched = await self.checksum(served)
+        generation = await within(served.generate("a", prompt, Sampling(max_new_tokens=8)))
+        await served.load(weights(1))
+
+        assert patched == await self.checksum(served)
+        assert served._patches == before + 1
+        self.check_logprobs(prompt, generation, expected)
+
+    async def test_a_version_from_another_base_is_reloaded(
+        self, served: ServerEngine, weights: Weights, delta: Weights, prompt: Int32Array, expected: Expected
+    ) -> None:
+        await served.load(weights(3))
+        before = served._patches
+        await served.load(delta(1))
+        generation = await within(served.generate("a", prompt, Sampling(max_new_tokens=8)))
+
+        assert served._patches == before
+        self.check_logprobs(prompt, generation, expected)
+
+    async def test_closing_ends_what_runs(
+        self, build_new: Build, weights: Weights, prompt: Int32Array, long: Sampling
+    ) -> None:
+        engine = build_new()
+        assert isinstance(engine, ServerEngine)
+        await engine.load(weights(0))
+        processes = [psutil.Process(pid) for pid in engine.servers[0].pids]
+        folder = engine._folder
+        assert folder is not None
+        files = {str(folder.path), str((folder.path / "model.safetensors").resolve())}
+        files |= {path for process in processes for path in _mapped_shared_memory(process.pid)}
+        running = await self.begun(engine, "a", prompt, long)
+        await within(engine.close())
+
+        assert (await within(running)).finish is Finish.ABORT
+        assert len(processes) > 1
+        assert not [process for process in processes if is_alive(process)]
+        assert not [path for path in files if Path(path).exists()]
+
+    def check_logprobs(self, prompt: Int32Array, generation: Generation, expected: Expected) -> None:
+        """Checks that each token has the logprob of its version over the whole prefix."""
+        tokens = np.concatenate([prompt, generation.tokens])
+        begin = 0
+        for span in generation.spans:
+            part = slice(begin, begin + span.length)
+            wanted = expected(span.version, tokens, len(prompt))[part]
+            np.testing.assert_allclose(generation.logprobs[part], wanted, atol=self.gap)
+            begin += span.length
+
+    async def until_restarted(self, engine: ServerEngine, restarts: int) -> None:
+        """Waits until the first server has restarted once more and serves."""
+        await until(lambda: has_restarted(engine, restarts))
+
+    async def checksum(self, engine: ServerEngine) -> str:
+        """Returns the checksum of the weights in the first server."""
+        return await engine._dialect.checksum(engine.servers[0].client)
+
+
+class Load:
+    """Requests without an end: each one that is complete is followed by another. Use as a context manager, whose end
+    waits for the last ones."""
+
+    def __init__(self, engine: ServerEngine, prompt: Int32Array, sampling: Sampling, *, requests: int) -> None:
+        self._engine, self._prompt, self._sampling, self._requests = engine, prompt, sampling, requests
+        self._ids = count()
+        self._is_over = False
+        self._group: asyncio.Future[Any] | None = None
+        self.generations: list[Generation] = []
+        """Complete generations. An error of any ends the block with that error."""
+
+    async def __aenter__(self) -> "Load":
+        self._group = asyncio.gather(*(self._repeat() for _ in range(self._requests)))
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        assert self._group is not None
+        self._is_over = True
+        if kind is not None:
+            self._group.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._group
+            return
+        await within(self._group)
+
+    async def _repeat(self) -> None:
+        while True:
+            request_id = f"load-{next(self._ids)}"
+            self.generations.append(await self._engine.generate(request_id, self._prompt, self._sampling))
+            if self._is_over:
+                return
+
+
+def has_restarted(engine: ServerEngine, restarts: int) -> bool:
+    """Returns whether the first server has restarted once more than `restarts` times, and serves."""
+    return engine.servers[0].restarts > restarts and engine.servers[0].serving.is_set()
+
+
+def is_tracker(pid: int) -> bool:
+    """Returns whether the process only cleans up after multiprocessing: a server serves on without it."""
+    return any("resource_tracker" in argument for argument in psutil.Process(pid).cmdline())
+
+
+def is_alive(process: psutil.Process) -> bool:
+    """Returns whether a process runs; a zombie does not."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

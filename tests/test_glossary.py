@@ -1,0 +1,62 @@
+"""Names use the terms of docs/glossary.md, not the retired words."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+RETIRED = {
+    "bell": "notifier",
+    "fate": "outcome",
+    "fates": "outcome",
+    "handout": "assignment",
+    "joints": "multipart publish",
+    "liaison": "maintainer",
+    "lingering": "retired versions",
+    "rehearsal": "preflight",
+    "rehearse": "preflight",
+    "rehearsing": "preflight",
+    "seam": "plugin slot",
+    "unkept": "null journal",
+    "aftermath": "follow-up",
+    "unsettled": "pending action",
+    "sparing": "non-destructive",
+}
+"""Retired words, each with its replacement."""
+
+WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+
+
+def declared_names(path: Path) -> Iterator[str]:
+    """Returns the names of the module and of the classes, functions, arguments and fields that it declares."""
+    yield path.stem
+    for node in ast.walk(ast.parse(path.read_text())):
+        match node:
+            case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                yield name
+            case ast.arg(arg=name):
+                yield name
+            case ast.AnnAssign(target=ast.Name(id=name)):
+                yield name
+
+
+@pytest.mark.parametrize("package", ["astraflow", "maintainer", "web"])
+def test_no_name_uses_a_retired_word(package: str) -> None:
+    found = [
+        f"{path.relative_to(ROOT)}: {name}: use {RETIRED[word.lower()]!r}"
+        for path in sorted((ROOT / package).rglob("*.py"))
+        if "_pb2" not in path.name and "versions" not in path.parts
+        for name in declared_names(path)
+        for word in WORD.findall(name)
+        if word.lower() in RETIRED
+    ]
+    assert not found, "\n".join(found)
+
+
+def test_the_glossary_has_every_replacement() -> None:
+    glossary = (ROOT / "docs" / "glossary.md").read_text().lower()
+    assert not [term for term in RETIRED.values() if term.lower() not in glossary]

@@ -1,0 +1,31 @@
+"""Training metrics are described once, and listed in docs/reference/metrics.md."""
+
+from collections import Counter
+
+from astraflow.contract.ids import Version
+from astraflow.contract.training_metrics import TRAINING_METRICS, MetricGroup, training_metric
+from astraflow.contract.weight_reports import VersionReport
+from docs.make_metrics import PAGE, render
+
+
+def test_the_reference_page_is_what_the_code_says() -> None:
+    assert PAGE.read_text() == render(), "run `python -m docs.make_metrics`"
+
+
+def test_names_and_labels_are_unique_and_each_metric_is_found_by_its_name() -> None:
+    for names in ([metric.name for metric in TRAINING_METRICS], [metric.label for metric in TRAINING_METRICS]):
+        assert [name for name, count in Counter(names).items() if count > 1] == []
+    assert [training_metric(metric.name) for metric in TRAINING_METRICS] == list(TRAINING_METRICS)
+
+
+def test_other_metrics_are_shown_under_their_own_name_unless_it_is_not_a_name() -> None:
+    other = training_metric("tis_cut")
+    assert other is not None
+    assert (other.label, other.group) == ("tis_cut", MetricGroup.OTHER)
+    for name in ("", "A", "x" * 41, "a/b", "<b>", "1a"):
+        assert training_metric(name) is None
+
+
+def test_measurements_of_a_publish_are_not_metrics_of_a_step() -> None:
+    report = VersionReport(version=Version(1), published_at=1.0, full_bytes=2, sent_bytes=2)
+    assert [name for name in report.metrics() if training_metric(name) is not None] == []

@@ -1,0 +1,219 @@
+"""The backend of several ranks trains, saves and publishes as the local one does: real processes over gloo."""
+
+import hashlib
+import pickle
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from astraflow.contract.errors import CorruptData, InvalidInput
+from astraflow.trainer.backends import backends
+from astraflow.trainer.backends.fsdp import FsdpBackend
+from astraflow.trainer.backends.rank_trainer import FsdpOptions
+from astraflow.trainer.backends.sharded_state import INDEX
+from astraflow.trainer.model_preparation import prepare_model
+from tests import make_torch
+from tests.snapshots import Snapshot, draft_of, snapshot_of
+from tests.suites.backend_suite import assert_same
+from tests.trainer.backends.test_local import batch, local
+
+LEARNING_RATE = 1e-3
+
+
+def fsdp(**options: Any) -> FsdpBackend:
+    spec = {"kind": "fsdp", "learning_rate": LEARNING_RATE, "device": "cpu", "rank_timeout_s": 60, **options}
+    backend = backends.build(spec, make_torch.TINY, {}, seed=0)
+    assert isinstance(backend, FsdpBackend)
+    return backend
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[FsdpBackend]:
+    """Backend of two ranks; a test leaves it working, with any weights."""
+    backend = fsdp(ranks=2)
+    yield backend
+    backend.close()
+
+
+@pytest.fixture(scope="module")
+def start(pair: FsdpBackend, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """State of two ranks after two steps."""
+    folder = tmp_path_factory.mktemp("start")
+    local(learning_rate=LEARNING_RATE).capture().write(folder)
+    pair.load(folder)
+    for step in (1, 2):
+        pair.step(batch(step))
+    saved = tmp_path_factory.mktemp("saved")
+    pair.capture().write(saved)
+    return saved
+
+
+def digest(snapshot: Snapshot) -> str:
+    return hashlib.sha256(b"".join(bits.tobytes() for _, _, bits in snapshot.tensors.values())).hexdigest()
+
+
+def assert_close(one: Snapshot, other: Snapshot, *, share: float) -> None:
+    """Asserts that at most this share of the published elements differs, each by one unit in the last place."""
+    assert one.tensors.keys() == other.tensors.keys()
+    gaps = np.concatenate(
+        [
+            np.abs(one.tensors[name][2].astype(np.int64) - other.tensors[name][2].astype(np.int64)).reshape(-1)
+            for name in one.tensors
+        ]
+    )
+    assert gaps.max() <= 1
+    assert (gaps > 0).mean() <= share
+
+
+def test_two_ranks_publish_what_one_process_publishes_but_for_rounding(pair: FsdpBackend, tmp_path: Path) -> None:
+    single = local(learning_rate=LEARNING_RATE)
+    single.capture().write(tmp_path)
+    pair.load(tmp_path)
+    assert_same(snapshot_of(pair), snapshot_of(single))
+
+    for step in (1, 2, 3):
+        one, other = single.step(batch(step)), pair.step(batch(step))
+        assert other["loss"] == pytest.approx(one["loss"], abs=1e-5)
+        assert other["grad_norm"] == pytest.approx(one["grad_norm"], rel=1e-5)
+        assert other["entropy"] == pytest.approx(one["entropy"], rel=1e-5)
+
+    assert_close(snapshot_of(pair), snapshot_of(single), share=0.01)
+
+
+def test_names_are_those_of_the_model_file(pair: FsdpBackend) -> None:
+    (file,) = prepare_model(make_torch.TINY).glob("*.safetensors")
+    with safe_open(file, framework="np") as stored:
+        assert set(pair.published_shapes) == set(stored.keys())
+
+
+def test_the_same_ranks_go_on_bit_for_bit(pair: FsdpBackend, start: Path) -> None:
+    digests = []
+    for _ in range(2):
+        pair.load(start)
+        pair.step(batch(3))
+        digests.append(digest(snapshot_of(pair)))
+
+    assert digests[0] == digests[1]
+
+
+def test_what_two_ranks_saved_one_process_restores_and_goes_on_with(pair: FsdpBackend, start: Path) -> None:
+    single = local(learning_rate=LEARNING_RATE)
+    single.load(start)
+    pair.load(start)
+    assert digest(snapshot_of(single)) == digest(snapshot_of(pair))
+
+    one, other = single.step(batch(3)), pair.step(batch(3))
+
+    assert one["learning_rate"] == other["learning_rate"]
+    assert_close(snapshot_of(pair), snapshot_of(single), share=0.01)
+
+
+RESTORED = """
+from tests.trainer.backends.test_fsdp import *
+if __name__ == "__main__":
+    backend = fsdp(ranks={ranks}, **{options})
+    backend.load(Path({folder!r}))
+    print("restored", digest(snapshot_of(backend)))
+    backend.step(batch(3))
+    backend.capture().write(Path({target!r}))
+    print("trained", digest(snapshot_of(backend)))
+    backend.close()
+"""
+
+
+@pytest.mark.parametrize(
+    ("ranks", "options"),
+    [(3, {}), pytest.param(4, {"replicas": 2}, marks=pytest.mark.long), pytest.param(1, {}, marks=pytest.mark.long)],
+)
+def test_other_numbers_of_ranks_restore_what_two_saved_and_back(
+    pair: FsdpBackend, start: Path, tmp_path: Path, ranks: int, options: dict[str, int]
+) -> None:
+    program = RESTORED.format(ranks=ranks, options=options, folder=str(start), target=str(tmp_path))
+
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=240)
+
+    assert done.returncode == 0, done.stderr
+    digests = dict(line.split() for line in done.stdout.splitlines() if line.startswith(("restored", "trained")))
+    pair.load(start)
+    assert digests["restored"] == digest(snapshot_of(pair))
+    pair.load(tmp_path)
+    assert digests["trained"] == digest(snapshot_of(pair))
+
+
+def test_a_missing_file_of_another_rank_is_named_and_changes_nothing(
+    pair: FsdpBackend, start: Path, tmp_path: Path
+) -> None:
+    pair.load(start)
+    before = digest(snapshot_of(pair))
+    pair.step(batch(5))
+    pair.capture().write(tmp_path)
+    pair.load(start)
+    (tmp_path / "tensors-00001.safetensors").write_bytes(b"damaged")
+
+    with pytest.raises(CorruptData, match="tensors-00001") as caught:
+        pair.load(tmp_path)
+
+    assert caught.value.code == "checkpoint.unreadable_state"
+    assert digest(snapshot_of(pair)) == before
+
+
+def test_an_index_that_misses_a_part_is_refused(pair: FsdpBackend, start: Path, tmp_path: Path) -> None:
+    for path in start.iterdir():
+        content = path.read_bytes()
+        if path.name == INDEX:
+            content = content.replace(b'"offsets": [0', b'"offsets": [1', 1)
+        (tmp_path / path.name).write_bytes(content)
+
+    with pytest.raises(CorruptData):
+        pair.load(tmp_path)
+
+
+class _Largest(TorchDispatchMode):
+    """Records the largest tensor of weights that an operation returns."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = function(*args, **(kwargs or {}))
+        for value in result if isinstance(result, tuple | list) else (result,):
+            if isinstance(value, torch.Tensor) and value.is_floating_point():
+                self.elements = max(self.elements, value.numel())
+        return result
+
+
+def test_no_rank_gathers_a_tensor_to_publish_or_save(pair: FsdpBackend, tmp_path: Path) -> None:
+    shapes = [shape for _, shape in pair.published_shapes.values()]
+    largest_shard = max(-(-shape[0] // 2) * int(np.prod(shape[1:], dtype=int)) for shape in shapes)
+    draft = draft_of(pair.published_shapes)
+
+    with _Largest() as seen:  # type: ignore[no-untyped-call]  # torch's
+        pair.snapshot(draft)
+        pair.capture().write(tmp_path)
+
+    assert 0 < seen.elements <= largest_shard
+
+
+def test_nothing_between_ranks_is_a_pickle(pair: FsdpBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise AssertionError("pickle was used")
+
+    for name in ("dump", "dumps", "load", "loads", "Pickler", "Unpickler"):
+        monkeypatch.setattr(pickle, name, refused)
+    pair.step(batch(7))
+    snapshot_of(pair)
+    pair.capture().write(tmp_path)
+    pair.load(tmp_path)
+
+
+@pytest.mark.parametrize("options", [{"ranks": 4, "replicas": 3}, {"ranks": 2, "sequence_ranks": 4}, {"device": "tpu"}])
+def test_a_division_that_does_not_work_out_is_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput):
+        FsdpOptions.parse(options, where="backend")

@@ -1,0 +1,348 @@
+"""The local backend passes the backend suite, follows the loss, and publishes the weights it computes with."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from astraflow.contract.batches import Batch, Row
+from astraflow.contract.errors import CorruptData, InvalidInput
+from astraflow.contract.ids import BatchId, GroupId, NodeId, PolicyId, TaskId, Version
+from astraflow.contract.spans import Author, Span
+from astraflow.contract.trajectories import Trajectory
+from astraflow.contract.weights import Dtype, Probe
+from astraflow.models import models
+from astraflow.models.causal import named_weights
+from astraflow.models.precision import bits_of, torch_dtype_of, values_of
+from astraflow.trainer.backends import backends
+from astraflow.trainer.backends.base import Backend
+from astraflow.trainer.backends.local import LocalBackend
+from tests import make_torch
+from tests.errors import raises_code
+from tests.snapshots import Snapshot, snapshot_of
+from tests.suites.backend_suite import BackendSuite, assert_same
+
+SPEED = {"tokens_per_s", "computed_tokens_per_s", "flops_per_s", "pass_s", "forward_backward_s", "optimizer_s"}
+"""Metrics that differ between equal steps."""
+
+
+def local(algorithm: dict[str, Any] | None = None, *, seed: int = 0, **options: Any) -> Backend:
+    spec = {"kind": "local", "learning_rate": 1e-2, **options}
+    return backends.build(spec, make_torch.TINY, algorithm or {}, seed=seed)
+
+
+def batch(
+    step: int = 1, *, groups: int = 3, members: int = 4, version: int = 0, born: int = 0, truncated: bool = False
+) -> Batch:
+    """Returns random answers to random prompts; the first member of a group is correct."""
+    draws = np.random.default_rng(step)
+    rows = []
+    for group in range(groups):
+        prompt = draws.integers(4, 128, 6)
+        for member in range(members):
+            answer = draws.integers(4, 128, draws.integers(1, 6))
+            found = Trajectory(
+                policy=PolicyId("solver"),
+                tokens=np.concatenate([prompt, answer]).astype(np.int32),
+                logprobs=np.full(len(answer), -4.8, dtype=np.float32),
+                spans=(
+                    Span(author=Author.CONTEXT, length=6),
+                    Span(author=Author.MODEL, length=len(answer), version=Version(born)),
+                ),
+                reward=float(member == 0),
+                is_truncated=truncated and member == 1,
+            )
+            name = f"train:{step}.{group}"
+            rows.append(
+                Row(group=GroupId(name), task=TaskId(f"{name}/{member}"), node=NodeId("node-1"), trajectory=found)
+            )
+    return Batch(
+        id=BatchId(f"solver:{step}"),
+        policy=PolicyId("solver"),
+        version=Version(version),
+        is_redelivered=False,
+        rows=tuple(rows),
+    )
+
+
+class TestLocalBackend(BackendSuite):
+    @pytest.fixture
+    def build(self) -> Callable[[], Backend]:
+        return local
+
+    @pytest.fixture
+    def batches(self) -> Sequence[Batch]:
+        return [batch(step) for step in range(1, 5)]
+
+
+def values(snapshot: Snapshot) -> dict[str, torch.Tensor]:
+    return {
+        name: values_of(bits, dtype, into=torch.float32).view(shape)
+        for name, (dtype, shape, bits) in snapshot.tensors.items()
+    }
+
+
+def probed(probe: Probe) -> list[tuple[np.ndarray[Any, Any], int, np.ndarray[Any, Any]]]:
+    """Returns tokens, first scored position, and logprobs of each sequence."""
+    tokens, logprobs = np.frombuffer(probe.tokens, "<i4"), np.frombuffer(probe.logprobs, "<f4")
+    found = []
+    for length, begin in zip(probe.lengths, probe.scored_from, strict=True):
+        found.append((tokens[:length], begin, logprobs[: length - begin]))
+        tokens, logprobs = tokens[length:], logprobs[length - begin :]
+    return found
+
+
+def obvious_step(given: Batch, *, learning_rate: float, epsilon: float) -> dict[str, torch.Tensor]:
+    """Performs a GRPO step one trajectory at a time, with transformers' own forward pass and torch's AdamW.
+
+    With a large epsilon AdamW moves in proportion to the gradient, so that the test compares gradients.
+    """
+    model = models.build(make_torch.TINY).architecture()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, eps=epsilon, weight_decay=0.0)
+    rewards = torch.tensor([row.trajectory.reward for row in given.rows])
+    groups = torch.tensor([int(str(row.group).rsplit(".", 1)[1]) for row in given.rows])
+    gains = torch.zeros(len(rewards))
+    for group in groups.unique():
+        own = rewards[groups == group]
+        gains[groups == group] = (own - own.mean()) / (own.std() + 1e-4)
+    total = sum(row.trajectory.model_tokens for row in given.rows)
+    loss = torch.zeros(())
+    for row, gain in zip(given.rows, gains, strict=True):
+        ids = torch.from_numpy(row.trajectory.tokens.astype(np.int64))[None]
+        all_logprobs = model(input_ids=ids).logits[0].log_softmax(-1)
+        for number, place in enumerate(np.flatnonzero(row.trajectory.loss_mask())):
+            logprob = all_logprobs[place - 1, ids[0, place]]
+            ratio = (logprob - float(row.trajectory.logprobs[number])).exp()
+            loss = loss - torch.minimum(ratio * gain, ratio.clamp(0.8, 1.2) * gain) / total
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    return {name: weight.detach() for name, weight in named_weights(model).items()}
+
+
+def test_a_step_is_that_of_the_plainest_loop() -> None:
+    backend = local(learning_rate=1.0, epsilon=1.0, weights_dtype="float32")
+    expected = obvious_step(batch(), learning_rate=1.0, epsilon=1.0)
+
+    backend.step(batch())
+
+    for name, value in values(snapshot_of(backend)).items():
+        torch.testing.assert_close(value, expected[name], atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("cut", [{"micro_batch_tokens": 1}, {"micro_batch_tokens": 12}, {"micro_batch_tokens": 40}])
+def test_how_a_batch_is_cut_changes_no_result(cut: dict[str, Any]) -> None:
+    whole, parts = (local(epsilon=1.0, weights_dtype="float32", **other) for other in ({}, cut))
+
+    metrics, other = whole.step(batch()), parts.step(batch())
+
+    for name in metrics.keys() - SPEED:
+        assert other[name] == pytest.approx(metrics[name], rel=1e-3, abs=1e-5), name
+    other_values = values(snapshot_of(parts))
+    for name, value in values(snapshot_of(whole)).items():
+        torch.testing.assert_close(value, other_values[name], atol=1e-6, rtol=0)
+
+
+def test_weights_are_published_as_they_are_computed_with() -> None:
+    backend = local()
+    backend.step(batch())
+
+    snapshot = snapshot_of(backend)
+
+    model = make_torch.model()
+    with torch.no_grad():
+        for name, weight in named_weights(model).items():
+            weight.copy_(values(snapshot)[name])
+    assert snapshot.probe is not None
+    for tokens, begin, logprobs in probed(snapshot.probe):
+        np.testing.assert_allclose(logprobs, make_torch.logprobs(model, tokens, begin), atol=1e-5)
+
+
+def test_steps_too_small_for_bf16_add_up() -> None:
+    backend = local(learning_rate=3e-6)
+    first = snapshot_of(backend)
+
+    shares = []
+    for _ in range(8):
+        backend.step(batch())
+        now = snapshot_of(backend)
+        changed = [now.tensors[name][2] != first.tensors[name][2] for name in first.tensors]
+        shares.append(float(np.concatenate(changed).mean()))
+
+    assert 0 < shares[0] < 0.2
+    assert shares[-1] > 2 * shares[0]
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+def test_the_published_type_is_the_one_asked_for(dtype: str) -> None:
+    snapshot = snapshot_of(local(weights_dtype=dtype))
+
+    expected = {"bfloat16": Dtype.BFLOAT16, "float16": Dtype.FLOAT16, "float32": Dtype.FLOAT32}[dtype]
+    assert {found for found, _, _ in snapshot.tensors.values()} == {expected}
+    original = named_weights(make_torch.model())
+    assert torch_dtype_of(expected).itemsize == expected.size_bytes
+    if dtype == "bfloat16":
+        for name, (_, _, bits) in snapshot.tensors.items():
+            np.testing.assert_array_equal(bits, bits_of(original[name], expected))
+
+
+def test_the_gap_is_measured_on_rows_of_the_trainers_own_version_only() -> None:
+    assert local().step(batch(version=1, born=1))["logprob_gap"] < 1.0
+    assert "logprob_gap" not in local().step(batch(version=1, born=0))
+
+
+def test_the_gap_is_the_largest_difference_to_the_models_own_logprobs() -> None:
+    given = batch()
+    expected = max(
+        float(np.abs(row.trajectory.logprobs - make_torch.logprobs(make_torch.model(), row.trajectory.tokens, 6)).max())
+        for row in given.rows
+    )
+
+    assert local().step(given)["logprob_gap"] == pytest.approx(expected, abs=1e-5)
+
+
+def test_metrics_tell_what_the_batch_was_like() -> None:
+    metrics = local().step(batch(groups=2, members=4, version=3, born=1))
+
+    assert metrics["reward_mean"] == 0.25
+    assert metrics["staleness_mean"] == 2
+    assert metrics["signal_fraction"] == 1.0
+    assert 4.0 < metrics["entropy"] < np.log(128) + 1e-3
+    assert metrics["grad_norm"] > 0
+
+
+def test_truncated_rows_can_be_left_out() -> None:
+    kept = local({"mask_truncated": True}).step(batch(truncated=True))
+    alone = local().step(batch(truncated=False))
+
+    assert kept["truncated_fraction"] == 0.25
+    assert kept["loss"] != alone["loss"]
+
+
+@pytest.mark.parametrize("loss", ["ppo", "m2po", "decoupled_ppo", "dpo"])
+def test_a_batch_without_anything_to_learn_moves_nothing_and_counts(loss: str) -> None:
+    backend, given = local({"mask_truncated": True, "loss": {"kind": loss}}), batch(groups=1, members=2, truncated=True)
+    only_truncated = Batch(
+        id=given.id, policy=given.policy, version=given.version, is_redelivered=False, rows=given.rows[1:]
+    )
+    before = snapshot_of(backend)
+
+    metrics = backend.step(only_truncated)
+
+    assert metrics["grad_norm"] == 0
+    for name, (_, _, bits) in snapshot_of(backend).tensors.items():
+        np.testing.assert_array_equal(bits, before.tensors[name][2])
+
+
+def test_a_loss_that_is_not_finite_is_skipped_and_counted() -> None:
+    backend, given = local({"advantages": [{"kind": "group_centred"}]}), batch()
+    rows = tuple(replace(row, trajectory=replace(row.trajectory, reward=3e38)) for row in given.rows)
+    given = replace(given, rows=rows)
+    before = snapshot_of(backend)
+
+    metrics = backend.step(given)
+
+    assert metrics["skipped"] == 1
+    for name, (_, _, bits) in snapshot_of(backend).tensors.items():
+        np.testing.assert_array_equal(bits, before.tensors[name][2])
+
+
+def test_a_penalty_keeps_the_policy_near_its_first_weights() -> None:
+    free = local({"max_mismatch": None})
+    tied = local({"max_mismatch": None, "loss": {"kind": "ppo", "kl_coefficient": 5.0}})
+    assert tied.step(batch())["kl_reference"] == pytest.approx(0.0, abs=1e-6)
+    free.step(batch())
+    for _ in range(5):
+        free.step(batch())
+        metrics = tied.step(batch())
+
+    assert metrics["kl_reference"] > 0
+    assert free.step(batch())["ratio_mean"] > metrics["ratio_mean"]
+
+
+def test_the_learning_rate_warms_up_and_is_part_of_the_state(tmp_path: Path) -> None:
+    backend, other = local(warmup_steps=3), local(warmup_steps=3)
+    rates = [backend.step(batch(step))["learning_rate"] for step in range(3)]
+    backend.capture().write(tmp_path)
+    other.load(tmp_path)
+
+    assert [*rates, other.step(batch())["learning_rate"]] == pytest.approx([0.0025, 0.005, 0.0075, 0.01])
+
+
+def test_state_of_another_model_is_refused(tmp_path: Path) -> None:
+    local().capture().write(tmp_path)
+    other = backends.build({"kind": "local"}, {**make_torch.TINY, "layers": 1}, {}, seed=0)
+    before = snapshot_of(other)
+
+    with pytest.raises(CorruptData) as caught:
+        other.load(tmp_path)
+    assert caught.value.code == "checkpoint.shape_mismatch"
+
+    assert_same(snapshot_of(other), before)
+
+
+def test_a_wrong_algorithm_key_is_answered_with_the_nearest() -> None:
+    with pytest.raises(InvalidInput, match=r"algorithm\.temprature"):
+        local({"temprature": 1.0})
+
+
+def with_own_logprobs(given: Batch, backend: Backend) -> Batch:
+    """Returns the batch as if the backend's current weights had sampled it."""
+    model = make_torch.model()
+    with torch.no_grad():
+        for name, weight in named_weights(model).items():
+            weight.copy_(values(snapshot_of(backend))[name])
+    rows = [
+        replace(row, trajectory=replace(row.trajectory, logprobs=make_torch.logprobs(model, row.trajectory.tokens, 6)))
+        for row in given.rows
+    ]
+    return replace(given, rows=tuple(rows))
+
+
+def test_a_policy_becomes_like_its_teacher() -> None:
+    algorithm = {
+        "advantages": [],
+        "token_advantages": [{"kind": "distillation"}],
+        "teacher": {**make_torch.TINY, "seed": 1},
+        "max_mismatch": None,
+    }
+    backend, teacher = local(algorithm, learning_rate=3e-3, weights_dtype="float32"), make_torch.model(seed=1)
+    tokens = [row.trajectory.tokens for row in batch().rows]
+    target = [make_torch.logprobs(teacher, row, 6) for row in tokens]
+
+    def distance() -> float:
+        policy = make_torch.model()
+        with torch.no_grad():
+            for name, weight in named_weights(policy).items():
+                weight.copy_(values(snapshot_of(backend))[name])
+        found = [make_torch.logprobs(policy, row, 6) for row in tokens]
+        return float(np.mean([np.abs(own - other).mean() for own, other in zip(found, target, strict=True)]))
+
+    before = distance()
+    for _ in range(10):
+        backend.step(with_own_logprobs(batch(), backend))
+
+    assert distance() < 0.8 * before
+
+
+def test_a_teacher_with_another_vocabulary_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = LocalBackend._load_model
+
+    def other(self: LocalBackend, model: Mapping[str, Any]) -> Any:
+        loaded = original(self, model)
+        if model["seed"] == 1:
+            loaded.config.vocab_size += 1
+        return loaded
+
+    monkeypatch.setattr(LocalBackend, "_load_model", other)
+    with raises_code(InvalidInput, "trainer.teacher_vocabulary"):
+        backends.build(
+            {"kind": "local"},
+            {**make_torch.TINY, "seed": 0},
+            {"token_advantages": [{"kind": "distillation"}], "teacher": {**make_torch.TINY, "seed": 1}},
+            seed=0,
+        )

@@ -1,0 +1,186 @@
+"""Gradient of a whole training step: of the ranks of an engine, and of the plainest loop. Run as a rank by `Crew`."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
+
+from astraflow.algorithms.config import AlgorithmConfig
+from astraflow.contract.batches import Batch, Row
+from astraflow.contract.ids import BatchId, GroupId, NodeId, PolicyId, TaskId, Version
+from astraflow.contract.spans import Author, Span
+from astraflow.contract.trajectories import Trajectory
+from astraflow.models.causal import named_weights
+from astraflow.models.precision import WeightsDtype, weights_dtype_of
+from astraflow.runtime import logs
+from astraflow.trainer.engines.base import UpdateResult
+from astraflow.trainer.engines.fsdp import FsdpEngine
+from astraflow.trainer.engines.mesh import RankMesh
+from astraflow.trainer.engines.optimizers import OptimizerOptions
+from astraflow.trainer.rank_channel import Message
+from astraflow.trainer.rank_process import run_rank
+from astraflow.trainer.shares import Share
+from astraflow.trainer.steps import StepRunner
+
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """Division of a step over ranks."""
+
+    replicas: int = 1
+    sequence_ranks: int = 1
+    is_tied: bool = True
+    syncs_each_pack: bool = False
+    has_reference: bool = False
+    """A penalty of the divergence from the initial weights, whose gradient is 0 at these weights."""
+    recompute: str = "none"
+    published: WeightsDtype = "float32"
+
+
+def model_of(*, is_tied: bool) -> PreTrainedModel:
+    """Returns a Qwen3 of two layers with random weights that bf16 can represent."""
+    config = Qwen3Config(
+        vocab_size=131,
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=16,
+        tie_word_embeddings=is_tied,
+        initializer_range=0.02,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = Qwen3ForCausalLM(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(parameter.to(torch.bfloat16))
+    return model
+
+
+def batch_of(*, groups: int, members: int, long: int = 0, seed: int = 0) -> Batch:
+    """Returns groups of `members` rows, then a group of one, whose answer has `long` tokens more."""
+    draws = np.random.default_rng(seed)
+    rows = []
+    for group in range(groups + 1):
+        prompt = draws.integers(0, 131, draws.integers(3, 9))
+        is_alone = group == groups
+        for member in range(1 if is_alone else members):
+            answer = draws.integers(0, 131, draws.integers(2, 9) + (long if is_alone else 0))
+            trajectory = Trajectory(
+                policy=PolicyId("solver"),
+                tokens=np.concatenate([prompt, answer]).astype(np.int32),
+                logprobs=draws.normal(-4.9, 0.1, len(answer)).astype(np.float32),
+                spans=(
+                    Span(author=Author.CONTEXT, length=len(prompt)),
+                    Span(author=Author.MODEL, length=len(answer), version=Version(0)),
+                ),
+                reward=float(draws.integers(0, 2)),
+            )
+            name = f"train:1.{group}"
+            rows.append(
+                Row(group=GroupId(name), task=TaskId(f"{name}/{member}"), node=NodeId("node-1"), trajectory=trajectory)
+            )
+    return Batch(
+        id=BatchId("solver:1"), policy=PolicyId("solver"), version=Version(0), is_redelivered=False, rows=tuple(rows)
+    )
+
+
+def reference_gradient(model: PreTrainedModel, batch: Batch) -> dict[str, Tensor]:
+    """Returns the gradient of clipped PPO with the rewards as advantages, one row at a time, with full logits, in
+    float64."""
+    model = model.double()
+    total = sum(row.trajectory.model_tokens for row in batch.rows)
+    for row in batch.rows:
+        trajectory = row.trajectory
+        ids = torch.from_numpy(trajectory.tokens.astype(np.int64))
+        distribution = model(input_ids=ids[None], use_cache=False).logits[0].log_softmax(-1)
+        places = torch.from_numpy(np.flatnonzero(trajectory.loss_mask()))
+        logprobs = distribution[places - 1, ids[places]]
+        ratio = (logprobs - torch.from_numpy(trajectory.logprobs)).exp()
+        gain = torch.minimum(ratio * trajectory.reward, ratio.clamp(0.8, 1.2) * trajectory.reward)
+        (-gain.sum() / total).backward()
+    return {
+        name: torch.zeros_like(weight) if weight.grad is None else weight.grad
+        for name, weight in named_weights(model).items()
+    }
+
+
+class _RecordingEngine(FsdpEngine):
+    """Keeps the weights: an update does nothing, so the gradient stays in the model."""
+
+    def update(self, *, is_loss_finite: bool) -> UpdateResult:
+        return UpdateResult(grad_norm=0.0, learning_rate=0.0, is_skipped=not is_loss_finite)
+
+
+class GradientWork:
+    """Computes gradients on one rank."""
+
+    def __init__(self, message: Message, device: torch.device) -> None:
+        self.calls = 0
+
+    @property
+    def commands(self) -> Mapping[str, Callable[[Message], Message]]:
+        return {"gradient": self.gradient}
+
+    def gradient(self, message: Message) -> Message:
+        """Returns the whole gradient of this rank's share, and the metrics."""
+        case = Case(**message.facts["case"])
+        model = model_of(is_tied=case.is_tied)
+        engine = _RecordingEngine(
+            model,
+            OptimizerOptions(),
+            mesh=RankMesh.create(CPU, replicas=case.replicas, sequence_ranks=case.sequence_ranks),
+            device=CPU,
+            compute_dtype=torch.float32,
+            published_dtype=weights_dtype_of(case.published),
+            needs_reference=case.has_reference,
+            syncs_each_pack=case.syncs_each_pack,
+            recompute=case.recompute,  # type: ignore[arg-type]  # JSON
+        )
+        result = StepRunner(engine, algorithm(case)).run(Share.decode(message.facts["share"], message.arrays))
+        gradients = {name: weight.grad for name, weight in named_weights(model).items()}
+        held = {name: _elements(weight) for name, weight in engine.weights().items()}
+        return Message(
+            facts={"loss": result.loss, "means": dict(result.token_means), "held": held},
+            arrays={name: _whole(gradient).numpy() for name, gradient in gradients.items() if gradient is not None},
+        )
+
+
+def algorithm(case: Case) -> AlgorithmConfig:
+    """Returns an algorithm with the rewards as advantages."""
+    penalty = {"kl_coefficient": 1.0} if case.has_reference else {}
+    return AlgorithmConfig(advantages=(), loss={"kind": "ppo", **penalty}, max_mismatch=None)
+
+
+def facts_of(case: Case, share: Share) -> Message:
+    """Returns the command `gradient`."""
+    facts, arrays = share.encode()
+    return Message(facts={"case": asdict(case), "share": facts}, arrays=arrays)
+
+
+def _whole(gradient: Tensor) -> Tensor:
+    return gradient.full_tensor() if isinstance(gradient, DTensor) else gradient
+
+
+def _elements(weight: Tensor) -> int:
+    return weight.to_local().numel() if isinstance(weight, DTensor) else weight.numel()
+
+
+def work_of(_: Any = None) -> GradientWork:
+    """Returns the first rank's own part."""
+    return GradientWork(Message(facts={}), CPU)
+
+
+if __name__ == "__main__":
+    logs.configure()
+    torch.set_num_threads(1)
+    run_rank(GradientWork)

@@ -1,0 +1,229 @@
+"""Attention over packs equals dense attention with a mask."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import Gemma2Config, Gemma2ForCausalLM
+
+from astraflow.contract.errors import InvalidInput
+from astraflow.trainer.engines import varlen_attention
+from astraflow.trainer.engines.attention import packed_attention
+from astraflow.trainer.engines.attention_kernels import SdpaKernel
+from astraflow.trainer.engines.base import Segment
+from astraflow.trainer.engines.scoring import PackScorer
+from astraflow.trainer.engines.varlen_attention import VarlenKernel
+from tests import make_torch
+from tests.errors import raises_code
+
+KERNEL = SdpaKernel()
+CPU = torch.device("cpu")
+
+
+@st.composite
+def segments(draw: st.DrawFn) -> list[Segment]:
+    """Returns single rows, and groups with a prefix, short and long."""
+    lengths = st.integers(1, 200) | st.integers(1, 6)
+    found: list[Segment] = []
+    end = 0
+    for _ in range(draw(st.integers(1, 4))):
+        members = draw(st.lists(lengths, min_size=1, max_size=4))
+        prefix = draw(st.sampled_from([0, 1, 5, 150]))
+        prefix_begin, prefix_end = (end, end + prefix) if prefix else (0, 0)
+        if prefix:
+            found.append(Segment(begin=end, end=end + prefix))
+            end += prefix
+        for length in members:
+            found.append(Segment(begin=end, end=end + length, prefix_begin=prefix_begin, prefix_end=prefix_end))
+            end += length
+    return found
+
+
+def dense(query: Tensor, key: Tensor, value: Tensor, segments: Sequence[Segment], scale: float) -> Tensor:
+    """Returns attention with the mask that the segments describe."""
+    width = len(query)
+    mask = torch.zeros(width, width, dtype=torch.bool)
+    for segment in segments:
+        own = slice(segment.begin, segment.end)
+        length = segment.end - segment.begin
+        mask[own, own] = torch.ones(length, length, dtype=torch.bool).tril()
+        mask[own, segment.prefix_begin : segment.prefix_end] = True
+    query, key, value = (part.transpose(0, 1)[None] for part in (query, key, value))
+    return scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scale, enable_gqa=True)[0].transpose(
+        0, 1
+    )
+
+
+def assert_same_with_gradients(found: Tensor, expected: Tensor, weight: Tensor, inputs: tuple[Tensor, ...]) -> None:
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+    gradients = [torch.autograd.grad((output * weight).sum(), inputs) for output in (found, expected)]
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
+
+
+@settings(max_examples=40, deadline=None)
+@given(segments=segments(), key_heads=st.sampled_from([1, 2, 4]), seed=st.integers(0, 99))
+def test_attention_and_its_gradients_equal_those_of_a_dense_mask(
+    segments: list[Segment], key_heads: int, seed: int
+) -> None:
+    random = torch.Generator().manual_seed(seed)
+    width = segments[-1].end
+    shapes = [(width, 4, 16), (width, key_heads, 16), (width, key_heads, 16)]
+    query, key, value = ((torch.randn(shape, generator=random) * 2).requires_grad_() for shape in shapes)
+    weight = torch.randn(shapes[0], generator=random)
+
+    packed = packed_attention(KERNEL, KERNEL.plan(segments, CPU), query, key, value, scale=0.25)
+
+    assert_same_with_gradients(packed, dense(query, key, value, segments, 0.25), weight, (query, key, value))
+
+
+def sequences(query_ends: Tensor, key_ends: Tensor) -> list[tuple[slice, slice]]:
+    query, key = query_ends.tolist(), key_ends.tolist()
+    return [(slice(*ends[:2]), slice(*ends[2:])) for ends in zip(query[:-1], query[1:], key[:-1], key[1:], strict=True)]
+
+
+def scores_of(query: Tensor, key: Tensor, *, scale: float, is_causal: bool) -> Tensor:
+    """Returns `[heads, queries, keys]` for key heads repeated over query heads."""
+    key = key.repeat_interleave(query.shape[1] // key.shape[1], dim=1)
+    scores = torch.einsum("qhd,khd->hqk", query, key) * scale
+    hidden = (
+        torch.ones(scores.shape[1:], dtype=torch.bool).triu(1) if is_causal else torch.zeros(scores.shape[1:]).bool()
+    )
+    return scores.masked_fill(hidden, -torch.inf)
+
+
+def slow_flash_forward(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    query_ends: Tensor,
+    key_ends: Tensor,
+    max_queries: int,
+    max_keys: int,
+    dropout: float,
+    is_causal: bool,
+    *,
+    return_debug_mask: bool,
+    scale: float,
+) -> tuple[Tensor, ...]:
+    """Computes what torch's kernel computes, one sequence at a time."""
+    output, logarithm = torch.empty_like(query), torch.empty(query.shape[1], len(query))
+    repeats = query.shape[1] // key.shape[1]
+    for asked, keys in sequences(query_ends, key_ends):
+        assert asked.stop - asked.start <= max_queries
+        assert keys.stop - keys.start <= max_keys
+        scores = scores_of(query[asked], key[keys], scale=scale, is_causal=is_causal)
+        values = value[keys].repeat_interleave(repeats, dim=1)
+        output[asked] = torch.einsum("hqk,khd->qhd", scores.softmax(-1), values)
+        logarithm[:, asked] = scores.logsumexp(-1)
+    return output, logarithm, torch.zeros(2), torch.zeros(0), torch.zeros(0)
+
+
+def slow_flash_backward(
+    grad: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    output: Tensor,
+    logarithm: Tensor,
+    query_ends: Tensor,
+    key_ends: Tensor,
+    max_queries: int,
+    max_keys: int,
+    dropout: float,
+    is_causal: bool,
+    rng_state: Tensor,
+    unused: Tensor,
+    *,
+    scale: float,
+) -> tuple[Tensor, ...]:
+    """Computes the gradients from output and logarithm, as the kernel does."""
+    into = [torch.zeros_like(part) for part in (query, key, value)]
+    heads, repeats = key.shape[1], query.shape[1] // key.shape[1]
+    for asked, keys in sequences(query_ends, key_ends):
+        scores = scores_of(query[asked], key[keys], scale=scale, is_causal=is_causal)
+        probabilities = (scores - logarithm[:, asked, None]).exp()
+        repeated_keys, values = (part[keys].repeat_interleave(repeats, dim=1) for part in (key, value))
+        delta = (grad[asked] * output[asked]).sum(-1).T[..., None]
+        by_score = probabilities * (torch.einsum("qhd,khd->hqk", grad[asked], values) - delta) * scale
+        into[0][asked] = torch.einsum("hqk,khd->qhd", by_score, repeated_keys)
+        for target, part in (
+            (into[1], torch.einsum("hqk,qhd->khd", by_score, query[asked])),
+            (into[2], torch.einsum("hqk,qhd->khd", probabilities, grad[asked])),
+        ):
+            target[keys] = part.unflatten(1, (heads, repeats)).sum(2)
+    return tuple(into)
+
+
+@settings(max_examples=20, deadline=None)
+@given(segments=segments(), key_heads=st.sampled_from([1, 2, 4]))
+def test_the_kernel_of_a_gpu_gets_sequences_and_merged_logarithms(segments: list[Segment], key_heads: int) -> None:
+    width = segments[-1].end
+    query, key, value = (torch.randn(width, heads, 8).requires_grad_() for heads in (4, key_heads, key_heads))
+    weight = torch.randn(width, 4, 8)
+    kernel = VarlenKernel()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(varlen_attention, "flash_forward", slow_flash_forward)
+        patch.setattr(varlen_attention, "flash_backward", slow_flash_backward)
+
+        packed = packed_attention(kernel, kernel.plan(segments, CPU), query, key, value, scale=0.3)
+
+        assert_same_with_gradients(packed, dense(query, key, value, segments, 0.3), weight, (query, key, value))
+
+
+def test_no_value_of_padding_reaches_a_gradient() -> None:
+    segments = [Segment(begin=0, end=3), Segment(begin=3, end=20)]
+    query = torch.full((20, 1, 8), 60.0).requires_grad_()
+    key, value = torch.full((20, 1, 8), 60.0), torch.ones(20, 1, 8)
+    key[:3] = -60.0
+
+    packed_attention(KERNEL, KERNEL.plan(segments, CPU), query, key, value, scale=1.0).sum().backward()
+
+    assert query.grad is not None
+    assert query.grad.isfinite().all()
+
+
+def test_a_model_with_bounded_scores_is_refused() -> None:
+    config = Gemma2Config(
+        vocab_size=32,
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=8,
+        layer_types=["full_attention"],
+        final_logit_softcapping=None,
+    )
+    model = Gemma2ForCausalLM(config)
+    model.set_attn_implementation("eager")
+
+    with raises_code(InvalidInput, "model.unsupported_attention"):
+        PackScorer(model, CPU)
+
+
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+def test_models_of_any_implementation_are_computed_in_packs(implementation: str) -> None:
+    model = make_torch.model()
+    model.set_attn_implementation(implementation)
+
+    assert PackScorer(model, CPU).model.config._attn_implementation not in ("sdpa", "eager")
+
+
+def test_a_model_that_ignores_the_plan_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def without_plan(*arguments: Any, **options: Any) -> Any:
+        return original(*arguments, **{**options, "attention_plan": None})
+
+    import astraflow.trainer.engines.attention as module
+
+    original = module._layer_attention
+    monkeypatch.setattr(module, "_layer_attention", without_plan)
+
+    with raises_code(InvalidInput, "model.unsupported_attention"):
+        PackScorer(make_torch.model(), CPU)

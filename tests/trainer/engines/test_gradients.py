@@ -1,0 +1,112 @@
+"""The gradient of a step does not depend on how it is divided over ranks: four real processes over gloo."""
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor
+
+from astraflow.trainer.crew import Crew
+from astraflow.trainer.flops import ForwardCost
+from astraflow.trainer.steps import StepPlanner
+from tests.trainer.engines.gradients import (
+    Case,
+    GradientWork,
+    algorithm,
+    batch_of,
+    facts_of,
+    model_of,
+    reference_gradient,
+    work_of,
+)
+
+RANKS = 4
+COMMAND = (sys.executable, "-m", "tests.trainer.engines.gradients")
+BATCHES = {
+    "rows": batch_of(groups=3, members=4, long=30),
+    "fewer rows than ranks": batch_of(groups=0, members=0),
+}
+
+
+@pytest.fixture(scope="module")
+def crew() -> Iterator[Crew]:
+    with Crew.start(ranks=RANKS, device="cpu", timeout_s=60, threads=1, command=COMMAND) as crew:
+        crew.call("build", lambda: None)
+        yield crew
+
+
+@dataclass
+class Outcome:
+    gradients: dict[str, Tensor]
+    held: list[dict[str, int]]
+    """Elements of each master weight, by rank."""
+    packs: int
+
+
+def outcome(crew: Crew, case: Case, batch: str, *, micro_batch_tokens: int = 24) -> Outcome:
+    data_ranks = RANKS // case.sequence_ranks
+    planner = StepPlanner(
+        algorithm(case),
+        data_ranks=data_ranks,
+        micro_batch_tokens=micro_batch_tokens,
+        cost=ForwardCost.of_model(model_of(is_tied=case.is_tied)),
+    )
+    shares = planner.plan(BATCHES[batch]).shares
+    messages = [facts_of(case, shares[rank // case.sequence_ranks]) for rank in range(RANKS)]
+    work: GradientWork = work_of()
+    own, answers = crew.call("gradient", lambda: work.gradient(messages[0]), messages=messages[1:])
+    assert {answer.facts["loss"] for answer in answers} == {own.facts["loss"]}
+    return Outcome(
+        gradients={name: torch.from_numpy(value) for name, value in own.arrays.items()},
+        held=[answer.facts["held"] for answer in (own, *answers)],
+        packs=len(shares[0].optimizer_batches[0].packs),
+    )
+
+
+CASES = [
+    Case(),
+    Case(is_tied=False, published="bfloat16"),
+    Case(syncs_each_pack=True),
+    Case(replicas=2, recompute="selective"),
+    Case(replicas=4),
+    Case(sequence_ranks=2, has_reference=True),
+    Case(sequence_ranks=2, replicas=2, is_tied=False, recompute="full"),
+    Case(sequence_ranks=4),
+]
+
+
+@pytest.mark.parametrize("batch", BATCHES)
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_any_division_over_ranks_has_the_gradient_of_the_plainest_loop(crew: Crew, case: Case, batch: str) -> None:
+    expected = reference_gradient(model_of(is_tied=case.is_tied), BATCHES[batch])
+
+    result = outcome(crew, case, batch)
+
+    largest = max(float(gradient.abs().max()) for gradient in expected.values())
+    assert largest > 0
+    for name, gradient in expected.items():
+        difference = float((result.gradients[name] - gradient).abs().max())
+        assert difference <= 1e-6 * largest, (name, difference / largest)
+
+
+def test_packs_within_a_rank_change_nothing(crew: Crew) -> None:
+    whole = outcome(crew, Case(), "rows", micro_batch_tokens=10_000)
+    parts = outcome(crew, Case(), "rows", micro_batch_tokens=1)
+
+    assert (whole.packs, parts.packs) == (1, 4)
+    largest = max(float(gradient.abs().max()) for gradient in whole.gradients.values())
+    for name, gradient in whole.gradients.items():
+        assert float((parts.gradients[name] - gradient).abs().max()) <= 1e-6 * largest
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_each_rank_holds_its_shard_of_every_weight_only(crew: Crew, replicas: int) -> None:
+    held = outcome(crew, Case(replicas=replicas), "rows").held
+
+    model = model_of(is_tied=True)
+    for name, weight in model.named_parameters():
+        assert sum(elements[name] for elements in held) == replicas * weight.numel()
+        rows = -(-weight.shape[0] // (RANKS // replicas))
+        assert max(elements[name] for elements in held) == rows * weight.numel() // weight.shape[0]

@@ -1,0 +1,224 @@
+"""Optimizers over master weights: as torch's own, deterministic, and the same for shards of several ranks."""
+
+import math
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import torch
+from pydantic import ValidationError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from astraflow.trainer.engines.optimizers import MasterOptimizer, OptimizerOptions
+from astraflow.trainer.engines.update_rules import orthogonalise
+from tests.trainer.engines.optimizer_ranks import EMBEDDING, SHAPES, gradients_at, parameters, train
+
+ADAMW = {"learning_rate": 1e-2, "weight_decay": 0.1, "grad_clip": 0.5}
+
+
+def reference_adamw(updates: int) -> dict[str, Tensor]:
+    """Returns the weights after torch's own AdamW, clipping and decay."""
+    weights = parameters()
+    groups = [
+        {"params": [w for w in weights.values() if w.ndim > 1], "weight_decay": 0.1},
+        {"params": [w for w in weights.values() if w.ndim == 1], "weight_decay": 0.0},
+    ]
+    optimizer = torch.optim.AdamW(groups, lr=1e-2)
+    for update in range(updates):
+        for name, gradient in gradients_at(update).items():
+            weights[name].grad = gradient
+        torch.nn.utils.clip_grad_norm_(weights.values(), 0.5)
+        optimizer.step()
+    return {name: weight.detach() for name, weight in weights.items()}
+
+
+def test_adamw_is_torchs_adamw() -> None:
+    weights = train(OptimizerOptions(**ADAMW), updates=5).weights()
+    for name, expected in reference_adamw(5).items():
+        torch.testing.assert_close(weights[name], expected, rtol=1e-6, atol=1e-7)
+
+
+def test_muon_is_torchs_muon_for_matrices_and_adamw_for_the_rest() -> None:
+    options = OptimizerOptions(optimizer="muon", learning_rate=1e-2, weight_decay=0.1, grad_clip=1e9)
+    weights, expected = train(options, updates=3).weights(), parameters()
+    reference = torch.optim.Muon(
+        [expected["up.weight"], expected["down.weight"]], lr=1e-2, weight_decay=0.1, adjust_lr_fn="match_rms_adamw"
+    )
+    for update in range(3):
+        for name, gradient in gradients_at(update).items():
+            expected[name].grad = gradient
+        reference.step()
+    for name in ("up.weight", "down.weight"):  # torch iterates in bfloat16 on a CPU too
+        torch.testing.assert_close(weights[name], expected[name].detach(), rtol=0, atol=2e-3)
+    by_adamw = train(OptimizerOptions(learning_rate=1e-2, weight_decay=0.1, grad_clip=1e9), updates=3).weights()
+    for name in (EMBEDDING, "norm.weight"):
+        assert torch.equal(weights[name], by_adamw[name])
+
+
+def test_muon_orthogonalises_each_matrix_of_a_stack() -> None:
+    stack = torch.randn(3, 16, 48, generator=torch.Generator().manual_seed(1))
+    result = orthogonalise(stack)
+    assert all(
+        torch.equal(result[index], orthogonalise(stack[index]))
+        or torch.allclose(result[index], orthogonalise(stack[index]), atol=1e-5)
+        for index in range(3)
+    )
+    values = torch.linalg.svdvals(result)
+    assert 0.5 < float(values.min()) <= float(values.max()) < 1.5
+
+
+def test_decay_is_not_applied_to_vectors() -> None:
+    optimizer = MasterOptimizer(
+        parameters(), OptimizerOptions(learning_rate=0.1, weight_decay=1.0), rounded_to=torch.float32
+    )
+    before = {name: weight.clone() for name, weight in optimizer.weights().items()}
+    for name, parameter in optimizer_parameters(optimizer).items():
+        parameter.grad = torch.zeros(SHAPES[name])
+    optimizer.update(is_loss_finite=True)
+    for name, weight in optimizer.weights().items():
+        torch.testing.assert_close(weight, before[name] * (0.9 if weight.ndim > 1 else 1.0))
+
+
+def optimizer_parameters(optimizer: MasterOptimizer) -> Mapping[str, nn.Parameter]:
+    return optimizer._parameters
+
+
+@pytest.mark.parametrize("moments", ["float32", "bfloat16"])
+@pytest.mark.parametrize("kind", ["adamw", "muon"])
+def test_a_restored_optimizer_makes_the_same_bits(kind: str, moments: str) -> None:
+    options = OptimizerOptions.parse(
+        {**ADAMW, "optimizer": kind, "moments_dtype": moments, "schedule": "cosine", "decay_steps": 9}, where=""
+    )
+    original = train(options, updates=3)
+    restored = MasterOptimizer(parameters(), options, rounded_to=torch.bfloat16, not_matrices={EMBEDDING})
+    saved = {name: value.clone() for name, value in original.state_tensors().items()}
+    for name, value in restored.state_tensors().items():
+        value.copy_(saved[name])
+    restored.restored(updates=3)
+    for optimizer in (original, restored):
+        train(options, updates=5, begin=3, optimizer=optimizer)
+    for name, value in original.state_tensors().items():
+        assert torch.equal(value, restored.state_tensors()[name]), name
+
+
+def test_bfloat16_moments_follow_the_exact_ones() -> None:
+    """The second moment falls although each step changes it by less than bfloat16 can store."""
+    parameter = nn.Parameter(torch.zeros(4096))
+    options = OptimizerOptions(moments_dtype="bfloat16", grad_clip=1e9)
+    optimizer = MasterOptimizer({"w": parameter}, options, rounded_to=torch.float32)
+    slopes = torch.linspace(0.5, 2.0, 4096)
+    for update in range(400):
+        parameter.grad = slopes * (1.0 if update < 100 else 0.0)
+        optimizer.update(is_loss_finite=True)
+    exact = slopes.square() * (1 - 0.999**100) * 0.999**300
+    stored = optimizer.state_tensors()["exp_avg_sq/w"].float()
+    assert float((stored / exact - 1).abs().max()) < 0.05
+    assert abs(float((stored / exact).mean()) - 1) < 2e-3
+
+
+def test_a_step_that_is_not_finite_changes_nothing_but_counts() -> None:
+    options = OptimizerOptions(**ADAMW, warmup_steps=3)
+    optimizer = train(options, updates=1)
+    before = {name: value.clone() for name, value in optimizer.state_tensors().items()}
+    for finite, slope in ((False, 1.0), (True, math.inf), (True, math.nan)):
+        for name, parameter in optimizer_parameters(optimizer).items():
+            parameter.grad = torch.full(SHAPES[name], slope)
+        result = optimizer.update(is_loss_finite=finite)
+        assert result.is_skipped
+        assert result.grad_norm == 0
+    assert optimizer.updates == 4
+    for name, value in optimizer.state_tensors().items():
+        assert torch.equal(value, before[name]), name
+
+
+def test_gradients_of_a_rounded_model_are_added_in_float32() -> None:
+    parameter = nn.Parameter(torch.zeros(2, dtype=torch.bfloat16))
+    optimizer = MasterOptimizer({"w": parameter}, OptimizerOptions(), rounded_to=torch.bfloat16)
+    for _ in range(257):
+        parameter.grad = torch.ones(2, dtype=torch.bfloat16)
+        optimizer.accumulate()
+    assert optimizer.update(is_loss_finite=True).grad_norm == pytest.approx(257 * math.sqrt(2))
+
+
+def test_the_model_computes_with_the_rounded_masters() -> None:
+    weights = parameters()
+    optimizer = train(OptimizerOptions(**ADAMW), updates=2, weights=weights)
+    for name, master in optimizer.weights().items():
+        assert torch.equal(weights[name], master.bfloat16().float())
+        assert master.dtype == torch.float32
+    assert any(not torch.equal(weights[name], master) for name, master in optimizer.weights().items())
+
+
+def test_shared_masters_are_the_parameters() -> None:
+    weights = parameters()
+    optimizer = MasterOptimizer(weights, OptimizerOptions(**ADAMW), rounded_to=torch.bfloat16, shares_parameters=True)
+    train(OptimizerOptions(**ADAMW), updates=2, optimizer=optimizer)
+    for name, master in optimizer.weights().items():
+        assert master.data_ptr() == weights[name].data_ptr()
+
+
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [
+        ("constant", [1 / 3, 2 / 3, 1, 1, 1, 1, 1]),
+        ("linear", [1 / 3, 2 / 3, 1, 0.775, 0.55, 0.325, 0.1]),
+        (
+            "cosine",
+            [
+                1 / 3,
+                2 / 3,
+                1,
+                0.1 + 0.45 * (1 + math.cos(math.pi / 4)),
+                0.55,
+                0.1 + 0.45 * (1 - math.cos(math.pi / 4)),
+                0.1,
+            ],
+        ),
+    ],
+)
+def test_learning_rates_follow_the_schedule(schedule: str, expected: list[float]) -> None:
+    options = OptimizerOptions.parse(
+        {
+            "schedule": schedule,
+            "learning_rate": 1.0,
+            "warmup_steps": 2,
+            "decay_steps": None if schedule == "constant" else 6,
+            "min_learning_rate_ratio": 0.1,
+        },
+        where="",
+    )
+    assert [options.learning_rate_at(update) for update in range(7)] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    "values", [{"schedule": "linear"}, {"schedule": "cosine", "decay_steps": 3, "warmup_steps": 3}]
+)
+def test_an_incomplete_schedule_is_refused(values: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        OptimizerOptions.model_validate(values)
+
+
+@pytest.mark.parametrize("kind", ["adamw", "muon"])
+def test_sharded_and_replicated_weights_are_updated_as_whole_ones(kind: str, tmp_path: Path) -> None:
+    """Two ranks: FSDP's sharding and a replicated vector; one row does not divide evenly."""
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.trainer.engines.optimizer_ranks", kind, str(rank), str(tmp_path)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    outputs = [rank.communicate(timeout=60)[0] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0], outputs
+    options = OptimizerOptions.parse({**ADAMW, "optimizer": kind}, where="")
+    whole = train(options, updates=4)
+    for rank in range(2):
+        saved = load_file(tmp_path / f"{rank}.safetensors")
+        assert saved.keys() == whole.state_tensors().keys()
+        for name, value in whole.state_tensors().items():
+            torch.testing.assert_close(saved[name], value, rtol=1e-5, atol=1e-6, msg=name)

@@ -1,0 +1,255 @@
+"""The crew joins real processes by gloo, carries commands and answers, and names the rank that is lost or hangs."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+
+from astraflow.contract.errors import AstraFlowError, CorruptData, InvalidInput, Unavailable
+from astraflow.runtime import logs
+from astraflow.trainer.crew import Crew
+from astraflow.trainer.rank_channel import Channel, Message
+from astraflow.trainer.rendezvous import RankPlace
+from tests.trainer.crew_rank import Work
+
+COMMAND = (sys.executable, "-m", "tests.trainer.crew_rank")
+VALUES = np.arange(6, dtype=np.float32).reshape(2, 3)
+
+
+class Team:
+    """A crew, and the first rank's own work."""
+
+    def __init__(self, crew: Crew) -> None:
+        self.crew = crew
+        self.work = Work(Message(facts={"offset": 1}), torch.device("cpu"))
+
+    def sum(self, **facts: object) -> tuple[Message, list[Message]]:
+        own = Message(facts=facts, arrays={"values": VALUES})
+        return self.crew.call(
+            "sum", lambda: self.work.sum(own), messages=[own] * (self.crew.ranks - 1), calls=lambda: self.work.calls
+        )
+
+
+def configure_logs() -> None:
+    """Logs to standard error, away from the output that tests read."""
+    logs.configure()
+
+
+def started(ranks: int = 2, *, timeout_s: float = 30.0) -> Team:
+    crew = Crew.start(ranks=ranks, device="cpu", timeout_s=timeout_s, threads=1, command=COMMAND)
+    crew.call("build", lambda: None, facts={"offset": 1})
+    return Team(crew)
+
+
+@pytest.fixture(scope="module")
+def team() -> Iterator[Team]:
+    """Three ranks, which the tests must leave working."""
+    team = started(3)
+    yield team
+    team.crew.close()
+    assert not dist.is_initialized()
+
+
+def test_all_ranks_take_part_and_answer_in_order(team: Team) -> None:
+    own, answers = team.sum()
+
+    assert [answer.facts["rank"] for answer in answers] == [1, 2]
+    for message in (own, *answers):
+        np.testing.assert_array_equal(message.arrays["total"], 3 * (VALUES + 1))
+
+
+@pytest.mark.parametrize(("how", "expected"), [("corrupt", CorruptData), ("disk", OSError)])
+def test_an_error_of_one_rank_is_raised_with_its_type_and_the_ranks_go_on(
+    team: Team, how: str, expected: type[Exception]
+) -> None:
+    with pytest.raises(expected, match="rank 2") as caught:
+        team.crew.call("fail", lambda: None, facts={"rank": 2, "how": how})
+
+    if isinstance(caught.value, AstraFlowError):
+        assert caught.value.code == "checkpoint.damaged"
+    else:
+        assert isinstance(caught.value, OSError)
+        assert caught.value.errno == 28
+    team.sum()
+
+
+def test_a_lane_runs_beside_the_other(team: Team) -> None:
+    ended: list[float] = []
+
+    def write() -> None:
+        _, answers = team.crew.call("sleep", lambda: None, facts={"s": 1.0}, lane="write")
+        ended.extend(answer.facts["at"] for answer in answers)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    team.sum()
+    summed_at = time.monotonic()
+    thread.join()
+
+    assert len(ended) == 2
+    assert min(ended) > summed_at
+
+
+def test_a_wrong_environment_is_refused() -> None:
+    with pytest.raises(InvalidInput):
+        RankPlace.from_environment({"RANK": "2", "WORLD_SIZE": "2", "MASTER_ADDR": "h", "MASTER_PORT": "1"})
+    assert RankPlace.from_environment({}) is None
+
+
+def test_messages_with_other_types_than_numbers_are_refused() -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+    sender = socket.create_connection(listener.getsockname())
+    receiver = Channel(listener.accept()[0])
+    head = b'{"facts": {}, "arrays": {"x": ["|O", [1]]}}'
+    sender.sendall(len(head).to_bytes(8, "little") + head)
+
+    with pytest.raises(InvalidInput) as caught:
+        receiver.receive()
+
+    assert caught.value.code == "trainer.invalid_message"
+    sender.close()
+    with pytest.raises(Unavailable):
+        receiver.receive()
+    receiver.close()
+    listener.close()
+
+
+def run_trainer(scenario: str, **variables: str) -> tuple[int, str, str]:
+    """Runs a program that is a first rank, since a process has one group of ranks; returns exit code and outputs."""
+    program = f"import os\nfrom tests.trainer.test_crew import *\nconfigure_logs()\n{scenario}"
+    environment = {**os.environ, **variables}
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=120, env=environment
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+LOSES_A_RANK = """
+team = started(timeout_s={timeout_s})
+(pid,) = team.crew.processes.values()
+try:
+    team.sum(lost=1, signal={signal})
+except Unavailable as problem:
+    print(problem.code, problem)
+team.crew.close(is_failed=True)
+print("rank is gone:", not Path(f"/proc/{{pid}}").exists(), flush=True)
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "timeout_s", "named"),
+    [(signal.SIGKILL, 30.0, "rank 1 was killed by signal 9"), (signal.SIGSTOP, 3.0, "rank 1 sent nothing")],
+)
+def test_a_lost_or_stopped_rank_is_named_and_all_processes_end(
+    number: signal.Signals, timeout_s: float, named: str
+) -> None:
+    code, out, error = run_trainer(LOSES_A_RANK.format(timeout_s=timeout_s, signal=int(number)))
+
+    assert code == 0, error
+    assert out.startswith("trainer.rank_lost"), out + error
+    assert named in out
+    assert "rank is gone: True" in out
+
+
+def test_a_rank_with_a_defect_ends_and_is_named() -> None:
+    code, out, error = run_trainer(
+        """
+team = started()
+message = Message(facts={"rank": 1, "how": "defect"})
+try:
+    team.crew.call("fail", lambda: team.work.fail(message), facts=message.facts)
+except Unavailable as problem:
+    print(problem.code, problem, flush=True)
+os._exit(0)
+"""
+    )
+
+    assert code == 0, error
+    assert out.startswith("trainer.rank_failed"), out
+    assert "rank 1 failed: ValueError: a defect" in out
+
+
+def test_a_lost_rank_that_no_call_reports_ends_the_process() -> None:
+    code, _, error = run_trainer(
+        """
+import astraflow.trainer.crew as crew
+crew.REPORT_S = 0.5
+team = started()
+os.kill(*team.crew.processes.values(), signal.SIGKILL)
+time.sleep(60)
+"""
+    )
+
+    assert code == 1
+    assert "[trainer.rank_lost]" in error
+
+
+def test_a_rank_that_does_not_start_is_named() -> None:
+    with pytest.raises(Unavailable) as caught:
+        Crew.start(ranks=2, device="cpu", timeout_s=5, threads=1, command=(sys.executable, "-c", "raise SystemExit(3)"))
+    assert caught.value.code == "trainer.rank_not_started"
+    assert "exited with code 3" in str(caught.value)
+
+
+def test_ranks_end_with_their_trainer_even_when_they_are_stopped() -> None:
+    code, out, error = run_trainer(
+        """
+team = started(3)
+print(*team.crew.processes.values(), flush=True)
+os.kill(team.crew.processes[1], signal.SIGSTOP)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    )
+
+    assert code == -signal.SIGKILL, error
+    for pid in map(int, out.split()):
+        deadline = time.monotonic() + 20
+        while Path(f"/proc/{pid}").exists() and Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z":
+            assert time.monotonic() < deadline, "the rank outlived its trainer"
+            time.sleep(0.05)
+
+
+def test_ranks_that_a_scheduler_started_join_by_the_environment() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    variables = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    other = subprocess.Popen(COMMAND, env={**os.environ, **variables, "RANK": "1"}, stderr=subprocess.PIPE)
+    try:
+        code, out, error = run_trainer(
+            """
+team = started()
+_, answers = team.sum()
+print(answers[0].arrays["total"].sum(), dict(team.crew.processes), flush=True)
+team.crew.close()
+""",
+            **variables,
+            RANK="0",
+        )
+        _, others_error = other.communicate(timeout=30)
+    finally:
+        other.kill()
+
+    assert code == 0, error
+    assert out.split(maxsplit=1) == ["42.0", "{}\n"]
+    assert other.returncode == 0, others_error
+
+
+def test_another_number_of_ranks_than_the_recipes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"RANK": "0", "WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(name, value)
+
+    with pytest.raises(InvalidInput) as caught:
+        Crew.start(ranks=2, device="cpu", timeout_s=5, threads=1)
+
+    assert caught.value.code == "trainer.bad_rank_environment"

@@ -1,0 +1,133 @@
+"""Exported checkpoints: models that transformers loads, with the bits of the published version."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from typer.testing import CliRunner
+
+from astraflow.cli.main import app
+from astraflow.contract.errors import CorruptData, InvalidInput
+from astraflow.contract.ids import PolicyId
+from astraflow.contract.values import Json
+from astraflow.models import models
+from astraflow.models.causal import named_weights
+from astraflow.trainer.backends.state_files import CapturedFiles, write_numbers
+from astraflow.trainer.checkpoints import CheckpointIdentity, Checkpoints, TrainingProgress
+from astraflow.trainer.export import export_checkpoint
+from tests.errors import raises_code
+
+MODEL: dict[str, Json] = {"kind": "tiny", "hidden_size": 16, "layers": 1, "heads": 2, "intermediate_size": 32}
+
+
+@pytest.fixture(scope="module")
+def masters(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Tensor]:
+    model = models.build(MODEL).architecture()
+    random = torch.Generator().manual_seed(3)
+    return {name: torch.randn(weight.shape, generator=random) for name, weight in named_weights(model).items()}
+
+
+def checkpoints(folder: Path, masters: Mapping[str, Tensor], *, backend: str = "local") -> Checkpoints:
+    made = Checkpoints(folder, CheckpointIdentity(policy=PolicyId("solver"), model=MODEL, backend=backend), keep=2)
+    made.folder.mkdir(parents=True, exist_ok=True)
+    return made
+
+
+def saved(folder: Path, masters: Mapping[str, Tensor]) -> Checkpoints:
+    tensors = {f"{kind}/{name}": value for name, value in masters.items() for kind in ("weight", "exp_avg")}
+    made = checkpoints(folder, masters)
+    for step in (1, 2):
+        state = CapturedFiles(tensors={"tensors.safetensors": tensors}, numbers={"state.json": {}})
+        made.save(progress(step), state.write, published=dict.fromkeys(masters, "BF16"))
+    return made
+
+
+def progress(step: int) -> TrainingProgress:
+    return TrainingProgress(run="run", step=step, report=None)
+
+
+def assert_published_bits(folder: Path, masters: Mapping[str, Tensor]) -> None:
+    loaded = AutoModelForCausalLM.from_pretrained(folder, dtype="auto")
+    weights = named_weights(loaded)
+    assert weights.keys() == masters.keys()
+    for name, master in masters.items():
+        assert weights[name].dtype == torch.bfloat16
+        assert torch.equal(weights[name].detach(), master.bfloat16()), name
+
+
+def test_transformers_loads_the_bits_of_the_published_version(tmp_path: Path, masters: Mapping[str, Tensor]) -> None:
+    made = saved(tmp_path / "checkpoints", masters)
+    assert export_checkpoint(made.folder, tmp_path / "model") == 2
+    assert_published_bits(tmp_path / "model", masters)
+    text = "answer 42"
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
+    assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
+
+
+def test_a_checkpoint_is_exported_by_its_own_folder(tmp_path: Path, masters: Mapping[str, Tensor]) -> None:
+    made = saved(tmp_path / "checkpoints", masters)
+    assert export_checkpoint(made.folder / "step-00000001", tmp_path / "model") == 1
+
+
+def test_the_shards_of_ranks_are_joined(tmp_path: Path, masters: Mapping[str, Tensor]) -> None:
+    def write(folder: Path) -> None:
+        index = {}
+        shards: list[dict[str, Tensor]] = [{}, {}]
+        for name, master in masters.items():
+            parts, begin = [], 0
+            for rank, part in enumerate(master.tensor_split(2)):
+                shards[rank][f"weight/{name}"] = part.contiguous()
+                offsets = [begin] + [0] * (master.ndim - 1)
+                parts.append({"file": f"{rank}.safetensors", "offsets": offsets, "shape": list(part.shape)})
+                begin += len(part)
+            index[f"weight/{name}"] = {"dtype": "torch.float32", "shape": list(master.shape), "parts": parts}
+        for rank, shard in enumerate(shards):
+            save_file(shard, folder / f"{rank}.safetensors")
+        write_numbers(folder / "tensors.index.json", {"format": 1, "tensors": index})
+
+    made = checkpoints(tmp_path / "checkpoints", masters, backend="fsdp")
+    made.save(progress(1), write, published=dict.fromkeys(masters, "BF16"))
+    export_checkpoint(made.folder, tmp_path / "model")
+    assert_published_bits(tmp_path / "model", masters)
+
+
+def test_nothing_is_exported_over_other_files(tmp_path: Path, masters: Mapping[str, Tensor]) -> None:
+    made = saved(tmp_path / "checkpoints", masters)
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "notes.txt").touch()
+    with raises_code(InvalidInput, "export.folder_in_use"):
+        export_checkpoint(made.folder, tmp_path / "model")
+
+
+def test_a_folder_without_checkpoints_is_refused(tmp_path: Path) -> None:
+    with raises_code(InvalidInput, "export.no_checkpoint"):
+        export_checkpoint(tmp_path, tmp_path / "model")
+
+
+def test_a_state_without_weights_is_refused(tmp_path: Path, masters: Mapping[str, Tensor]) -> None:
+    made = checkpoints(tmp_path / "checkpoints", masters, backend="scripted")
+    made.save(progress(1), lambda folder: None, published=dict.fromkeys(masters, "BF16"))
+    with raises_code(InvalidInput, "export.no_weights"):
+        export_checkpoint(made.folder, tmp_path / "model")
+
+
+def test_a_damaged_checkpoint_is_refused(tmp_path: Path, masters: Mapping[str, Tensor]) -> None:
+    made = saved(tmp_path / "checkpoints", masters)
+    path = made.folder / "step-00000002" / "state" / "tensors.safetensors"
+    path.write_bytes(path.read_bytes()[:-1])
+    with raises_code(CorruptData, "checkpoint.damaged"):
+        export_checkpoint(made.folder, tmp_path / "model")
+    manifest = json.loads((made.folder / "step-00000001" / "manifest.json").read_text())
+    assert set(manifest["published"].values()) == {"BF16"}
+
+
+def test_the_command_exports_the_newest_checkpoint(tmp_path: Path, masters: Mapping[str, Tensor]) -> None:
+    made = saved(tmp_path / "checkpoints", masters)
+    result = CliRunner().invoke(app, ["export", str(made.folder), str(tmp_path / "model")])
+    assert result.exit_code == 0, result.output
+    assert_published_bits(tmp_path / "model", masters)

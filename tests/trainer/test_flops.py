@@ -1,0 +1,50 @@
+"""The FLOP formula agrees with torch's counter."""
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
+
+from astraflow.trainer.flops import FORWARD_AND_BACKWARD, ForwardCost, peak_flops
+from tests.trainer.step_gradients import VOCABULARY, tiny_model
+
+
+@pytest.mark.parametrize("is_tied", [True, False])
+@pytest.mark.parametrize("length", [16, 200])
+def test_the_formula_agrees_with_the_counter_of_torch(is_tied: bool, length: int) -> None:
+    model = tiny_model(is_tied=is_tied)
+    model.set_attn_implementation("eager")  # computes all pairs, which the counter counts
+    ids = torch.randint(0, VOCABULARY, (1, length))
+
+    with FlopCounterMode(display=False) as forward:
+        loss = model(input_ids=ids).logits.sum()
+    with FlopCounterMode(display=False) as backward:
+        loss.backward()
+
+    expected = ForwardCost.of_model(model).flops(tokens=length, pairs=length**2, targets=length)
+    assert expected == pytest.approx(forward.get_total_flops(), rel=0.01)
+    total = forward.get_total_flops() + backward.get_total_flops()
+    assert FORWARD_AND_BACKWARD * expected == pytest.approx(total, rel=0.01)
+
+
+def test_only_the_experts_that_a_token_visits_are_counted() -> None:
+    def cost(active: int) -> float:
+        config = Qwen3MoeConfig(
+            vocab_size=32,
+            hidden_size=32,
+            intermediate_size=64,
+            moe_intermediate_size=16,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            num_key_value_heads=1,
+            num_experts=8,
+            num_experts_per_tok=active,
+        )
+        return ForwardCost.of_model(Qwen3MoeForCausalLM(config)).per_token
+
+    expert = 2 * 3 * 32 * 16  # gate, up and down
+    assert cost(4) - cost(2) == 2 * 2 * expert
+
+
+def test_a_cpu_has_no_known_peak() -> None:
+    assert peak_flops(torch.device("cpu")) is None

@@ -1,0 +1,119 @@
+"""Defects that the comparison of gradients must find."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+import pytest
+import torch
+from torch import Tensor
+
+from astraflow.algorithms.tokens import BatchStatistics, RowData, TokenScores
+from astraflow.trainer import steps
+from astraflow.trainer.engines import heads, scoring
+from astraflow.trainer.engines.attention_kernels import SdpaKernel
+from astraflow.trainer.engines.base import Pack, Segment
+from astraflow.trainer.engines.local import LocalEngine
+from astraflow.trainer.engines.scoring import PackInputs, PackScorer
+from astraflow.trainer.shares import OptimizerBatch
+from tests.trainer.step_gradients import Case, largest_difference, local_step, reference_gradients
+from tests.trainer.test_step_gradients import BOUND
+
+Mutate: TypeAlias = Callable[[pytest.MonkeyPatch], None]
+
+
+def one_more_token_in_the_divisor(patch: pytest.MonkeyPatch) -> None:
+    original = steps._statistics
+
+    def mutant(batch: OptimizerBatch, rows: RowData) -> BatchStatistics:
+        return replace(original(batch, rows), tokens=original(batch, rows).tokens + 1)
+
+    patch.setattr(steps, "_statistics", mutant)
+
+
+def answers_do_not_see_their_prompt(patch: pytest.MonkeyPatch) -> None:
+    original = SdpaKernel.plan
+
+    def mutant(self: SdpaKernel, segments: Sequence[Segment], device: torch.device) -> Any:
+        return original(self, [Segment(begin=one.begin, end=one.end) for one in segments], device)
+
+    patch.setattr(SdpaKernel, "plan", mutant)
+
+
+def answers_see_the_answers_before_them(patch: pytest.MonkeyPatch) -> None:
+    original = SdpaKernel.plan
+
+    def mutant(self: SdpaKernel, segments: Sequence[Segment], device: torch.device) -> Any:
+        return original(self, [Segment(begin=0, end=segments[-1].end)], device)
+
+    patch.setattr(SdpaKernel, "plan", mutant)
+
+
+def _with_inputs(patch: pytest.MonkeyPatch, change: Callable[[PackInputs], dict[str, Any]]) -> None:
+    original = PackScorer.inputs
+
+    def mutant(self: PackScorer, pack: Pack) -> PackInputs:
+        inputs = original(self, pack)
+        return replace(inputs, **change(inputs))
+
+    patch.setattr(PackScorer, "inputs", mutant)
+
+
+def positions_count_through_the_pack(patch: pytest.MonkeyPatch) -> None:
+    _with_inputs(patch, lambda inputs: {"positions": torch.arange(len(inputs.positions))})
+
+
+def tokens_are_predicted_by_themselves(patch: pytest.MonkeyPatch) -> None:
+    _with_inputs(patch, lambda inputs: {"predictors": (inputs.predictors + 1).clamp(max=len(inputs.positions) - 1)})
+
+
+def the_last_pack_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    original = LocalEngine.learn
+
+    def mutant(
+        self: LocalEngine, pack: Pack, loss: Callable[[TokenScores], Tensor], *, temperature: float, is_last: bool
+    ) -> None:
+        original(self, pack, lambda scores: loss(scores) * (not is_last), temperature=temperature, is_last=is_last)
+
+    patch.setattr(LocalEngine, "learn", mutant)
+
+
+def the_entropy_has_no_gradient(patch: pytest.MonkeyPatch) -> None:
+    original = heads.target_scores
+
+    def mutant(*arguments: Any, **options: Any) -> tuple[Tensor, Tensor]:
+        logprobs, entropy = original(*arguments, **options)
+        return logprobs, entropy.detach()
+
+    patch.setattr(scoring, "target_scores", mutant)
+
+
+def the_temperature_is_ignored(patch: pytest.MonkeyPatch) -> None:
+    original = heads.target_scores
+    patch.setattr(
+        scoring, "target_scores", lambda *arguments, **options: original(*arguments, **{**options, "temperature": 1.0})
+    )
+
+
+MUTANTS: Sequence[Mutate] = (
+    one_more_token_in_the_divisor,
+    answers_do_not_see_their_prompt,
+    answers_see_the_answers_before_them,
+    positions_count_through_the_pack,
+    tokens_are_predicted_by_themselves,
+    the_last_pack_is_forgotten,
+    the_entropy_has_no_gradient,
+    the_temperature_is_ignored,
+)
+
+
+@pytest.mark.parametrize("mutate", MUTANTS, ids=lambda mutate: mutate.__name__)
+def test_a_defect_changes_the_gradient(mutate: Mutate, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PackScorer, "_check_packed", lambda *_: None)  # which finds some of them at the start
+    case = Case(micro_batch_tokens=64)
+    mutate(monkeypatch)
+
+    step = local_step(case)
+
+    monkeypatch.undo()
+    assert largest_difference(step.gradients[0], reference_gradients(case, step.members[0])[0]) > 100 * BOUND

@@ -1,0 +1,229 @@
+"""Packing changes no result: every trajectory gets the values that it gets alone."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from astraflow.contract.batches import Batch, Row
+from astraflow.contract.errors import InvalidInput
+from astraflow.contract.ids import BatchId, GroupId, NodeId, PolicyId, TaskId, Version
+from astraflow.contract.spans import Author, Span
+from astraflow.contract.trajectories import Trajectory
+from astraflow.trainer.engines.base import Pack, Segment
+from astraflow.trainer.engines.scoring import PackScorer
+from astraflow.trainer.packing import (
+    PackedTokens,
+    bins_of_units,
+    build_pack,
+    even_bins,
+    pack_sequences,
+    pack_units,
+    slots,
+)
+from tests import make_torch
+from tests.errors import raises_code
+
+ROOMY = 100_000
+"""Tokens: more than any batch of these tests has."""
+
+
+def trajectory(pieces: Sequence[tuple[Author, Sequence[int]]], *, version: int = 0, reward: float = 1.0) -> Trajectory:
+    tokens = np.array([token for _, part in pieces for token in part], dtype=np.int32)
+    written = sum(len(part) for author, part in pieces if author is Author.MODEL)
+    return Trajectory(
+        policy=PolicyId("solver"),
+        tokens=tokens,
+        logprobs=-np.arange(1, written + 1, dtype=np.float32),
+        spans=tuple(
+            Span(author=author, length=len(part), version=Version(version) if author is Author.MODEL else None)
+            for author, part in pieces
+        ),
+        reward=reward,
+    )
+
+
+def single_turn(prompt: Sequence[int], answer: Sequence[int]) -> Trajectory:
+    return trajectory([(Author.CONTEXT, prompt), (Author.MODEL, answer)])
+
+
+def batch(groups: Sequence[Sequence[Trajectory]]) -> Batch:
+    rows = tuple(
+        Row(
+            group=GroupId(f"train:{number}"),
+            task=TaskId(f"train:{number}/{member}"),
+            node=NodeId("node-1"),
+            trajectory=found,
+        )
+        for number, members in enumerate(groups)
+        for member, found in enumerate(members)
+    )
+    return Batch(id=BatchId("solver:1"), policy=PolicyId("solver"), version=Version(0), is_redelivered=False, rows=rows)
+
+
+token = st.integers(4, 9)
+texts = st.lists(token, min_size=1, max_size=5)
+
+
+@st.composite
+def some_trajectories(draw: st.DrawFn) -> list[Trajectory]:
+    """Returns members of a group: their prompts share some first tokens, and there may be several turns."""
+    prompt = draw(texts)
+    members = []
+    for _ in range(draw(st.integers(1, 4))):
+        turns = draw(st.lists(st.tuples(texts, texts), max_size=2))
+        own = draw(st.sampled_from([prompt, [*prompt, 5], prompt[:-1] or prompt]))
+        pieces = [(Author.CONTEXT, own), (Author.MODEL, draw(texts))]
+        for context, answer in turns:
+            pieces += [(Author.CONTEXT, context), (Author.MODEL, answer)]
+        members.append(trajectory(pieces))
+    return members
+
+
+@cache
+def shared_scorer() -> PackScorer:
+    return PackScorer(make_torch.model(), torch.device("cpu"))
+
+
+def packs_of(whole: Batch, max_tokens: int) -> list[tuple[Pack, PackedTokens]]:
+    """Returns the packs of all rows with model-written tokens."""
+    included = [index for index, row in enumerate(whole.rows) if row.trajectory.model_tokens]
+    units = pack_units(whole.rows, included, max_tokens=max_tokens)
+    return [build_pack(whole.rows, part, first_token=0) for part in bins_of_units(units, max_tokens=max_tokens)]
+
+
+@settings(max_examples=40)
+@given(
+    groups=st.lists(some_trajectories(), min_size=1, max_size=4),
+    max_tokens=st.sampled_from([1, 12, 30, ROOMY]),
+)
+def test_every_trajectory_is_computed_as_if_it_stood_alone(groups: list[list[Trajectory]], max_tokens: int) -> None:
+    whole = batch(groups)
+    scorer = shared_scorer()
+    found: list[list[tuple[int, float, float]]] = [[] for _ in whole.rows]
+    for pack, tokens in packs_of(whole, max_tokens):
+        with torch.no_grad():
+            logprobs = scorer(scorer.inputs(pack)).logprobs.tolist()
+        for owner, *values in zip(
+            tokens.row_indices.tolist(),
+            pack.targets.tolist(),
+            tokens.behaviour_logprobs.tolist(),
+            logprobs,
+            strict=True,
+        ):
+            found[owner].append((values[0], values[1], values[2]))
+
+    model = make_torch.model()
+    for row, tokens_of_row in zip(whole.rows, found, strict=True):
+        mask = row.trajectory.loss_mask()
+        assert [token for token, _, _ in tokens_of_row] == row.trajectory.tokens[mask].tolist()
+        assert [recorded for _, recorded, _ in tokens_of_row] == row.trajectory.logprobs.tolist()
+        expected = make_torch.logprobs(model, row.trajectory.tokens, 1)[mask[1:]]
+        np.testing.assert_allclose([own for _, _, own in tokens_of_row], expected, atol=1e-5)
+
+
+def test_a_shared_prompt_is_in_a_pack_once() -> None:
+    prompt = list(range(10, 30))
+    members = [single_turn(prompt, [member, 5, 6]) for member in range(8)]
+
+    ((pack, _),) = packs_of(batch([members]), ROOMY)
+
+    assert len(pack.input_ids) == 20 + 8 * 2
+    assert pack.segments[0] == Segment(begin=0, end=20)
+    assert pack.segments[1] == Segment(begin=20, end=22, prefix_begin=0, prefix_end=20)
+
+
+def test_packs_have_no_padding_and_keep_to_their_budget() -> None:
+    groups = [[single_turn([4, 5], range(4, 4 + length))] for length in (30, 3, 28, 4, 5)]
+
+    packs = packs_of(batch(groups), 36)
+
+    assert sorted(len(pack.input_ids) for pack, _ in packs) == [4, 35, 36]
+    assert sum(len(pack.input_ids) for pack, _ in packs) == 31 + 4 + 29 + 5 + 6
+
+
+def test_a_row_longer_than_the_budget_is_a_pack_of_its_own() -> None:
+    packs = packs_of(batch([[single_turn([4], range(4, 60)), single_turn([4], [5])]]), 20)
+
+    assert [len(pack.input_ids) for pack, _ in packs] == [56, 1]
+
+
+def test_rows_of_different_roles_share_no_prompt() -> None:
+    rows = batch([[single_turn([4, 5, 6], [7]), single_turn([4, 5, 6], [8])]]).rows
+    one_task = [replace(row, task=TaskId("train:0/0")) for row in rows]
+
+    assert slots(one_task) == [0, 1]
+    assert [unit.rows for unit in pack_units(one_task, [0, 1], max_tokens=ROOMY)] == [(0,), (1,)]
+    assert [unit.rows for unit in pack_units(rows, [0, 1], max_tokens=ROOMY)] == [(0, 1)]
+
+
+def test_costs_count_each_visible_pair_of_tokens() -> None:
+    members = [single_turn([4, 5, 6], [7, 8, 9]), single_turn([4, 5, 6], [7, 8])]
+    whole = batch([members])
+
+    (unit,) = pack_units(whole.rows, [0, 1], max_tokens=ROOMY)
+    pack, _ = build_pack(whole.rows, [unit], first_token=0)
+
+    visible = sum(
+        position - segment.begin + 1 + segment.prefix_end - segment.prefix_begin
+        for segment in pack.segments
+        for position in range(segment.begin, segment.end)
+    )
+    assert (unit.width, unit.pairs, unit.targets) == (len(pack.input_ids), visible, len(pack.targets))
+
+
+def test_turns_are_numbered_and_a_version_change_begins_none() -> None:
+    crossing = Trajectory(
+        policy=PolicyId("solver"),
+        tokens=np.arange(4, 11, dtype=np.int32),
+        logprobs=np.zeros(5, dtype=np.float32),
+        spans=(
+            Span(author=Author.CONTEXT, length=1),
+            Span(author=Author.MODEL, length=3, version=Version(2)),
+            Span(author=Author.MODEL, length=1, version=Version(5)),
+            Span(author=Author.CONTEXT, length=1),
+            Span(author=Author.MODEL, length=1, version=Version(5)),
+        ),
+        reward=0.0,
+    )
+
+    ((_, tokens),) = packs_of(batch([[crossing]]), ROOMY)
+
+    assert tokens.turn_indices.tolist() == [0, 0, 0, 0, 1]
+
+
+def test_an_empty_pack_has_one_token_and_no_target() -> None:
+    pack, tokens = build_pack([], [], first_token=0)
+
+    assert (len(pack.input_ids), len(pack.targets), len(tokens.row_indices)) == (1, 0, 0)
+
+
+@given(widths=st.lists(st.integers(1, 50), min_size=1, max_size=20), extra=st.integers(0, 3))
+def test_even_bins_hold_every_unit_within_the_budget(widths: list[int], extra: int) -> None:
+    rows = batch([[single_turn([4], range(4, 4 + width))] for width in widths]).rows
+    units = pack_units(rows, range(len(rows)), max_tokens=50)
+    count = len(bins_of_units(units, max_tokens=50)) + extra
+
+    bins = even_bins(units, count=count, max_tokens=50)
+
+    assert len(bins) == count
+    assert sorted(unit.rows for part in bins for unit in part) == sorted(unit.rows for unit in units)
+    assert all(sum(unit.width for unit in part) <= 50 for part in bins)
+
+
+def test_sequences_are_packed_as_independent_segments() -> None:
+    pack = pack_sequences([np.array([4, 5, 6]), np.array([7, 8])], [2, 1])
+
+    assert pack.positions.tolist() == [0, 1, 2, 0, 1]
+    assert pack.segments == (Segment(begin=0, end=3), Segment(begin=3, end=5))
+    assert (pack.predictors.tolist(), pack.targets.tolist()) == ([1, 3], [6, 8])
+
+
+def test_a_first_token_without_context_is_refused() -> None:
+    rows = batch([[trajectory([(Author.MODEL, [4, 5])])]]).rows
+    with raises_code(InvalidInput, "trainer.no_context"):
+        pack_units(rows, [0], max_tokens=ROOMY)

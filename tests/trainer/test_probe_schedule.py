@@ -1,0 +1,35 @@
+"""Versions that carry a probe."""
+
+import pytest
+
+from astraflow.contract.ids import Version
+from astraflow.trainer.probe_schedule import PROBE_TIME_SHARE, ProbeSchedule
+
+
+def due(schedule: ProbeSchedule, *, versions: int, step_s: float, cost_s: float) -> list[int]:
+    """Returns the versions that carry a probe."""
+    found = []
+    for version in range(versions):
+        if version:
+            schedule.record_step(step_s)
+        if schedule.is_due(Version(version)):
+            found.append(version)
+            schedule.record_probe(cost_s)
+    return found
+
+
+def test_every_so_many_versions_has_one_wherever_a_trainer_starts_again() -> None:
+    assert due(ProbeSchedule(4), versions=10, step_s=1.0, cost_s=9.0) == [0, 4, 8]
+    assert [version for version in range(5, 10) if ProbeSchedule(4).is_due(Version(version))] == [8]
+
+
+def test_where_steps_are_long_every_version_has_one() -> None:
+    assert due(ProbeSchedule("auto"), versions=5, step_s=100.0, cost_s=0.1) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("cost_s", [0.0031, 0.01, 0.04, 0.2])
+def test_where_they_are_short_probes_take_their_share_of_the_time_and_no_more(cost_s: float) -> None:
+    versions = 5000
+    found = due(ProbeSchedule("auto"), versions=versions, step_s=0.15, cost_s=cost_s)
+    assert found[:2] == [0, 1], "the first of a process takes longer, and tells nothing"
+    assert 0.4 * PROBE_TIME_SHARE < cost_s * len(found) / (0.15 * versions) < 1.2 * PROBE_TIME_SHARE

@@ -1,0 +1,157 @@
+"""Division of a batch over optimizer steps and ranks, and the shares that ranks receive."""
+
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from astraflow.contract.batches import Batch, Row
+from astraflow.contract.ids import BatchId, GroupId, NodeId, PolicyId, TaskId, Version
+from astraflow.contract.spans import Author, Span
+from astraflow.contract.trajectories import Trajectory
+from astraflow.trainer.balance import balanced_parts, imbalance
+from astraflow.trainer.flops import ForwardCost
+from astraflow.trainer.shares import Plan, Share, plan_step, row_data
+
+COST = ForwardCost(per_token=3e9, per_pair=4 * 28 * 2048.0, per_target=6e8)
+"""Cost of a model with 1.7 billion parameters."""
+
+
+def lognormal_batch(*, rows: int, members: int, seed: int) -> Batch:
+    """Returns answers of lognormal lengths with sigma 0.8 and a median of 400 tokens."""
+    draws = np.random.default_rng(seed)
+    made = []
+    for group in range(rows // members):
+        prompt = draws.integers(0, 100, 200)
+        for member in range(members):
+            answer = draws.integers(0, 100, int(min(draws.lognormal(6, 0.8), 2500)) + 1)
+            made.append(
+                Row(
+                    group=GroupId(f"train:{group}"),
+                    task=TaskId(f"train:{group}/{member}"),
+                    node=NodeId("node-1"),
+                    trajectory=Trajectory(
+                        policy=PolicyId("solver"),
+                        tokens=np.concatenate([prompt, answer]).astype(np.int32),
+                        logprobs=np.full(len(answer), -1.0, dtype=np.float32),
+                        spans=(
+                            Span(author=Author.CONTEXT, length=len(prompt)),
+                            Span(author=Author.MODEL, length=len(answer), version=Version(0)),
+                        ),
+                        reward=float(member),
+                    ),
+                )
+            )
+    return Batch(
+        id=BatchId("solver:1"), policy=PolicyId("solver"), version=Version(0), is_redelivered=False, rows=tuple(made)
+    )
+
+
+def plan_of(batch: Batch, *, minibatches: int = 1, data_ranks: int = 1, max_tokens: int = 16_384) -> Plan:
+    rows = row_data(batch, is_excluded=[False] * len(batch.rows))
+    return plan_step(
+        batch,
+        rows,
+        torch.arange(len(batch.rows)).float(),
+        minibatches=minibatches,
+        data_ranks=data_ranks,
+        max_tokens=max_tokens,
+        cost=COST,
+    )
+
+
+@given(costs=st.lists(st.floats(0, 1e6), max_size=40), parts=st.integers(1, 9))
+def test_every_item_is_in_one_part(costs: list[float], parts: int) -> None:
+    found = balanced_parts(costs, parts)
+
+    assert len(found) == parts
+    assert sorted(index for part in found for index in part) == list(range(len(costs)))
+
+
+@pytest.mark.parametrize("members", [1, 8])
+@pytest.mark.parametrize("seed", range(3))
+def test_eight_ranks_get_equal_work_without_padding(members: int, seed: int) -> None:
+    facts = plan_of(lognormal_batch(rows=256, members=members, seed=seed), data_ranks=8).facts
+
+    assert facts.imbalance <= 1.02
+    assert facts.padding == 0
+
+
+def test_a_row_that_exceeds_the_mean_is_the_bound_of_the_balance() -> None:
+    batch = lognormal_batch(rows=3, members=1, seed=0)
+    facts = plan_of(batch, data_ranks=8).facts
+
+    assert facts.imbalance > 2
+    assert facts.padding == 5  # ranks without a row
+
+
+@pytest.mark.parametrize(("data_ranks", "minibatches"), [(1, 1), (3, 1), (2, 4)])
+def test_every_trained_token_is_in_one_pack_of_one_rank(data_ranks: int, minibatches: int) -> None:
+    batch = lognormal_batch(rows=32, members=4, seed=1)
+
+    shares = plan_of(batch, data_ranks=data_ranks, minibatches=minibatches, max_tokens=2000).shares
+
+    counts = torch.zeros(32, dtype=torch.int64)
+    for share in shares:
+        packs = [pack for part in share.optimizer_batches for pack in part.packs]
+        assert torch.cat([pack.token_indices for pack in packs]).tolist() == list(range(len(share.row_indices)))
+        counts += torch.bincount(share.row_indices, minlength=32)
+    assert counts.tolist() == [row.trajectory.model_tokens for row in batch.rows]
+    for parts in zip(*(share.optimizer_batches for share in shares), strict=True):
+        assert len({len(part.packs) for part in parts}) == 1
+        assert all(torch.equal(part.lengths, parts[0].lengths) for part in parts)
+
+
+def test_optimizer_batches_have_similar_numbers_of_tokens() -> None:
+    (share,) = plan_of(lognormal_batch(rows=128, members=4, seed=2), minibatches=4).shares
+
+    assert imbalance([part.targets for part in share.optimizer_batches]) < 1.1
+
+
+def test_there_are_no_more_optimizer_batches_than_groups() -> None:
+    (share,) = plan_of(lognormal_batch(rows=8, members=4, seed=2), minibatches=4).shares
+
+    assert len(share.optimizer_batches) == 2
+
+
+def test_a_batch_without_trained_tokens_is_one_optimizer_batch_without_packs() -> None:
+    batch = lognormal_batch(rows=2, members=2, seed=0)
+    rows = row_data(batch, is_excluded=[True, True])
+
+    plan = plan_step(batch, rows, torch.zeros(2), minibatches=2, data_ranks=2, max_tokens=100, cost=COST)
+
+    assert [[len(part.packs) for part in share.optimizer_batches] for share in plan.shares] == [[0], [0]]
+    assert not rows.is_counted.any()
+    assert (plan.facts.tokens, plan.facts.imbalance) == (0, 1.0)
+
+
+def test_rows_of_another_version_are_marked() -> None:
+    batch = lognormal_batch(rows=4, members=2, seed=0)
+    newer = replace(batch, version=Version(1))
+
+    assert plan_of(batch).shares[0].is_own_version.all()
+    assert not plan_of(newer).shares[0].is_own_version.any()
+
+
+@pytest.mark.parametrize("data_ranks", [1, 5])
+def test_a_share_survives_its_transport(data_ranks: int) -> None:
+    for share in plan_of(lognormal_batch(rows=12, members=4, seed=3), data_ranks=data_ranks, minibatches=2).shares:
+        facts, arrays = share.encode()
+
+        copy = Share.decode(facts, arrays)
+
+        assert copy.version == share.version
+        assert all(
+            torch.equal(getattr(copy.rows, field.name), getattr(share.rows, field.name)) for field in fields(share.rows)
+        )
+        for name in ("row_advantages", "is_own_version", "row_indices", "turn_indices", "behaviour_logprobs"):
+            assert torch.equal(getattr(copy, name), getattr(share, name)), name
+        for found, expected in zip(copy.optimizer_batches, share.optimizer_batches, strict=True):
+            assert torch.equal(found.lengths, expected.lengths)
+            for pack, original in zip(found.packs, expected.packs, strict=True):
+                assert pack.segments == original.segments
+                for name in ("input_ids", "positions", "predictors", "targets", "token_indices"):
+                    assert torch.equal(getattr(pack, name), getattr(original, name)), name

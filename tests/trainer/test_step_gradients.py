@@ -1,0 +1,60 @@
+"""The gradient of a whole step does not depend on engine, packing or micro-batches, and is that of a plain loop."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.trainer.step_gradients import ENGINES, Case, largest_difference, reference_gradients
+
+BOUND = 1e-6
+"""Largest accepted difference, as a share of the largest gradient."""
+
+CASES = {
+    "one pack, shared prompts": Case(),
+    "each row alone": Case(micro_batch_tokens=1),
+    "packs of 64 tokens": Case(micro_batch_tokens=64),
+    "packs of 160 tokens": Case(micro_batch_tokens=160),
+    "untied head": Case(is_tied=False),
+    "untied head, packs of 64 tokens": Case(is_tied=False, micro_batch_tokens=64),
+    "mean by sequence": Case(aggregation="sequence_mean", micro_batch_tokens=64),
+    "fixed length": Case(aggregation="fixed_length", micro_batch_tokens=64),
+    "two optimizer steps": Case(minibatches=2),
+    "activations computed again": Case(engine_options={"recompute": "full"}, micro_batch_tokens=64),
+    "norms computed again": Case(engine_options={"recompute": "selective"}),
+    "three optimizer steps by sequence": Case(minibatches=3, aggregation="sequence_mean", micro_batch_tokens=64),
+}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+def test_the_gradient_of_a_step_is_that_of_a_plain_loop(engine: str, case: Case) -> None:
+    step = ENGINES[engine](case)
+
+    expected = [reference_gradients(case, members) for members in step.members]
+    assert len(step.gradients) == len(expected) == case.minibatches
+    assert sorted(row for members in step.members for row in members) == [
+        index for index, row in enumerate(case.batch.rows) if row.trajectory.model_tokens
+    ]
+    for found, (gradients, _) in zip(step.gradients, expected, strict=True):
+        assert largest_difference(found, gradients) <= BOUND
+    assert step.loss == pytest.approx(sum(loss for _, loss in expected) / len(expected), rel=1e-5)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_optimizer_steps_have_whole_groups(engine: str) -> None:
+    case = replace(CASES["two optimizer steps"])
+
+    first, second = ({case.batch.rows[index].group for index in members} for members in ENGINES[engine](case).members)
+
+    assert not first & second
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch itself, where the compiler is imported
+def test_compiled_blocks_have_the_same_gradient() -> None:
+    case = Case(engine_options={"compile_blocks": True}, micro_batch_tokens=160)
+
+    step = ENGINES["local"](case)
+
+    assert largest_difference(step.gradients[0], reference_gradients(case, step.members[0])[0]) <= BOUND

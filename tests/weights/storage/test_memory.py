@@ -1,0 +1,79 @@
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from astraflow.contract.errors import InvalidInput
+from astraflow.weights.config import WeightsConfig
+from astraflow.weights.shared_memory import PREFIX, SHARED_FOLDER
+from astraflow.weights.storage import storages
+from astraflow.weights.storage.base import WeightStorage
+from astraflow.weights.storage.memory import MemoryOptions, MemoryStorage
+from tests.suites.storage_suite import NAME, POLICY, OpenStorage, StorageSuite
+from tests.weights.stored_versions import got, open_test_store, put_all
+from tests.weights.versions import history, layout
+
+
+def _places() -> set[Path]:
+    return set(SHARED_FOLDER.glob(f"{PREFIX}store-*"))
+
+
+class TestMemory(StorageSuite):
+    @pytest.fixture
+    def open_keep(self, tmp_path: Path) -> Iterator[OpenStorage]:
+        @contextmanager
+        def opened() -> Iterator[WeightStorage]:
+            yield storages.build({"kind": "memory"}, tmp_path)
+
+        yield opened
+        MemoryStorage(MemoryOptions(), tmp_path).close()
+
+    def test_nothing_is_on_the_disk_and_the_log_says_so(self, tmp_path: Path, open_keep: OpenStorage) -> None:
+        with capture_logs() as logs, open_keep() as keep:
+            keep.folder(POLICY).write(NAME, b"data")
+
+            assert list(tmp_path.iterdir()) == []
+            assert not keep.is_durable
+        assert [line["log_level"] for line in logs if line["event"] == "weights_stored_in_memory_only"] == ["warning"]
+
+    def test_stores_of_other_directories_have_places_of_their_own(self, tmp_path: Path, open_keep: OpenStorage) -> None:
+        other = MemoryStorage(MemoryOptions(), tmp_path / "other")
+        with open_keep() as keep:
+            other.folder(POLICY).write(NAME, b"data")
+            assert dict(keep.folder(POLICY).sizes()) == {}
+        other.close()
+
+    def test_stopping_in_good_order_frees_the_memory(self, tmp_path: Path) -> None:
+        before = _places()
+        keep = MemoryStorage(MemoryOptions(), tmp_path)
+        keep.folder(POLICY).write(NAME, b"data")
+        (made,) = _places() - before
+
+        keep.close()
+
+        assert not made.exists()
+
+    def test_a_place_that_others_could_write_is_refused(self, tmp_path: Path) -> None:
+        before = _places()
+        MemoryStorage(MemoryOptions(), tmp_path)
+        (made,) = _places() - before
+        made.chmod(0o777)
+
+        with pytest.raises(InvalidInput) as caught:
+            MemoryStorage(MemoryOptions(), tmp_path)
+        assert caught.value.code == "storage.folder_unusable"
+        made.rmdir()
+
+
+def test_a_store_in_memory_serves_like_one_on_disk(tmp_path: Path) -> None:
+    snapshots = history(6)
+    with open_test_store(
+        tmp_path, WeightsConfig(storage={"kind": "memory"}, retained_versions=3, full_snapshot_every=2)
+    ) as store:
+        put_all(store, snapshots)
+
+        assert got(store, have=layout(snapshots[4], 4)) == layout(snapshots[5], 5)[0]
+        assert got(store) == layout(snapshots[5], 5)[0]
+        assert [path.name for path in tmp_path.iterdir()] == ["lock"]

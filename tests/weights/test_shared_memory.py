@@ -1,0 +1,142 @@
+"""Buffers in shared memory: the processes that may map them, and when they may be overwritten."""
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from uuid import uuid4
+
+import numpy as np
+import pytest
+
+from astraflow.contract.errors import InvalidInput, UnknownVersion
+from astraflow.contract.weights import SharedFile
+from astraflow.weights.shared_memory import (
+    PREFIX,
+    SHARED_FOLDER,
+    SharedBuffer,
+    host_id,
+    is_on_this_host,
+    map_read_only,
+    remove_unused_buffers,
+)
+
+_LEAVE_BEHIND = """
+import os
+from astraflow.weights.shared_memory import SharedBuffer
+b = SharedBuffer(64)
+print(b.file.path, flush=True)
+os._exit(9)
+"""
+
+
+@pytest.fixture
+def made(request: pytest.FixtureRequest) -> SharedBuffer:
+    buffer = SharedBuffer(4096)
+    request.addfinalizer(buffer.unlink)
+    return buffer
+
+
+def test_what_is_written_is_seen_without_a_copy_and_cannot_be_written_by_readers(made: SharedBuffer) -> None:
+    made.buffer[:] = 7
+    seen = map_read_only(made.file)
+    assert (seen == 7).all()
+    made.buffer[5] = 9
+    assert seen[5] == 9
+    with pytest.raises(ValueError, match="read-only"):
+        seen[0] = 1
+
+
+def test_a_buffer_is_written_again_only_when_nobody_reads_it(made: SharedBuffer) -> None:
+    seen = map_read_only(made.file)
+    part = seen[10:20]
+    del seen
+    assert not made.reclaim()
+    assert len(map_read_only(made.file)) == 4096, "a refused reclaim leaves it readable"
+    del part
+    assert made.reclaim()
+    with pytest.raises(UnknownVersion) as caught:
+        map_read_only(made.file)
+    assert caught.value.code == "weights.shared_buffer_gone"
+    made.share()
+    assert len(map_read_only(made.file)) == 4096
+
+
+def test_a_removed_buffer_stays_with_who_maps_it(made: SharedBuffer) -> None:
+    made.buffer[:] = 3
+    seen = map_read_only(made.file)
+    made.unlink()
+    assert (seen == 3).all()
+    with pytest.raises(UnknownVersion, match="gone"):
+        map_read_only(made.file)
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/etc/passwd", *(f"{SHARED_FOLDER}/{name}" for name in (f"{PREFIX}../../etc/passwd", "other", f"sub/{PREFIX}x"))],
+)
+def test_paths_elsewhere_are_refused(path: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        map_read_only(SharedFile(host=host_id(), path=path, size_bytes=10))
+    assert caught.value.code == "weights.not_a_shared_buffer"
+
+
+def test_links_folders_and_wrong_sizes_are_refused(made: SharedBuffer, tmp_path: Path) -> None:
+    link = SHARED_FOLDER / f"{PREFIX}link-of-a-test"
+    link.symlink_to(made.file.path)
+    try:
+        with pytest.raises(InvalidInput) as caught:
+            map_read_only(replace(made.file, path=str(link)))
+        assert caught.value.code == "weights.not_a_shared_buffer"
+    finally:
+        link.unlink()
+    with pytest.raises(InvalidInput) as caught:
+        map_read_only(replace(made.file, size_bytes=4095))
+    assert caught.value.code == "weights.not_a_shared_buffer"
+    Path(made.file.path).chmod(0o644)
+    with pytest.raises(InvalidInput) as caught:
+        map_read_only(made.file)
+    assert caught.value.code == "weights.not_a_shared_buffer"
+
+
+def test_another_host_is_not_here(made: SharedBuffer) -> None:
+    assert is_on_this_host(made.file)
+    elsewhere = replace(made.file, host="other")
+    assert not is_on_this_host(elsewhere)
+    with pytest.raises(InvalidInput):
+        map_read_only(elsewhere)
+
+
+def test_what_a_killed_process_left_is_swept_and_what_is_in_use_is_not(made: SharedBuffer) -> None:
+    left = subprocess.run([sys.executable, "-c", _LEAVE_BEHIND], capture_output=True, text=True).stdout.strip()
+    assert Path(left).exists()
+    remove_unused_buffers()
+    assert not Path(left).exists()
+    assert Path(made.file.path).exists()
+
+
+def test_a_buffer_without_a_size_is_removed_once_nobody_can_be_making_it() -> None:
+    path = SHARED_FOLDER / f"{PREFIX}{uuid4().hex}"
+    path.touch(mode=0o600)
+    remove_unused_buffers()
+    assert path.exists()
+    os.utime(path, (0, 0))
+    remove_unused_buffers()
+    assert not path.exists()
+
+
+def test_a_reader_keeps_a_buffer_whose_writer_was_killed() -> None:
+    code = _LEAVE_BEHIND.replace("print(", "b.buffer[:] = 5; print(").replace("os._exit(9)", "input()")
+    writer = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert writer.stdout is not None
+    path = writer.stdout.readline().strip()
+    seen = map_read_only(SharedFile(host=host_id(), path=path, size_bytes=64))
+    writer.kill()
+    writer.communicate()
+    remove_unused_buffers()
+    assert Path(path).exists()
+    assert np.array_equal(seen, np.full(64, 5, dtype=np.uint8))
+    del seen
+    remove_unused_buffers()
+    assert not Path(path).exists()

@@ -1,0 +1,115 @@
+"""Limits of requests: the server's refusals, and the client's own requests."""
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from astraflow.contract.errors import InvalidInput
+from astraflow.wire.channel import MAX_MESSAGE_BYTES
+from astraflow.wire.pb import common_pb2 as common
+from astraflow.wire.pb import control_plane_pb2 as control
+from astraflow.wire.pb import data_plane_pb2 as data
+from astraflow.wire.request_limits import MAX_NUMBER, check, check_size, clipped_to_limits, is_finite, max_request_bytes
+from astraflow.wire.routes import ROUTES
+
+numbers = st.floats()
+texts = st.text(max_size=5) | st.text(min_size=1, max_size=2).map(lambda text: 9000 * text)
+many = st.builds(
+    lambda value, count: {f"figure-{place}": value for place in range(count)}, numbers, st.integers(60, 300)
+)
+figures = st.dictionaries(texts, numbers, max_size=4) | many
+links = st.builds(common.LinkReport, source=st.just("h:1"), fetch_s=numbers, versions=st.integers(0, 2**64 - 1))
+beats = st.builds(
+    data.HeartbeatRequest,
+    running=st.lists(texts, max_size=3),
+    counters=figures,
+    gauges=figures,
+    errors=st.lists(texts, max_size=3) | texts.map(lambda text: 12 * [text]),
+    leave_reason=texts,
+    links=st.lists(links, max_size=3) | st.just([common.LinkReport(source="h:1")] * 70),
+)
+episodes = st.builds(
+    data.Episode,
+    trajectories=st.lists(
+        st.builds(
+            common.Trajectory,
+            reward=numbers,
+            metrics=figures,
+            prompt_text=texts,
+            span_s=st.lists(numbers, max_size=3),
+        ),
+        max_size=3,
+    ),
+    failure_message=texts,
+    duration_s=numbers,
+    continued_tokens=st.integers(0, 2**64 - 1),
+)
+facts = st.builds(
+    common.NodeFacts,
+    region=texts,
+    engine=texts,
+    hardware=texts,
+    capacity=st.integers(0, 2**32 - 1),
+    price_per_hour=numbers,
+)
+
+
+@settings(deadline=None)
+@given(message=st.one_of(beats, episodes, facts))
+def test_what_a_client_has_fitted_is_accepted(message: data.HeartbeatRequest | data.Episode | common.NodeFacts) -> None:
+    check(clipped_to_limits(message))
+    assert is_finite(message)
+
+
+@settings(deadline=None)
+@given(message=st.one_of(beats, episodes, facts))
+def test_what_is_accepted_is_finite_and_is_not_changed(message: data.HeartbeatRequest | data.Episode) -> None:
+    try:
+        check(message)
+    except InvalidInput:
+        return
+    assert is_finite(message)
+    before = message.SerializeToString(deterministic=True)
+    assert clipped_to_limits(message).SerializeToString(deterministic=True) == before
+
+
+def test_a_figure_that_cannot_be_told_is_left_out_and_an_infinite_one_is_bounded() -> None:
+    gauges = {"a": math.nan, "b": math.inf, "c": -math.inf, "d": 0.5}
+    assert dict(clipped_to_limits(data.HeartbeatRequest(gauges=gauges)).gauges) == {
+        "b": MAX_NUMBER,
+        "c": -MAX_NUMBER,
+        "d": 0.5,
+    }
+
+
+@pytest.mark.parametrize("path", ROUTES)
+def test_every_method_limits_its_requests(path: str) -> None:
+    most = max_request_bytes(path)
+    assert 0 < most <= MAX_MESSAGE_BYTES
+    check_size(path, most)
+    with pytest.raises(InvalidInput):
+        check_size(path, most + 1)
+
+
+@pytest.mark.parametrize("method", ["Heartbeat", "Join", "Lease", "Leave"])
+def test_what_nodes_say_of_themselves_is_small(method: str) -> None:
+    assert max_request_bytes(f"/astraflow.v1.NodeData/{method}") < 2**20
+
+
+def test_the_largest_honest_beat_is_accepted() -> None:
+    running = [f"{'x' * 120}:{place:06}" for place in range(4096)]
+    errors = ["e" * 2048] * 8
+    heartbeat = data.HeartbeatRequest(
+        node="n.1", running=running, errors=errors, links=[common.LinkReport(source="h:1")] * 64
+    )
+    check(heartbeat)
+    check_size("/astraflow.v1.NodeData/Heartbeat", heartbeat.ByteSize())
+
+
+def test_numbers_of_a_report_of_any_size_are_looked_at() -> None:
+    nodes = [control.NodeReport(id=f"n.{place}") for place in range(5000)]
+    assert is_finite(control.Report(nodes=nodes))
+    nodes[4000].facts.price_per_hour = math.nan
+    assert not is_finite(control.Report(nodes=nodes))

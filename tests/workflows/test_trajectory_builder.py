@@ -1,0 +1,100 @@
+from itertools import pairwise
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from astraflow.contract.generation import Finish, Generation, VersionSpan
+from astraflow.contract.ids import PolicyId, Version
+from astraflow.contract.spans import Author
+from astraflow.models.byte_tokenizer import ByteTokenizer
+from astraflow.workflows.trajectory_builder import TrajectoryBuilder, with_text
+
+TOKENIZER = ByteTokenizer()
+
+
+def generation(text: str, *spans: tuple[int, int], finish: Finish = Finish.STOP) -> Generation:
+    tokens = TOKENIZER.encode(text)
+    return Generation(
+        tokens=tokens,
+        logprobs=-np.arange(len(tokens), dtype=np.float32),
+        spans=tuple(VersionSpan(version=Version(version), length=length) for version, length in spans),
+        finish=finish,
+    )
+
+
+def test_spans_tell_who_wrote_what_and_with_which_version() -> None:
+    transcript = TrajectoryBuilder(PolicyId("solver"))
+
+    transcript.add_context(TOKENIZER.encode("ask"))
+    transcript.add_generation(generation("reply", (1, 2), (2, 3)))
+    transcript.add_context(TOKENIZER.encode("more"))
+    transcript.add_generation(generation("end", (2, 3), finish=Finish.LENGTH))
+    found = transcript.build(0.5, metrics={"turns": 2})
+
+    assert TOKENIZER.decode(found.tokens) == "askreplymoreend"
+    assert [(span.author, span.length, span.version) for span in found.spans] == [
+        (Author.CONTEXT, 3, None),
+        (Author.MODEL, 2, 1),
+        (Author.MODEL, 3, 2),
+        (Author.CONTEXT, 4, None),
+        (Author.MODEL, 3, 2),
+    ]
+    assert found.logprobs.tolist() == [0, -1, -2, -3, -4, 0, -1, -2]
+    assert found.is_truncated
+    assert found.oldest_version == 1
+    assert (found.reward, found.metrics) == (0.5, {"turns": 2})
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 4), st.integers(0, 2)), max_size=12))
+def test_any_sequence_of_pieces_makes_a_whole_trajectory(pieces: list[tuple[bool, int, int]]) -> None:
+    transcript = TrajectoryBuilder(PolicyId("solver"))
+    for is_model, length, version in pieces:
+        if is_model:
+            transcript.add_generation(generation("x" * length, *([(version, length)] if length else [])))
+        else:
+            transcript.add_context(TOKENIZER.encode("c" * length))
+
+    found = transcript.build(1.0)
+
+    text = "".join(("x" if is_model else "c") * length for is_model, length, _ in pieces)
+    assert TOKENIZER.decode(found.tokens) == text
+    assert found.loss_mask().tolist() == [letter == "x" for letter in text]
+    kinds = [(span.author, span.version) for span in found.spans]
+    assert all(one != other for one, other in pairwise(kinds))
+
+
+def test_text_is_split_where_the_model_begins() -> None:
+    transcript = TrajectoryBuilder(PolicyId("solver"))
+    transcript.add_context(TOKENIZER.encode_chat([{"role": "user", "content": "hi"}]))
+    transcript.add_generation(generation("hello", (0, 5)))
+
+    found = with_text(transcript.build(1.0), TOKENIZER)
+
+    assert found.prompt_text == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
+    assert found.completion_text == "hello"
+    assert found.text_ends == (len(found.prompt_text), len(found.prompt_text) + 5)
+
+
+def test_the_text_of_each_span_can_be_told_apart_also_where_the_weights_changed() -> None:
+    transcript = TrajectoryBuilder(PolicyId("solver"))
+    transcript.add_context(TOKENIZER.encode("hi"))
+    transcript.add_generation(generation("hello", (0, 2), (1, 3)))
+    transcript.add_context(TOKENIZER.encode("tool"))
+    transcript.add_generation(generation("bye", (1, 3)))
+
+    found = with_text(transcript.build(1.0), TOKENIZER)
+
+    whole = found.prompt_text + found.completion_text
+    pieces = [whole[begin:end] for begin, end in pairwise((0, *found.text_ends))]
+    assert pieces == ["hi", "he", "llo", "tool", "bye"]
+    assert len(pieces) == len(found.spans)
+
+
+def test_a_trajectory_that_was_never_answered_is_all_prompt() -> None:
+    transcript = TrajectoryBuilder(PolicyId("solver"))
+    transcript.add_context(TOKENIZER.encode("hi"))
+
+    found = with_text(transcript.build(0.0), TOKENIZER)
+
+    assert (found.prompt_text, found.completion_text, found.oldest_version) == ("hi", "", None)

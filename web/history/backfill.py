@@ -1,0 +1,126 @@
+"""`python -m web.history.backfill`: fills a page's database from the archive of a run's dataflow, and ends.
+
+A run without a page can then be shown like one with a page. Runs as its own process, because the reports and the code
+to unpack them are not needed afterwards.
+"""
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from astraflow.client.offline_reports import offline_reports
+from astraflow.client.offline_run import OfflineRun
+from astraflow.contract.errors import AstraFlowError, CorruptData, InvalidInput
+from astraflow.contract.queries import EventQuery
+from astraflow.contract.reports import Event, Report
+from astraflow.runtime.clock import SystemClock
+from astraflow.runtime.logs import get_logger
+from astraflow.runtime.run_folders import RunFolder
+from astraflow.runtime.service import print_error
+from web.db import Database, open_database
+from web.history.points import Point, Series
+from web.history.recorder import Recorder
+from web.history.report_checker import MAX_TEXT, ReportChecker
+
+log = get_logger()
+
+REPORTS_PER_FLUSH = 300
+"""Reports between two flushes; reports of a large fleet are many megabytes."""
+
+MAX_EVENTS = 100
+"""Latest events added to the last report, as a page would have received them."""
+
+
+async def backfill_database(folder: RunFolder, database: Database) -> int:
+    """Records the archived reports of a run, up to an unreadable one; returns their number.
+
+    Raises: InvalidInput for a folder without readable reports, DBAPIError.
+    """
+    facts = folder.facts
+    run_folder = str(folder.path.absolute())
+    recorder = Recorder(database, dataflow=facts.dataflow, recipe=facts.recipe, folder=run_folder, clock=SystemClock())
+    last: Report | None = None
+    recorded = 0
+    skipped: list[str] = []
+    for report, point in _readable(folder.path, skipped):
+        recorder.add(report, point)
+        last, recorded = report, recorded + 1
+        if recorded % REPORTS_PER_FLUSH == 1:  # flush the first alone: it sets the start of the run
+            await recorder.flush()
+    if last is None:
+        raise InvalidInput(
+            f"cannot fill the database: the archive of {str(folder.path)!r} has no readable report; give another run",
+            code="history.no_report",
+        )
+    events = await _events(folder.path)
+    recorder.add(replace(last, events=(*events, *_with_skipped_event(skipped, last, events))), None)
+    await recorder.flush()
+    return recorded
+
+
+def _with_skipped_event(skipped: list[str], last: Report, events: tuple[Event, ...]) -> tuple[Event, ...]:
+    """Event about the reports that were left out; none if all are shown."""
+    if not skipped:
+        return ()
+    ordinal = max([0, *(event.ordinal for event in events)]) + 1
+    message = f"{len(skipped)} recorded reports are invalid and left out; first cause: {skipped[0]}"
+    return (Event(ordinal=ordinal, at=last.at, kind="reports_skipped", subject=last.run, message=message),)
+
+
+def _readable(folder: Path, skipped: list[str]) -> Iterator[tuple[Report, Point | None]]:
+    """Yields the valid reports with their points, up to the end of the readable file.
+
+    skipped: receives the cause for each report that is left out.
+    """
+    checker, series = ReportChecker(), Series()
+
+    def skip(problem: Exception) -> None:
+        skipped.append(f"{type(problem).__name__}: {problem}"[:MAX_TEXT])
+
+    try:
+        for report in offline_reports(folder, on_skipped=skip):
+            try:
+                checked = checker.checked(report)
+                point = series.add(checked)
+            except Exception as problem:  # a recorded report's content never ends the process
+                skip(problem)
+            else:
+                yield checked, point
+    except (CorruptData, InvalidInput) as problem:
+        log.warning("archive_truncated", folder=str(folder), problem=str(problem))
+    if skipped:
+        log.warning("reports_skipped", folder=str(folder), skipped=len(skipped), problem=skipped[0])
+
+
+async def _events(folder: Path) -> tuple[Event, ...]:
+    try:
+        page = await OfflineRun(folder).events(EventQuery(limit=MAX_EVENTS))
+    except AstraFlowError as problem:
+        log.warning("events_read_failed", folder=str(folder), problem=str(problem))
+        return ()
+    return page.events[::-1]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs the backfill; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m web.history.backfill", description=__doc__)
+    parser.add_argument("--run-dir", required=True, type=Path, help="the run's directory")
+    parser.add_argument("--directory", required=True, type=Path, help="directory of the page's database")
+    options = parser.parse_args(arguments)
+    try:
+        database = open_database(options.directory)
+        try:
+            asyncio.run(backfill_database(RunFolder(options.run_dir), database))
+        finally:
+            database.close()
+    except AstraFlowError as problem:
+        print_error(problem)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

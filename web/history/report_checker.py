@@ -1,0 +1,135 @@
+"""Checks reports before pages show them: finite numbers and bounded text, from live and recorded runs.
+
+Nodes, trainers or foreign run folders control the content of a report. No content ends this process.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from astraflow.contract.errors import InvalidInput
+from astraflow.contract.reports import NodeReport, Report, StreamReport
+
+T = TypeVar("T")
+
+MAX_TEXT = 4096
+"""Maximum characters of a text; the rest is cut off."""
+
+MAX_ENTRIES = 10_000
+"""Maximum entries of a list or table of a report, except nodes; the rest is dropped."""
+
+MAX_INT = 2**53
+"""Largest integer that is exact in browsers and fits SQLite."""
+
+LATEST_AT = 4e9
+"""Unix seconds."""
+
+
+class ReportChecker:
+    """Makes reports safe to show. Nodes that are shared between reports are checked once."""
+
+    def __init__(self) -> None:
+        self._seen: tuple[NodeReport, ...] = ()
+        self._nodes: tuple[NodeReport, ...] = ()
+
+    def checked(self, report: Report) -> Report:
+        """Returns the report with invalid values replaced. Raises: InvalidInput for an invalid time or sequence."""
+        if not 0 <= report.at <= LATEST_AT or not 0 <= report.sequence <= MAX_INT:
+            raise InvalidInput(
+                f"cannot show a report with time {report.at} and sequence {report.sequence}: out of range; skip it",
+                code="history.invalid_report",
+            )
+        if report.nodes is not self._seen:
+            nodes = tuple(node if _is_plain(node) else _clean(node, 0.0) for node in report.nodes)
+            is_same = all(map(_is, nodes, report.nodes))
+            self._seen, self._nodes = report.nodes, report.nodes if is_same else nodes
+        return _clean_parts(report, nodes=self._nodes)
+
+
+def _is_plain(node: NodeReport) -> bool:
+    """True if a node needs no cleaning. Sums its numbers once: thousands of nodes are checked each second."""
+    facts = node.facts
+    total = (
+        node.joined_at + node.heartbeat_age_s + node.episodes_per_s + node.tokens_per_s + facts.price_per_hour
+        + sum(node.counters.values()) + sum(node.gauges.values())
+    )  # fmt: skip
+    texts = (facts.name, facts.region, facts.engine, facts.hardware, facts.software, *node.errors)
+    return (
+        math.isfinite(total)
+        and not node.links
+        and node.cause is None
+        and all(len(text) <= MAX_TEXT and "\0" not in text for text in texts)
+        and max(abs(node.leased), abs(facts.capacity), *map(abs, node.versions.values()), 0) <= MAX_INT
+    )
+
+
+def _clean_parts(report: Report, *, nodes: tuple[NodeReport, ...]) -> Report:
+    changes: dict[str, Any] = {"nodes": nodes} if nodes is not report.nodes else {}
+    for field in dataclasses.fields(report):
+        if field.name == "nodes":
+            continue
+        value = getattr(report, field.name)
+        cleaned = _clean(value, 0.0)
+        if cleaned is not value:
+            changes[field.name] = cleaned
+    return dataclasses.replace(report, **changes) if changes else report
+
+
+def _clean(value: T, missing: float) -> T:
+    """Returns the value itself if nothing must be replaced. missing: replaces numbers that are not finite."""
+    cleaned: Any = value
+    if isinstance(value, str):
+        cleaned = value if len(value) <= MAX_TEXT and "\0" not in value else _clean_text(value)
+    elif isinstance(value, float):
+        cleaned = value if math.isfinite(value) else missing
+    elif isinstance(value, int):
+        cleaned = value if abs(value) <= MAX_INT else MAX_INT
+    elif isinstance(value, tuple | list):
+        cleaned = _clean_sequence(value, missing)
+    elif isinstance(value, Mapping):
+        cleaned = _clean_mapping(value)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        cleaned = _clean_fields(value)
+    return cleaned  # type: ignore[no-any-return]  # same type as the value
+
+
+def _clean_text(text: str) -> str:
+    """Returns a text of the same type, such as `PolicyId`, or a plain `str` if its rule refuses the text."""
+    short = text[:MAX_TEXT].replace("\0", "\N{REPLACEMENT CHARACTER}")
+    try:
+        return type(text)(short)
+    except (InvalidInput, ValueError):
+        return short
+
+
+def _clean_sequence(value: Any, missing: float) -> Any:
+    items = [_clean(item, missing) for item in value[:MAX_ENTRIES]]
+    if len(items) == len(value) and all(map(_is, items, value)):
+        return value
+    return type(value)(items)
+
+
+def _clean_mapping(value: Mapping[Any, Any]) -> Mapping[Any, Any]:
+    """Returns the table without numbers that are not finite, which mean that nothing was measured."""
+    finite_items = [(key, item) for key, item in value.items() if not isinstance(item, float) or math.isfinite(item)]
+    cleaned = [(_clean(key, 0.0), _clean(item, 0.0)) for key, item in finite_items[:MAX_ENTRIES]]
+    is_same = len(cleaned) == len(value) and all(
+        key is old and item is before for (key, item), (old, before) in zip(cleaned, value.items(), strict=True)
+    )
+    return value if is_same else dict(cleaned)
+
+
+def _clean_fields(value: Any) -> Any:
+    missing = math.nan if isinstance(value, StreamReport) else 0.0
+    changes = {}
+    for field in dataclasses.fields(value):
+        before = getattr(value, field.name)
+        after = _clean(before, missing)
+        if after is not before:
+            changes[field.name] = after
+    return dataclasses.replace(value, **changes) if changes else value
+
+
+def _is(first: object, second: object) -> bool:
+    return first is second

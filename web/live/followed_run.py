@@ -1,0 +1,299 @@
+"""Followed runs: the configured one, and those that are discovered on this machine."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from sqlalchemy.exc import DBAPIError
+
+from astraflow.client.connect import PageAccess, connect_page
+from astraflow.client.control_plane import ControlPlaneClient
+from astraflow.client.fleet_plane import FleetPlaneClient
+from astraflow.contract.errors import AstraFlowError
+from astraflow.contract.reports import Report
+from astraflow.runtime.clock import Clock
+from astraflow.runtime.logs import get_logger
+from astraflow.runtime.retries import periodic
+from astraflow.runtime.run_folders import RunFolder
+from web.db import Database
+from web.history.points import Point
+from web.history.recorder import Recorder
+from web.live.collector import Collector
+from web.live.fleet_poller import FleetPoller
+from web.live.fleet_state import FleetState
+from web.live.frames import FrameBuilder
+from web.live.hub import Hub
+from web.live.live_nodes import LiveNodes
+from web.live.maintainer_cache import MaintainerCache
+from web.live.run_state import ConnectionState, RunState
+from web.rendering import PageRenderer
+from web.settings import Settings
+from web.views.header import header_texts, header_view
+from web.views.live_texts import LiveText
+from web.views.overview import latest_events
+from web.views.pool_cards import SHOWN_POOLS, pool_cards
+
+log = get_logger()
+
+HEARTBEAT_INTERVAL_S = 1.0
+POOL_CARDS_EVERY_REPORTS = 5
+"""Reports between two renderings of the cards of pools."""
+
+DISCOVERY_INTERVAL_S = 2.0
+"""Interval between two scans of run folders, in seconds."""
+
+UNREACHABLE_ADDRESS = "127.0.0.1:1"
+"""Address used while no run is known; every call to it fails as unreachable."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FollowedRun:
+    """One followed run: its clients, its state, and the live updates of its pages."""
+
+    settings: Settings
+    """Settings of this process, with the addresses and the recipe of the run."""
+    control: ControlPlaneClient
+    state: RunState
+    fleet: FleetPlaneClient | None
+    """None for a run without a fleet service."""
+    fleet_state: FleetState
+    fleet_poller: FleetPoller | None
+    maintainer: MaintainerCache
+    frames: FrameBuilder
+    hub: Hub
+    recorder: Recorder
+    nodes: LiveNodes
+    pages: PageRenderer
+    folder: RunFolder | None
+    """Run folder; None when it is not on this machine."""
+
+    @property
+    def name(self) -> str:
+        """Name of the run; empty before it is known."""
+        return _name(self.state, self.folder)
+
+    async def run(self) -> None:
+        """Follows the run until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._collector().run())
+            tasks.create_task(self.recorder.run())
+            tasks.create_task(self._send_heartbeats())
+            if self.fleet_poller is not None:
+                tasks.create_task(self.fleet_poller.run())
+
+    def _collector(self) -> Collector:
+        def on_points(report: Report, points: list[Point]) -> None:
+            self.hub.publish(report.sequence, self.frames.frame(report, points))
+
+        def on_feed() -> None:
+            self.hub.broadcast(self.frames.heartbeat())
+
+        return Collector(
+            self.control,
+            self.state,
+            recorder=self.recorder,
+            clock=self.state.clock,
+            on_points=on_points,
+            on_feed=on_feed,
+        )
+
+    async def _send_heartbeats(self) -> None:
+        """Sends a heartbeat with the age of the data every second while no report arrives."""
+
+        async def send_if_silent() -> None:
+            age_s = self.state.age_s
+            if (
+                self.state.connection.state is not ConnectionState.LIVE
+                or age_s is None
+                or age_s > HEARTBEAT_INTERVAL_S * 1.5
+            ):
+                self.hub.broadcast(self.frames.heartbeat())
+
+        await periodic(send_if_silent, every_s=HEARTBEAT_INTERVAL_S, clock=self.state.clock)
+
+
+class FollowedRuns:
+    """All followed runs.
+
+    find_folders: returns the folders of the runs to follow besides the primary one, called every two seconds.
+    """
+
+    def __init__(
+        self, primary: FollowedRun, *, database: Database, clock: Clock, find_folders: Callable[[], Iterable[RunFolder]]
+    ) -> None:
+        self._primary = primary
+        self._database = database
+        self._clock = clock
+        self._find_folders = find_folders
+        self._discovered: dict[str, FollowedRun] = {}
+
+    @property
+    def all(self) -> tuple[FollowedRun, ...]:
+        """All followed runs, the latest discovered first; a primary without an address only when it is the only one."""
+        discovered = tuple(reversed(self._discovered.values()))
+        return (self._primary, *discovered) if self._primary.settings.dataflow or not discovered else discovered
+
+    def by_name(self, run: str) -> FollowedRun:
+        """Returns the followed run of that name; the first of all for an unknown name."""
+        return next((followed for followed in self.all if run and followed.name == run), self.all[0])
+
+    def by_record(self, run_id: int) -> FollowedRun | None:
+        """Returns the run that is recorded under that id; None when it is not followed or its data is stale."""
+        matching = (run for run in self.all if run.recorder.run_id == run_id and not run.state.is_stale)
+        return next(matching, None)
+
+    def close(self) -> None:
+        """Ends all streams of frames."""
+        for followed in self.all:
+            followed.hub.close()
+
+    async def run(self) -> None:
+        """Follows the primary run and discovered runs until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._primary.run())
+            tasks_by_path: dict[str, asyncio.Task[None]] = {}
+            while True:
+                active = await self._active_folders(tasks_by_path)
+                for path in tasks_by_path.keys() - active.keys():
+                    tasks_by_path.pop(path).cancel()
+                for path, folder in active.items():
+                    if path not in tasks_by_path or tasks_by_path[path].done():
+                        tasks_by_path[path] = tasks.create_task(self._follow(path, folder))
+                await self._clock.sleep(DISCOVERY_INTERVAL_S)
+
+    async def _active_folders(self, working: Mapping[str, object]) -> dict[str, RunFolder]:
+        """Returns the folders of active runs; the known ones when they cannot be read."""
+        try:
+            return await asyncio.to_thread(self._scan_folders)
+        except (DBAPIError, OSError) as error:
+            log.warning("run folders not read", problem=str(error))
+            return {path: RunFolder(Path(path)) for path in working}
+
+    def _scan_folders(self) -> dict[str, RunFolder]:
+        """Returns the folders of active runs that name an address, by path."""
+        active = {}
+        for folder in self._find_folders():
+            try:
+                facts = folder.facts
+            except AstraFlowError:
+                continue  # the folder is being created
+            if facts.dataflow and facts.dataflow != self._primary.settings.dataflow and folder.is_active:
+                active[str(folder.path)] = folder
+        return active
+
+    async def _follow(self, path: str, folder: RunFolder) -> None:
+        """Follows one run while it is active. An unreadable folder does not affect other runs."""
+        try:
+            await self._follow_folder(path, folder)
+        except (AstraFlowError, OSError) as error:
+            log.warning("run not followed", folder=path, problem=str(error))
+
+    async def _follow_folder(self, path: str, folder: RunFolder) -> None:
+        facts = folder.facts
+        settings = self._primary.settings.model_copy(
+            update={
+                "dataflow": facts.dataflow,
+                "token": folder.token,
+                "authority": folder.authority if facts.is_tls else None,
+                "fleet": facts.fleet,
+                "fleet_token": "",
+                "ca_hash": "",
+                "credential_folder": None,
+                "recipe": facts.recipe,
+                "run_dir": folder.path,
+            }
+        )
+        log.info("run discovered", run=facts.run)
+        async with followed_run(settings, database=self._database, clock=self._clock, folder=folder) as followed:
+            self._discovered[path] = followed
+            try:
+                await followed.run()
+            finally:
+                log.info("run no longer followed", run=facts.run)
+                followed.hub.close()
+                del self._discovered[path]
+
+
+@asynccontextmanager
+async def followed_run(
+    settings: Settings, *, database: Database, clock: Clock, folder: RunFolder | None = None
+) -> AsyncIterator[FollowedRun]:
+    """Yields the parts that follow the run in the settings; clients are connected, tasks are not started."""
+    async with connected_planes(settings) as (control, fleet):
+        state, fleet_state = RunState(clock), FleetState(clock, is_absent=fleet is None)
+        pages = PageRenderer(
+            dataflow=settings.dataflow,
+            header=lambda: header_view(state.report, fleet_state),
+            run=lambda: _name(state, folder),
+        )
+        frames = FrameBuilder(
+            state,
+            render_regions=_region_renderer(pages, fleet_state, lambda: state.problems),
+            build=pages.build,
+            extra_texts=lambda: header_texts(header_view(state.report, fleet_state)),
+        )
+        recorder = Recorder(
+            database,
+            dataflow=settings.dataflow,
+            recipe=settings.recipe,
+            folder=str(settings.run_dir.absolute()) if settings.run_dir else "",
+            clock=clock,
+        )
+        yield FollowedRun(
+            settings=settings,
+            control=control,
+            state=state,
+            fleet=fleet,
+            fleet_state=fleet_state,
+            fleet_poller=FleetPoller(fleet, fleet_state, clock=clock) if fleet is not None else None,
+            maintainer=MaintainerCache(fleet, clock=clock),
+            frames=frames,
+            hub=Hub(frames.snapshot),
+            recorder=recorder,
+            nodes=LiveNodes(state, recorder, instance_source=fleet, clock=clock),
+            pages=pages,
+            folder=folder,
+        )
+
+
+def _name(state: RunState, folder: RunFolder | None) -> str:
+    if state.report is not None:
+        return state.report.run
+    return folder.facts.run if folder is not None else ""
+
+
+def connected_planes(
+    settings: Settings,
+) -> AbstractAsyncContextManager[tuple[ControlPlaneClient, FleetPlaneClient | None]]:
+    """Returns clients of the addresses in the settings; None as fleet client for a run without one."""
+    access = PageAccess(
+        token=settings.token or "none",
+        fleet_token=settings.fleet_token,
+        authority=settings.authority,
+        ca_hash=settings.ca_hash,
+        credential_folder=settings.credential_folder,
+    )
+    return connect_page(settings.dataflow or UNREACHABLE_ADDRESS, settings.fleet, access)
+
+
+def _region_renderer(
+    pages: PageRenderer, fleet_state: FleetState, problems: Callable[[], tuple[str, ...]]
+) -> Callable[[Report, Mapping[str, LiveText]], dict[str, str]]:
+    """Returns a renderer of page regions that are replaced whole; pool cards only every few reports."""
+    pools = ""
+
+    def render(report: Report, live_texts: Mapping[str, LiveText]) -> dict[str, str]:
+        nonlocal pools
+        if not pools or report.sequence % POOL_CARDS_EVERY_REPORTS == 0:
+            cards = pool_cards(report)[:SHOWN_POOLS]
+            pools = pages.fragment("overview/_pools.html", pools=cards, live_texts=live_texts)
+        return {
+            "pools": pools,
+            "kill": pages.fragment("_kill.html", top=header_view(report, fleet_state)),
+            "events": pages.fragment("overview/_events.html", events=latest_events(report)),
+            "problems": pages.fragment("_problems.html", problems=problems()),
+        }
+
+    return render

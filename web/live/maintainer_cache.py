@@ -1,0 +1,71 @@
+"""Cached state of the maintainer: requested on demand, at most once a second for all browsers."""
+
+import asyncio
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from astraflow.contract.errors import AstraFlowError
+from astraflow.contract.ids import Name
+from astraflow.contract.maintainer import Maintainer, Proposal
+from astraflow.runtime.clock import Clock
+
+MAX_AGE_S = 1.0
+SHOWN_PROPOSALS = 20
+
+
+class MaintainerSource(Protocol):
+    """Interface of the source: the client of the fleet plane."""
+
+    async def maintainer(self) -> Maintainer:
+        """Returns the mode of the maintainer and its latest status."""
+
+    async def proposals(self, *, only_waiting: bool = True, limit: int = 100) -> tuple[Proposal, ...]:
+        """Returns plans that wait for approval, or all plans; newest first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaintainerSnapshot:
+    """Snapshot of the maintainer."""
+
+    maintainer: Maintainer | None = None
+    """None until the fleet service has answered."""
+    proposals: tuple[Proposal, ...] = ()
+    """Latest proposals, waiting or decided; newest first."""
+    problem: str = ""
+    """Cause why it could not be updated; empty otherwise."""
+
+    def proposal(self, plan: Name) -> Proposal | None:
+        """Returns the proposal of a plan; None for an unknown plan."""
+        return next((proposal for proposal in self.proposals if proposal.plan.id == plan), None)
+
+
+class MaintainerCache:
+    """Cache of one run. source: None for a run without a fleet service."""
+
+    def __init__(self, source: MaintainerSource | None, *, clock: Clock) -> None:
+        self._source = source
+        self._clock = clock
+        self._snapshot = MaintainerSnapshot()
+        self._fetched_at: float | None = None
+        self._lock = asyncio.Lock()
+
+    async def snapshot(self) -> MaintainerSnapshot:
+        """Returns a snapshot that is at most a second old. A failure is recorded in it, never raised."""
+        async with self._lock:
+            is_fresh = self._fetched_at is not None and self._clock.now() - self._fetched_at < MAX_AGE_S
+            if self._source is None or is_fresh:
+                return self._snapshot
+            try:
+                waiting = await self._source.proposals(limit=SHOWN_PROPOSALS)
+                latest = await self._source.proposals(only_waiting=False, limit=SHOWN_PROPOSALS)
+                known = {proposal.plan.id for proposal in waiting}
+                merged = (*waiting, *(proposal for proposal in latest if proposal.plan.id not in known))
+                self._snapshot = MaintainerSnapshot(maintainer=await self._source.maintainer(), proposals=merged)
+            except AstraFlowError as error:
+                self._snapshot = replace(self._snapshot, problem=str(error))
+            self._fetched_at = self._clock.now()
+            return self._snapshot
+
+    def invalidate(self) -> None:
+        """Discards the snapshot after a change."""
+        self._fetched_at = None

@@ -1,0 +1,1 @@
+"""Queries of pages: live and recorded runs, decisions, samples and comparisons, also as downloads."""

@@ -1,0 +1,49 @@
+"""Downloads of page data: CSV for spreadsheets and JSON for programs, with exactly the shown rows."""
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from fastapi.responses import Response
+
+FileFormat = Literal["csv", "json"]
+"""Extension of a download address."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sheet:
+    """Table for download."""
+
+    name: str
+    """File name without extension."""
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+    """Rows of numbers, texts, booleans and None, one value per column."""
+
+
+def sheet_response(sheet: Sheet, ending: FileFormat) -> Response:
+    """Returns the table as a file download."""
+    text = _as_json(sheet) if ending == "json" else csv_text([sheet.columns, *sheet.rows])
+    media_type = "application/json" if ending == "json" else "text/csv; charset=utf-8"
+    headers = {"content-disposition": f'attachment; filename="{sheet.name}.{ending}"'}
+    return Response(text, media_type=media_type, headers=headers)
+
+
+def csv_text(rows: Sequence[Sequence[Any]]) -> str:
+    """Returns comma-separated values; values that a spreadsheet would read as a formula get a leading quote."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\r\n").writerows([[_cell(value) for value in row] for row in rows])
+    return text.getvalue()
+
+
+def _as_json(sheet: Sheet) -> str:
+    rows = [dict(zip(sheet.columns, row, strict=True)) for row in sheet.rows]
+    return json.dumps(rows, ensure_ascii=False, allow_nan=False)
+
+
+def _cell(value: Any) -> Any:
+    is_formula = isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r"))
+    return f"'{value}" if is_formula else value

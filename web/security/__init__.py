@@ -1,0 +1,1 @@
+"""Security of every request: authentication, origin, permissions, limits, and refusals."""
