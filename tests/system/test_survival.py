@@ -35,7 +35,8 @@ async def test_any_one_process_may_be_killed_and_every_batch_is_trained_once(tmp
     assert len(batches) == len(set(batches)) >= report.streams[0].steps - 2
     assert [step["step"] for step in steps] == [int(batch.partition(":")[2]) + 1 for batch in batches]
     assert len(restarted) == 5
-    assert report.streams[0].version == report.streams[0].steps
+    # A version is published before its step is acknowledged.
+    assert report.streams[0].version - report.streams[0].steps in (0, 1)
 
 
 async def test_a_stalled_trainer_stops_no_other_and_goes_on_where_it_was(tmp_path: Path) -> None:

@@ -105,7 +105,8 @@ class Stream:
         self.recent_steps: deque[dict[str, Any]] = deque(maxlen=RECENT_STEPS)
         """Wait and wall seconds and staleness of the latest steps."""
         self.rewards: deque[float] = deque(maxlen=REWARD_STEPS)
-        """Mean reward of the rollouts that arrived before each of the latest steps, since the previous step."""
+        """Mean reward of the rollouts that arrived before each of the latest steps, since the previous step; together with
+        the rows of the batch if fewer than these arrived."""
         self.published_versions: deque[VersionReport] = deque(maxlen=PUBLISHED_VERSIONS)
         """Latest published versions, as reported by the trainer."""
         self._rewards_since_step: list[float] = []
@@ -385,7 +386,9 @@ class Stream:
             self.published_versions and published.version <= self.published_versions[-1].version
         ):
             self.published_versions.append(published)
-        # All rollouts of a step may have arrived before the previous step.
-        new_rewards = self._rewards_since_step or [row.reward for row in rows]
+        # Batches may be acknowledged in quick succession: a few rollouts that arrived in between say too little.
+        new_rewards = self._rewards_since_step
+        if len(new_rewards) < len(rows):
+            new_rewards = [*new_rewards, *(row.reward for row in rows)]
         self.rewards.append(sum(new_rewards) / len(new_rewards))
         self._rewards_since_step = []
