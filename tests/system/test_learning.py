@@ -8,7 +8,7 @@ import pytest
 from tests.system.learning import Learning, Setup
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.anyio
 async def test_reversing_four_letters_is_learned_with_old_weights() -> None:
     learned = await Learning(Setup(lag=(2, 4))).run()
