@@ -78,7 +78,7 @@ async def test_a_proposal_is_listed_and_approved_once_with_a_reason(tmp_path: Pa
         assert again.exception.code == "proposal.not_waiting"
 
 
-async def test_a_proposal_is_rejected_with_a_reason_and_cannot_be_applied_then(tmp_path: Path) -> None:
+async def test_a_rejection_needs_a_reason_and_prevents_approval(tmp_path: Path) -> None:
     async with running_fleet(tmp_path, nodes=1) as fleet:
         plan = await proposed(fleet, 2)
         assert (await run(fleet, "reject", plan.id)).exit_code == 2, "a no has a reason"

@@ -53,7 +53,7 @@ async def astraflow(cli: ForkingProgram, *arguments: str, **environment: str) ->
     return process.returncode or 0, out.decode(), problem.decode()
 
 
-async def test_runs_are_launched_listed_resumed_and_read_through_the_page(
+async def test_runs_can_be_launched_listed_resumed_and_read_over_the_page(
     page: RunningWeb, cli: ForkingProgram
 ) -> None:
     async with page.logged_in() as admin:
@@ -80,7 +80,7 @@ async def test_runs_are_launched_listed_resumed_and_read_through_the_page(
     assert "a look" in audit
 
 
-async def test_missing_and_refused_launches_print_one_line(page: RunningWeb, cli: ForkingProgram) -> None:
+async def test_refused_launches_print_a_one_line_error(page: RunningWeb, cli: ForkingProgram) -> None:
     async with page.logged_in() as admin:
         made = await admin.post("/settings/tokens", data={"name": "ci", "scope": "viewer", "days": "1"})
         known = {"ASTRAFLOW_WEB": page.address, "ASTRAFLOW_WEB_TOKEN": shown_secret(made)}
@@ -98,7 +98,7 @@ async def test_missing_and_refused_launches_print_one_line(page: RunningWeb, cli
         assert words in problem
 
 
-async def test_a_run_directory_is_reopened_to_look_at_and_nothing_in_it_changes(tmp_path: Path) -> None:
+async def test_viewing_a_run_directory_is_read_only(tmp_path: Path) -> None:
     directory = run_folder(tmp_path / "run")
     database = open_database(directory / "web", "")
     record = RunRecord(
