@@ -240,7 +240,7 @@ EVENTFUL: list[tuple[str, Any]] = [
 @example(drawn=EVENTFUL)
 @settings(max_examples=2, suppress_health_check=[HealthCheck.too_slow])
 @given(drawn=st.lists(actions, min_size=3, max_size=10))
-def test_after_a_kill_at_any_commit_no_prompt_is_skipped_or_repeated(
+def test_no_prompt_is_skipped_or_repeated_after_a_kill_at_any_commit(
     tmp_path_factory: pytest.TempPathFactory, name: str, drawn: list[tuple[str, Any]]
 ) -> None:
     script = [("lease", 6), *drawn, ("lease", 4)]

@@ -137,7 +137,7 @@ def feed(*, nodes: int, max_staleness: int) -> Feed:
     return found
 
 
-def test_a_bound_that_is_too_tight_keeps_the_trainer_waiting_however_many_nodes_there_are() -> None:
+def test_a_too_tight_bound_keeps_the_trainer_waiting_with_any_number_of_nodes() -> None:
     """Leaves slots for 1.15 times the demand partly empty in each step; six times as many change little."""
     enough, many = feed(nodes=17, max_staleness=2), feed(nodes=100, max_staleness=2)
     assert enough.wait > 0.1
@@ -147,7 +147,7 @@ def test_a_bound_that_is_too_tight_keeps_the_trainer_waiting_however_many_nodes_
     assert enough.stream.counts.dropped["stale"] > 0.05 * enough.stream.counts.issued, "stragglers come too late"
 
 
-def test_the_bound_that_littles_law_asks_for_feeds_the_trainer_with_the_same_nodes() -> None:
+def test_the_bound_of_littles_law_feeds_the_trainer_with_the_same_nodes() -> None:
     tight = feed(nodes=17, max_staleness=2)
     group_s = sum(tight.group_s) / len(tight.group_s)
     needed = staleness_needed(group_s=group_s, step_s=STEP_S)
@@ -158,7 +158,7 @@ def test_the_bound_that_littles_law_asks_for_feeds_the_trainer_with_the_same_nod
 
 
 @pytest.mark.parametrize("max_staleness", [2, 3])
-def test_what_is_in_work_is_what_littles_law_says(max_staleness: int) -> None:
+def test_groups_in_progress_follow_littles_law(max_staleness: int) -> None:
     found = feed(nodes=100, max_staleness=max_staleness)
     rate = len(found.group_s) / found.now
     in_work = rate * sum(found.group_s) / len(found.group_s)
