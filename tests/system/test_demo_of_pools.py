@@ -26,7 +26,7 @@ def ready(status: FleetStatus) -> int:
     return dict(pool.nodes).get(InstanceState.READY, 0)
 
 
-async def test_a_pool_that_loses_nodes_has_them_again_while_the_trainer_goes_on(tmp_path: Path) -> None:
+async def test_lost_nodes_of_a_pool_are_replaced_during_training(tmp_path: Path) -> None:
     async with running("smoke/regions", tmp_path / "run", "--fleet", "--no-web", gone_within_s=60.0) as run:
         report = await run.until(
             lambda report: {pool.id for pool in report.pools if pool.ready} == POOLS and report.streams[0].steps > 2

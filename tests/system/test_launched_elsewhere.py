@@ -135,7 +135,7 @@ async def followed(client: httpx.AsyncClient, remote_hosts: RemoteHosts, name: s
     assert "6 steps" in said["final_message"]
 
 
-async def test_the_form_launches_a_run_that_a_host_elsewhere_joins_over_tls(
+async def test_a_remote_host_joins_a_run_launched_by_the_form_over_tls(
     page: RunningWeb, remote_hosts: RemoteHosts, tmp_path: Path
 ) -> None:
     async with page.logged_in() as client:
@@ -149,7 +149,7 @@ async def test_the_form_launches_a_run_that_a_host_elsewhere_joins_over_tls(
 
 
 @pytest.mark.long
-async def test_the_api_launches_it_as_its_recipe_asks_and_another_like_it(
+async def test_the_api_launches_and_clones_a_run_with_remote_hosts(
     page: RunningWeb, remote_hosts: RemoteHosts, tmp_path: Path
 ) -> None:
     async with page.logged_in() as client:

@@ -52,7 +52,7 @@ drain_s = 8.0
 
 @pytest.mark.retry_once("machines live for random times: within the time of the test none may be taken away")
 @pytest.mark.long  # test_hand_back has one spot node
-async def test_machines_that_are_taken_away_with_notice_are_losses_and_come_back(tmp_path: Path) -> None:
+async def test_preempted_machines_are_recorded_and_replaced(tmp_path: Path) -> None:
     recipe = tmp_path / "recipe.toml"
     recipe.write_text(RECIPE.format(smoke=ROOT / "recipes/smoke/recipe.toml"))
     async with (

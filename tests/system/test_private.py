@@ -43,7 +43,7 @@ async def text_of(file: Path) -> str:
     return file.read_text()
 
 
-async def test_a_run_leaves_nothing_that_others_may_read_and_no_link_in_its_logs(tmp_path: Path) -> None:
+async def test_the_files_of_a_run_are_private_and_its_logs_have_no_login_link(tmp_path: Path) -> None:
     run_dir = tmp_path / "state" / "run"
     async with running("smoke", run_dir, "--fleet", said=tmp_path / "said") as run:
         await run.steps_more(3)
@@ -60,7 +60,7 @@ async def test_a_run_leaves_nothing_that_others_may_read_and_no_link_in_its_logs
 
 
 @pytest.mark.parametrize("role", ["weights", "dataflow", "fleet"])
-async def test_a_role_that_is_served_by_itself_keeps_its_state_private(tmp_path: Path, role: str) -> None:
+async def test_a_separately_served_role_keeps_its_state_private(tmp_path: Path, role: str) -> None:
     directory = tmp_path / "state"
     directory.mkdir()
     directory.chmod(0o755)

@@ -31,7 +31,7 @@ LEAST_SAVED = 0.05
 TERMINATING = (InstanceState.DRAINING, InstanceState.RETIRING, InstanceState.GONE)
 
 
-async def test_slow_nodes_of_a_region_are_retired_and_others_come_elsewhere(tmp_path: Path) -> None:
+async def test_slow_nodes_of_a_region_are_replaced_in_another_region(tmp_path: Path) -> None:
     async with running_throttled(tmp_path) as regions:
         await regions.run.steps_more(WARM_STEPS)
         await regions.let(MaintainerMode.AUTO)
@@ -58,7 +58,7 @@ async def test_slow_nodes_of_a_region_are_retired_and_others_come_elsewhere(tmp_
         assert_balanced(await regions.run.steps_more(2))
 
 
-async def test_where_new_machines_are_as_they_should_be_they_come_in_place_of_the_slow(tmp_path: Path) -> None:
+async def test_slow_nodes_are_replaced_in_their_region_when_new_machines_are_fast(tmp_path: Path) -> None:
     async with running_throttled(tmp_path) as regions:
         await regions.run.steps_more(WARM_STEPS)
         await regions.let(MaintainerMode.AUTO)
@@ -85,7 +85,7 @@ async def test_where_new_machines_are_as_they_should_be_they_come_in_place_of_th
 
 
 @pytest.mark.timeout(900)
-async def test_a_region_that_slows_down_costs_the_trainer_less_with_a_maintainer(tmp_path: Path) -> None:
+async def test_a_maintainer_reduces_the_wait_caused_by_a_slow_region(tmp_path: Path) -> None:
     """The rule stays at its cap; the benchmark measures the amount."""
     found = {}
     for has_maintainer in (False, True):
@@ -102,7 +102,7 @@ async def test_a_region_that_slows_down_costs_the_trainer_less_with_a_maintainer
     assert beside.wait < alone.wait - LEAST_SAVED
 
 
-async def test_a_hostile_model_retires_what_works_only_inside_the_envelope(tmp_path: Path) -> None:
+async def test_a_hostile_model_retires_working_nodes_only_inside_the_envelope(tmp_path: Path) -> None:
     async with running_throttled(tmp_path) as regions:
         regions.model.behaviour = node_killing_model
         await regions.run.steps_more(WARM_STEPS)

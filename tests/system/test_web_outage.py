@@ -58,7 +58,7 @@ async def web_of(
 
 
 @pytest.mark.long  # test_smoke_recipe kills the page once
-async def test_a_web_process_that_is_away_is_missed_by_nobody_and_misses_nothing(tmp_path: Path) -> None:
+async def test_an_outage_of_the_page_has_no_effect_and_leaves_no_gap(tmp_path: Path) -> None:
     directory = tmp_path / "web"
     async with (
         running("smoke", tmp_path / "run", *FOLLOWING, limit_s=300.0 + AWAY_S) as run,
