@@ -50,16 +50,16 @@ def spec(service: str) -> dict[str, Any]:
 
 class TestS3(StorageSuite):
     @pytest.fixture
-    def open_keep(self, tmp_path: Path, spec: dict[str, Any]) -> OpenStorage:
+    def open_storage(self, tmp_path: Path, spec: dict[str, Any]) -> OpenStorage:
         @contextmanager
         def opened() -> Iterator[WeightStorage]:
             yield storages.build(spec, tmp_path)
 
         return opened
 
-    def test_an_object_that_is_removed_while_it_is_read_is_unknown(self, open_keep: OpenStorage) -> None:
-        with open_keep() as keep:
-            folder = keep.folder(POLICY)
+    def test_an_object_that_is_removed_while_it_is_read_is_unknown(self, open_storage: OpenStorage) -> None:
+        with open_storage() as storage:
+            folder = storage.folder(POLICY)
             folder.write(NAME, bytes(3 * s3.READ_AHEAD_BYTES))
             source = folder.open(NAME)
             source.read(0, 10)
@@ -90,9 +90,9 @@ def test_a_store_in_a_bucket_is_back_on_another_machine(tmp_path: Path, spec: di
 def killed(directory: Path, spec: dict[str, Any]) -> WeightStorage:
     """Returns storage whose store was not closed."""
     directory.mkdir()
-    keep: WeightStorage = storages.build(spec, directory)
-    keep.acquire()
-    return keep
+    storage: WeightStorage = storages.build(spec, directory)
+    storage.acquire()
+    return storage
 
 
 def test_a_prefix_that_another_store_uses_is_refused_with_what_to_do(tmp_path: Path, spec: dict[str, Any]) -> None:
@@ -131,9 +131,9 @@ def test_a_store_that_was_taken_for_dead_changes_nothing_any_more(tmp_path: Path
 
 
 def test_an_unreadable_claim_belongs_to_another_store(tmp_path: Path, spec: dict[str, Any]) -> None:
-    keep = killed(tmp_path / "one", spec)
-    assert isinstance(keep, s3.S3Storage)
-    s3.S3OwnershipObject(keep._library, keep._store, "").write(b"?")
+    storage = killed(tmp_path / "one", spec)
+    assert isinstance(storage, s3.S3Storage)
+    s3.S3OwnershipObject(storage._library, storage._store, "").write(b"?")
     with (
         raises_code(InvalidInput, "storage.owned_by_another_store"),
         open_test_store(tmp_path / "one", WeightsConfig(storage=spec)),
@@ -199,13 +199,13 @@ def test_a_missing_bucket_is_named(tmp_path: Path, spec: dict[str, Any]) -> None
 
 
 def test_a_service_that_cannot_be_reached_is_unavailable(tmp_path: Path, spec: dict[str, Any]) -> None:
-    keep = storages.build({**spec, "endpoint": "http://127.0.0.1:9"}, tmp_path)
+    storage = storages.build({**spec, "endpoint": "http://127.0.0.1:9"}, tmp_path)
 
     with pytest.raises(Unavailable) as caught:
-        keep.policies()
+        storage.policies()
     assert caught.value.code == "storage.bucket_unreachable"
     with pytest.raises(Unavailable):
-        keep.folder(POLICY).write(NAME, b"data")
+        storage.folder(POLICY).write(NAME, b"data")
 
 
 def test_without_the_library_the_error_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
