@@ -21,7 +21,7 @@ class TestDisk(StorageSuite):
 
         return opened
 
-    def test_what_a_kill_left_half_written_is_removed_at_the_next_start(
+    def test_partially_written_files_are_removed_at_the_next_start(
         self, tmp_path: Path, open_storage: OpenStorage
     ) -> None:
         with open_storage() as storage:
@@ -33,7 +33,7 @@ class TestDisk(StorageSuite):
             assert sorted(path.name for path in folder.iterdir()) == [NAME]
 
     @pytest.mark.parametrize("call", ["write", "fsync", "mkdir"])
-    def test_a_full_disk_changes_nothing(
+    def test_a_full_disk_leaves_the_storage_unchanged(
         self, tmp_path: Path, open_storage: OpenStorage, call: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def full(*arguments: object) -> None:
