@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.timeout(240)]
 _LAUNCHED = re.compile("/launches/")
 
 
-async def test_every_daily_task_works_with_keys_alone(
+async def test_every_daily_task_works_by_keyboard(
     fake: FakeControlPlane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ASTRAFLOW_HOME", str(tmp_path / "home"))

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.timeout(240)]
 PASSWORD = "a sentence is easy"
 
 
-async def test_accounts_and_their_audit_work_with_keys_alone(web: RunningWeb) -> None:
+async def test_accounts_and_their_audit_work_by_keyboard(web: RunningWeb) -> None:
     async with browser() as chromium, _logged_in_page(chromium, web.login_url) as keys:
         link = await _add_a_user(keys)
         async with _logged_in_page(chromium, link, refusals=1) as own:

@@ -22,7 +22,7 @@ PATIENCE_MS = 40_000
 PHONE = {"width": 360, "height": 740}
 
 
-async def test_a_proposal_is_decided_on_a_phone_and_axe_finds_nothing_in_either_theme(
+async def test_a_proposal_is_decided_on_a_phone_without_accessibility_findings(
     fake: FakeControlPlane, chromium: Browser, tmp_path: Path
 ) -> None:
     async with (
@@ -53,7 +53,7 @@ async def test_a_proposal_is_decided_on_a_phone_and_axe_finds_nothing_in_either_
         assert fleet.parts.states() == {"ready": 2, "intended": 3}
 
 
-async def test_the_page_follows_by_itself_and_keeps_what_is_open_and_typed(
+async def test_the_page_updates_and_keeps_open_details_and_typed_text(
     fake: FakeControlPlane, chromium: Browser, tmp_path: Path
 ) -> None:
     async with (

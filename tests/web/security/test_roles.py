@@ -306,9 +306,7 @@ GRANTABLE_ROLES: dict[str, tuple[str, str, tuple[tuple[str, str], ...]]] = {
 
 
 @pytest.mark.parametrize("who", GRANTABLE_ROLES)
-async def test_a_grant_permits_what_it_covers_and_nothing_else(
-    fake: FakeControlPlane, tmp_path: Path, who: str
-) -> None:
+async def test_a_grant_permits_only_its_pool_and_role(fake: FakeControlPlane, tmp_path: Path, who: str) -> None:
     role, reach, places = GRANTABLE_ROLES[who]
     async with (
         fake.serving() as dataflow,
