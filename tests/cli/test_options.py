@@ -20,7 +20,7 @@ def file(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def nothing_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(TOKEN, raising=False)
     monkeypatch.delenv(TOKEN_FILE, raising=False)
 

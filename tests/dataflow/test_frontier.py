@@ -93,7 +93,7 @@ class Session:
                     assert await self._acknowledge(batch.id, self.stream.version)
         self.told.issued_by.append(self.flow.issued)
 
-    async def act_again(self, number: int, action: tuple[str, Any], before: Told) -> None:
+    async def repeat_action(self, number: int, action: tuple[str, Any], before: Told) -> None:
         """Repeats an action of an earlier session, of which all, some or nothing may have been committed."""
         if action[0] == "lease" and self.flow.issued < before.issued_by[number]:
             await self.lease(before.issued_by[number] - self.flow.issued)
@@ -187,7 +187,7 @@ async def continued(
     async with session(folder, chosen) as playing:
         prompts = {group.id: group.prompt.id for group in playing.flow.open_groups.values()}
         for number in range(done, len(script)):
-            await playing.act_again(number, script[number], before)
+            await playing.repeat_action(number, script[number], before)
         return prompts | playing.told.prompts, await frontier(playing)
 
 

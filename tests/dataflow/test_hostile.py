@@ -236,7 +236,7 @@ async def test_waits_that_are_not_finite_are_refused(tmp_path: Path, wait_s: flo
 NAN, INF = float("nan"), float("inf")
 
 
-def beats_that_break_a_rule(node: NodeId) -> Iterator[pb.HeartbeatRequest]:
+def invalid_heartbeats(node: NodeId) -> Iterator[pb.HeartbeatRequest]:
     for value in (NAN, INF, -INF, 1.7e308):
         yield pb.HeartbeatRequest(node=node, counters={"busy_s": value})
         yield pb.HeartbeatRequest(node=node, gauges={"tokens_per_s": value})
@@ -258,7 +258,7 @@ async def test_an_invalid_heartbeat_is_refused_and_changes_nothing(tmp_path: Pat
     async with running(tmp_path) as service:
         node = (await service.nodes.join(facts())).node
         stranger = Stranger(service.link.channel)
-        for heartbeat in beats_that_break_a_rule(node):
+        for heartbeat in invalid_heartbeats(node):
             assert isinstance(await stranger.send("Heartbeat", heartbeat.SerializeToString()), InvalidInput), heartbeat
         (shown,) = (await service.control.report()).nodes
         assert (shown.counters, shown.gauges, shown.errors, shown.links) == ({}, {}, (), ())
@@ -277,7 +277,7 @@ def labels(field: str, text: str) -> dict[str, Any]:
     return {field: text}
 
 
-def facts_that_break_a_rule() -> Iterator[common.NodeFacts]:
+def invalid_facts() -> Iterator[common.NodeFacts]:
     for value in (NAN, INF, 1.7e308):
         yield common.NodeFacts(name="node", pool="local", price_per_hour=value)
     yield common.NodeFacts(name="node", pool="local", capacity=4097)
@@ -291,7 +291,7 @@ def facts_that_break_a_rule() -> Iterator[common.NodeFacts]:
 async def test_a_join_with_invalid_facts_is_refused(tmp_path: Path) -> None:
     async with running(tmp_path) as service:
         stranger = Stranger(service.link.channel)
-        for given in facts_that_break_a_rule():
+        for given in invalid_facts():
             assert isinstance(await stranger.send("Join", given.SerializeToString()), InvalidInput), given
         assert (await service.control.report()).nodes == ()
 

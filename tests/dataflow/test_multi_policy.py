@@ -409,24 +409,24 @@ class TwoTrainersUnderFire(RuleBasedStateMachine):
         shutil.rmtree(self.folder)
 
     @rule(capacity=st.integers(1, 8))
-    def a_node_leases(self, capacity: int) -> None:
+    def lease_tasks(self, capacity: int) -> None:
         self.held += self.loop.run(self.world.lease(capacity))
 
     @rule(data=st.data(), reward=st.sampled_from([None, None, 1.0]))
-    def a_node_pushes_something(self, data: st.DataObject, reward: float | None) -> None:
+    def push_some_results(self, data: st.DataObject, reward: float | None) -> None:
         if self.held:
             task = data.draw(st.sampled_from(self.held))
             self.held.remove(task)
             self.loop.run(self.world.push([task], reward=reward))
 
     @rule(reward=st.sampled_from([None, None, 1.0]))
-    def a_node_pushes_all_it_has(self, reward: float | None) -> None:
-        self.a_node_leases(8)
+    def push_all_results(self, reward: float | None) -> None:
+        self.lease_tasks(8)
         self.loop.run(self.world.push(self.held, reward=reward))
         self.held = []
 
     @rule(policy=st.sampled_from([SOLVER, VERIFIER]))
-    def a_trainer_makes_a_step(self, policy: PolicyId) -> None:
+    def take_a_step(self, policy: PolicyId) -> None:
         before = self.versions[policy]
         batch = self.loop.run(self.world.step(policy))
         for row in batch.rows if batch else ():
@@ -435,23 +435,23 @@ class TwoTrainersUnderFire(RuleBasedStateMachine):
             assert born is not None and before - born <= self.config.streams[policy].max_staleness
 
     @rule()
-    def time_passes(self) -> None:
+    def advance_time(self) -> None:
         self.world.wait(PATIENCE_S + 1)
 
     @rule(policy=st.sampled_from([SOLVER, VERIFIER]))
-    def one_trainer_goes_on_whatever_the_other_does(self, policy: PolicyId) -> None:
+    def train_only_one_policy(self, policy: PolicyId) -> None:
         """Checks that another step is always possible with working nodes, once the other trainer's patience is over."""
         before = self.versions[policy]
         for _ in range(20):
-            self.a_node_pushes_all_it_has(None)
-            self.a_trainer_makes_a_step(policy)
+            self.push_all_results(None)
+            self.take_a_step(policy)
             if self.versions[policy] > before:
                 return
-            self.time_passes()
+            self.advance_time()
         pytest.fail(f"the trainer of {policy} is stopped: {self.world.report().streams}")
 
     @rule()
-    def dataflow_is_killed(self) -> None:
+    def kill_dataflow(self) -> None:
         """Restarts dataflow from a copy of its files, made before the old process can close them."""
         fresh = Path(tempfile.mkdtemp())
         with self.writing:
@@ -462,7 +462,7 @@ class TwoTrainersUnderFire(RuleBasedStateMachine):
         self._open()
 
     @invariant()
-    def everything_balances_within_its_bounds(self) -> None:
+    def counts_balance_and_bounds_hold(self) -> None:
         if not hasattr(self, "world"):
             return
         for stream in self.world.report().streams:

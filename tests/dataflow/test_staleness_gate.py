@@ -174,7 +174,7 @@ class GateUnderFire(RuleBasedStateMachine):
         self.out: list[tuple[int, Version]] = []
 
     @rule(lag=st.integers(0, 5), groups=st.integers(1, 20))
-    def a_node_begins_what_it_may(self, lag: int, groups: int) -> None:
+    def issue_to_a_node(self, lag: int, groups: int) -> None:
         served = Version(max(0, self.stream.version - lag))
         for _ in range(groups):
             if self.stream.issue_headroom(served) <= 0:
@@ -184,7 +184,7 @@ class GateUnderFire(RuleBasedStateMachine):
 
     @precondition(lambda self: self.out)
     @rule(data=st.data(), is_refused=st.booleans())
-    def a_group_comes_back(self, data: st.DataObject, is_refused: bool) -> None:
+    def complete_a_group(self, data: st.DataObject, is_refused: bool) -> None:
         ordinal, born = self.out.pop(data.draw(st.integers(0, len(self.out) - 1)))
         if is_refused:
             self.stream.counts.refused += 1
@@ -192,7 +192,7 @@ class GateUnderFire(RuleBasedStateMachine):
             self.stream.admit(routed(ordinal, version=born))
 
     @rule()
-    def the_trainer_makes_a_step(self) -> None:
+    def take_a_step(self) -> None:
         served = self.stream.next_batch()
         if served is None:
             return
@@ -201,7 +201,7 @@ class GateUnderFire(RuleBasedStateMachine):
         trained(self.stream)
 
     @rule()
-    def all_come_back_at_once_and_are_trained_in_time(self) -> None:
+    def complete_and_train_all_groups_in_time(self) -> None:
         """Checks that all open groups fit into the batches that may still train them."""
         in_time = [(ordinal, born) for ordinal, born in self.out if born >= self.stream.oldest_trainable_version]
         self.stream.counts.refused += len(self.out) - len(in_time)
@@ -214,7 +214,7 @@ class GateUnderFire(RuleBasedStateMachine):
         assert self.stream.counts.dropped["stale"] == before
 
     @invariant()
-    def no_more_is_out_than_batches_will_take(self) -> None:
+    def issued_groups_fit_into_batches(self) -> None:
         if hasattr(self, "stream"):
             stream = self.stream
             held = len(self.out) + len(stream.buffer) + stream.in_batch

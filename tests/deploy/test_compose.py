@@ -256,8 +256,8 @@ def test_the_service_commands_make_a_run_that_learns_and_ends(run: Composed) -> 
     run.until(lambda: steps(run) >= 5, "five steps")
     run.until(lambda: set(pools(run)) == {"compose"} and len(pools(run)) == 2, "two nodes")
     run.until(lambda: all(run.is_healthy(name) for name in CHECKED), "every health check")
-    shows_the_run(run)
-    has_a_pool_that_people_change(run)
+    check_page_shows_the_run(run)
+    check_pool_can_be_changed(run)
     minted = run.done("dataflow", PROGRAM, "token", "dataflow:7001", "--pool", "gpu", "--json")
     assert json.loads(minted.stdout)["address"] == run.here("dataflow:7000", {}), minted
     run.until(lambda: "mode propose" in of_the_maintainer(run), "the maintainer has said how it is")
@@ -297,7 +297,7 @@ def pools(run: Composed) -> list[str]:
     return [node["facts"]["pool"] for node in report(run)["nodes"] if node["state"] == "ready"]
 
 
-def shows_the_run(run: Composed) -> None:
+def check_page_shows_the_run(run: Composed) -> None:
     """Logs in to the page with its link, over TLS verified with the run's authority."""
     run.until(lambda: "ready https://" in run.said("web"), "the page")
     assert "token=" not in run.said("web")
@@ -313,7 +313,7 @@ def shows_the_run(run: Composed) -> None:
         assert json.load(reply)["feed"] == "live"
 
 
-def has_a_pool_that_people_change(run: Composed) -> None:
+def check_pool_can_be_changed(run: Composed) -> None:
     """Makes the fleet service start a node in its container; the node joins with its own token."""
     at = ["--address", "fleet:7003", "--json"]
     made = run.done("fleet", PROGRAM, "fleet", "plan", "here", "--target", "1", "--reason", "a test", *at)

@@ -291,7 +291,7 @@ async def provider(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> Asy
     await made.close()
 
 
-async def everything(provider: Provider) -> None:
+async def call_every_method(provider: Provider) -> None:
     """Calls every provider method that the fleet service uses."""
     launch, tags = launch_id(), Tags(cluster="evening", pool="gpu", run="run", expires_at=4_000_000_000.0)
     spec = LaunchSpec(tags=tags, node=NodePlan(dataflow="run.astraflow.svc:7000"), type="gpu", token="afj.x")
@@ -304,7 +304,7 @@ async def everything(provider: Provider) -> None:
 
 
 async def test_the_permissions_of_the_service_account_suffice(cluster: FakeCluster, provider: Provider) -> None:
-    await everything(provider)
+    await call_every_method(provider)
     assert all(f"/namespaces/{NAMESPACE}/" in path for _, path, _ in cluster.seen if "/pods" in path)
 
 
@@ -316,4 +316,4 @@ async def test_every_permission_of_the_service_account_is_needed(
     next(given for given in fewer if resource in given["resources"])["verbs"].remove(verb)
     cluster.roles["fleet"] = fewer
     with pytest.raises(Auth, match=resource.removesuffix("s")):
-        await everything(provider)
+        await call_every_method(provider)

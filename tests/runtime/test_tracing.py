@@ -38,7 +38,7 @@ class Kept:
 
 
 @pytest.fixture(autouse=True)
-def off_afterwards() -> Iterator[None]:
+def reset_tracing() -> Iterator[None]:
     yield
     configure(None)
 

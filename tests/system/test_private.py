@@ -15,7 +15,7 @@ from tests.system.processes import command, running
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 
-def open_to_others(folder: Path) -> dict[str, str]:
+def readable_by_others(folder: Path) -> dict[str, str]:
     """Returns the mode of every file, folder and socket that users other than the owner can access."""
     modes = {}
     for path in (folder, *folder.rglob("*")):
@@ -49,7 +49,7 @@ async def test_the_files_of_a_run_are_private_and_its_logs_have_no_login_link(tm
         await run.steps_more(3)
         link = await text_of(run_dir / "web" / "login-link")
         token = link.partition("token=")[2]
-        opened = open_to_others(tmp_path / "state")
+        opened = readable_by_others(tmp_path / "state")
         said = texts_in(run_dir) + (tmp_path / "said").read_text(errors="replace")
         names = {path.name for path in run_dir.rglob("*")}
 
@@ -87,7 +87,7 @@ async def serves_privately(role: str, arguments: list[str], directory: Path) -> 
         async with asyncio.timeout(120):
             assert (await process.stdout.readline()).startswith(b"ready ")
         assert any(directory.iterdir())
-        assert open_to_others(directory) == {}
+        assert readable_by_others(directory) == {}
     finally:
         if process.returncode is None:
             process.send_signal(signal.SIGTERM)

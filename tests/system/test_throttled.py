@@ -66,7 +66,7 @@ async def test_slow_nodes_are_replaced_in_their_region_when_new_machines_are_fas
         regions.slow_down(EU, pace=PACE)
         async with Watch(regions) as watch:
 
-            async def are_renewed() -> bool:
+            async def are_replaced() -> bool:
                 alive = [instance for instance in await regions.fleet.instances() if instance.pool == EU]
                 return (
                     len(
@@ -79,7 +79,7 @@ async def test_slow_nodes_are_replaced_in_their_region_when_new_machines_are_fas
                     >= 2
                 )
 
-            await eventually(are_renewed)
+            await eventually(are_replaced)
         watch.assert_inside()
         assert_balanced(await regions.run.steps_more(2))
 

@@ -386,7 +386,7 @@ def test_an_invalid_configuration_is_refused_with_valid_values(lab: Lab, tmp_pat
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _no_home_is_left(lab: Lab) -> Iterator[None]:
+def check_no_folder_is_left(lab: Lab) -> Iterator[None]:
     yield
     for server in (lab.one, lab.other):
         shutil.rmtree(server.home)

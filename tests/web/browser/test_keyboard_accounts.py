@@ -23,9 +23,9 @@ async def test_accounts_and_their_audit_work_by_keyboard(web: RunningWeb) -> Non
             await _choose_a_password(own)
             await _log_in_by_password(own)
         await _make_and_revoke_a_token(keys)
-        await _grant_and_take_back(keys)
-        await _lock_out(keys)
-        await _look_at_the_audit(keys)
+        await _grant_and_revoke(keys)
+        await _disable_a_user(keys)
+        await _read_the_audit_log(keys)
 
 
 @asynccontextmanager
@@ -96,7 +96,7 @@ async def _make_and_revoke_a_token(keys: KeyboardUser) -> None:
     await keys.flash_message("Token a script revoked")
 
 
-async def _grant_and_take_back(keys: KeyboardUser) -> None:
+async def _grant_and_revoke(keys: KeyboardUser) -> None:
     await keys.to("Holder")
     await keys.choose("Role", "operator")
     await keys.fill("On run", "reverse-0001")
@@ -109,14 +109,14 @@ async def _grant_and_take_back(keys: KeyboardUser) -> None:
     await keys.flash_message("local")
 
 
-async def _lock_out(keys: KeyboardUser) -> None:
+async def _disable_a_user(keys: KeyboardUser) -> None:
     await keys.use("Disable bob", back=True)
     await keys.dialog("Disable bob?")
     await keys.use("Disable")
     await keys.flash_message("Bob is disabled")
 
 
-async def _look_at_the_audit(keys: KeyboardUser) -> None:
+async def _read_the_audit_log(keys: KeyboardUser) -> None:
     await keys.go("a", "Audit")
     await keys.use("Verify chain")
     await expect(keys.page.locator(".chain-sentence")).to_contain_text("Chain intact")

@@ -58,7 +58,7 @@ async def test_a_pool_can_be_managed_by_keyboard(operator_page: OperatorPage) ->
     await _set_and_end_an_override(operator_page)
     await _ask_what_if(operator_page)
     await _change_bounds(operator_page)
-    await _lose_nodes(operator_page)
+    await _inject_a_fault(operator_page)
 
 
 async def _open_the_pool(operator_page: OperatorPage) -> None:
@@ -122,7 +122,7 @@ async def _change_bounds(operator_page: OperatorPage) -> None:
     assert (spec.max_nodes, spec.mode.value) == (9, "advise")
 
 
-async def _lose_nodes(operator_page: OperatorPage) -> None:
+async def _inject_a_fault(operator_page: OperatorPage) -> None:
     await operator_page.keys.use("Fault injection")
     await operator_page.keys.dialog("Inject a fault into eu?")
     await operator_page.keys.cancel_dialog("Fault injection")

@@ -16,7 +16,7 @@ from astraflow.weights.kernels.selection import COMPILED_MIN_BYTES, kernels_for
 
 
 @pytest.fixture(autouse=True)
-def nothing_chosen_yet() -> Iterator[None]:
+def reset_selection() -> Iterator[None]:
     selection._compiled_or_reference.cache_clear()
     yield
     selection._compiled_or_reference.cache_clear()
