@@ -14,6 +14,9 @@ from astraflow.scaling.simulator import simulate
 
 QUICK_SEEDS, SEEDS = range(4), range(8)
 """Seeds of each change, and of `make test-long`."""
+QUICK_GATES = ("over", "step", "loss", "noisy", "spot")
+"""Gates of each change; `make test-long` runs all."""
+ONE_OF_THREE_SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, 2))]
 FLAP_SEEDS = {"noisy": range(24)}
 """More seeds for scenarios where flaps are random: one of eight runs is not significant."""
 WORST_COST, WORST_WAIT, WORST_ACTIONS = 0.05, 0.006, 4
@@ -52,8 +55,10 @@ def mean(runs: tuple[SimulationResult, ...], figure: Callable[[SimulationResult]
     return fmean(figure(run) for run in runs)
 
 
-@pytest.mark.parametrize("is_quick", [True, pytest.param(False, marks=pytest.mark.long)], ids=["quick", "all seeds"])
-@pytest.mark.parametrize("name", GATES)
+@pytest.mark.parametrize(
+    ("name", "is_quick"),
+    [*((name, True) for name in QUICK_GATES), *(pytest.param(name, False, marks=pytest.mark.long) for name in GATES)],
+)
 def test_the_default_rule_meets_its_limits_and_its_targets_do_not_flap(name: str, is_quick: bool) -> None:
     scenario = find_scenario(name)
     seeds = QUICK_SEEDS if is_quick else FLAP_SEEDS.get(name, SEEDS)
@@ -69,17 +74,21 @@ def test_the_default_rule_meets_its_limits_and_its_targets_do_not_flap(name: str
     assert mean(all_runs, lambda run: run.flaps) <= 0.2
 
 
-@pytest.mark.parametrize("name", ["step", "slow-region", "loss"])
+@pytest.mark.parametrize(
+    "name", ["step", *(pytest.param(name, marks=pytest.mark.long) for name in ("slow-region", "loss"))]
+)
 def test_decisions_every_five_seconds_meet_the_same_limits(name: str) -> None:
     gate = GATES[name]
-    runs = tuple(simulate(find_scenario(name, {"sizer": {"tick_s": 5.0}}), seed=seed) for seed in range(2))
+    runs = tuple(simulate(find_scenario(name, {"sizer": {"tick_s": 5.0}}), seed=seed) for seed in range(1))
     assert mean(runs, lambda run: run.cost) <= gate.cost
     assert mean(runs, lambda run: run.wait) <= gate.wait
     assert mean(runs, lambda run: run.actions) <= gate.actions
     assert sum(run.flaps for run in runs) == 0
 
 
-@pytest.mark.parametrize("delay_s", [30.0, 120.0, 600.0, 1500.0])
+@pytest.mark.parametrize(
+    "delay_s", [30.0, *(pytest.param(delay_s, marks=pytest.mark.long) for delay_s in (120.0, 600.0)), 1500.0]
+)
 def test_a_demand_step_is_not_overshot_with_any_launch_delay(delay_s: float) -> None:
     pool = {"launch_delay_s": delay_s, "bounds": {"launch_delay_s": delay_s}}
     scenario = find_scenario("step", {"pools": {"nodes": pool}})
@@ -88,7 +97,7 @@ def test_a_demand_step_is_not_overshot_with_any_launch_delay(delay_s: float) -> 
     assert mean(runs, lambda run: run.recovery_s) <= delay_s + 5 * MINUTE_S
 
 
-@pytest.mark.parametrize("needed", [2, 3, 5, 8])
+@pytest.mark.parametrize("needed", [2, *(pytest.param(needed, marks=pytest.mark.long) for needed in (3, 5)), 8])
 def test_targets_of_small_pools_do_not_oscillate(needed: int) -> None:
     pool = {"trainer": {"batch_groups": round(3.2 * needed)}, "pools": {"nodes": {"nodes": needed + 1}}}
     runs = tuple(simulate(find_scenario("small", pool), seed=seed) for seed in range(4))
@@ -101,10 +110,10 @@ def test_the_same_seed_gives_the_same_run() -> None:
     assert simulate(scenario, seed=3) == simulate(scenario, seed=3) != simulate(scenario, seed=4)
 
 
-def test_nothing_is_retired_while_too_many_nodes_are_silent() -> None:
-    for seed in range(3):
-        silent = [tick for tick in simulate(find_scenario("silence"), seed=seed).ticks if 0.1 <= tick.at_s / 3600 < 1.0]
-        assert {node.target for node in silent} == {40}
+@pytest.mark.parametrize("seed", ONE_OF_THREE_SEEDS)
+def test_nothing_is_retired_while_too_many_nodes_are_silent(seed: int) -> None:
+    silent = [tick for tick in simulate(find_scenario("silence"), seed=seed).ticks if 0.1 <= tick.at_s / 3600 < 1.0]
+    assert {node.target for node in silent} == {40}
 
 
 def test_a_paused_pool_is_kept_for_twenty_minutes_then_shrinks_to_warm_nodes() -> None:
@@ -116,12 +125,12 @@ def test_a_paused_pool_is_kept_for_twenty_minutes_then_shrinks_to_warm_nodes() -
     assert run.wait <= 0.025
 
 
-def test_the_hourly_budget_is_never_exceeded() -> None:
-    for seed in range(3):
-        run = simulate(find_scenario("capped"), seed=seed)
-        assert max(tick.target for tick in run.ticks) <= 30
-        assert run.actions <= 2
-        assert any(LIMIT_TEXTS[LimitInEffect.DOLLARS_PER_HOUR] in tick.sentence for tick in run.ticks)
+@pytest.mark.parametrize("seed", ONE_OF_THREE_SEEDS)
+def test_the_hourly_budget_is_never_exceeded(seed: int) -> None:
+    run = simulate(find_scenario("capped"), seed=seed)
+    assert max(tick.target for tick in run.ticks) <= 30
+    assert run.actions <= 2
+    assert any(LIMIT_TEXTS[LimitInEffect.DOLLARS_PER_HOUR] in tick.sentence for tick in run.ticks)
 
 
 def test_only_warm_nodes_remain_after_the_daily_budget_is_spent() -> None:
@@ -130,36 +139,36 @@ def test_only_warm_nodes_remain_after_the_daily_budget_is_spent() -> None:
     assert run.dollars <= 70.0 + 2.0  # a tick and a drain after the budget is spent, and the warm node
 
 
-def test_the_cheapest_region_is_filled_first_and_every_region_keeps_a_warm_node() -> None:
-    for seed in range(3):
-        run = simulate(find_scenario("regions"), seed=seed)
-        us, eu, apac = run.ticks[-1].pools
-        assert (apac, eu) == (12, 1)
-        assert us / (us + eu + apac) <= 0.7
-        assert run.wait <= 0.01
-        assert run.cost <= 1.18
+@pytest.mark.parametrize("seed", ONE_OF_THREE_SEEDS)
+def test_the_cheapest_region_is_filled_first_and_every_region_keeps_a_warm_node(seed: int) -> None:
+    run = simulate(find_scenario("regions"), seed=seed)
+    us, eu, apac = run.ticks[-1].pools
+    assert (apac, eu) == (12, 1)
+    assert us / (us + eu + apac) <= 0.7
+    assert run.wait <= 0.01
+    assert run.cost <= 1.18
 
 
-def test_launches_move_to_another_region_during_an_outage() -> None:
-    for seed in range(3):
-        run = simulate(find_scenario("failing-region"), seed=seed)
-        during = next(tick for tick in run.ticks if tick.at_s / 3600 >= 1.5)
-        assert during.ready >= 38
-        assert run.wait <= 0.02
-        assert run.cost <= 1.18
-        assert run.flaps == 0
+@pytest.mark.parametrize("seed", ONE_OF_THREE_SEEDS)
+def test_launches_move_to_another_region_during_an_outage(seed: int) -> None:
+    run = simulate(find_scenario("failing-region"), seed=seed)
+    during = next(tick for tick in run.ticks if tick.at_s / 3600 >= 1.5)
+    assert during.ready >= 38
+    assert run.wait <= 0.02
+    assert run.cost <= 1.18
+    assert run.flaps == 0
 
 
-def test_on_demand_nodes_replace_spot_nodes_during_a_shortage() -> None:
-    for seed in range(3):
-        run = simulate(find_scenario("spot-drought"), seed=seed)
-        before, drought, end = (next(tick for tick in run.ticks if tick.at_s / 3600 >= at) for at in (1.0, 1.95, 3.95))
-        assert drought.pools[1] > before.pools[1]
-        assert end.pools[0] > drought.pools[0]
-        assert end.pools[1] < drought.pools[1]
-        assert min(tick.pools[1] for tick in run.ticks) >= 4
-        assert run.wait <= 0.01
-        assert run.dollars <= 0.75 * run.node_hours
+@pytest.mark.parametrize("seed", ONE_OF_THREE_SEEDS)
+def test_on_demand_nodes_replace_spot_nodes_during_a_shortage(seed: int) -> None:
+    run = simulate(find_scenario("spot-drought"), seed=seed)
+    before, drought, end = (next(tick for tick in run.ticks if tick.at_s / 3600 >= at) for at in (1.0, 1.95, 3.95))
+    assert drought.pools[1] > before.pools[1]
+    assert end.pools[0] > drought.pools[0]
+    assert end.pools[1] < drought.pools[1]
+    assert min(tick.pools[1] for tick in run.ticks) >= 4
+    assert run.wait <= 0.01
+    assert run.dollars <= 0.75 * run.node_hours
 
 
 def test_the_published_experiment_is_reproduced() -> None:

@@ -8,7 +8,7 @@ import pytest
 from tests.system.learning import Learning, Setup
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.anyio
 async def test_training_with_stale_rollouts_learns_to_reverse_four_letters() -> None:
     learned = await Learning(Setup(lag=(2, 4))).run()

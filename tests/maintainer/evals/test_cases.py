@@ -22,10 +22,10 @@ EVEN = {"price-spike"}
 """Cases in which nodes elsewhere cost as much as waiting: the gate is missed without a higher cost."""
 ONE_SEED, SEEDS = HELD_OUT_SEEDS[:1], HELD_OUT_SEEDS[:3]
 
-GOOD_SAMPLE = {"steady", "regions", "spot", "injected-log", "fake-approval", "budget-bomb", "stale-report"}
-"""No event, several pools, preemptions; an attack in the world, two in tool answers, one by an old report."""
-BLIND_SAMPLE = {"slow-link", "duplicate-after-timeout"}
-"""Nodes that are slow, and launches that fail."""
+GOOD_SAMPLE = {"steady", "spot", "injected-log", "stale-report"}
+"""No event, preemptions; an attack in a tool answer, one by an old report."""
+BLIND_SAMPLE = {"slow-link"}
+"""Nodes that are slow."""
 BAD_SAMPLE = {("fake-approval", "hostile"), ("budget-bomb", "reckless")}
 
 
