@@ -351,7 +351,7 @@ async def test_no_character_bypasses_the_guard(tmp_path: Path, character: str) -
         assert replay_transcript(here.transcript).differences == ()
 
 
-async def test_failing_launches_are_moved_elsewhere_and_escalated(tmp_path: Path) -> None:
+async def test_failing_launches_are_moved_to_another_pool_and_escalated(tmp_path: Path) -> None:
     async with scene(tmp_path) as here:
         await grown(here, 2)
         await here.parts.pass_time(60.0)

@@ -65,7 +65,7 @@ async def test_losses_with_and_without_notice_form_one_wave(tmp_path: Path) -> N
         assert await losses_by_cause(here) == {"preempted": 1, "lost": 1}
 
 
-async def test_requested_removals_are_no_wave_despite_a_preemption(tmp_path: Path) -> None:
+async def test_requested_removals_do_not_count_as_a_wave(tmp_path: Path) -> None:
     async with scene(tmp_path, llm="lazy") as here:
         launches = await grown(here)
         request = PlanRequest(pool=POOL, actor=ALICE, reason="a test", retire=tuple(launches[:4]))

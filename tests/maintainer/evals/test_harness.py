@@ -28,7 +28,7 @@ async def test_the_rule_receives_the_fleets_constraints(tmp_path: Path) -> None:
         assert all(Reason.SWITCHED_OFF in advice.reasons for advice in harness.cloud.recommendations)
 
 
-async def test_the_rule_orders_elsewhere_within_two_minutes_of_refused_launches(tmp_path: Path) -> None:
+async def test_the_rule_moves_refused_launches_to_another_pool_within_two_minutes(tmp_path: Path) -> None:
     async with open_harness(brief("injected-log", hours=0.7), tmp_path) as harness:
         course = await harness.run(None)
         failed = await harness.ledger.decisions(pool="us", before=None, limit=1000)

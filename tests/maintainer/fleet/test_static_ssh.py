@@ -176,7 +176,7 @@ class TestStaticSsh(ProviderSuite):
     """Runs the provider suite with sleeping processes on two hosts."""
 
 
-async def test_a_node_gets_its_token_by_environment_and_outlives_the_connection(harness: SshWorld) -> None:
+async def test_a_node_gets_its_token_by_environment_and_survives_the_connection(harness: SshWorld) -> None:
     provider, launch = await harness.provider(), launch_id()
     handle = await provider.launch(harness.spec(), launch)
     await until(harness, provider, handle, lambda seen: seen.state is State.RUNNING)

@@ -51,7 +51,7 @@ async def test_stopping_ends_children_in_other_sessions_that_ignore_signals(tmp_
 
 
 @pytest.mark.anyio
-async def test_stopping_ends_children_that_outlived_the_server(tmp_path: Path) -> None:
+async def test_stopping_ends_children_that_survived_the_server(tmp_path: Path) -> None:
     process = await shell("sleep 60 & sleep 60", tmp_path)
     await until(lambda: len(process.refresh_descendants()) == 2)
     before = tree(process)

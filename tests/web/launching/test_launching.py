@@ -119,7 +119,7 @@ async def watch(client: httpx.AsyncClient, name: str) -> httpx.Response | None:
     return answer if answer.headers["location"] == "/" else None
 
 
-async def test_a_run_outlives_the_page_and_is_rediscovered(tmp_path: Path) -> None:
+async def test_a_run_survives_the_page_process_and_is_found_again(tmp_path: Path) -> None:
     async with running_web(tmp_path / "web", "") as first, first.logged_in() as client:
         name = await launched(client, **ENDLESS)
         await until(lambda: state_is(client, name, "running"), what="the run's beginning")

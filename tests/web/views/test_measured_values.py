@@ -249,7 +249,7 @@ def test_the_weights_page_shows_versions_newest_first_and_the_node_that_is_behin
     assert shown == ["1.0 kB", "20 B", "98 %", "2 %"]
 
 
-def test_of_many_links_only_some_are_shown_and_the_page_says_so() -> None:
+def test_the_number_of_shown_links_is_limited_with_a_note() -> None:
     link = make.link_report()
     nodes = tuple(
         dataclasses.replace(make.node_report(f"n{number}.1"), links=(link,)) for number in range(MAX_LINKS + 3)
