@@ -70,7 +70,7 @@ def test_symbolic_links_are_not_followed(tmp_path: Path) -> None:
     (folder / "link.toml").symlink_to(outside)
     (folder / "linked").symlink_to(outside.parent)
     assert "symbolic link" in names(folder)["link"]
-    assert list(names(folder)) == ["link"], "what is in a linked folder is not looked at"
+    assert list(names(folder)) == ["link"], "linked folders are not searched"
     with pytest.raises(InvalidInput, match="symbolic link"):
         recipe_form(str(folder / "link.toml"), folders=[folder])
 

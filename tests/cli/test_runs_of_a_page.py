@@ -147,13 +147,13 @@ async def test_a_reopened_run_has_its_charts_trajectories_and_evaluations(tmp_pa
 
     metrics = {stream.steps: stream.metrics for report in reports for stream in report.streams}
     archived = [row["step"] for row in steps]
-    assert archived == sorted(set(archived)), "one for each archived report: by the second, and earlier by the minute"
+    assert archived == sorted(set(archived)), "one for each archived report, by second and earlier by minute"
     assert max(metrics) == archived[-1]
     assert all({name: row[name] for name in metrics[row["step"]]} == metrics[row["step"]] for row in steps)
     assert "reverse-0001" in listed.text
     assert "Recorded; the run ended at 1970-01-01 00:22:30 UTC." in run
     assert 'id="samples"' in run
-    assert "min_reward=1.0" in run, "a bar of the histogram leads on"
+    assert "min_reward=1.0" in run, "histogram bars are links"
     assert '<th scope="row">1</th>' in run.partition('id="evaluations"')[2]
     assert "answer 3.0" in found
     assert "answer 3.1" not in found

@@ -42,7 +42,7 @@ async def test_an_offline_run_returns_the_reports_of_dataflow(tmp_path: Path) ->
     assert [evaluation.round for evaluation in await kept.evaluations()] == [2, 1]
     assert await kept.evaluations(before=2, limit=5) == (make.round_report(1),)
     assert (await kept.events(EventQuery())).events == ()
-    assert sorted((tmp_path / "dataflow").iterdir()) == files, "looking leaves no trace"
+    assert sorted((tmp_path / "dataflow").iterdir()) == files, "reading leaves the files unchanged"
 
 
 async def test_records_written_before_a_crash_are_read(tmp_path: Path) -> None:
@@ -104,8 +104,8 @@ def test_reports_are_by_minute_and_lately_by_second(tmp_path: Path) -> None:
     skipped: list[CorruptData] = []
     told = [report.sequence for report in offline_reports(tmp_path, on_skipped=skipped.append)]
 
-    assert told[-60:] == list(range(241, 301)), "every one of the last minutes"
-    assert told[:-60] == [59, 119, 179, 239], "before that, one a minute"
+    assert told[-60:] == list(range(241, 301)), "every second of the last minute"
+    assert told[:-60] == [59, 119, 179, 239], "one per minute before that"
 
 
 def test_reports_of_a_folder_without_an_archive_are_refused(tmp_path: Path) -> None:

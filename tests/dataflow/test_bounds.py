@@ -73,5 +73,5 @@ async def test_a_durable_run_removes_unneeded_payloads(tmp_path: Path) -> None:
         assert batch is not None
         await trainer.report_step(step_of(batch))
     async with running(tmp_path) as service:
-        assert not list(tmp_path.rglob("*.segment")), "what nothing points to goes at the next start"
+        assert not list(tmp_path.rglob("*.segment")), "unreferenced files are removed at the next start"
         assert_balanced(await service.control.report())

@@ -194,11 +194,11 @@ async def test_evaluations_get_only_their_share_of_a_node_during_training(tmp_pa
 async def test_evaluations_continue_while_training_is_full_or_paused(tmp_path: Path) -> None:
     async with evaluating(tmp_path, with_evaluation(at_start=True, prompts=50)) as work:
         lease = await work.nodes.lease(work.node, 1000, versions={}, wait_s=0)
-        assert len(lease.tasks) == 8, "the gate lets out no more"
+        assert len(lease.tasks) == 8, "the gate is closed"
         assert len(await work.lease(at_most=3)) == 3
         work.run.pause_flow(FlowId("train-solver"), is_paused=True, actor="ada", reason="to look")
-        assert len(await work.lease(20, at_most=3)) == 20, "nothing of training waits: all of the node is free"
-        assert await work.lease(20, at_most=0) == [], "but for one that takes none"
+        assert len(await work.lease(20, at_most=3)) == 20, "without training tasks the whole node is available"
+        assert await work.lease(20, at_most=0) == [], "a node with an evaluation share of zero gets none"
 
 
 async def test_the_memory_limit_stops_training_but_not_evaluations(tmp_path: Path) -> None:
@@ -217,7 +217,7 @@ async def test_a_node_works_on_one_round_at_a_time_oldest_first(tmp_path: Path) 
         tasks = await work.lease(3)
         assert {task.flow for task in tasks} == {"first"}
         assert {task.flow for task in await work.lease(1, node=other)} == {"first"}
-        assert await work.lease() == [], "it still holds the versions of the first"
+        assert await work.lease() == [], "the engine still serves the versions of the first round"
         assert await work.lease(node=other) == []
         await work.push(map(answer, tasks))
         assert {task.flow for task in await work.lease()} == {"second"}
@@ -243,7 +243,7 @@ async def test_a_failed_sample_is_retried_then_left_out_of_the_scores(tmp_path: 
         (again,) = await work.lease()
         assert (again.id, again.attempt, again.pinned) == (first.id, 1, first.pinned)
         assert await work.push([broken(again), answer(second)]) == ["failed_engine", "accepted"]
-        assert await work.push([broken(third, Boundary.REWARD)]) == ["failed_reward"], "a defect would only repeat"
+        assert await work.push([broken(third, Boundary.REWARD)]) == ["failed_reward"], "a reward failure is not retried"
         await work.push([broken(fourth, Boundary.REWARD)])
 
         (ended,) = work.ended()
@@ -268,8 +268,8 @@ async def test_a_running_round_survives_a_crash(tmp_path: Path) -> None:
     async with evaluating(tmp_path, settings, clock) as work:
         assert work.report().evaluations == before
         assert await work.push([answer(tasks[0]), answer(tasks[2])]) == ["late", "duplicate"]
-        assert await work.push([answer(tasks[3])]) == ["accepted"], "its node ran on meanwhile"
-        assert await work.lease() == [], "the others may still be run by somebody"
+        assert await work.push([answer(tasks[3])]) == ["accepted"], "the node kept running during the restart"
+        assert await work.lease() == [], "the other tasks may still be running on the node"
         clock.advance(GRACE_S + 0.1)
         work.nodes.tick()
         again = await work.lease()
@@ -282,7 +282,7 @@ async def test_a_running_round_survives_a_crash(tmp_path: Path) -> None:
         assert work.ended() == ended
         assert work.states() == [(1, "done")]
         await work.step_to(1)
-        assert work.states() == [(1, "done")], "the start was evaluated once"
+        assert work.states() == [(1, "done")], "the first version was evaluated once"
 
 
 async def test_ended_rounds_are_restored_into_a_new_archive(tmp_path: Path) -> None:
@@ -388,7 +388,7 @@ async def test_two_policies_are_pinned_and_scored_together(tmp_path: Path) -> No
         await work.push([answer(tasks[1], reward=0.0, said="")])
         scores = {(str(score.policy), score.name): score.value for score in work.ended()[0].scores}
         assert scores["solver", "avg@2"] == scores["verifier", "avg@2"] == 0.5, "the last try is the answer"
-        assert scores["solver", "maj@2"] == 1.0, "an empty answer is no vote"
+        assert scores["solver", "maj@2"] == 1.0, "empty answers do not vote"
 
 
 async def test_a_schedule_waits_for_every_policy(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ async def test_only_the_current_lease_holder_can_return_a_task(tmp_path: Path) -
         failed = Episode(task=other.id, node=ada, trajectories=(), failure=failure)
         assert await service.nodes.push(ada, [failed]) == ("retried",)
         assert await service.nodes.hand_back(bob, [make.partial(task.id)]) == ("late",)
-        assert await service.nodes.hand_back(ada, [make.partial(other.id)]) == ("late",), "it has failed"
+        assert await service.nodes.hand_back(ada, [make.partial(other.id)]) == ("late",), "the attempt has failed"
         assert await service.nodes.hand_back(ada, [make.partial(task.id, attempt=1)]) == ("late",)
         assert await service.nodes.hand_back(ada, [make.partial(task.id)] * 2) == ("handed_back", "late")
         assert await service.nodes.hand_back(ada, [make.partial("train-solver:99/0")]) == ("unknown",)
@@ -149,7 +149,7 @@ async def test_a_partial_rollout_that_is_too_stale_is_restarted(tmp_path: Path) 
         }
     async with running(tmp_path, config(group_size=2, batch_groups=1)) as service:
         assert partial_rollouts(await service.control.report())["stored"] == 1, (
-            "what is stale is gone from the journal too"
+            "stale partial rollouts are also removed from the journal"
         )
 
 
@@ -161,7 +161,9 @@ async def test_an_empty_partial_rollout_keeps_the_earlier_one(tmp_path: Path) ->
         bob, (again,) = await leased(service, 1, "bob")
         await service.nodes.hand_back(bob, [make.partial(again.id, nothing=True)])
         (third,) = (await service.nodes.lease(ada, 1, wait_s=1)).tasks
-        assert (third.id, len(third.resume_from)) == (task.id, 1), "it was not begun, so what there was is still good"
+        assert (third.id, len(third.resume_from)) == (task.id, 1), (
+            "the task was not started, so the stored rollout is still valid"
+        )
         assert partial_rollouts(await service.control.report())["handed_back"] == 1
 
 

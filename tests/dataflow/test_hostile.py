@@ -195,7 +195,7 @@ async def test_an_invalid_push_is_refused_completely(tmp_path: Path, body: bytes
         await unchanged(service, before)
         await works(service)
     journal = Journal(tmp_path / "journal.sqlite")
-    assert not list(journal.payloads()), "the good results were trained, and the bad ones never stored"
+    assert not list(journal.payloads()), "valid results were trained and invalid ones never stored"
 
 
 async def test_a_version_beyond_the_trainers_next_one_is_refused(tmp_path: Path) -> None:

@@ -305,7 +305,7 @@ async def test_infrastructure_failures_are_retried_then_masked(tmp_path: Path) -
         assert await service.nodes.push(node, [broken]) == ("retried",)
         again = await service.nodes.lease(node, 1, wait_s=1)
         assert (again.tasks[0].id, again.tasks[0].attempt) == (broken.task, 1)
-        assert await service.nodes.push(node, [broken]) == ("superseded",), "sent again, it is not a second failure"
+        assert await service.nodes.push(node, [broken]) == ("superseded",), "a repeated push is not a second failure"
         last = replace(broken, attempt=1)
         outcomes = await service.nodes.push(node, [last, *(episode(task) for task in lease.tasks[1:])])
         assert outcomes == ("failed_engine", "accepted", "accepted")

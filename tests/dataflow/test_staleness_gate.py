@@ -144,7 +144,7 @@ def test_a_too_tight_bound_keeps_the_trainer_waiting_with_any_number_of_nodes() 
     assert enough.idle > 0.1
     assert many.wait > 0.08
     assert many.idle > 0.8
-    assert enough.stream.counts.dropped["stale"] > 0.05 * enough.stream.counts.issued, "stragglers come too late"
+    assert enough.stream.counts.dropped["stale"] > 0.05 * enough.stream.counts.issued, "slow groups become stale"
 
 
 def test_the_bound_of_littles_law_feeds_the_trainer_with_the_same_nodes() -> None:
@@ -153,7 +153,7 @@ def test_the_bound_of_littles_law_feeds_the_trainer_with_the_same_nodes() -> Non
     needed = staleness_needed(group_s=group_s, step_s=STEP_S)
     assert needed == 3
     fed = feed(nodes=17, max_staleness=needed)
-    assert fed.wait < 0.03, "of which the pull is 0.016"
+    assert fed.wait < 0.03, "the pull alone is 0.016"
     assert fed.stream.counts.dropped["stale"] < 0.05 * fed.stream.counts.issued
 
 

@@ -204,7 +204,7 @@ def test_restart_policies_match_the_kind_of_service() -> None:
 
 def test_fleet_and_maintainer_configurations_are_valid() -> None:
     fleet = FleetConfig.parse(read_toml(ROOT / FILE["configs"]["fleet"]["file"]), where="")
-    assert fleet.retire_on_stop, "its nodes would be ended with its container, without a word"
+    assert fleet.retire_on_stop, "without it the nodes would be killed with the container"
     maintainer = MaintainerConfig.parse(read_toml(ROOT / FILE["configs"]["maintainer"]["file"]), where="")
     assert maintainer.model["kind"] == "scripted"
 

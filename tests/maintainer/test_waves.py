@@ -82,7 +82,7 @@ async def test_a_wave_includes_ended_nodes_and_ends_with_its_window(tmp_path: Pa
         launches = await grown(here)
         await preempt(here, launches[:4])
         await here.pass_time(850.0, step_s=50.0)
-        assert here.parts.states() == {"ready": 10}, "they were brought back"
+        assert here.parts.states() == {"ready": 10}, "the nodes were replaced"
         assert waves(here)[-1] == 4.0
         last_at = here.entries("wake")[-1].at
         await here.pass_time(3600.0, step_s=50.0)

@@ -263,7 +263,7 @@ async def test_generations_running_at_a_weight_update_resume_after_the_pause(eng
     busy = await within(engine.load(weights_of(2)))
     await within(asyncio.gather(*running))
 
-    assert busy.resume_s > idle.resume_s, "eight texts were computed anew"
+    assert busy.resume_s > idle.resume_s, "eight prompts were recomputed"
     assert min(idle.stage_s, idle.apply_s, busy.stage_s, busy.apply_s) > 0
 
 
@@ -402,7 +402,7 @@ async def test_closing_ends_the_thread_and_refuses_later_requests() -> None:
         assert any(thread.name == "local_torch" for thread in threading.enumerate())
 
     left = {thread.name for thread in threading.enumerate() if thread not in before}
-    assert all(name.startswith("asyncio_") for name in left), "only asyncio's own pool keeps some"
+    assert all(name.startswith("asyncio_") for name in left), "only the thread pool of asyncio has threads left"
     with pytest.raises(Unavailable, match="closed"):
         await engine.generate("a", PROMPT, Sampling(max_new_tokens=1))
     await engine.close()

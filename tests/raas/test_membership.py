@@ -86,7 +86,7 @@ async def test_an_unknown_node_rejoins_once_for_all_callers() -> None:
 
     calling = [asyncio.create_task(membership.call(text, what="test")) for text in says]
     await settle()
-    assert len(client.joins) == 1, "joins are kept apart"
+    assert len(client.joins) == 1, "attempts to join are delayed"
     await clock.pass_time(2)
 
     assert [await call for call in calling] == ["done"] * 3

@@ -113,7 +113,7 @@ class PinnedEnginesUnderTest:
 
 async def test_tasks_of_one_version_share_an_engine_loaded_once() -> None:
     bench = PinnedEnginesUnderTest(clock=ManualClock())
-    assert bench.engines == [], "nothing is made before it is needed"
+    assert bench.engines == [], "engines are built on demand"
     async with bench.at(3) as one, bench.at(3) as other:
         assert (one, other) == (3, 3)
         assert bench.counters.gauges()["evaluation_running"] == 2
@@ -138,7 +138,7 @@ async def test_other_versions_are_loaded_when_idle_in_the_order_of_requests() ->
         waiting = [asyncio.create_task(work(version)) for version in (2, 1, 2)]
         await settle()
         assert served == []
-        assert bench.shelf.asked == [1], "what runs is not disturbed"
+        assert bench.shelf.asked == [1], "running tasks are not affected"
     await asyncio.gather(*waiting)
     assert served == [2, 1, 2]
     assert len(bench.engines) == 1
@@ -186,7 +186,7 @@ async def test_an_idle_engine_is_closed_and_rebuilt_on_demand() -> None:
     async with bench.at(1):
         pass
     await clock.pass_time(IDLE_S * 0.75)
-    assert not bench.engines[0].is_closed, "it was used a moment ago"
+    assert not bench.engines[0].is_closed, "the engine was used recently"
     await clock.pass_time(IDLE_S * 1.5)
     assert bench.engines[0].is_closed
     async with bench.at(1) as found:
@@ -204,7 +204,7 @@ async def test_a_missing_version_fails_only_its_tasks() -> None:
             async with bench.at(1):
                 pass
         assert broke.value.boundary is Boundary.ENGINE
-    assert not bench.pinned.is_backing_off, "another version may be there"
+    assert not bench.pinned.is_backing_off, "another version may be stored"
     async with bench.at(2) as found:
         assert found == 2
 
@@ -267,7 +267,7 @@ async def test_failing_evaluations_do_not_pause_training() -> None:
     failures = [episode.failure for episode in dataflow.episodes.values() if episode.failure is not None]
     assert {failure.boundary for failure in failures} == {Boundary.ENGINE}
     assert len(failures) == 6
-    assert max(dataflow.asked[-2:]) > 1, "a resting node tries one task at a time"
+    assert max(dataflow.asked[-2:]) > 1, "a node with an open breaker tries one task at a time"
 
 
 async def test_an_episode_times_out_while_it_waits_for_its_versions() -> None:

@@ -67,7 +67,7 @@ def test_request_keys_depend_on_policy_prompt_and_sampling() -> None:
         request_key(SOLVER, PROMPT, replace(SAMPLING, regex="{}")),
     ]
     assert len({KEY, *others}) == 1 + len(others)
-    assert KEY.hex() == "7632ddc0319ca29920302fef2bbe3af1", "the same in every process and on every machine"
+    assert KEY.hex() == "7632ddc0319ca29920302fef2bbe3af1", "the key is the same in every process and on every machine"
 
 
 async def test_a_complete_recorded_generation_is_replayed_without_the_engine() -> None:
@@ -97,7 +97,7 @@ async def test_a_partial_generation_is_continued_with_the_remaining_length() -> 
     assert len(found.logprobs) == 5
     assert [text(prompt) for prompt in engine.prompts] == ["askdc"]
     assert engine.samplings[0].max_new_tokens == SAMPLING.max_new_tokens - 2
-    assert engine.requests == ["train:0/0.0.solver.0+2"], "or the random numbers of the beginning would come again"
+    assert engine.requests == ["train:0/0.0.solver.0+2"], "otherwise the random numbers of the first part would repeat"
     assert (counters.counters()["tokens_continued"], counters.counters()["tokens_generated"]) == (2, 3)
 
 
@@ -135,7 +135,7 @@ async def test_a_generation_can_be_returned_and_continued_twice() -> None:
 
     await first.stop()
 
-    assert not asking.done(), "the workflow is not told: it is cancelled"
+    assert not asking.done(), "the workflow is cancelled"
     asking.cancel()
     (once,) = first.generations_to_hand_back()
     assert (text(once.generation.tokens), once.generation.finish, once.request) == ("dcb", Finish.ABORT, KEY)

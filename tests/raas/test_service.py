@@ -171,7 +171,7 @@ async def test_a_node_evaluates_an_older_version_beside_the_newest(tmp_path: Pat
     counters = dataflow.beats[-1].counters
     assert (counters["evaluation_loads"], dataflow.beats[-1].gauges["evaluation_running"]) == (2, 0)
     updates = sum(counters[f"weight_updates_{way}"] for way in ("full", "delta", "shared"))
-    assert updates == 2, "as without an evaluation"
+    assert updates == 2, "the same as without an evaluation"
 
 
 async def test_a_node_without_evaluations_reports_it(tmp_path: Path) -> None:
@@ -241,7 +241,7 @@ async def test_a_node_told_to_leave_returns_all_tasks(tmp_path: Path) -> None:
             await serving.until_ended()
 
     assert len(dataflow.handed_back) == 5
-    assert dataflow.left == ["unneeded"], "the first reason is why it ends"
+    assert dataflow.left == ["unneeded"], "the first reason is reported"
 
 
 async def test_a_drain_with_a_deadline_returns_partial_rollouts_that_another_node_continues(tmp_path: Path) -> None:
@@ -309,7 +309,7 @@ async def test_a_draining_node_ends_immediately_when_stopped(tmp_path: Path) -> 
 
     assert took_s < 2
     assert len(dataflow.handed_back) == 5
-    assert dataflow.left == ["unneeded"], "it says goodbye once"
+    assert dataflow.left == ["unneeded"], "it leaves once"
 
 
 async def test_an_unknown_preemption_notice_is_refused(tmp_path: Path) -> None:

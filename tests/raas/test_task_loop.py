@@ -256,7 +256,7 @@ async def test_a_refused_return_is_abandoned() -> None:
         await node.loop.hand_back()
         assert node.loop.held_tasks() == ()
 
-    assert dataflow.leased, "it goes back when the node leaves"
+    assert dataflow.leased, "the task is returned when the node leaves"
 
 
 async def test_a_running_task_is_not_started_twice_but_a_new_attempt_is() -> None:

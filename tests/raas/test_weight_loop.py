@@ -161,7 +161,7 @@ async def test_versions_are_loaded_measured_and_served() -> None:
     assert (found["weight_updates_full"], found["weight_updates_delta"]) == (1, 1)
     assert (found["weight_bytes_full"], found["weight_bytes_delta"]) == (100, 10)
     assert (found["weight_fetch_s"], found["weight_verify_s"]) == (2.0, 1.75)
-    assert found["weight_pause_s"] == 0.25, "the first load stops nobody"
+    assert found["weight_pause_s"] == 0.25, "the first load pauses no request"
     assert node.counters.gauges()["logprob_gap"] == pytest.approx(5e-4, rel=1e-3)
 
 
@@ -196,7 +196,7 @@ async def test_a_lasting_gap_withholds_the_policy_until_a_version_passes() -> No
 
     assert node.is_ready
     assert not node.engine.is_paused
-    assert node.engine.loads[-1].base is None, "nothing is patched onto a version that was bad"
+    assert node.engine.loads[-1].base is None, "a withheld version is never patched"
 
 
 async def test_a_gap_jump_causes_a_full_load_and_is_reported_if_it_stays() -> None:
@@ -292,7 +292,7 @@ async def test_adapters_are_loaded_with_their_base_which_is_fetched_once() -> No
         node.source.bases[Version(7)] = base
         await settle()
         assert node.policies.versions() == {SOLVER: 1}
-        assert node.source.made == 2, "one for the policy, one for its base"
+        assert node.source.made == 2, "one version of the policy and one of its base"
 
     assert [weights.adapter_base for weights in node.engine.loads] == [base, base]
     assert node.source.committed == [0, 1]

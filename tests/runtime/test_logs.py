@@ -38,7 +38,7 @@ def test_a_full_disk_loses_only_the_log_line(monkeypatch: pytest.MonkeyPatch) ->
     full = FullDisk()
     monkeypatch.setattr(sys, "stderr", full)
     logs.get_logger().warning("disk_full")
-    assert full.refused > 0, "the line was written to it"
+    assert full.refused > 0, "the stream received the line"
 
 
 @pytest.mark.parametrize("as_json", [True, False])

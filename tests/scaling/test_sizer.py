@@ -63,7 +63,7 @@ def test_a_low_short_window_is_confirmed_before_a_launch() -> None:
     assert low.inputs["ratio"] == pytest.approx(0.44, abs=0.01)
     assert (low.target, low.reasons) == (22, (Reason.CONFIRMING_UP,))
     chance, _ = ticks(signals(nodes(22), at=30_330.0), 10, spec(), state)
-    assert (chance.target, chance.reasons) == (22, (Reason.INSIDE_BAND,)), "it was chance"
+    assert (chance.target, chance.reasons) == (22, (Reason.INSIDE_BAND,)), "a single low count is noise"
     twice, _ = ticks(replace(short(0.4), at=30_330.0), 1, spec(), state)
     assert (twice.target, twice.reasons[0]) == (54, Reason.FAR_BELOW)
 
@@ -154,7 +154,7 @@ def test_at_a_limit_a_slow_node_is_retired_before_its_replacement() -> None:
     kept = (rates[0], *rates[2:])
     for in_its_place in (nodes(19, rates=kept), nodes(19, pending=1, rates=kept)):
         advice, state = ticks(signals(in_its_place, at=30_330.0), 2, told, state)
-        assert (advice.target, advice.victims) == (20, ()), "another is ordered and awaited"
+        assert (advice.target, advice.victims) == (20, ()), "a replacement is requested"
     advice, state = ticks(signals(nodes(20, rates=(*kept, RATE)), at=30_450.0), 1, told, state)
     assert (advice.target, advice.victims) == (19, ("node-0",))
     advice, _ = ticks(signals(nodes(20), at=30_600.0), 2, told, state)

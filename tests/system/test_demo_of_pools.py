@@ -32,7 +32,7 @@ async def test_lost_nodes_of_a_pool_are_replaced_during_training(tmp_path: Path)
             lambda report: {pool.id for pool in report.pools if pool.ready} == POOLS and report.streams[0].steps > 2
         )
         assert {node.facts.region for node in report.nodes} == POOLS, "they are named after regions"
-        assert report.simulated, "and say that they stand for others"
+        assert report.simulated, "simulated regions are labelled"
 
         async with connect_fleet(run.facts()["fleet"], run.token()) as fleet:
             await until(fleet, lambda status: ready(status) >= 3)
@@ -41,6 +41,8 @@ async def test_lost_nodes_of_a_pool_are_replaced_during_training(tmp_path: Path)
             assert done.lost
             await until(fleet, lambda status: ready(status) < size_of(status))
             await until(fleet, lambda status: ready(status) >= size_of(status))
-            assert not {instance.id for instance in await fleet.instances()} & set(done.lost), "others took their place"
+            assert not {instance.id for instance in await fleet.instances()} & set(done.lost), (
+                "lost nodes were replaced"
+            )
         report = await run.until(lambda report: report.streams[0].steps > before + 5)
         assert_balanced(report)

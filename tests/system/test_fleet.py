@@ -131,7 +131,7 @@ async def test_a_pool_in_mode_on_follows_losses_and_demand_without_flapping(tmp_
         instances = await fleet.instances(with_gone=True)
         ended_ids = {instance.id for instance in instances if instance.state is InstanceState.GONE}
         assert kinds.count("fault") == 1
-        assert not [size for size in sizes if "drained" in size], "it took nodes away while more were needed"
+        assert not [size for size in sizes if "drained" in size], "nodes were retired during a shortage"
         assert ended_ids == set(loss.lost)
         assert len(instances) == after.pools[0].target + 1
         assert_balanced(await run.steps_more(1))

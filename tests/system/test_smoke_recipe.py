@@ -117,7 +117,7 @@ async def test_versions_are_evaluated_during_training(tmp_path: Path) -> None:
     assert ended.streams[0].steps > began.streams[0].steps
     assert_balanced(last)
     scores = {score.name: score for score in at_start.scores}
-    assert scores["avg@4"].value == pytest.approx(0.3, abs=0.1), "what the scripted engine is told to reach"
+    assert scores["avg@4"].value == pytest.approx(0.3, abs=0.1), "the configured accuracy of the scripted engine"
     assert scores["pass@4"].value > scores["pass@1"].value == scores["avg@4"].value
 
 

@@ -52,7 +52,7 @@ async def test_slow_nodes_of_a_region_are_replaced_in_another_region(tmp_path: P
             for instance in await regions.fleet.instances(with_gone=True)
             if instance.state in TERMINATING and instance.ready_at
         }
-        assert ended_ids <= slow, "only slow ones go"
+        assert ended_ids <= slow, "only slow nodes are retired"
         assert _why(regions, first) == "straggler"
         watch.assert_inside()
         assert_balanced(await regions.run.steps_more(2))
@@ -95,7 +95,7 @@ async def test_a_maintainer_reduces_the_wait_caused_by_a_slow_region(tmp_path: P
             place, NO_CAPACITY, has_maintainer=has_maintainer, watched_s=WATCHED_S
         )
     alone, beside = found[False], found[True]
-    assert (alone.helped_after_s, alone.tokens) == (None, 0.0), "it cannot order more"
+    assert (alone.helped_after_s, alone.tokens) == (None, 0.0), "no launches are possible at the cap"
     assert beside.helped_after_s is not None
     assert beside.tokens > 0
     assert beside.steps > alone.steps
@@ -113,7 +113,7 @@ async def test_a_hostile_model_retires_working_nodes_only_inside_the_envelope(tm
             await asyncio.sleep(CULLED_S)  # its next action comes within this time
         changes = await applied(regions)
         assert all(sum(1 for change in changes if change.pool == region) <= 4 for region in (EU, US)), (
-            "an hour allows four"
+            "four changes per hour are allowed"
         )
         watch.assert_inside()
         assert_balanced(await regions.run.steps_more(1))
@@ -158,7 +158,7 @@ class Watch:
             assert min(size[region] for size in self._sizes) >= 1
         path = transcript_of(self._regions)
         made = [entry for entry in read(path).entries if entry.kind == "verdict" and entry.body["phase"] == "apply"]
-        assert made, "it did something"
+        assert made, "the model made changes"
         assert all(_is_inside(entry) for entry in made)
         again = replay_transcript(path)
         assert (again.differences, again.verdicts > 0) == ((), True)

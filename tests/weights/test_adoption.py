@@ -181,7 +181,7 @@ def test_bits_that_differ_from_the_manifest_are_refused(tmp_path: Path, shown: S
             put_shared(store, VERSIONS[0][0], buffer.file)
 
         gc.collect()
-        assert buffer.reclaim(), "what was refused is let go"
+        assert buffer.reclaim(), "the refused buffer is released"
         assert store.notices(POLICY) == ()
 
 

@@ -115,4 +115,4 @@ def test_no_acknowledged_version_is_lost_or_wrong_after_a_kill_at_any_point(
                 put_full(store, SNAPSHOTS[0], 0)
                 assert got(store) == VERSIONS[0][0]
         points += 1
-    assert points >= {0: 8, 1: 8, 3: 16, 6: 20}[version], "each step of it was a point to die at"
+    assert points >= {0: 8, 1: 8, 3: 16, 6: 20}[version], "each step is a kill point"

@@ -55,11 +55,11 @@ def test_no_direct_delta_is_made_without_a_gain(tmp_path: Path) -> None:
     with open_test_store(tmp_path, CONFIG) as store:
         put_all(store, SNAPSHOTS)
 
-        assert not _shorten(store, 7), "one delta leads there"
-        assert not _shorten(store, 8), "it is there"
-        assert not _shorten(store, None), "it has nothing"
-        assert not _shorten(store, 99), "what it has is not known"
-        assert not _shorten(store, 0, want=5), "only the newest version's bits are at hand"
+        assert not _shorten(store, 7), "a single delta is enough"
+        assert not _shorten(store, 8), "it has the newest version"
+        assert not _shorten(store, None), "it has no version"
+        assert not _shorten(store, 99), "its version is unknown"
+        assert not _shorten(store, 0, want=5), "only the newest version is in memory"
         with pytest.raises(UnknownVersion):
             _shorten(store, 0, want=77)
 

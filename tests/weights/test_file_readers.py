@@ -454,7 +454,7 @@ async def test_versions_are_built_in_two_alternating_buffers(tmp_path: Path) -> 
             assert_exact(pulled, version_tensors, version)
             places.append(pulled.weights.buffer.ctypes.data)
 
-    assert len(set(places)) == 2, "pulled still views the version that serves, nobody the one before it"
+    assert len(set(places)) == 2, "only the served version is still in use"
 
 
 async def test_a_buffer_with_readers_is_never_written(tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ async def test_readers_of_a_mirror_cause_one_transfer_from_the_store(tmp_path: P
                 assert (pulled.stats.base, pulled.stats.full_bytes > 0) == (
                     (number - 1, False) if number else (None, True)
                 )
-        assert 0 < wire.connections <= CONFIG.mirror.connections, "readers reach the mirror only"
+        assert 0 < wire.connections <= CONFIG.mirror.connections, "readers connect only to the mirror"
 
 
 async def test_a_mirror_resumes_with_a_delta_after_an_outage(tmp_path: Path) -> None:

@@ -126,7 +126,7 @@ async def test_a_version_is_complete_with_its_last_part(client: WeightPlaneClien
         assert await send(client, manifest, buffer, first)
         assert await asyncio.gather(*waiting) == [True, True]
     assert (await client.plan(POLICY, have=None)).manifest == manifest
-    assert await send_all(client, manifest, buffer) == [False] * 3, "sent once more after a restart"
+    assert await send_all(client, manifest, buffer) == [False] * 3, "sent again after a restart"
 
 
 async def test_parts_are_sent_as_deltas_on_the_previous_version(client: WeightPlaneClient) -> None:

@@ -288,7 +288,7 @@ async def test_buffers_are_reused_only_after_readers_release_them() -> None:
             if version:
                 plane.adopted[version - 1] = np.empty(0, dtype=np.uint8)
         newest = {shared.path for shared in plane.shared if shared}
-        assert len(newest) <= 3, "buffers come back"
+        assert len(newest) <= 3, "buffers are reused"
 
         kept = plane.adopted[-1]
         for version, tensors in enumerate(history(4, seed=50), start=len(snapshots)):
@@ -366,9 +366,7 @@ async def test_a_staging_buffer_is_published_unchanged() -> None:
 
         assert stats is not None
         assert stats.copy_s > 0
-        assert (await publisher.begin_version(shapes_of(first))).buffer.file != plane.shared[0], (
-            "the base is left alone"
-        )
+        assert (await publisher.begin_version(shapes_of(first))).buffer.file != plane.shared[0], "the base is unchanged"
         np.testing.assert_array_equal(plane.adopted[0], layout(first)[1])
         plane.adopted.clear()
 

@@ -74,7 +74,7 @@ def test_an_anchor_is_due_earlier_when_deltas_exceed_the_byte_limit() -> None:
 
     assert is_full_snapshot_due(kept, WeightsConfig(max_retained_bytes=129))
     assert not is_full_snapshot_due(kept, WeightsConfig(max_retained_bytes=130))
-    assert not is_full_snapshot_due(kept, WeightsConfig(max_retained_bytes=99)), "it would not fit either"
+    assert not is_full_snapshot_due(kept, WeightsConfig(max_retained_bytes=99)), "it would also exceed the limit"
 
 
 @given(
@@ -99,7 +99,7 @@ def test_retained_bytes_are_within_the_limit_or_minimal(
     assert fits or first == max({0, *anchors})
     older = [anchor for anchor in {0, *anchors} if anchor < first]
     if older and (max_retained_bytes is None or size_bytes(max(older)) <= max_retained_bytes):
-        assert first <= 30 - retained_versions + 1, "no version that should stay was forgotten"
+        assert first <= 30 - retained_versions + 1, "no version that must be retained was removed"
 
 
 def test_a_store_stays_within_its_byte_limit_and_serves_the_newest_version(tmp_path: Path) -> None:

@@ -188,7 +188,7 @@ async def test_a_credential_of_one_pool_cannot_act_on_others_or_on_all(role: Rol
                 with raises_code(NotPermitted, "caller.wrong_pool", "all pools"):
                     await call(link, route)
         for route in routes_called(*READ.split()):
-            assert await call(link, route) is role, "looking is open"
+            assert await call(link, route) is role, "read calls are allowed"
     async with planes() as address, dial(address, token=credential(role)) as link:
         for route, (own, others) in OF_POOL.items():
             for request in (own, *others):

@@ -91,7 +91,7 @@ async def test_the_good_character_is_better_or_no_worse_where_the_rule_is_blind(
     assert score.violations == ()
     assert score.use.cited_wrong == 0
     assert score.passes == (name not in EVEN), score.objections
-    assert score.ratio <= 1 + score.noise, "worse than the rule by more than chance"
+    assert score.ratio <= 1 + score.noise, "significantly worse than the rule"
 
 
 @pytest.mark.parametrize(

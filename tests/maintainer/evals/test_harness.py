@@ -69,7 +69,7 @@ async def test_the_rule_learns_of_a_regions_fault_pool_by_pool(tmp_path: Path) -
         record.instance.pool for record in failed if record.instance.intended_at - harness.cloud.began_at < moved_s
     }
     assert tried == {"us", "us-b", "us-c"}
-    assert moved_s - 0.5 * 3600 > 600.0, "the demand has doubled long ago"
+    assert moved_s - 0.5 * 3600 > 600.0, "the demand doubled long before"
 
 
 async def test_the_rule_does_not_see_instances_that_crash_after_they_were_ready(tmp_path: Path) -> None:

@@ -185,7 +185,7 @@ async def test_disabling_a_user_ends_its_sessions_tokens_and_links(accounts: Acc
         with pytest.raises(NotAuthenticated):
             await attempt
     await accounts.users.set_disabled(bob.user_id, is_disabled=False, by=admin)
-    assert await accounts.sessions.viewer(cookie) is None, "what ended stays ended"
+    assert await accounts.sessions.viewer(cookie) is None, "ended sessions stay ended"
     assert await accounts.users.log_in("bob", PASSWORD, **HERE)
 
 

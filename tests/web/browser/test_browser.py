@@ -255,7 +255,7 @@ async def test_a_new_user_logs_in_by_link_and_then_by_password(web: RunningWeb, 
         await expect(page.locator("tbody tr").first).to_contain_text(HOSTILE)
         await page.get_by_role("link", name="Verify chain").click()
         await expect(page.locator(".chain-sentence")).to_contain_text("Chain intact")
-        assert page.url.endswith("/audit"), "htmx put it into the page"
+        assert page.url.endswith("/audit"), "htmx did not reload the page"
         assert complaints.heard == []
 
 

@@ -64,13 +64,13 @@ async def _choose_a_password(keys: KeyboardUser) -> None:
 async def _log_in_by_password(keys: KeyboardUser) -> None:
     await keys.use("Log out", back=True)
     await keys.arrived("Log in")
-    assert await keys.name() == "Name", "one types at once"
+    assert await keys.name() == "Name", "the field has the focus"
     await keys.write("bob")
     await keys.fill("Password", "not that one")
     await keys.press("Enter")
     await expect(keys.page.locator(".form-problem")).to_be_visible()
     await keys.is_seen()
-    assert await keys.name() == "Password", "the name is there still"
+    assert await keys.name() == "Password", "the typed name is kept"
     await keys.write(PASSWORD)
     await keys.press("Enter")
     await keys.arrived("The trainer")
@@ -132,4 +132,4 @@ async def _read_the_audit_log(keys: KeyboardUser) -> None:
             await keys.press("Enter")
         text = Path(await (await coming.value).path()).read_text()
         assert "user.add" in text
-        assert "password" not in text, "only what was filtered"
+        assert "password" not in text, "only filtered entries are exported"

@@ -67,7 +67,7 @@ async def _open_the_pool(operator_page: OperatorPage) -> None:
     await operator_page.fleet.parts.want(4)
     await expect(operator_page.page.locator(".pools-table tbody")).to_contain_text("4")
     await operator_page.keys.is_seen()
-    assert (await operator_page.keys.name()).startswith("eu"), "the table was read again meanwhile"
+    assert (await operator_page.keys.name()).startswith("eu"), "the table was reloaded meanwhile"
     await operator_page.keys.press("Enter")
     await operator_page.keys.arrived("eu")
 
@@ -105,7 +105,7 @@ async def _ask_what_if(operator_page: OperatorPage) -> None:
     await operator_page.page.wait_for_url("**/what-if?*max_nodes=5*")
     await operator_page.keys.arrived("eu")
     await operator_page.keys.is_seen()
-    assert "what-if" in await operator_page.page.evaluate("document.activeElement.id"), "where the answer is"
+    assert "what-if" in await operator_page.page.evaluate("document.activeElement.id"), "the focus is at the answer"
 
 
 async def _change_bounds(operator_page: OperatorPage) -> None:
@@ -182,7 +182,7 @@ async def test_annotations_open_decisions_and_the_palette_opens_nodes_by_keyboar
     fake.synthetic_run.act(fake.sequence, "trouble", "disk", "is nearly full")
     await fake.advance()
     await expect(page.locator("[data-region=events]")).to_contain_text("nearly full")
-    assert (await keys.name()).startswith("Target moved"), "the list was patched meanwhile"
+    assert (await keys.name()).startswith("Target moved"), "the list was updated meanwhile"
     await keys.is_seen()
 
     await keys.press("Control+k")

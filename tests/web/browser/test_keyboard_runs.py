@@ -98,7 +98,7 @@ async def _choose_two_and_compare(operator_page: OperatorPage) -> None:
     before = await lasted.inner_text()
     await operator_page.fake.advance(60)
     await expect(lasted).not_to_have_text(before)
-    assert (await keys.name()).startswith("one"), "the table was read again meanwhile"
+    assert (await keys.name()).startswith("one"), "the table was reloaded meanwhile"
     await keys.is_seen()
     await keys.use("Compare selected")
     await keys.arrived("Compare 2 runs")

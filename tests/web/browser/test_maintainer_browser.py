@@ -40,11 +40,13 @@ async def test_a_proposal_is_decided_on_a_phone_without_accessibility_findings(
                 await page.goto(web.address + path)
                 await _is_accessible(page, f"{path} {theme}")
         await page.goto(f"{web.address}/maintainer")
-        assert await page.evaluate("document.documentElement.scrollWidth") == PHONE["width"], "it scrolls sideways"
+        assert await page.evaluate("document.documentElement.scrollWidth") == PHONE["width"], (
+            "the page scrolls horizontally"
+        )
         await page.get_by_role("link", name="Decide").click()
         dialog = page.locator("dialog[open]")
         await dialog.get_by_role("button", name="Reject").click()
-        assert await dialog.locator("input:invalid").count() == 1, "without a reason nothing is sent, nothing is closed"
+        assert await dialog.locator("input:invalid").count() == 1, "without a reason the dialog stays open"
         await expect(dialog).to_contain_text("Resize eu: 2 to 5 nodes?", timeout=PATIENCE_MS)
         await _is_accessible(page, "the dialog")
         assert fleet.parts.states() == {"ready": 2}

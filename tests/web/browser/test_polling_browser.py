@@ -52,7 +52,7 @@ async def test_a_pool_page_updates_without_changing_forms_focus_and_open_details
         await expect(reason).to_have_value("half a sen")
         await expect(reason).to_be_focused()
         await expect(opened).to_have_attribute("open", "")
-        assert abs(await reason.evaluate(TOP) - seen_at) <= 1, "what came above moves nothing that is seen"
+        assert abs(await reason.evaluate(TOP) - seen_at) <= 1, "new rows above do not move the visible part"
         assert complaints.heard == []
 
 

@@ -37,7 +37,7 @@ async def test_a_preflight_check_by_keyboard_is_shown_in_place_and_after_a_reloa
             await page.keyboard.press("Enter")
             await expect(section).to_contain_text("All 3 checks passed", timeout=PATIENCE_MS)
             await expect(section).to_contain_text("a small machine would be started")
-            assert await page.evaluate("window.isSamePage"), "the page was not loaded anew"
+            assert await page.evaluate("window.isSamePage"), "the page was not reloaded"
             await expect(button).to_be_focused()
             await expect(section.locator("time")).to_have_text(re.compile("now|ago"))
             assert fleet.parts.states() == {"ready": 1}

@@ -151,7 +151,7 @@ def test_values_older_than_a_level_are_read_from_the_next_level(database: Databa
 
     found = [at for at, _ in rows(database, run_id)]
 
-    assert found[:3] == [0, 10, 20], "the seconds are gone, the tens are there"
+    assert found[:3] == [0, 10, 20], "only ten-second rows are left"
     assert found[-2:] == [998, 999]
     assert 500 in found
     assert 501 in found

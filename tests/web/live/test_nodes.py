@@ -81,7 +81,7 @@ def test_rows_are_filtered_by_facts_of_the_ledger_too() -> None:
     found = table.matching(NodeQuery(spot="yes"))
     assert [(row.name, row.kind, row.usd_per_hour) for row in found] == [("b", "g5", 1.5)]
     assert [row.name for row in table.matching(NodeQuery(text="G5"))] == ["b"]
-    assert table.matching(NodeQuery(spot="no")) == [], "of a node that nobody launched it is not known"
+    assert table.matching(NodeQuery(spot="no")) == [], "unknown for a node without an instance"
 
 
 def test_every_column_sorts_both_ways() -> None:
@@ -226,7 +226,7 @@ def test_the_effect_of_draining_has_remaining_nodes_and_excluded_ones() -> None:
     assert list(effect.ids) == ["a.1", "b.1"]
     figures = [float(figure) for figure in re.findall(r"\d+(?:\.\d+)?", effect.sentence)]
     assert figures[:2] == [2, 5], "nodes, and their episodes in progress"
-    assert figures[-1] == 1, "another one that cannot be drained"
+    assert figures[-1] == 1, "another node that cannot be drained"
     assert (effect.pools[0].remaining, effect.pools[0].tone) == (0, "bad")
 
 

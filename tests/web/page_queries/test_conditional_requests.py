@@ -139,7 +139,7 @@ async def test_new_decisions_and_audit_entries_are_counted(page: RunningWeb) -> 
         odd = await client.get("/decisions/newer?than=word")
     assert [parsed(text).numbers for text in told] == [[2], [2]]
     assert parsed(told[1]).links() == ["/audit?action=pool.override"]
-    assert other == "", "the filter holds for what is new"
+    assert other == "", "the filter applies to new entries"
     assert odd.status_code == 422
 
 

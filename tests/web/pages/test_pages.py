@@ -28,7 +28,7 @@ async def test_the_overview_is_complete_without_scripts(web: RunningWeb) -> None
     assert page.one("[data-live-text=policy/solver/version]").text == "v131"
     assert all("L" in line["d"] for line in page.all("path.line.main")), "the server draws the lines"
     assert page.has("path.line.main")
-    assert all(row.has("rect") for row in page.all(".lag-row")), "and the version lag"
+    assert all(row.has("rect") for row in page.all(".lag-row")), "the version lag chart"
     assert page.texts(".lag-row-name") == ["node-a", "node-b"]
 
 
@@ -174,7 +174,7 @@ async def test_hostile_strings_stay_text_on_every_page(web: RunningWeb, fake: Fa
             assert answer.status_code == 200
             assert "<script>alert" not in answer.text
             assert "<img" not in answer.text
-            assert "{{7*7}}" in answer.text, "shown as it is, not run as a template"
+            assert "{{7*7}}" in answer.text, "shown as text, not rendered as a template"
 
 
 async def test_simulated_components_are_labelled_on_every_page(web: RunningWeb, fake: FakeControlPlane) -> None:

@@ -72,7 +72,7 @@ def test_common_actions_of_web_and_planes_have_the_same_roles() -> None:
 def test_every_web_action_is_a_call_of_a_plane_or_listed_as_own() -> None:
     unknown = {path for path, _ in _acting() if path not in CALLS and path != APPROVING and not path.startswith(OWN)}
     assert not unknown, "name the plane's call in CALLS, or say in OWN that the web does it itself"
-    assert set(CALLS) <= {path for path, _ in _acting()}, "some address is gone"
+    assert set(CALLS) <= {path for path, _ in _acting()}, "CALLS has an unknown path"
 
 
 @pytest.mark.parametrize("method", READ_ONLY_PERMISSIONS)

@@ -115,7 +115,7 @@ def test_every_changing_figure_has_a_live_text() -> None:
     assert live_texts["policy/verifier/steps"].text == "131"
     assert live_texts["policy/solver/reward/15m"].text.startswith("Reward rose")
     assert live_texts["flow/train/state"].text == "issuing"
-    assert not any(key.startswith("node/") for key in live_texts), "they go only to who looks at them"
+    assert not any(key.startswith("node/") for key in live_texts), "node rows are sent only to pages that show them"
     assert live_texts["weights/saved"].text.endswith("less")
     assert live_texts["run/nodes"].text == "2 ready"
 
@@ -166,7 +166,7 @@ def test_version_lag_has_an_interval_per_lag_and_a_gap_while_a_node_was_away() -
 
     ends = [(stretch.x, stretch.x + stretch.width) for stretch in rung.intervals]
     assert all(left[1] <= right[0] + 0.2 for left, right in itertools.pairwise(ends))
-    assert any(right[0] - left[1] > 100 for left, right in itertools.pairwise(ends)), "the hole"
+    assert any(right[0] - left[1] > 100 for left, right in itertools.pairwise(ends)), "the gap"
     assert {stretch.level for stretch in rung.intervals} <= {"current", "behind", "beyond"}
 
 
