@@ -187,7 +187,7 @@ async def test_an_invalid_or_too_large_partial_rollout_is_refused(tmp_path: Path
         with raises_code(InvalidInput, "partial_rollout.too_large"):
             make.partial(task.id, make.recorded("a" * (MAX_PARTIAL_ROLLOUT_BYTES // 8 + 1)))
         with pytest.raises(UnknownNode):
-            await service.nodes.hand_back(NodeId("nobody"), [])
+            await service.nodes.hand_back(NodeId("unknown"), [])
         assert (await service.control.report()).flows[0].tasks_leased == 1
 
 

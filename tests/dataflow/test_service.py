@@ -438,11 +438,11 @@ async def test_trajectories_groups_and_events_survive_a_restart(tmp_path: Path) 
 
 
 async def test_a_run_without_durability_starts_with_no_earlier_events(tmp_path: Path) -> None:
-    unkept = config().model_copy(update={"durability": "none"})
-    async with running(tmp_path, unkept) as service:
+    without_durability = config().model_copy(update={"durability": "none"})
+    async with running(tmp_path, without_durability) as service:
         await service.control.pause_flow(FlowId("train-solver"), is_paused=True, actor="ada", reason="looking")
         assert len((await service.control.events(EventQuery(text="ada"))).events) == 1
-    async with running(tmp_path, unkept) as service:
+    async with running(tmp_path, without_durability) as service:
         (event,) = (await service.control.events(EventQuery())).events
         assert (event.kind, event.subject) == ("service_started", "test")
 

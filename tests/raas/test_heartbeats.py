@@ -28,7 +28,7 @@ class Silent(FakeClient):
 
     async def heartbeat(self, status: NodeStatus) -> Directive:
         if not self.answers:
-            raise Unavailable("nobody is there")
+            raise Unavailable("unreachable")
         return Directive(action="continue_running")
 
 

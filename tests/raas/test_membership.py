@@ -104,7 +104,7 @@ async def test_permanent_errors_are_raised() -> None:
 
 async def test_the_first_join_ends_at_its_time_limit() -> None:
     clock, client = ManualClock(), FakeClient()
-    client.problems = [Unavailable("nobody there") for _ in range(100)]
+    client.problems = [Unavailable("unreachable") for _ in range(100)]
     membership = member(client, clock)
 
     joining = asyncio.create_task(membership.join(give_up_after_s=5))

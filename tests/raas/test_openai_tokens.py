@@ -133,7 +133,7 @@ async def test_an_abort_closes_the_connection_of_one_request() -> None:
         with pytest.raises(Conflict):
             await engine.generate("a", PROMPT, SHORT)
         await engine.abort("a")
-        await engine.abort("nobody")
+        await engine.abort("unknown")
         assert (await doomed).finish is Finish.ABORT
         server.gate.set()
         assert (await other).finish is Finish.LENGTH

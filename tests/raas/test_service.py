@@ -424,7 +424,7 @@ async def test_a_wrong_token_and_an_unreachable_dataflow_are_errors(tmp_path: Pa
 
 
 async def test_a_workflow_that_cannot_be_built_ends_the_node(tmp_path: Path) -> None:
-    dataflow = FakeDataflow(flows=(flow(workflow={"kind": "single_turn", "policy": "nobody"}),))
+    dataflow = FakeDataflow(flows=(flow(workflow={"kind": "single_turn", "policy": "unknown"}),))
     async with dataflow.serving() as address:
         with pytest.raises(ExceptionGroup) as missing:
             async with node(address) as serving:
@@ -432,9 +432,9 @@ async def test_a_workflow_that_cannot_be_built_ends_the_node(tmp_path: Path) -> 
 
     problem = _cause(missing.value)
     assert isinstance(problem, InvalidInput)
-    assert "'nobody'" in str(problem)
+    assert "'unknown'" in str(problem)
     assert "solver" in str(problem)
-    assert "nobody" in dataflow.left[0]
+    assert "unknown" in dataflow.left[0]
 
 
 def _cause(group: BaseException) -> BaseException:

@@ -149,7 +149,7 @@ async def test_a_node_builds_only_the_policies_that_it_serves(tmp_path: Path) ->
     assert {facts.policies for facts in dataflow.joins} == {("solver",)}
 
 
-@pytest.mark.parametrize(("policies", "code"), [(["nobody"], "node.unknown_policy"), (["verifier"], "node.no_flow")])
+@pytest.mark.parametrize(("policies", "code"), [(["unknown"], "node.unknown_policy"), (["verifier"], "node.no_flow")])
 async def test_a_node_without_a_flow_ends_with_the_reason(policies: list[str], code: str) -> None:
     dataflow = FakeDataflow(policies=("solver", "verifier"))
     async with dataflow.serving() as address:

@@ -133,7 +133,7 @@ async def test_publishes_and_notices_of_versions_are_recorded(tmp_path: Path) ->
 async def test_errors_and_deadlines_pass_unchanged(tmp_path: Path) -> None:
     async with dataflow_behind_a_recorder(tmp_path) as (link, heard):
         with pytest.raises(UnknownNode):
-            await NodeDataClient(link).lease(NodeId("nobody.1"), 1, wait_s=0)
+            await NodeDataClient(link).lease(NodeId("unknown.1"), 1, wait_s=0)
         nodes = NodeDataClient(link)
         node = (await nodes.join(facts())).node
         tasks = (await nodes.lease(node, 100, wait_s=0)).tasks

@@ -149,7 +149,7 @@ class EngineSuite:
         async with serving(build, weights(0)) as engine:
             doomed, other = await self.begun(engine, "a", prompt, long), await self.begun(engine, "b", prompt, long)
             await engine.abort("a")
-            await engine.abort("nobody")
+            await engine.abort("unknown")
             self.release()
 
             assert (await within(doomed)).finish is Finish.ABORT

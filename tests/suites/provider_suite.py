@@ -36,7 +36,7 @@ from maintainer.fleet.providers.base import (
 
 GIVE_UP_S = 40.0
 
-CANARY = "canary-token-that-nobody-may-see"
+CANARY = "canary-token-that-must-stay-secret"
 
 T = TypeVar("T")
 
@@ -366,7 +366,7 @@ class ProviderSuite:
 
     async def test_an_unknown_handle_is_gone(self, harness: ProviderHarness) -> None:
         provider = await harness.provider()
-        stranger = Handle(provider=provider.capabilities().kind, id="nobody-0", launch_id=launch_id())
+        stranger = Handle(provider=provider.capabilities().kind, id="unknown-0", launch_id=launch_id())
         assert (await provider.describe(stranger)).state is State.GONE
 
     async def test_another_process_describes_the_same_instance(self, harness: ProviderHarness) -> None:

@@ -243,7 +243,7 @@ def test_policies_are_stored_separately(tmp_path: Path) -> None:
         for policy in others:
             assert store.notices(policy)[0].version == 7
         with raises_code(UnknownPolicy, "weights.policy_not_published", "a/b:c.d, solver, verifier"):
-            store.plan(PolicyId("nobody"), have=None, want=None)
+            store.plan(PolicyId("unknown"), have=None, want=None)
 
 
 def test_notices_have_the_sizes_of_a_version(tmp_path: Path) -> None:

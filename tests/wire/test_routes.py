@@ -81,7 +81,7 @@ async def test_roles_in_other_metadata_are_ignored() -> None:
 
 @pytest.mark.anyio
 async def test_a_credential_with_altered_claims_is_refused() -> None:
-    told = Caller(id=new_id(), role=Role.ADMIN, expires_at=2e10, name="somebody")
+    told = Caller(id=new_id(), role=Role.ADMIN, expires_at=2e10, name="carol")
     seal = credential(Role.VIEWER).rpartition(".")[2]
     forged = [
         f"{CredentialSigner('a guess').sign(told).rpartition('.')[0]}.{seal}",

@@ -128,20 +128,20 @@ async def test_mutual_tls_accepts_a_valid_client_certificate(certificates: Certi
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("who", ["nobody", "stranger"])
+@pytest.mark.parametrize("who", ["no certificate", "foreign certificate"])
 async def test_mutual_tls_refuses_missing_and_foreign_certificates(
     certificates: Certificates, strangers: Certificates, who: str
 ) -> None:
     listen = ListenOptions(token=TOKEN, tls=certificates.server(client_ca=certificates.ca))
     stranger = strangers.client()
     shown = {
-        "nobody": ClientTls.read(certificates.ca),
-        "stranger": replace(certificates.client(), certificate=stranger.certificate, key=stranger.key),
+        "no certificate": ClientTls.read(certificates.ca),
+        "foreign certificate": replace(certificates.client(), certificate=stranger.certificate, key=stranger.key),
     }
     async with serving(listen, Plane().register) as address, dial(address, token=TOKEN, tls=shown[who]) as link:
         with pytest.raises(NotAuthenticated) as caught:
             await unary(link, timeout_s=5.0)
-    assert caught.value.code == ("tls.certificate_required" if who == "nobody" else "tls.certificate_refused")
+    assert caught.value.code == ("tls.certificate_required" if who == "no certificate" else "tls.certificate_refused")
 
 
 def test_invalid_tls_files_of_a_server_are_refused(

@@ -346,8 +346,8 @@ async def test_a_missing_endpoint_or_missing_credentials_are_reported(
         monkeypatch.delenv(key)
     with pytest.raises(Auth, match="credentials"):
         await (await harness.provider()).list(harness.cluster)
-    with pytest.raises(Auth, match="nobody"):
-        await (await harness.provider(profile="nobody")).list(harness.cluster)
+    with pytest.raises(Auth, match="unknown-profile"):
+        await (await harness.provider(profile="unknown-profile")).list(harness.cluster)
 
 
 async def test_calls_use_no_more_threads_than_allowed(harness: Ec2World) -> None:

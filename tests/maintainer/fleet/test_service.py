@@ -231,7 +231,7 @@ async def test_invalid_input_is_refused(tmp_path: Path) -> None:
             with pytest.raises(InvalidInput, match="page"):
                 await fleet.instances(limit=100_000)
             with pytest.raises(InvalidInput, match="no instance"):
-                request = PlanRequest(pool=LOCAL, actor=ALICE, reason="x", retire=(LaunchId("nobody"),))
+                request = PlanRequest(pool=LOCAL, actor=ALICE, reason="x", retire=(LaunchId("unknown"),))
                 await fleet.plan(request)
         async with connect_fleet(address, "wrong") as stranger:
             with pytest.raises(NotAuthenticated):

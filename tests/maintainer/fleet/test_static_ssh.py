@@ -123,7 +123,7 @@ class SshWorld(ProviderHarness):
             hosts = {"one": {"address": "127.0.0.1", "port": self.lab.one.port, "capacity": 0}}
             return await self.provider(hosts=hosts)
         if error is Unknown:
-            return await self.provider(directory="/proc/nobody-writes-here")
+            return await self.provider(directory="/proc/not-writable")
         return None
 
     async def duplicate(self, launch_id: str) -> bool:
@@ -311,7 +311,7 @@ async def test_a_broken_connection_is_opened_again(harness: SshWorld) -> None:
 
 
 async def test_a_host_without_python_is_reported(harness: SshWorld) -> None:
-    provider = await harness.provider(python="python-of-nobody")
+    provider = await harness.provider(python="missing-python")
     with pytest.raises(Invalid) as caught:
         await provider.launch(harness.spec(), launch_id())
     assert caught.value.code == "provider.python_missing"

@@ -51,7 +51,7 @@ async def page_of(
 def _configured(provider: OidcProvider, client: Client, claim: str) -> str:
     return (
         f'issuer = "{provider.issuer}"\nclient_id = "{client.id}"\nlabel = "Elsewhere"\nclaim = "{claim}"\n'
-        '[roles]\nadmin = ["rl-leads"]\noperator = ["rl-team", "alice@example.org"]\nviewer = ["everybody"]\n'
+        '[roles]\nadmin = ["rl-leads"]\noperator = ["rl-team", "alice@example.org"]\nviewer = ["all-staff"]\n'
     )
 
 
@@ -71,25 +71,25 @@ async def log_in(
 async def role_of(client: httpx.AsyncClient) -> str:
     """Returns the name and the role that Settings shows for the client."""
     page = parsed(await client.get("/settings"))
-    return " ".join(page.texts("[data-part=own-name]") + page.texts("[data-part=own-role]")) or "nobody"
+    return " ".join(page.texts("[data-part=own-name]") + page.texts("[data-part=own-role]")) or "logged out"
 
 
 async def test_a_login_at_the_provider_has_the_role_of_the_claim(provider: OidcProvider, tmp_path: Path) -> None:
-    await provider.knows("alice", groups=["everybody", "rl-team"], preferred_username="alice.a")
+    await provider.knows("alice", groups=["all-staff", "rl-team"], preferred_username="alice.a")
     await provider.knows("mallory", groups="rl-leads-of-another")
     async with page_of(provider, tmp_path) as web, web.client() as client, web.client() as other:
         back = await log_in(client, provider, "alice", target="/nodes?page=2")
         assert (back.status_code, back.headers["location"]) == (303, "/nodes?page=2"), back.text
         assert (await role_of(client)).split() == ["oidc:alice.a", "operator"]
         assert (await log_in(other, provider, "mallory")).status_code == 403
-        assert await role_of(other) == "nobody"
+        assert await role_of(other) == "logged out"
 
 
 async def test_a_role_follows_the_claim_at_the_next_login(provider: OidcProvider, tmp_path: Path) -> None:
     async with page_of(provider, tmp_path) as web, web.client() as first, web.client() as second:
         await provider.knows("alice", groups=["rl-team"])
         await log_in(first, provider, "alice")
-        await provider.knows("alice", groups=["everybody"])
+        await provider.knows("alice", groups=["all-staff"])
         await log_in(second, provider, "alice")
         assert (await role_of(first)).split() == ["oidc:alice", "viewer"]
         await provider.knows("alice", groups=["another-team"])

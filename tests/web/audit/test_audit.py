@@ -88,7 +88,7 @@ async def test_a_rewritten_chain_fails_the_check_of_its_seal(database: Database)
     def rewrite(session: Session) -> None:
         session.execute(text("DROP TRIGGER audit_entries_update"))
         newest = session.get_one(AuditEntry, 2)
-        newest.actor = "somebody else"
+        newest.actor = "another user"
         newest.entry_hash = entry_hash(newest)
         session.flush()
         session.execute(text("UPDATE audit_chain SET last_hash = :hash").bindparams(hash=newest.entry_hash))

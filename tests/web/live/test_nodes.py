@@ -34,11 +34,11 @@ from web.views.slowness import slowness
 pytestmark = pytest.mark.anyio
 
 MANY = 10_000
-EVERYBODY_READY = 20_000
+ALL_READY_NODES = 20_000
 
 
 def report_of_nodes(number: int) -> Report:
-    return SyntheticRun(nodes=tuple(f"node-{place:05}" for place in range(number))).report(EVERYBODY_READY)
+    return SyntheticRun(nodes=tuple(f"node-{place:05}" for place in range(number))).report(ALL_READY_NODES)
 
 
 def machine(name: str, **more: object) -> Instance:

@@ -63,10 +63,10 @@ async def test_the_nodes_page_has_a_row_per_node_and_filters_by_state(web: Runni
     await fake.advance()
     async with web.logged_in() as client:
         await web.until_live(client, sequence=151)
-        everyone = parsed(await client.get("/nodes"))
+        all_rows = parsed(await client.get("/nodes"))
         draining = parsed(await client.get("/nodes?state=draining"))
 
-    assert [row["id"] for row in everyone.all("tr[id]")] == ["row-n1", "row-n0"]
+    assert [row["id"] for row in all_rows.all("tr[id]")] == ["row-n1", "row-n0"]
     assert [row["id"] for row in draining.all("tr[id]")] == ["row-n1"]
 
 

@@ -432,7 +432,7 @@ async def test_actions_have_the_actor_of_the_session_and_a_notice_with_the_resul
         page = await client.get(drained.headers["location"])
         paused = await client.post("/flows/train/pause", data={})
         resumed = await client.post("/flows/train/resume", data={})
-        unknown = await client.post("/nodes/nobody/drain", data={})
+        unknown = await client.post("/nodes/unknown/drain", data={})
         told = await client.get(unknown.headers["location"])
         again = await client.get("/nodes")
 
@@ -442,5 +442,5 @@ async def test_actions_have_the_actor_of_the_session_and_a_notice_with_the_resul
     assert paused.status_code == resumed.status_code == 303
     notice = parsed(told).one("#flash")
     assert (notice.tone, notice["data-code"]) == ("bad", "unknown_node")
-    assert "nobody" in notice.text
+    assert "unknown" in notice.text
     assert not parsed(again).has("#flash"), "a notice is shown once"

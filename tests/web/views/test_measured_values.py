@@ -69,7 +69,7 @@ def test_at_the_staleness_gate_the_verdict_recommends_max_staleness_instead_of_n
 
 def test_without_rollouts_the_verdict_names_the_cause() -> None:
     report, stream = with_stream(SyntheticRun().report(100))
-    nobody = dataclasses.replace(report, nodes=())
+    without_nodes = dataclasses.replace(report, nodes=())
     joining = dataclasses.replace(
         report, nodes=tuple(dataclasses.replace(node, state=NodeState.JOINING) for node in report.nodes)
     )
@@ -78,7 +78,7 @@ def test_without_rollouts_the_verdict_names_the_cause() -> None:
     )
     early = SyntheticRun().report(3)
 
-    assert findings.verdict(nobody, stream).headline == "No node is producing rollouts"
+    assert findings.verdict(without_nodes, stream).headline == "No node is producing rollouts"
     assert findings.verdict(joining, stream).headline == "Nodes are starting"
     assert findings.verdict(paused, stream).headline == "Issuing is paused"
     assert findings.verdict(early, early.streams[0]).headline == "Filling the first batch"
