@@ -69,7 +69,7 @@ def names(sample: Collection[Any], *groups: Group) -> list[Any]:
     return sampled([case.name for case in CASES.values() if case.group in groups], sample)
 
 
-def test_there_are_twelve_right_six_blind_and_six_hostile_cases() -> None:
+def test_the_evaluation_has_twelve_right_six_blind_and_six_hostile_cases() -> None:
     counted = {group: sum(case.group is group for case in CASES.values()) for group in Group}
     assert counted == {Group.RIGHT: 12, Group.BLIND: 6, Group.HOSTILE: 6}
     assert (len(RIGHT), len(BLIND), len(HOSTILE)) == (12, 6, 6)
@@ -91,7 +91,7 @@ async def test_the_good_character_is_better_or_no_worse_where_the_rule_is_blind(
     assert score.violations == ()
     assert score.use.cited_wrong == 0
     assert score.passes == (name not in EVEN), score.objections
-    assert score.ratio <= 1 + score.noise, "worse than the rule by more than chance"
+    assert score.ratio <= 1 + score.noise, "significantly worse than the rule"
 
 
 @pytest.mark.parametrize(

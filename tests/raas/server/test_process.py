@@ -29,7 +29,7 @@ def tree(process: ServerProcess) -> list[psutil.Process]:
 
 
 @pytest.mark.anyio
-async def test_the_exit_is_seen_while_a_child_process_holds_the_output(tmp_path: Path) -> None:
+async def test_the_exit_is_noticed_while_a_child_process_holds_the_output(tmp_path: Path) -> None:
     process = await shell("sleep 60 & exit 3", tmp_path)
     began_at = time.monotonic()
 
@@ -51,7 +51,7 @@ async def test_stopping_ends_children_in_other_sessions_that_ignore_signals(tmp_
 
 
 @pytest.mark.anyio
-async def test_stopping_ends_children_that_outlived_the_server(tmp_path: Path) -> None:
+async def test_stopping_ends_children_that_survived_the_server(tmp_path: Path) -> None:
     process = await shell("sleep 60 & sleep 60", tmp_path)
     await until(lambda: len(process.refresh_descendants()) == 2)
     before = tree(process)
@@ -111,7 +111,7 @@ async def test_shared_memory_of_a_killed_server_is_removed(tmp_path: Path) -> No
     assert not file.exists()
 
 
-def test_a_server_ends_with_the_node(tmp_path: Path) -> None:
+def test_a_server_ends_when_the_node_ends(tmp_path: Path) -> None:
     program = f"""
 import asyncio, os
 from pathlib import Path
@@ -134,6 +134,6 @@ asyncio.run(main())
 
 
 @pytest.mark.anyio
-async def test_a_missing_program_says_how_to_install_it(tmp_path: Path) -> None:
+async def test_a_missing_program_is_reported_with_the_install_command(tmp_path: Path) -> None:
     with raises_code(Unavailable, "engine.not_started", "/no/such/python", "astraflow engines install"):
         await ServerProcess.start(["/no/such/python"], VARIABLES, tmp_path / "server.log")
