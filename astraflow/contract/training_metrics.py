@@ -333,12 +333,31 @@ TRAINING_METRICS: tuple[TrainingMetric, ...] = (
             MetricUnit.NUMBER,
             "Mean factor by which SAPO scales the gradient of a token; 1 on policy.",
         ),
+        (
+            "value_loss",
+            "Value loss",
+            MetricUnit.NUMBER,
+            "Loss of the critic, mean over the step's optimizer updates.",
+        ),
+        (
+            "value_explained_variance",
+            "Explained variance",
+            MetricUnit.NUMBER,
+            "Share of the variance of the returns that the critic's values explain, before its updates; 1 is perfect, "
+            "0 or less is no better than a constant.",
+        ),
         ("value_error", "Value error", MetricUnit.NUMBER, "Mean squared error of the critic's values."),
         (
             "value_clip_fraction",
             "Clipped values",
             MetricUnit.SHARE,
             "Share of tokens at which the critic's loss clips the change of the value.",
+        ),
+        (
+            "critic_grad_norm",
+            "Gradient norm of the critic",
+            MetricUnit.NUMBER,
+            "Norm of the critic's whole gradient before it is clipped, mean over the step's optimizer updates.",
         ),
     ),
 )

@@ -73,9 +73,7 @@ def joined_states(optimizers: Mapping[ModelRole, MasterOptimizer]) -> dict[str, 
     return tensors
 
 
-def restore_optimizers(
-    optimizers: Mapping[ModelRole, MasterOptimizer], *, updates: int, critic_updates: int
-) -> None:
+def restore_optimizers(optimizers: Mapping[ModelRole, MasterOptimizer], *, updates: int, critic_updates: int) -> None:
     """Continues from tensors that were copied into `joined_states`."""
     for role, optimizer in optimizers.items():
         optimizer.restored(updates=critic_updates if role is ModelRole.CRITIC else updates)

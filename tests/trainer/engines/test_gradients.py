@@ -66,13 +66,13 @@ def outcome(crew: Crew, case: Case, batch: str, *, micro_batch_tokens: int = 24)
 
 
 CASES = [
-    Case(),
-    Case(is_tied=False, published="bfloat16"),
+    Case(has_critic=True),
+    Case(is_tied=False, published="bfloat16", has_critic=True),
     Case(syncs_each_pack=True),
     Case(replicas=2, recompute="selective"),
     Case(replicas=4),
     Case(sequence_ranks=2, has_reference=True),
-    Case(sequence_ranks=2, replicas=2, is_tied=False, recompute="full"),
+    Case(sequence_ranks=2, replicas=2, is_tied=False, recompute="full", has_critic=True),
     Case(sequence_ranks=4),
 ]
 
@@ -80,15 +80,17 @@ CASES = [
 @pytest.mark.parametrize("batch", BATCHES)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_any_division_over_ranks_has_the_gradient_of_the_plainest_loop(crew: Crew, case: Case, batch: str) -> None:
-    expected = reference_gradient(model_of(is_tied=case.is_tied), BATCHES[batch])
+    expected = reference_gradient(model_of(is_tied=case.is_tied), BATCHES[batch], has_critic=case.has_critic)
 
     result = outcome(crew, case, batch)
 
-    largest = max(float(gradient.abs().max()) for gradient in expected.values())
-    assert largest > 0
-    for name, gradient in expected.items():
-        difference = float((result.gradients[name] - gradient).abs().max())
-        assert difference <= 1e-6 * largest, (name, difference / largest)
+    for is_critic in (False, True) if case.has_critic else (False,):
+        gradients = {name: one for name, one in expected.items() if name.startswith("critic/") is is_critic}
+        largest = max(float(gradient.abs().max()) for gradient in gradients.values())
+        assert largest > 0
+        for name, gradient in gradients.items():
+            difference = float((result.gradients[name] - gradient).abs().max())
+            assert difference <= 1e-6 * largest, (name, difference / largest)
 
 
 def test_packs_within_a_rank_change_nothing(crew: Crew) -> None:
