@@ -23,14 +23,14 @@ from astraflow.trainer.model_preparation import prepare_model
 from tests import make_torch
 from tests.snapshots import Snapshot, draft_of, snapshot_of
 from tests.suites.backend_suite import assert_same
-from tests.trainer.backends.test_local import batch, local
+from tests.trainer.backends.test_local import CRITIC, batch, local
 
 LEARNING_RATE = 1e-3
 
 
 def fsdp(**options: Any) -> FsdpBackend:
     spec = {"kind": "fsdp", "learning_rate": LEARNING_RATE, "device": "cpu", "rank_timeout_s": 60, **options}
-    backend = backends.build(spec, make_torch.TINY, {}, seed=0)
+    backend = backends.build(spec, make_torch.TINY, CRITIC, seed=0)
     assert isinstance(backend, FsdpBackend)
     return backend
 
@@ -47,7 +47,7 @@ def pair() -> Iterator[FsdpBackend]:
 def start(pair: FsdpBackend, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """State of two ranks after two steps."""
     folder = tmp_path_factory.mktemp("start")
-    local(learning_rate=LEARNING_RATE).capture().write(folder)
+    local(CRITIC, learning_rate=LEARNING_RATE).capture().write(folder)
     pair.load(folder)
     for step in (1, 2):
         pair.step(batch(step))
@@ -74,7 +74,7 @@ def assert_close(one: Snapshot, other: Snapshot, *, share: float) -> None:
 
 
 def test_two_ranks_publish_what_one_process_publishes_but_for_rounding(pair: FsdpBackend, tmp_path: Path) -> None:
-    single = local(learning_rate=LEARNING_RATE)
+    single = local(CRITIC, learning_rate=LEARNING_RATE)
     single.capture().write(tmp_path)
     pair.load(tmp_path)
     assert_same(snapshot_of(pair), snapshot_of(single))
@@ -83,7 +83,8 @@ def test_two_ranks_publish_what_one_process_publishes_but_for_rounding(pair: Fsd
         one, other = single.step(batch(step)), pair.step(batch(step))
         assert other["loss"] == pytest.approx(one["loss"], abs=1e-5)
         assert other["grad_norm"] == pytest.approx(one["grad_norm"], rel=1e-5)
-        assert other["entropy"] == pytest.approx(one["entropy"], rel=1e-5)
+        for name in ("entropy", "value_loss", "critic_grad_norm"):
+            assert other[name] == pytest.approx(one[name], rel=1e-5)
 
     assert_close(snapshot_of(pair), snapshot_of(single), share=0.01)
 
@@ -105,7 +106,7 @@ def test_the_same_ranks_go_on_bit_for_bit(pair: FsdpBackend, start: Path) -> Non
 
 
 def test_what_two_ranks_saved_one_process_restores_and_goes_on_with(pair: FsdpBackend, start: Path) -> None:
-    single = local(learning_rate=LEARNING_RATE)
+    single = local(CRITIC, learning_rate=LEARNING_RATE)
     single.load(start)
     pair.load(start)
     assert digest(snapshot_of(single)) == digest(snapshot_of(pair))
@@ -113,6 +114,7 @@ def test_what_two_ranks_saved_one_process_restores_and_goes_on_with(pair: FsdpBa
     one, other = single.step(batch(3)), pair.step(batch(3))
 
     assert one["learning_rate"] == other["learning_rate"]
+    assert one["value_loss"] == pytest.approx(other["value_loss"], rel=1e-5)
     assert_close(snapshot_of(pair), snapshot_of(single), share=0.01)
 
 
