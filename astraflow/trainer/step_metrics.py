@@ -27,13 +27,13 @@ def step_metrics(
     metrics = {
         "loss": result.loss,
         "reward_mean": _mean([trajectory.reward for trajectory in trajectories]),
-        "signal_fraction": float((plan.shares[0].row_advantages != 0).float().mean()),
         "staleness_mean": _mean(ages),
         "staleness_max": float(max(ages, default=0)),
         "tokens": float(all_tokens),
         "tokens_mean": _mean([trajectory.model_tokens for trajectory in trajectories]),
         "truncated_fraction": _mean([trajectory.is_truncated for trajectory in trajectories]),
         **_update_metrics(result),
+        **_signal(plan, result),
         "tokens_per_s": all_tokens / duration_s,
         "computed_tokens_per_s": facts.width / duration_s,
         "trained_tokens": float(facts.tokens),
@@ -60,6 +60,13 @@ def _update_metrics(result: StepResult) -> dict[str, float]:
         metrics["grad_norm"] = _mean([update.grad_norm for update in result.updates])
         metrics["learning_rate"] = result.updates[-1].learning_rate
     return metrics
+
+
+def _signal(plan: Plan, result: StepResult) -> dict[str, float]:
+    """Returns the share of rows with an advantage; nothing with a critic, by which every token has one."""
+    if result.critic:
+        return {}
+    return {"signal_fraction": float((plan.shares[0].row_advantages != 0).float().mean())}
 
 
 def _mean(values: Sequence[float]) -> float:
