@@ -123,6 +123,12 @@ TRAINING_METRICS: tuple[TrainingMetric, ...] = (
             "Mean k3 divergence between trainer and engine over rows of the trainer's own version; 0 without mismatch.",
         ),
         (
+            "mismatch_js",
+            "Jensen-Shannon divergence",
+            MetricUnit.NATS,
+            "Estimated Jensen-Shannon divergence of trainer and engine over the same rows; between 0 and 0.69.",
+        ),
+        (
             "mismatch_factor",
             "Probability factor",
             MetricUnit.NUMBER,
@@ -237,6 +243,18 @@ TRAINING_METRICS: tuple[TrainingMetric, ...] = (
             "Forward and backward",
             MetricUnit.SECONDS,
             "Time of the passes with gradient over all micro-batches.",
+        ),
+        (
+            "attention_s",
+            "Attention",
+            MetricUnit.SECONDS,
+            "Time of attention in all layers, forward and backward; part of the passes and of forward and backward.",
+        ),
+        (
+            "head_s",
+            "Output head",
+            MetricUnit.SECONDS,
+            "Time of the output head, forward and backward; part of the passes and of forward and backward.",
         ),
         ("optimizer_s", "Optimizer", MetricUnit.SECONDS, "Time of clipping and of the optimizer updates."),
         ("publish_s", "Publishing", MetricUnit.SECONDS, "Time for which publishing blocked the step."),

@@ -10,10 +10,8 @@ optimizer batch.
 """
 
 import math
-import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
 import torch
@@ -29,6 +27,7 @@ from astraflow.contract.batches import Batch
 from astraflow.contract.errors import InvalidInput
 from astraflow.trainer.engines.base import Engine, ModelRole, Pack, UpdateResult
 from astraflow.trainer.flops import FORWARD_AND_BACKWARD, ForwardCost
+from astraflow.trainer.phase_timer import PhaseTimer
 from astraflow.trainer.shares import OptimizerBatch, Plan, Share, plan_step, row_data
 
 _ROLES = {Pass.REFERENCE: ModelRole.REFERENCE, Pass.TEACHER: ModelRole.TEACHER}
@@ -103,8 +102,9 @@ class StepRunner:
         if algorithm.critic is not None:
             self._losses[ModelRole.CRITIC] = losses.build(algorithm.critic.loss)
             self._critic_steps = algorithm.critic.warmup_steps
-        readers = (*self._losses.values(), *self._token_advantages)
-        self._needs = frozenset[Pass]().union(*(reader.needs for reader in readers))
+        self._needs = frozenset[Pass]().union(
+            *(loss.needs for loss in self._losses.values()), *(advantage.needs for advantage in self._token_advantages)
+        )
         if Pass.VALUES in self._needs and algorithm.critic is None:
             raise InvalidInput(
                 "cannot train with this algorithm: it needs the values of a critic and has none; set critic = {}, or "
@@ -114,9 +114,14 @@ class StepRunner:
 
     def run(self, share: Share) -> StepResult:
         """Runs the passes, the gradient and the updates of a step. Collective: called on every rank."""
+        timer = PhaseTimer(self._engine.device)
+        with timer.running():
+            sums = self._run(share, timer)
+        return sums.result(self._engine.ranks, seconds=timer.seconds())
+
+    def _run(self, share: Share, timer: PhaseTimer) -> "_StepSums":
         engine = self._engine
         sums = _StepSums(engine.device)
-        timer = _PhaseTimer(engine.device)
         with timer.phase("pass_s"):
             tokens = self._with_passes(share.token_data(engine.device), share, sums)
             if tokens.proximal_logprobs is not None:
@@ -134,7 +139,7 @@ class StepRunner:
                 self._train(role, batch, part, statistics, sums, timer, is_first=number == 0)
         if tokens.values is not None and tokens.returns is not None:
             sums.explained_variance = explained_variance(tokens.values, tokens.returns, engine.ranks)
-        return sums.result(engine.ranks, seconds=timer.seconds())
+        return sums
 
     def _train(
         self,
@@ -143,7 +148,7 @@ class StepRunner:
         tokens: TokenData,
         statistics: BatchStatistics,
         sums: "_StepSums",
-        timer: "_PhaseTimer",
+        timer: PhaseTimer,
         *,
         is_first: bool,
     ) -> None:
@@ -274,36 +279,6 @@ class _StepSums:
             passes=self.passes,
             critic_passes=self.critic_passes,
         )
-
-
-class _PhaseTimer:
-    """Durations of the phases of a step. On a GPU they are measured by events, so that the device is not awaited."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._is_gpu = device.type == "cuda"
-        self._seconds: dict[str, float] = defaultdict(float)
-        self._events: list[tuple[str, torch.cuda.Event, torch.cuda.Event]] = []
-
-    @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        """Measures the body."""
-        if not self._is_gpu:
-            began = time.perf_counter()
-            yield
-            self._seconds[name] += time.perf_counter() - began
-            return
-        first, last = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        first.record()
-        yield
-        last.record()
-        self._events.append((name, first, last))
-
-    def seconds(self) -> Mapping[str, float]:
-        """Returns seconds by phase; awaits the device."""
-        for name, first, last in self._events:
-            last.synchronize()
-            self._seconds[name] += first.elapsed_time(last) / 1000
-        return self._seconds
 
 
 def _mean(values: Sequence[float]) -> float:

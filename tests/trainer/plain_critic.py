@@ -36,7 +36,8 @@ class PlainCritic:
         ids = torch.from_numpy(row.tokens.astype(np.int64))
         hidden = self._decoder(input_ids=ids[None], use_cache=False).last_hidden_state[0]
         places = torch.from_numpy(np.flatnonzero(row.loss_mask()))
-        return (hidden[places - 1] @ self._head.T)[:, 0]
+        values: Tensor = (hidden[places - 1] @ self._head.T)[:, 0]
+        return values
 
     def advantages(self, row: Trajectory) -> list[float]:
         """Returns the advantage of each model-written token."""

@@ -16,7 +16,7 @@ from astraflow.contract.spans import Author, Span
 from astraflow.contract.trajectories import Trajectory
 from astraflow.contract.weights import Dtype
 from astraflow.models.causal import named_weights
-from astraflow.trainer.engines.base import ModelRole
+from astraflow.trainer.engines.base import ModelRole, UpdateResult
 from astraflow.trainer.engines.local import LocalEngine
 from astraflow.trainer.engines.optimizers import OptimizerOptions
 from astraflow.trainer.flops import ForwardCost
@@ -176,7 +176,7 @@ def _share_step(case: Case, share: Share) -> tuple[list[Gradients], float]:
     gradients: list[Gradients] = []
     update = engine.update
 
-    def recording(*, role: ModelRole, is_loss_finite: bool) -> Any:
+    def recording(*, role: ModelRole = ModelRole.POLICY, is_loss_finite: bool) -> UpdateResult:
         if role is ModelRole.POLICY:
             gradients.append({})
         prefix = "critic/" if role is ModelRole.CRITIC else ""

@@ -143,7 +143,8 @@ def test_a_critic_is_updated_in_every_optimizer_batch() -> None:
     assert engine.calls == "vvLuLcucLuLcuc"
     assert (len(result.updates), len(result.critic_updates)) == (2, 2)
     assert {update.learning_rate for update in result.critic_updates} == {1e-2}
-    assert (result.passes, result.critic_passes) == (0, pytest.approx(4))
+    assert result.passes == 0
+    assert result.critic_passes == pytest.approx(4)
 
 
 def test_only_the_critic_learns_in_its_warm_up() -> None:
@@ -209,7 +210,8 @@ def test_metrics_count_flops_once_for_each_shared_prompt() -> None:
     assert metrics["tokens_per_s"] == sum(len(row.trajectory.tokens) for row in mixed_batch().rows) / 2
     assert metrics["computed_tokens_per_s"] < metrics["tokens_per_s"]
     assert (metrics["padding_fraction"], metrics["imbalance"], metrics["updates"]) == (0, 1, 1)
-    assert {"pass_s", "forward_backward_s", "optimizer_s"} <= metrics.keys()
+    assert metrics["optimizer_s"] > 0
+    assert 0 < metrics["attention_s"] + metrics["head_s"] < metrics["pass_s"] + metrics["forward_backward_s"]
 
 
 def test_a_device_without_a_known_peak_has_no_mfu() -> None:

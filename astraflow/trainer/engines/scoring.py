@@ -35,7 +35,7 @@ class PackInputs:
     """Keyword arguments of the decoder."""
 
 
-HeadScores: TypeAlias = Callable[[nn.Module, Tensor, PackInputs, float], TokenScores]
+HeadScores: TypeAlias = Callable[[Any, Tensor, PackInputs, float], TokenScores]
 """Scores of trained tokens from the output head, hidden states `[tokens, hidden size]`, the pack, and temperature."""
 
 
@@ -122,7 +122,7 @@ class PackScorer(nn.Module):
             )
 
 
-def _target_scores(head: nn.Module, hidden: Tensor, inputs: PackInputs, temperature: float) -> TokenScores:
+def _target_scores(head: Any, hidden: Tensor, inputs: PackInputs, temperature: float) -> TokenScores:
     logprobs, entropy = target_scores(hidden, head.weight, inputs.targets, bias=head.bias, temperature=temperature)
     return TokenScores(logprobs=logprobs, entropy=entropy)
 

@@ -6,6 +6,7 @@ and the division over ranks are the same. It is never published.
 
 from collections.abc import Mapping
 from copy import deepcopy
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -38,9 +39,8 @@ def value_scorer(policy: PackScorer) -> PackScorer:
     """
     scorer = deepcopy(policy)
     scorer.model.requires_grad_(True)
-    embeddings = scorer.model.get_input_embeddings().weight
-    size = embeddings.shape[1]
-    head = nn.Linear(size, 1, bias=False, dtype=torch.float32, device=embeddings.device)
+    size = scorer.model.config.get_text_config().hidden_size
+    head = nn.Linear(size, 1, bias=False, dtype=torch.float32, device=scorer.model.device)
     with torch.no_grad():  # drawn on the host, by a generator of its own: equal on every device, rank and engine
         head.weight.copy_(torch.randn(1, size, generator=torch.Generator().manual_seed(0)) / (size + 1))
     scorer.model.set_output_embeddings(head)
@@ -48,7 +48,7 @@ def value_scorer(policy: PackScorer) -> PackScorer:
     return scorer
 
 
-def _value_scores(head: nn.Module, hidden: Tensor, _inputs: PackInputs, _temperature: float) -> TokenScores:
+def _value_scores(head: Any, hidden: Tensor, _inputs: PackInputs, _temperature: float) -> TokenScores:
     return TokenScores.of_values(head(hidden.float())[:, 0])
 
 
