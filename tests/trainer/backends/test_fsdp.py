@@ -15,12 +15,14 @@ from safetensors import safe_open
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from astraflow.contract.errors import CorruptData, InvalidInput
+from astraflow.trainer import crew
 from astraflow.trainer.backends import backends
 from astraflow.trainer.backends.fsdp import FsdpBackend
 from astraflow.trainer.backends.rank_trainer import FsdpOptions
 from astraflow.trainer.backends.sharded_state import INDEX
 from astraflow.trainer.model_preparation import prepare_model
 from tests import make_torch
+from tests.fakes.forking import ForkingProgram
 from tests.snapshots import Snapshot, draft_of, snapshot_of
 from tests.suites.backend_suite import assert_same
 from tests.trainer.backends.test_local import CRITIC, batch, local
@@ -36,9 +38,18 @@ def fsdp(**options: Any) -> FsdpBackend:
 
 
 @pytest.fixture(scope="module")
-def pair() -> Iterator[FsdpBackend]:
+def rank_command(rank_python: ForkingProgram) -> tuple[str, ...]:
+    """Command line of a rank without the time of its imports."""
+    assert crew.RANK_COMMAND[0] == sys.executable
+    return (*rank_python.command, *crew.RANK_COMMAND[1:])
+
+
+@pytest.fixture(scope="module")
+def pair(rank_command: tuple[str, ...]) -> Iterator[FsdpBackend]:
     """Backend of two ranks; a test leaves it working, with any weights."""
-    backend = fsdp(ranks=2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(crew, "RANK_COMMAND", rank_command)
+        backend = fsdp(ranks=2)
     yield backend
     backend.close()
 
@@ -121,6 +132,7 @@ def test_what_two_ranks_saved_one_process_restores_and_goes_on_with(pair: FsdpBa
 RESTORED = """
 from tests.trainer.backends.test_fsdp import *
 if __name__ == "__main__":
+    crew.RANK_COMMAND = {command}
     backend = fsdp(ranks={ranks}, **{options})
     backend.load(Path({folder!r}))
     print("restored", digest(snapshot_of(backend)))
@@ -136,11 +148,20 @@ if __name__ == "__main__":
     [(3, {}), pytest.param(4, {"replicas": 2}, marks=pytest.mark.long), pytest.param(1, {}, marks=pytest.mark.long)],
 )
 def test_other_numbers_of_ranks_restore_what_two_saved_and_back(
-    pair: FsdpBackend, start: Path, tmp_path: Path, ranks: int, options: dict[str, int]
+    pair: FsdpBackend,
+    start: Path,
+    tmp_path: Path,
+    ranks: int,
+    options: dict[str, int],
+    rank_python: ForkingProgram,
+    rank_command: tuple[str, ...],
 ) -> None:
-    program = RESTORED.format(ranks=ranks, options=options, folder=str(start), target=str(tmp_path))
+    program = RESTORED.format(
+        ranks=ranks, options=options, command=rank_command, folder=str(start), target=str(tmp_path)
+    )
+    command = [*rank_python.command, "-c", program]
 
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=240)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
 
     assert done.returncode == 0, done.stderr
     digests = dict(line.split() for line in done.stdout.splitlines() if line.startswith(("restored", "trained")))

@@ -1,6 +1,5 @@
 """The gradient of a step does not depend on how it is divided over ranks: four real processes over gloo."""
 
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -11,6 +10,7 @@ from torch import Tensor
 from astraflow.trainer.crew import Crew
 from astraflow.trainer.flops import ForwardCost
 from astraflow.trainer.steps import StepPlanner
+from tests.fakes.forking import ForkingProgram
 from tests.trainer.engines.gradients import (
     Case,
     GradientWork,
@@ -23,7 +23,6 @@ from tests.trainer.engines.gradients import (
 )
 
 RANKS = 4
-COMMAND = (sys.executable, "-m", "tests.trainer.engines.gradients")
 BATCHES = {
     "rows": batch_of(groups=3, members=4, long=30),
     "fewer rows than ranks": batch_of(groups=0, members=0),
@@ -31,8 +30,9 @@ BATCHES = {
 
 
 @pytest.fixture(scope="module")
-def crew() -> Iterator[Crew]:
-    with Crew.start(ranks=RANKS, device="cpu", timeout_s=60, threads=1, command=COMMAND) as crew:
+def crew(rank_python: ForkingProgram) -> Iterator[Crew]:
+    command = (*rank_python.command, "-m", "tests.trainer.engines.gradients")
+    with Crew.start(ranks=RANKS, device="cpu", timeout_s=60, threads=1, command=command) as crew:
         crew.call("build", lambda: None)
         yield crew
 
