@@ -1,9 +1,11 @@
 """Contract tests of engines that are servers in processes of their own."""
 
 import asyncio
+import json
 import os
 import random
 import signal
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import count
@@ -27,6 +29,21 @@ Expected = Callable[[int, Int32Array, int], Float32Array]
 """Logprobs of `tokens[scored_from:]` with the weights of a version, by another program than the engine."""
 BuildServer = Callable[..., ServerEngine]
 """Builds an engine with options."""
+
+
+KILLED_NODE = """
+import asyncio, json, sys
+from astraflow.raas.engines import engines
+
+async def main():
+    engine = engines.build(*map(json.loads, sys.argv[1:]))
+    await engine.start()
+    print(json.dumps(engine.servers[0].pids), flush=True)
+    await asyncio.get_running_loop().create_future()
+
+asyncio.run(main())
+"""
+"""Program that starts a server and prints the ids of its processes. Arguments: options and model of the engine."""
 
 
 @pytest.mark.anyio
@@ -228,6 +245,19 @@ class ServerEngineSuite(EngineSuite):
         assert len(processes) > 1
         assert not [process for process in processes if is_alive(process)]
         assert not [path for path in files if Path(path).exists()]
+
+    async def test_no_process_outlives_a_killed_node(self, build_server: BuildServer) -> None:
+        engine = build_server()
+        options = {"kind": engine._dialect.kind, **engine._options.model_dump()}
+        program = [sys.executable, "-c", KILLED_NODE, json.dumps(options), json.dumps(engine._model)]
+        node = await asyncio.create_subprocess_exec(*program, stdout=asyncio.subprocess.PIPE)
+        assert node.stdout is not None
+        processes = [psutil.Process(pid) for pid in json.loads(await within(node.stdout.readline()))]
+        node.kill()
+        await node.wait()
+
+        assert len(processes) > 1
+        await until(lambda: not any(is_alive(process) for process in processes))
 
     def check_logprobs(self, prompt: Int32Array, generation: Generation, expected: Expected) -> None:
         """Checks that each token has the logprob of its version over the whole prefix."""

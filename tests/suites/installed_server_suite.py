@@ -1,0 +1,104 @@
+"""Contract tests of the engines of installed server programs, real and simulated, on servers that tests share."""
+
+from abc import abstractmethod
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from astraflow.contract.generation import Sampling
+from astraflow.contract.trajectories import Float32Array, Int32Array
+from astraflow.raas.engines.server.engine import ServerEngine
+from astraflow.runtime.home import HOME
+from astraflow.weights.tensors import VerifiedWeights
+from tests.suites.engine_suite import Build, Weights
+from tests.suites.server_engine_suite import BuildServer, Expected, ServerEngineSuite
+from tests.suites.shared_engine import SharedEngine
+
+
+class InstalledServerSuite(ServerEngineSuite):
+    """Tests to inherit, with those of every engine of servers, and their fixtures. Most tests of a class share one
+    engine."""
+
+    kind: ClassVar[str]
+    """Engine: `sglang` or `vllm`."""
+    prompt_tokens: ClassVar[Int32Array]
+    long_tokens: ClassVar[int]
+    """Tokens of a request that still runs after several head starts."""
+
+    @abstractmethod
+    def install(self) -> None:
+        """Installs the server program below `$ASTRAFLOW_HOME`, which is empty."""
+
+    @abstractmethod
+    def server(self, **options: Any) -> ServerEngine:
+        """Returns an engine that is not started."""
+
+    @staticmethod
+    @abstractmethod
+    def version(number: int) -> VerifiedWeights:
+        """Returns a version; each has other weights."""
+
+    @staticmethod
+    @abstractmethod
+    def delta_to(number: int) -> VerifiedWeights:
+        """Returns a version as a delta from the previous one."""
+
+    @staticmethod
+    @abstractmethod
+    def logprobs(number: int, tokens: Int32Array, scored_from: int) -> Float32Array:
+        """Returns the logprobs of `tokens[scored_from:]` with a version, by another program than the server."""
+
+    @pytest.fixture(scope="class")
+    async def shared(self, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ServerEngine]:
+        with pytest.MonkeyPatch.context() as changed:
+            changed.setenv(HOME, str(tmp_path_factory.mktemp("shared-home")))
+            self.install()
+            engine = self.server()
+            await engine.start()
+        try:
+            await engine.load(self.version(0))
+            first = Sampling(max_new_tokens=20)  # takes seconds in a real server
+            await engine.generate("first", self.prompt_tokens, first)
+            yield engine
+        finally:
+            await engine.close()
+
+    @pytest.fixture
+    async def served(self, shared: ServerEngine) -> AsyncIterator[ServerEngine]:
+        yield shared
+        await SharedEngine(shared).close()
+
+    @pytest.fixture
+    def build(self, shared: ServerEngine) -> Build:
+        return lambda: SharedEngine(shared)
+
+    @pytest.fixture
+    def build_server(self, own_home: Path) -> BuildServer:
+        self.install()
+        return self.server
+
+    @pytest.fixture
+    def build_new(self, build_server: BuildServer) -> Build:
+        return build_server
+
+    @pytest.fixture
+    def weights(self) -> Weights:
+        return self.version
+
+    @pytest.fixture
+    def delta(self) -> Weights:
+        return self.delta_to
+
+    @pytest.fixture
+    def expected(self) -> Expected:
+        return self.logprobs
+
+    @pytest.fixture
+    def prompt(self) -> Int32Array:
+        return self.prompt_tokens
+
+    @pytest.fixture
+    def long(self) -> Sampling:
+        return Sampling(max_new_tokens=self.long_tokens)
