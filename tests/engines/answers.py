@@ -107,6 +107,20 @@ async def record(
     return recorder.answers
 
 
+async def record_adapters(engine: ServerEngine, recorder: Recorder, adapters: Weights) -> Answers:
+    """Starts an engine with `lora`, loads two versions of adapters, and closes it; returns the answers."""
+    try:
+        await engine.start()
+        recorder.step = "first adapters"
+        await engine.load(adapters(0))
+        recorder.step = "second adapters"
+        await engine.load(adapters(1))
+        recorder.step = ""
+    finally:
+        await engine.close()
+    return recorder.answers
+
+
 def file_name(kind: str, route: str) -> str:
     """Returns the name of the file with the answers of a route."""
     return f"{kind}_{route.partition(' ')[2].strip('/').replace('/', '_')}.json"

@@ -1,7 +1,5 @@
 """Real SGLang and vLLM servers pass the suites of engines and of servers: `make engines`."""
 
-import os
-import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,16 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-from astraflow.contract.generation import Sampling
 from astraflow.contract.trajectories import Float32Array, Int32Array
 from astraflow.raas.engines.server.engine import ServerEngine
 from astraflow.runtime.home import home
 from tests import make_torch
 from tests.engines.real import MODEL, adapted, adapters, delta_to, server, version
 from tests.suites import engine_suite
-from tests.suites.engine_suite import until, within
 from tests.suites.installed_server_suite import InstalledServerSuite
-from tests.suites.server_engine_suite import BuildServer
 
 pytestmark = [pytest.mark.engines, pytest.mark.timeout(900)]
 
@@ -44,7 +39,7 @@ class RealServerSuite(InstalledServerSuite):
     long_tokens = 1000
     head_start_s = 0.4
     losses = 1
-    version, delta_to = staticmethod(version), staticmethod(delta_to)
+    version, delta_to, adapters = staticmethod(version), staticmethod(delta_to), staticmethod(adapters)
 
     def install(self) -> None:
         (home() / "engines").symlink_to(INSTALLED)
@@ -57,27 +52,9 @@ class RealServerSuite(InstalledServerSuite):
         found = make_torch.logprobs(make_torch.model(number, MODEL), tokens, scored_from)
         return np.asarray(found, dtype=np.float32)
 
-    async def test_adapters_are_loaded_beside_their_base(self, build_server: BuildServer, prompt: Int32Array) -> None:
-        engine = build_server(lora=True)
-        try:
-            await engine.load(adapters(0))
-            running = await self.begun(engine, "a", prompt, Sampling(max_new_tokens=self.long_tokens))
-            await within(engine.load(adapters(1)))
-            self.check_logprobs(prompt, await within(running), adapted_logprobs)
-            await within(engine.load(adapters(2)))
-            os.kill(engine.servers[0].pids[-1], signal.SIGKILL)
-            await until(lambda: engine.servers[0].restarts == 1)
-            after = await within(engine.generate("b", prompt, Sampling(max_new_tokens=20)))
-
-            assert [span.version for span in running.result().spans] == [0, 1]
-            assert [span.version for span in after.spans] == [2]
-            self.check_logprobs(prompt, after, adapted_logprobs)
-        finally:
-            await engine.close()
-
-
-def adapted_logprobs(number: int, tokens: Int32Array, scored_from: int) -> Float32Array:
-    return np.asarray(make_torch.logprobs(adapted(number), tokens, scored_from), dtype=np.float32)
+    @staticmethod
+    def adapted_logprobs(number: int, tokens: Int32Array, scored_from: int) -> Float32Array:
+        return np.asarray(make_torch.logprobs(adapted(number), tokens, scored_from), dtype=np.float32)
 
 
 class TestSglang(RealServerSuite):

@@ -24,6 +24,7 @@ from astraflow.raas.engines.server.sglang import SglangDialect, SglangOptions
 from astraflow.raas.engines.server.vllm import VllmDialect, VllmOptions
 from astraflow.weights.tensors import VerifiedWeights
 from tests import make_torch
+from tests.engines.real import adapters_on
 from tests.errors import raises_code
 from tests.fakes.clock import JumpingClock
 from tests.fakes.engine_server import token_model
@@ -57,17 +58,26 @@ def delta_to(number: int) -> VerifiedWeights:
 
 
 @cache
-def identity_of(number: int) -> bytes:
-    weights = version(number)
+def adapters(number: int) -> VerifiedWeights:
+    return adapters_on(version(0), make_torch.model(seed=0), number)
+
+
+def identity_of(weights: VerifiedWeights, *, prefix: str = "") -> bytes:
     bits = weights.buffer.tobytes()
     return token_model.identity(
-        {spec.name: bits[spec.offset : spec.offset + spec.size_bytes] for spec in weights.manifest.tensors}
+        {prefix + spec.name: bits[spec.offset : spec.offset + spec.size_bytes] for spec in weights.manifest.tensors}
     )
 
 
 def logprobs(number: int, tokens: Int32Array, scored_from: int) -> Float32Array:
-    found = token_model.logprobs(identity_of(number), tokens.tolist(), scored_from)
+    found = token_model.logprobs(identity_of(version(number)), tokens.tolist(), scored_from)
     return np.array(found, dtype=np.float32)
+
+
+def adapted_logprobs(number: int, tokens: Int32Array, scored_from: int) -> Float32Array:
+    adapter = identity_of(adapters(number), prefix="base_model.model.")
+    identity = token_model.adapted(identity_of(version(0)), adapter)
+    return np.array(token_model.logprobs(identity, tokens.tolist(), scored_from), dtype=np.float32)
 
 
 def server(kind: str, **options: Any) -> ServerEngine:
@@ -119,6 +129,7 @@ class SimulatedServerSuite(InstalledServerSuite):
     aborted_within_s = GIVE_UP_S
     """An aborted request is held and would never end."""
     version, delta_to, logprobs = staticmethod(version), staticmethod(delta_to), staticmethod(logprobs)
+    adapters, adapted_logprobs = staticmethod(adapters), staticmethod(adapted_logprobs)
 
     def install(self) -> None:
         FakeEnvironment(self.kind)

@@ -1,10 +1,13 @@
 """Contract tests of the engines of installed server programs, real and simulated, on servers that tests share."""
 
+import os
+import signal
 from abc import abstractmethod
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 
 from astraflow.contract.generation import Sampling
@@ -12,7 +15,7 @@ from astraflow.contract.trajectories import Float32Array, Int32Array
 from astraflow.raas.engines.server.engine import ServerEngine
 from astraflow.runtime.home import HOME
 from astraflow.weights.tensors import VerifiedWeights
-from tests.suites.engine_suite import Build, Weights
+from tests.suites.engine_suite import Build, Weights, within
 from tests.suites.server_engine_suite import BuildServer, Expected, ServerEngineSuite
 from tests.suites.shared_engine import SharedEngine
 
@@ -49,6 +52,16 @@ class InstalledServerSuite(ServerEngineSuite):
     @abstractmethod
     def logprobs(number: int, tokens: Int32Array, scored_from: int) -> Float32Array:
         """Returns the logprobs of `tokens[scored_from:]` with a version, by another program than the server."""
+
+    @staticmethod
+    @abstractmethod
+    def adapters(number: int) -> VerifiedWeights:
+        """Returns a version of adapters on version 0."""
+
+    @staticmethod
+    @abstractmethod
+    def adapted_logprobs(number: int, tokens: Int32Array, scored_from: int) -> Float32Array:
+        """Returns the logprobs of `tokens[scored_from:]` with a version of the adapters on version 0."""
 
     @pytest.fixture(scope="class")
     async def shared(self, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ServerEngine]:
@@ -102,3 +115,27 @@ class InstalledServerSuite(ServerEngineSuite):
     @pytest.fixture
     def long(self) -> Sampling:
         return Sampling(max_new_tokens=self.long_tokens)
+
+    async def test_adapters_are_loaded_beside_their_base(
+        self, build_server: BuildServer, prompt: Int32Array, long: Sampling
+    ) -> None:
+        engine = build_server(lora=True)
+        try:
+            await engine.load(self.adapters(0))
+            running = await self.begun(engine, "a", prompt, long)
+            await within(engine.load(self.adapters(1)))
+            self.release()
+            generation = await within(running)
+            self.check_logprobs(prompt, generation, self.adapted_logprobs)
+            await within(engine.load(self.adapters(2)))
+            os.kill(engine.servers[0].pids[-1], signal.SIGKILL)
+            await self.until_restarted(engine, 0)
+            after = await within(engine.generate("b", prompt, Sampling(max_new_tokens=20)))
+            scores = await within(engine.score(prompt, 1))
+
+            assert [span.version for span in generation.spans] == [0, 1]
+            assert [span.version for span in after.spans] == [2]
+            self.check_logprobs(prompt, after, self.adapted_logprobs)
+            np.testing.assert_allclose(scores, self.adapted_logprobs(2, prompt, 1), atol=self.gap)
+        finally:
+            await engine.close()
