@@ -21,7 +21,10 @@ from astraflow.contract.generation import Finish, Generation, Sampling
 from astraflow.contract.trajectories import Float32Array, Int32Array
 from astraflow.raas.engines.base import PauseMode
 from astraflow.raas.engines.server.engine import ServerEngine
+from astraflow.raas.engines.server.http import ServerClient
+from astraflow.raas.engines.server.model_folder import ModelFolder
 from astraflow.raas.engines.server.process import _mapped_shared_memory
+from astraflow.raas.engines.server.replica import _free_port
 from tests.errors import raises_code
 from tests.suites.engine_suite import Build, EngineSuite, Weights, check, until, within
 
@@ -33,17 +36,17 @@ BuildServer = Callable[..., ServerEngine]
 
 KILLED_NODE = """
 import asyncio, json, sys
-from astraflow.raas.engines import engines
+from pathlib import Path
+from astraflow.raas.engines.server.process import ServerProcess
 
 async def main():
-    engine = engines.build(*map(json.loads, sys.argv[1:]))
-    await engine.start()
-    print(json.dumps(engine.servers[0].pids), flush=True)
-    await asyncio.get_running_loop().create_future()
+    argv, variables, log_file = json.loads(sys.argv[1])
+    process = await ServerProcess.start(argv, variables, Path(log_file))
+    await process.wait()
 
 asyncio.run(main())
 """
-"""Program that starts a server and prints the ids of its processes. Arguments: options and model of the engine."""
+"""Node that starts a server and does nothing else; without the engine, whose imports take seconds."""
 
 
 @pytest.mark.anyio
@@ -246,18 +249,35 @@ class ServerEngineSuite(EngineSuite):
         assert not [process for process in processes if is_alive(process)]
         assert not [path for path in files if Path(path).exists()]
 
-    async def test_no_process_outlives_a_killed_node(self, build_server: BuildServer) -> None:
-        engine = build_server()
-        options = {"kind": engine._dialect.kind, **engine._options.model_dump()}
-        program = [sys.executable, "-c", KILLED_NODE, json.dumps(options), json.dumps(engine._model)]
-        node = await asyncio.create_subprocess_exec(*program, stdout=asyncio.subprocess.PIPE)
-        assert node.stdout is not None
-        processes = [psutil.Process(pid) for pid in json.loads(await within(node.stdout.readline()))]
-        node.kill()
-        await node.wait()
+    async def test_no_process_outlives_a_killed_node(self, build_server: BuildServer, tmp_path: Path) -> None:
+        engine, port, key = build_server(), _free_port(), "key"
+        folder = ModelFolder(engine._model)
+        launch = engine._dialect.launch(
+            engine._environment, engine._options, model=folder.path, port=port, key=key, devices="0"
+        )
+        variables = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), **launch.variables}
+        start = json.dumps([launch.argv, variables, str(tmp_path / "server.log")])
+        node = await asyncio.create_subprocess_exec(sys.executable, "-c", KILLED_NODE, start)
+        client = ServerClient(f"http://127.0.0.1:{port}", key=key)
+        try:
+            await within(self.until_up(engine, client))
+            processes = psutil.Process(node.pid).children(recursive=True)
+            node.kill()
+            await node.wait()
 
-        assert len(processes) > 1
-        await until(lambda: not any(is_alive(process) for process in processes))
+            assert len(processes) > 2  # the guardian, the server, and those below it
+            await until(lambda: not any(is_alive(process) for process in processes))
+        finally:
+            await client.close()
+            folder.close()
+
+    async def until_up(self, engine: ServerEngine, client: ServerClient) -> None:
+        """Waits until a server answers."""
+        while True:
+            with suppress(Unavailable, TimeoutError):
+                await engine._dialect.is_up(client)
+                return
+            await asyncio.sleep(0.1)
 
     def check_logprobs(self, prompt: Int32Array, generation: Generation, expected: Expected) -> None:
         """Checks that each token has the logprob of its version over the whole prefix."""

@@ -154,13 +154,13 @@ class Core:
         self._version = version or self._version
         return elements
 
-    def call_add_adapter(self, name: str, tensors: dict[str, str]) -> None:
+    def call_add_adapter(self, adapter: str, tensors: dict[str, str]) -> None:
         """Loads an adapter, from the bits of each tensor in hexadecimal digits."""
-        self._weights.add_adapter(name, {tensor: bytes.fromhex(bits) for tensor, bits in tensors.items()})
+        self._weights.add_adapter(adapter, {tensor: bytes.fromhex(bits) for tensor, bits in tensors.items()})
 
-    def call_remove_adapter(self, name: str) -> None:
+    def call_remove_adapter(self, adapter: str) -> None:
         """Unloads an adapter."""
-        self._weights.remove_adapter(name)
+        self._weights.remove_adapter(adapter)
 
     def call_flush(self, discard_running: bool) -> bool:
         """Discards the prefix cache, unless running requests use it."""

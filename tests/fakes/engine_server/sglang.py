@@ -33,7 +33,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--enable-deterministic-inference", action="store_true")
     parser.add_argument("--enable-lora", action="store_true")
     parser.add_argument("--max-lora-rank", type=int)
-    parser.add_argument("--lora-target-modules")
+    parser.add_argument("--lora-target-modules", choices=["all"])
+    parser.add_argument("--lora-backend", choices=["torch_native"])
     parser.add_argument("--device", choices=["cpu"])
     parser.add_argument("--attention-backend", choices=["torch_native"])
     parser.add_argument("--sampling-backend", choices=["pytorch"])
@@ -279,12 +280,12 @@ class _Server:
     async def _load_adapter(self, call: Call) -> Any:
         name = call.body["lora_name"]
         tensors = tensor_bits(call.body["serialized_named_tensors"][0])
-        await self._core.call("add_adapter", name=name, tensors={key: bits.hex() for key, bits in tensors.items()})
+        await self._core.call("add_adapter", adapter=name, tensors={key: bits.hex() for key, bits in tensors.items()})
         self._adapters[name] = "__tensor__"
         return {"success": True, "error_message": "", "loaded_adapters": self._adapters}
 
     async def _unload_adapter(self, call: Call) -> Any:
-        await self._core.call("remove_adapter", name=call.body["lora_name"])
+        await self._core.call("remove_adapter", adapter=call.body["lora_name"])
         del self._adapters[call.body["lora_name"]]
         return {"success": True, "error_message": "", "loaded_adapters": self._adapters}
 

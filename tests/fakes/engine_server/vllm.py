@@ -220,13 +220,15 @@ class _Server:
     async def _load_adapter(self, call: Call) -> str:
         name = call.body["lora_name"]
         tensors = read_tensors(Path(call.body["lora_path"]) / "adapter_model.safetensors")
-        await self._core.call("add_adapter", name=name, tensors={key: bits.hex() for key, (_, bits) in tensors.items()})
+        await self._core.call(
+            "add_adapter", adapter=name, tensors={key: bits.hex() for key, (_, bits) in tensors.items()}
+        )
         self._adapters.add(name)
         return f"Success: LoRA adapter '{name}' added successfully."
 
     async def _unload_adapter(self, call: Call) -> str:
         name = call.body["lora_name"]
-        await self._core.call("remove_adapter", name=name)
+        await self._core.call("remove_adapter", adapter=name)
         self._adapters.remove(name)
         return f"Success: LoRA adapter '{name}' removed successfully."
 
