@@ -21,9 +21,9 @@ from astraflow.contract.generation import Finish, Generation, Sampling
 from astraflow.contract.trajectories import Float32Array, Int32Array
 from astraflow.raas.engines.base import PauseMode
 from astraflow.raas.engines.server.engine import ServerEngine
+from astraflow.raas.engines.server.guardian import mapped_shared_memory
 from astraflow.raas.engines.server.http import ServerClient
 from astraflow.raas.engines.server.model_folder import ModelFolder
-from astraflow.raas.engines.server.process import _mapped_shared_memory
 from astraflow.raas.engines.server.replica import _free_port
 from tests.errors import raises_code
 from tests.suites.engine_suite import Build, EngineSuite, Weights, check, until, within
@@ -153,7 +153,7 @@ class ServerEngineSuite(EngineSuite):
         assert len(needed) > 1
         for number in random.sample(needed, self.losses or len(needed)):
             before = [psutil.Process(pid) for pid in server.pids]
-            files = {path for process in before for path in _mapped_shared_memory(process.pid)}
+            files = {path for process in before for path in mapped_shared_memory(process.pid)}
             restarts = server.restarts
             async with Load(served, prompt, long, requests=4) as load:
                 await asyncio.sleep(self.head_start_s)
@@ -240,7 +240,7 @@ class ServerEngineSuite(EngineSuite):
         folder = engine._folder
         assert folder is not None
         files = {str(folder.path), str((folder.path / "model.safetensors").resolve())}
-        files |= {path for process in processes for path in _mapped_shared_memory(process.pid)}
+        files |= {path for process in processes for path in mapped_shared_memory(process.pid)}
         running = await self.begun(engine, "a", prompt, long)
         await within(engine.close())
 
@@ -249,7 +249,7 @@ class ServerEngineSuite(EngineSuite):
         assert not [process for process in processes if is_alive(process)]
         assert not [path for path in files if Path(path).exists()]
 
-    async def test_no_process_outlives_a_killed_node(self, build_server: BuildServer, tmp_path: Path) -> None:
+    async def test_nothing_outlives_a_killed_node(self, build_server: BuildServer, tmp_path: Path) -> None:
         engine, port, key = build_server(), _free_port(), "key"
         folder = ModelFolder(engine._model)
         launch = engine._dialect.launch(
@@ -262,11 +262,13 @@ class ServerEngineSuite(EngineSuite):
         try:
             await within(self.until_up(engine, client))
             processes = psutil.Process(node.pid).children(recursive=True)
+            files = {path for process in processes for path in mapped_shared_memory(process.pid)}
             node.kill()
             await node.wait()
 
             assert len(processes) > 2  # the guardian, the server, and those below it
             await until(lambda: not any(is_alive(process) for process in processes))
+            assert not [path for path in files if Path(path).exists()]
         finally:
             await client.close()
             folder.close()

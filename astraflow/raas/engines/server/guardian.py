@@ -8,8 +8,9 @@ below it whose own parent has ended, so none can escape it. It runs as a file, w
 start of AstraFlow's packages takes seconds.
 
 When the server ends, or the guardian gets SIGTERM, the others are killed at once, and the guardian ends with the status
-of the server. When the node ends, all processes get SIGTERM and `GRACE_S` seconds, in which they remove what they have
-in shared memory, and are then killed. The kernel kills the server if the guardian itself is killed.
+of the server; the node then removes what the tree has left in shared memory. When the node ends, all processes get
+SIGTERM and `GRACE_S` seconds, and are then killed, and the guardian removes what they have left. The kernel kills the
+server if the guardian itself is killed.
 """
 
 import ctypes
@@ -19,6 +20,7 @@ import select
 import signal
 import sys
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 
 GRACE_S = 5.0
@@ -26,6 +28,7 @@ GRACE_S = 5.0
 NOT_STARTED = 127
 """Exit code when the program cannot be started."""
 _POLL_S = 0.02
+_SHARED_FOLDER = "/dev/shm/"  # noqa: S108 (shared memory of Linux)
 _END_SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT}
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -47,8 +50,12 @@ def main() -> None:
         signal.signal(number, lambda *_: None)  # the number is written into the pipe
     server = _start(argv)
     status = _wait(server, node=node, signals=signals)
-    has_node_ended = bool(select.select([node], [], [], 0)[0])
-    _end_tree(grace_s=GRACE_S if has_node_ended else 0.0)
+    if select.select([node], [], [], 0)[0]:
+        files = {path for pid in _descendants() for path in mapped_shared_memory(pid)}
+        _end_tree(grace_s=GRACE_S)
+        remove(files)
+    else:
+        _end_tree(grace_s=0.0)
     _end_as(signal.SIGTERM if status is None else status)
 
 
@@ -112,7 +119,13 @@ def _end_tree(*, grace_s: float) -> None:
 
 
 def _signal_descendants(number: int) -> None:
-    """Sends a signal to all processes below this one, at any depth."""
+    for pid in _descendants():
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def _descendants() -> list[int]:
+    """Returns the processes below this one, at any depth."""
     children: dict[int, list[int]] = {}
     for entry in os.listdir("/proc"):  # noqa: PTH208 (pathlib takes longer to import than the rest)
         if entry.isdecimal():
@@ -120,12 +133,30 @@ def _signal_descendants(number: int) -> None:
                 # The name, in parentheses, may contain blanks; the state and the parent follow it.
                 parent = int(file.read().rpartition(")")[2].split()[1])
                 children.setdefault(parent, []).append(int(entry))
-    pending = list(children.get(os.getpid(), ()))
-    while pending:
-        pid = pending.pop()
-        pending += children.get(pid, ())
-        with suppress(ProcessLookupError):
-            os.kill(pid, number)
+    descendants = list(children.get(os.getpid(), ()))
+    for pid in descendants:  # grows meanwhile
+        descendants += children.get(pid, ())
+    return descendants
+
+
+def mapped_shared_memory(pid: int) -> set[str]:
+    """Returns the files in shared memory that a process maps, without those of AstraFlow."""
+    try:
+        with open(f"/proc/{pid}/maps") as file:  # noqa: PTH123
+            lines = file.read().splitlines()
+    except OSError:
+        return set()
+    paths = {line[line.index(_SHARED_FOLDER) :] for line in lines if _SHARED_FOLDER in line}
+    return {
+        path for path in paths if not path.startswith(f"{_SHARED_FOLDER}astraflow") and not path.endswith(" (deleted)")
+    }
+
+
+def remove(paths: Iterable[str]) -> None:
+    """Removes files, except those that are gone or of another user."""
+    for path in paths:
+        with suppress(FileNotFoundError, PermissionError):
+            os.unlink(path)  # noqa: PTH108
 
 
 def _end_as(status: int) -> None:

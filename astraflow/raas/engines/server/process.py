@@ -9,15 +9,16 @@ import signal
 import sys
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
 import psutil
 
 from astraflow.contract.errors import Unavailable
+from astraflow.raas.engines.server import guardian
+from astraflow.raas.engines.server.guardian import mapped_shared_memory, remove
 from astraflow.runtime.logs import get_logger
-from astraflow.weights.shared_memory import SHARED_FOLDER
 
 log = get_logger()
 
@@ -28,7 +29,6 @@ _MAX_LINE_BYTES = 2**20
 _POLL_S = 0.01
 _LAST_LINES_S = 0.5
 """Longest wait for the last lines of an ended server, whose child processes may hold its output open. Seconds."""
-_GUARDIAN = Path(__file__).with_name("guardian.py")
 
 
 class ServerProcess:
@@ -58,7 +58,7 @@ class ServerProcess:
             if shutil.which(argv[0], path=environment.get("PATH")) is None:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-I", "-S", str(_GUARDIAN), str(os.getpid())),
+                *(sys.executable, "-I", "-S", guardian.__file__, str(os.getpid())),
                 *argv,
                 env=dict(environment),
                 stdin=asyncio.subprocess.DEVNULL,
@@ -102,7 +102,7 @@ class ServerProcess:
         running = [child for child in self._descendants.values() if _is_alive(child)]
         self._descendants = {child.pid: child for child in running}
         for pid in (self.pid, *self._descendants):
-            self._shared_memory |= _mapped_shared_memory(pid)
+            self._shared_memory |= mapped_shared_memory(pid)
         return running
 
     async def stop(self) -> None:
@@ -123,7 +123,7 @@ class ServerProcess:
         left = await _wait_ended(descendants, timeout_s=STOP_S)
         if left:
             log.error("engine_processes_left", pids=[process.pid for process in left])
-        _remove(self._shared_memory)  # a killed server does not remove it
+        remove(self._shared_memory)  # a killed server does not remove it
         self._reader.cancel()
         await asyncio.wait({self._reader})
 
@@ -166,20 +166,3 @@ async def _wait_ended(processes: Sequence[psutil.Process], *, timeout_s: float) 
             break
         await asyncio.sleep(_POLL_S)
     return left
-
-
-def _mapped_shared_memory(pid: int) -> set[str]:
-    """Returns the files in shared memory that a process maps, without those of AstraFlow."""
-    try:
-        lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
-    except OSError:
-        return set()
-    prefix = f"{SHARED_FOLDER}/"
-    paths = {line[line.index(prefix) :] for line in lines if prefix in line}
-    return {path for path in paths if not path.startswith(f"{prefix}astraflow") and not path.endswith(" (deleted)")}
-
-
-def _remove(paths: Iterable[str]) -> None:
-    for path in paths:
-        with contextlib.suppress(FileNotFoundError, PermissionError):
-            Path(path).unlink()
