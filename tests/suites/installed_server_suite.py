@@ -1,23 +1,47 @@
 """Contract tests of the engines of installed server programs, real and simulated, on servers that tests share."""
 
+import asyncio
+import json
 import os
 import signal
+import sys
 from abc import abstractmethod
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+import psutil
 import pytest
 
+from astraflow.contract.errors import Unavailable
 from astraflow.contract.generation import Sampling
 from astraflow.contract.trajectories import Float32Array, Int32Array
 from astraflow.raas.engines.server.engine import ServerEngine
+from astraflow.raas.engines.server.guardian import mapped_shared_memory
+from astraflow.raas.engines.server.http import ServerClient
+from astraflow.raas.engines.server.model_folder import ModelFolder
+from astraflow.raas.engines.server.replica import _free_port
 from astraflow.runtime.home import HOME
 from astraflow.weights.tensors import VerifiedWeights
-from tests.suites.engine_suite import Build, Weights, within
-from tests.suites.server_engine_suite import BuildServer, Expected, ServerEngineSuite
+from tests.suites.engine_suite import Build, Weights, until, within
+from tests.suites.server_engine_suite import BuildServer, Expected, ServerEngineSuite, is_alive
 from tests.suites.shared_engine import SharedEngine
+
+KILLED_NODE = """
+import asyncio, json, sys
+from pathlib import Path
+from astraflow.raas.engines.server.process import ServerProcess
+
+async def main():
+    argv, variables, log_file = json.loads(sys.argv[1])
+    process = await ServerProcess.start(argv, variables, Path(log_file))
+    await process.wait()
+
+asyncio.run(main())
+"""
+"""Node that starts a server and does nothing else; without the engine, whose imports take seconds."""
 
 
 class InstalledServerSuite(ServerEngineSuite):
@@ -139,3 +163,35 @@ class InstalledServerSuite(ServerEngineSuite):
             np.testing.assert_allclose(scores, self.adapted_logprobs(2, prompt, 1), atol=self.gap)
         finally:
             await engine.close()
+
+    async def test_nothing_outlives_a_killed_node(self, build_server: BuildServer, tmp_path: Path) -> None:
+        engine, port, key = build_server(), _free_port(), "key"
+        folder = ModelFolder(engine._model)
+        launch = engine._dialect.launch(
+            engine._environment, engine._options, model=folder.path, port=port, key=key, devices="0"
+        )
+        variables = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), **launch.variables}
+        start = json.dumps([launch.argv, variables, str(tmp_path / "server.log")])
+        node = await asyncio.create_subprocess_exec(sys.executable, "-c", KILLED_NODE, start)
+        client = ServerClient(f"http://127.0.0.1:{port}", key=key)
+        try:
+            await within(self.until_up(engine, client))
+            processes = psutil.Process(node.pid).children(recursive=True)
+            files = {path for process in processes for path in mapped_shared_memory(process.pid)}
+            node.kill()
+            await node.wait()
+
+            assert len(processes) > 2  # the guardian, the server, and those below it
+            await until(lambda: not any(is_alive(process) for process in processes))
+            assert not [path for path in files if Path(path).exists()]
+        finally:
+            await client.close()
+            folder.close()
+
+    async def until_up(self, engine: ServerEngine, client: ServerClient) -> None:
+        """Waits until a server answers."""
+        while True:
+            with suppress(Unavailable, TimeoutError):
+                await engine._dialect.is_up(client)
+                return
+            await asyncio.sleep(0.1)

@@ -1,11 +1,9 @@
 """Contract tests of engines that are servers in processes of their own."""
 
 import asyncio
-import json
 import os
 import random
 import signal
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import count
@@ -22,9 +20,6 @@ from astraflow.contract.trajectories import Float32Array, Int32Array
 from astraflow.raas.engines.base import PauseMode
 from astraflow.raas.engines.server.engine import ServerEngine
 from astraflow.raas.engines.server.guardian import mapped_shared_memory
-from astraflow.raas.engines.server.http import ServerClient
-from astraflow.raas.engines.server.model_folder import ModelFolder
-from astraflow.raas.engines.server.replica import _free_port
 from tests.errors import raises_code
 from tests.suites.engine_suite import Build, EngineSuite, Weights, check, until, within
 
@@ -32,21 +27,6 @@ Expected = Callable[[int, Int32Array, int], Float32Array]
 """Logprobs of `tokens[scored_from:]` with the weights of a version, by another program than the engine."""
 BuildServer = Callable[..., ServerEngine]
 """Builds an engine with options."""
-
-
-KILLED_NODE = """
-import asyncio, json, sys
-from pathlib import Path
-from astraflow.raas.engines.server.process import ServerProcess
-
-async def main():
-    argv, variables, log_file = json.loads(sys.argv[1])
-    process = await ServerProcess.start(argv, variables, Path(log_file))
-    await process.wait()
-
-asyncio.run(main())
-"""
-"""Node that starts a server and does nothing else; without the engine, whose imports take seconds."""
 
 
 @pytest.mark.anyio
@@ -248,38 +228,6 @@ class ServerEngineSuite(EngineSuite):
         assert len(processes) > 1
         assert not [process for process in processes if is_alive(process)]
         assert not [path for path in files if Path(path).exists()]
-
-    async def test_nothing_outlives_a_killed_node(self, build_server: BuildServer, tmp_path: Path) -> None:
-        engine, port, key = build_server(), _free_port(), "key"
-        folder = ModelFolder(engine._model)
-        launch = engine._dialect.launch(
-            engine._environment, engine._options, model=folder.path, port=port, key=key, devices="0"
-        )
-        variables = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), **launch.variables}
-        start = json.dumps([launch.argv, variables, str(tmp_path / "server.log")])
-        node = await asyncio.create_subprocess_exec(sys.executable, "-c", KILLED_NODE, start)
-        client = ServerClient(f"http://127.0.0.1:{port}", key=key)
-        try:
-            await within(self.until_up(engine, client))
-            processes = psutil.Process(node.pid).children(recursive=True)
-            files = {path for process in processes for path in mapped_shared_memory(process.pid)}
-            node.kill()
-            await node.wait()
-
-            assert len(processes) > 2  # the guardian, the server, and those below it
-            await until(lambda: not any(is_alive(process) for process in processes))
-            assert not [path for path in files if Path(path).exists()]
-        finally:
-            await client.close()
-            folder.close()
-
-    async def until_up(self, engine: ServerEngine, client: ServerClient) -> None:
-        """Waits until a server answers."""
-        while True:
-            with suppress(Unavailable, TimeoutError):
-                await engine._dialect.is_up(client)
-                return
-            await asyncio.sleep(0.1)
 
     def check_logprobs(self, prompt: Int32Array, generation: Generation, expected: Expected) -> None:
         """Checks that each token has the logprob of its version over the whole prefix."""
