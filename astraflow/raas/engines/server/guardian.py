@@ -129,7 +129,7 @@ def _descendants() -> list[int]:
     children: dict[int, list[int]] = {}
     for entry in os.listdir("/proc"):  # noqa: PTH208 (pathlib takes longer to import than the rest)
         if entry.isdecimal():
-            with suppress(OSError), open(f"/proc/{entry}/stat") as file:  # noqa: PTH123
+            with suppress(OSError), open(f"/proc/{entry}/stat", errors="replace") as file:  # noqa: PTH123
                 # The name, in parentheses, may contain blanks; the state and the parent follow it.
                 parent = int(file.read().rpartition(")")[2].split()[1])
                 children.setdefault(parent, []).append(int(entry))
@@ -142,7 +142,7 @@ def _descendants() -> list[int]:
 def mapped_shared_memory(pid: int) -> set[str]:
     """Returns the files in shared memory that a process maps, without those of AstraFlow."""
     try:
-        with open(f"/proc/{pid}/maps") as file:  # noqa: PTH123
+        with open(f"/proc/{pid}/maps", errors="replace") as file:  # noqa: PTH123
             lines = file.read().splitlines()
     except OSError:
         return set()
