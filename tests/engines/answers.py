@@ -127,9 +127,9 @@ def file_name(kind: str, route: str) -> str:
 
 
 def shape(answer: Any) -> Any:
-    """Returns the shape of an answer: keys and types. Names of tensors and token ids as keys are not compared."""
+    """Returns the shape of an answer: keys and types. Keys that are names of tensors or adapters are not compared."""
     if isinstance(answer, Mapping):
-        is_open = all(key.isdigit() or "." in key for key in answer)
+        is_open = all(key.isdigit() or "." in key or "-" in key for key in answer)
         return {"*" if is_open else key: shape(value) for key, value in sorted(answer.items())}
     if isinstance(answer, list):
         shapes = [shape(item) for item in answer]

@@ -275,19 +275,27 @@ class _Server:
         if call.body.get("abort_all_requests", True):
             await self._core.call("abort", ids=None)
         await self._core.call("version", version=self._version)
-        return {"success": True, "message": "", "new_version": self._version}
+        return {
+            "success": True,
+            "message": f"Weight version updated to {self._version}",
+            "new_version": self._version,
+        }
 
     async def _load_adapter(self, call: Call) -> Any:
         name = call.body["lora_name"]
         tensors = tensor_bits(call.body["serialized_named_tensors"][0])
         await self._core.call("add_adapter", adapter=name, tensors={key: bits.hex() for key, bits in tensors.items()})
         self._adapters[name] = "__tensor__"
-        return {"success": True, "error_message": "", "loaded_adapters": self._adapters}
+        return self._adapter_answer()
 
     async def _unload_adapter(self, call: Call) -> Any:
         await self._core.call("remove_adapter", adapter=call.body["lora_name"])
         del self._adapters[call.body["lora_name"]]
-        return {"success": True, "error_message": "", "loaded_adapters": self._adapters}
+        return self._adapter_answer()
+
+    def _adapter_answer(self) -> dict[str, Any]:
+        facts = {"rid": None, "http_worker_ipc": None, "success": True, "error_message": ""}
+        return {**facts, "loaded_adapters": self._adapters}
 
     async def _check(self, call: Call) -> Any:
         checksums = await self._core.call("checksum")
