@@ -107,15 +107,29 @@ async def record(
     return recorder.answers
 
 
+async def record_adapters(engine: ServerEngine, recorder: Recorder, adapters: Weights) -> Answers:
+    """Starts an engine with `lora`, loads two versions of adapters, and closes it; returns the answers."""
+    try:
+        await engine.start()
+        recorder.step = "first adapters"
+        await engine.load(adapters(0))
+        recorder.step = "second adapters"
+        await engine.load(adapters(1))
+        recorder.step = ""
+    finally:
+        await engine.close()
+    return recorder.answers
+
+
 def file_name(kind: str, route: str) -> str:
     """Returns the name of the file with the answers of a route."""
     return f"{kind}_{route.partition(' ')[2].strip('/').replace('/', '_')}.json"
 
 
 def shape(answer: Any) -> Any:
-    """Returns the shape of an answer: keys and types. Names of tensors and token ids as keys are not compared."""
+    """Returns the shape of an answer: keys and types. Keys that are names of tensors or adapters are not compared."""
     if isinstance(answer, Mapping):
-        is_open = all(key.isdigit() or "." in key for key in answer)
+        is_open = all(key.isdigit() or "." in key or "-" in key for key in answer)
         return {"*" if is_open else key: shape(value) for key, value in sorted(answer.items())}
     if isinstance(answer, list):
         shapes = [shape(item) for item in answer]

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,15 +22,16 @@ from astraflow.raas.engines.server.http import ServerClient, ServerRefused
 from astraflow.raas.engines.server.options import ServerOptions
 from astraflow.raas.engines.server.sglang import SglangDialect, SglangOptions
 from astraflow.raas.engines.server.vllm import VllmDialect, VllmOptions
-from astraflow.runtime.home import HOME
 from astraflow.weights.tensors import VerifiedWeights
 from tests import make_torch
+from tests.engines.real import adapters_on
 from tests.errors import raises_code
 from tests.fakes.clock import JumpingClock
 from tests.fakes.engine_server import token_model
 from tests.fakes.engine_server.environment import FakeEnvironment
-from tests.suites.engine_suite import GIVE_UP_S, Build, Weights, until, within
-from tests.suites.server_engine_suite import BuildServer, Expected, Load, ServerEngineSuite, has_restarted
+from tests.suites.engine_suite import GIVE_UP_S, until, within
+from tests.suites.installed_server_suite import InstalledServerSuite
+from tests.suites.server_engine_suite import Load, has_restarted
 from tests.suites.shared_engine import SharedEngine
 
 PROMPT = np.array([5, 6, 7, 8, 9], dtype=np.int32)
@@ -57,17 +58,26 @@ def delta_to(number: int) -> VerifiedWeights:
 
 
 @cache
-def identity_of(number: int) -> bytes:
-    weights = version(number)
+def adapters(number: int) -> VerifiedWeights:
+    return adapters_on(version(0), make_torch.model(seed=0), number)
+
+
+def identity_of(weights: VerifiedWeights, *, prefix: str = "") -> bytes:
     bits = weights.buffer.tobytes()
     return token_model.identity(
-        {spec.name: bits[spec.offset : spec.offset + spec.size_bytes] for spec in weights.manifest.tensors}
+        {prefix + spec.name: bits[spec.offset : spec.offset + spec.size_bytes] for spec in weights.manifest.tensors}
     )
 
 
 def logprobs(number: int, tokens: Int32Array, scored_from: int) -> Float32Array:
-    found = token_model.logprobs(identity_of(number), tokens.tolist(), scored_from)
+    found = token_model.logprobs(identity_of(version(number)), tokens.tolist(), scored_from)
     return np.array(found, dtype=np.float32)
+
+
+def adapted_logprobs(number: int, tokens: Int32Array, scored_from: int) -> Float32Array:
+    adapter = identity_of(adapters(number), prefix="base_model.model.")
+    identity = token_model.adapted(identity_of(version(0)), adapter)
+    return np.array(token_model.logprobs(identity, tokens.tolist(), scored_from), dtype=np.float32)
 
 
 def server(kind: str, **options: Any) -> ServerEngine:
@@ -104,12 +114,6 @@ async def until_restarted(engine: ServerEngine, restarts: int) -> None:
             await asyncio.sleep(0.05)
 
 
-@pytest.fixture(scope="module")
-def anyio_backend() -> str:
-    """Selects asyncio, for fixtures that tests share."""
-    return "asyncio"
-
-
 @pytest.fixture(scope="module", autouse=True)
 def quick_gauges() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as changed:
@@ -117,44 +121,21 @@ def quick_gauges() -> Iterator[None]:
         yield
 
 
-class SimulatedServerSuite(ServerEngineSuite):
+class SimulatedServerSuite(InstalledServerSuite):
     """Suites with simulated servers."""
 
-    kind = ""
+    prompt_tokens = PROMPT
+    long_tokens = LONG.max_new_tokens
     aborted_within_s = GIVE_UP_S
     """An aborted request is held and would never end."""
+    version, delta_to, logprobs = staticmethod(version), staticmethod(delta_to), staticmethod(logprobs)
+    adapters, adapted_logprobs = staticmethod(adapters), staticmethod(adapted_logprobs)
 
-    @pytest.fixture(scope="class")
-    async def shared(self, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ServerEngine]:
-        with pytest.MonkeyPatch.context() as changed:
-            changed.setenv(HOME, str(tmp_path_factory.mktemp("shared-home")))
-            FakeEnvironment(self.kind)
-            engine = server(self.kind)
-            await engine.start()
-        yield engine
-        await engine.close()
-
-    @pytest.fixture
-    async def served(self, shared: ServerEngine) -> AsyncIterator[ServerEngine]:
-        self._holding.append(shared)
-        yield shared
-        await SharedEngine(shared).close()
-
-    @pytest.fixture
-    def build(self, shared: ServerEngine) -> Build:
-        self._holding.append(shared)
-        return lambda: SharedEngine(shared)
-
-    @pytest.fixture
-    def build_server(self, own_home: Path) -> BuildServer:
+    def install(self) -> None:
         FakeEnvironment(self.kind)
 
-        def build(**options: Any) -> ServerEngine:
-            engine = server(self.kind, **options)
-            self._holding.append(engine)
-            return engine
-
-        return build
+    def server(self, **options: Any) -> ServerEngine:
+        return server(self.kind, **options)
 
     @pytest.fixture(autouse=True)
     def released(self) -> Iterator[None]:
@@ -167,7 +148,9 @@ class SimulatedServerSuite(ServerEngineSuite):
         self, engine: Engine, request_id: str, prompt: Int32Array, sampling: Sampling
     ) -> "asyncio.Task[Generation]":
         assert isinstance(engine, ServerEngine | SharedEngine) and prompt is PROMPT
-        return await begun(engine.engine if isinstance(engine, SharedEngine) else engine, request_id, sampling)
+        holding = engine.engine if isinstance(engine, SharedEngine) else engine
+        self._holding.append(holding)
+        return await begun(holding, request_id, sampling)
 
     def release(self) -> None:
         for engine in self._holding:
@@ -175,30 +158,6 @@ class SimulatedServerSuite(ServerEngineSuite):
 
     async def until_restarted(self, engine: ServerEngine, restarts: int) -> None:
         await until_restarted(engine, restarts)
-
-    @pytest.fixture
-    def build_new(self, build_server: BuildServer) -> Build:
-        return build_server
-
-    @pytest.fixture
-    def weights(self) -> Weights:
-        return version
-
-    @pytest.fixture
-    def delta(self) -> Weights:
-        return delta_to
-
-    @pytest.fixture
-    def expected(self) -> Expected:
-        return logprobs
-
-    @pytest.fixture
-    def prompt(self) -> Int32Array:
-        return PROMPT
-
-    @pytest.fixture
-    def long(self) -> Sampling:
-        return LONG
 
 
 class TestSglangServer(SimulatedServerSuite):

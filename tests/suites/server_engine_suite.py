@@ -19,7 +19,7 @@ from astraflow.contract.generation import Finish, Generation, Sampling
 from astraflow.contract.trajectories import Float32Array, Int32Array
 from astraflow.raas.engines.base import PauseMode
 from astraflow.raas.engines.server.engine import ServerEngine
-from astraflow.raas.engines.server.process import _mapped_shared_memory
+from astraflow.raas.engines.server.guardian import mapped_shared_memory
 from tests.errors import raises_code
 from tests.suites.engine_suite import Build, EngineSuite, Weights, check, until, within
 
@@ -133,7 +133,7 @@ class ServerEngineSuite(EngineSuite):
         assert len(needed) > 1
         for number in random.sample(needed, self.losses or len(needed)):
             before = [psutil.Process(pid) for pid in server.pids]
-            files = {path for process in before for path in _mapped_shared_memory(process.pid)}
+            files = {path for process in before for path in mapped_shared_memory(process.pid)}
             restarts = server.restarts
             async with Load(served, prompt, long, requests=4) as load:
                 await asyncio.sleep(self.head_start_s)
@@ -220,7 +220,7 @@ class ServerEngineSuite(EngineSuite):
         folder = engine._folder
         assert folder is not None
         files = {str(folder.path), str((folder.path / "model.safetensors").resolve())}
-        files |= {path for process in processes for path in _mapped_shared_memory(process.pid)}
+        files |= {path for process in processes for path in mapped_shared_memory(process.pid)}
         running = await self.begun(engine, "a", prompt, long)
         await within(engine.close())
 
