@@ -5,11 +5,9 @@ from collections.abc import Mapping
 from astraflow.algorithms.base import token_advantages
 from astraflow.algorithms.config import AlgorithmConfig
 from astraflow.algorithms.corrections import corrections
-from astraflow.algorithms.losses import losses
+from astraflow.algorithms.losses import WITHOUT_RECORDED_LOGPROBS, losses
 from astraflow.algorithms.losses.options import PolicyOptions
 from astraflow.contract.errors import InvalidInput
-
-_WITHOUT_TOKEN_ADVANTAGES = ("dpo", "sft")
 
 
 def check_algorithm(config: AlgorithmConfig, temperatures: Mapping[str, float] | None = None) -> None:
@@ -83,7 +81,7 @@ def _check_token_advantages(config: AlgorithmConfig) -> None:
     for spec in config.token_advantages:
         token_advantages.check(spec)
     loss = config.loss["kind"]
-    if kinds and loss in _WITHOUT_TOKEN_ADVANTAGES:
+    if kinds and loss in WITHOUT_RECORDED_LOGPROBS:
         raise InvalidInput(
             f"cannot use token_advantages with the loss {loss!r}: it does not read them; remove token_advantages",
             code="algorithm.unused_token_advantages",

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from astraflow.algorithms.base import advantages, token_advantages
 from astraflow.algorithms.config import AlgorithmConfig
-from astraflow.algorithms.losses import losses
+from astraflow.algorithms.losses import WITHOUT_RECORDED_LOGPROBS, losses
 from astraflow.algorithms.mismatch import MismatchSums, measure_mismatch
 from astraflow.algorithms.tokens import BatchStatistics, Pass, Ranks, RowData, TokenData, TokenScores
 from astraflow.contract.batches import Batch
@@ -91,6 +91,7 @@ class StepRunner:
         self._temperature = algorithm.temperature
         self._token_advantages = [token_advantages.build(spec) for spec in algorithm.token_advantages]
         self._loss = losses.build(algorithm.loss)
+        self._reads_recorded = algorithm.loss["kind"] not in WITHOUT_RECORDED_LOGPROBS
         self._needs = self._loss.needs.union(*(advantage.needs for advantage in self._token_advantages))
         if unsupported := self._needs - _SUPPORTED:
             raise InvalidInput(
@@ -106,7 +107,7 @@ class StepRunner:
         timer = _PhaseTimer(engine.device)
         with timer.phase("pass_s"):
             tokens = self._with_passes(share.token_data(engine.device), share, sums)
-            if tokens.proximal_logprobs is not None:
+            if tokens.proximal_logprobs is not None and self._reads_recorded:
                 sums.add_mismatch(measure_mismatch(tokens.proximal_logprobs, tokens))
         rows = _on_device(share.rows, engine.device)
         for advantage in self._token_advantages:
@@ -122,7 +123,7 @@ class StepRunner:
                     share_of_tokens = statistics.tokens / max(token_count, 1)
                     part = self._with_current(part, batch, sums, is_first=number == 0, share_of_tokens=share_of_tokens)
             with timer.phase("forward_backward_s"):
-                measures_mismatch = number == 0 and tokens.proximal_logprobs is None
+                measures_mismatch = number == 0 and tokens.proximal_logprobs is None and self._reads_recorded
                 loss = self._learn(batch, part, statistics, sums, measures_mismatch=measures_mismatch)
             with timer.phase("optimizer_s"):
                 updates.append(engine.update(is_loss_finite=math.isfinite(loss)))

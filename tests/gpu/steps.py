@@ -57,7 +57,7 @@ class DeviceSteps:
         norm = MasterOptimizer._norm
 
         def recording(taken: Mapping[str, Tensor]) -> Tensor:
-            gradients.update({name: gradient.cpu() for name, gradient in taken.items()})
+            gradients.update({name: gradient.cpu().clone() for name, gradient in taken.items()})
             return norm(optimizer, taken)
 
         optimizer._norm = recording  # type: ignore[method-assign]
