@@ -59,8 +59,13 @@ def run_steps(results: Results, sizes: Sizes) -> Iterator[None]:
                 else json.loads(done.stdout.strip().splitlines()[-1])
             )
             yield
-    if "lora" not in LocalOptions.model_fields:
-        results.texts["LoRA"] = "skipped: the backend `local` has no option `lora`"
+    has_lora = "lora" in LocalOptions.model_fields
+    results.texts["LoRA"] = (
+        _text("tests.gpu.lora_speed", "--device", results.device)
+        if has_lora
+        else "skipped: the backend `local` has no option `lora`"
+    )
+    yield
 
 
 def run_publishing(results: Results, sizes: Sizes) -> Iterator[None]:

@@ -95,12 +95,12 @@ def _measure_batch(build: Callable[[], Loop], batch: Batch, device: torch.device
     losses = [loop.step(batch) for _ in range(WARM_UPS)]
     seconds = []
     for _ in range(repeats):
-        _await(device)
+        await_device(device)
         began = time.perf_counter()
         loop.step(batch)
-        _await(device)
+        await_device(device)
         seconds.append(time.perf_counter() - began)
-    return {"loss": losses[0], "seconds": seconds, "peak_bytes": _peak_bytes(device)}
+    return {"loss": losses[0], "seconds": seconds, "peak_bytes": peak_bytes(device)}
 
 
 def _work(batch: Batch, cost: ForwardCost, device: torch.device) -> dict[str, Any]:
@@ -114,12 +114,14 @@ def _work(batch: Batch, cost: ForwardCost, device: torch.device) -> dict[str, An
     }
 
 
-def _await(device: torch.device) -> None:
+def await_device(device: torch.device) -> None:
+    """Waits until the device has computed everything."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
-def _peak_bytes(device: torch.device) -> int:
+def peak_bytes(device: torch.device) -> int:
+    """Returns the highest memory of this process: of the GPU, or of the host."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
