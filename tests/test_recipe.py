@@ -254,3 +254,29 @@ def test_flow_and_algorithm_must_have_the_same_temperature() -> None:
         load_recipe("smoke", ["flows.train.workflow.temperature=0.7"])
     matching = ["flows.train.workflow.temperature=0.7", "policies.solver.algorithm.temperature=0.7"]
     assert load_recipe("smoke", matching).policies["solver"].algorithm.temperature == 0.7
+
+
+@pytest.mark.parametrize(
+    ("changed", "code"),
+    [
+        ("flows.train.group_size = 2", "recipe.answers_per_prompt"),
+        ('policies.solver.algorithm.loss.kind = "ppo"', "recipe.answers_and_loss"),
+        ('policies.solver.algorithm.loss.kind = "dpo"', "recipe.answers_and_loss"),
+        ('flows.train.workflow.rejected_field = "worse"', "recipe.answers_per_prompt"),
+    ],
+)
+def test_a_flow_of_answers_that_its_loss_cannot_use_is_refused(changed: str, code: str) -> None:
+    with raises_code(InvalidInput, code):
+        load_recipe("reverse/sft", [changed.replace(" = ", "=")])
+
+
+def test_pairs_of_answers_are_trained_by_a_preference_loss() -> None:
+    recipe = load_recipe(
+        "reverse/sft",
+        [
+            "flows.train.group_size=2",
+            "flows.train.workflow.rejected_field=worse",
+            "policies.solver.algorithm.loss.kind=dpo",
+        ],
+    )
+    assert recipe.nodes.count == 0

@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import cache
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -140,12 +141,23 @@ def test_a_shared_prompt_is_in_a_pack_once() -> None:
 
 
 def test_packs_have_no_padding_and_keep_to_their_budget() -> None:
-    groups = [[single_turn([4, 5], range(4, 4 + length))] for length in (30, 3, 28, 4, 5)]
+    groups = [[single_turn([4, 5], range(4, 4 + length))] for length in (29, 3, 28, 4, 5)]
 
     packs = packs_of(batch(groups), 36)
 
-    assert sorted(len(pack.input_ids) for pack, _ in packs) == [4, 35, 36]
-    assert sum(len(pack.input_ids) for pack, _ in packs) == 31 + 4 + 29 + 5 + 6
+    assert sorted(len(pack.input_ids) for pack, _ in packs) == [4, 34, 36]
+    assert sum(len(pack.input_ids) for pack, _ in packs) == 30 + 4 + 29 + 5 + 6
+
+
+@pytest.mark.parametrize(("answer", "input_tokens"), [(29, 30), (30, 32), (31, 32)])
+def test_the_last_token_is_input_only_where_it_makes_the_length_a_multiple_of_16(
+    answer: int, input_tokens: int
+) -> None:
+    ((pack, tokens),) = packs_of(batch([[single_turn([4, 5], range(4, 4 + answer))]]), ROOMY)
+
+    assert len(pack.input_ids) == input_tokens
+    assert len(pack.targets) == len(tokens.row_indices) == answer
+    assert pack.predictors.tolist() == list(range(1, answer + 1))
 
 
 def test_a_row_longer_than_the_budget_gets_its_own_pack() -> None:
