@@ -142,6 +142,8 @@ class PlanFacts:
     """Input tokens of empty packs."""
     forward_flops: float
     """FLOPs of one forward pass over all packs."""
+    head_flops: float
+    """Those of the output head among them."""
     imbalance: float
     """FLOPs of the busiest data rank divided by the mean."""
 
@@ -204,6 +206,7 @@ def plan_step(
             width=sum(unit.width for units in units_by_rank for unit in units) + padding,
             padding=padding,
             forward_flops=sum(flops),
+            head_flops=int(counted.sum()) * cost.per_target,
             imbalance=imbalance(flops),
         ),
     )

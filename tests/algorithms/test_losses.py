@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from astraflow.algorithms.losses import losses
 from astraflow.algorithms.losses.base import Loss
-from astraflow.algorithms.tokens import Pass
+from astraflow.algorithms.losses.critic import explained_variance
+from astraflow.algorithms.tokens import Pass, SingleRank
 from astraflow.contract.errors import InvalidInput
-from tests.algorithms.data import Rows, Token, assert_close, batch_of, close, outcome, rows
+from tests.algorithms.data import Rows, Token, assert_close, batch_of, close, on_ranks, outcome, rows
 from tests.errors import raises_code
 
 Term = tuple[float, float]
@@ -327,3 +328,20 @@ def test_an_empty_micro_batch_contributes_nothing() -> None:
         )
         assert close(divided.loss, whole.loss)
         assert_close(divided.logprob_grad, whole.logprob_grad)
+
+
+def test_the_explained_variance_is_that_of_all_ranks() -> None:
+    returns = torch.tensor([1.0, -2.0, 0.5, 3.0, 7.0])
+    values = torch.tensor([0.5, -1.0, 0.0, 3.5, 6.0])
+    expected = 1 - float((returns - values).var() / returns.var())
+
+    found = on_ranks(
+        3,
+        lambda rank, ranks: explained_variance(
+            values[2 * rank : 2 * rank + 2], returns[2 * rank : 2 * rank + 2], ranks
+        ),
+    )
+
+    assert found == [pytest.approx(expected, rel=1e-6)] * 3
+    assert math.isnan(explained_variance(values, torch.ones(5), SingleRank()))
+    assert math.isnan(explained_variance(values[:0], returns[:0], SingleRank()))

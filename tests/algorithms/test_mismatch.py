@@ -29,6 +29,8 @@ def test_the_measures_are_their_formulas(found: Rows) -> None:
     assert measured(found) == pytest.approx(
         {
             "mismatch_k3": math.fsum(r - 1 - gap for r, gap in zip(ratios, gaps, strict=True)) / len(gaps),
+            "mismatch_js": math.fsum((r * math.log(2 * r / (1 + r)) + math.log(2 / (1 + r))) / 2 for r in ratios)
+            / len(gaps),
             "mismatch_factor": math.fsum(math.exp(abs(gap)) for gap in gaps) / len(gaps),
             "mismatch_sample_size": math.fsum(ratios) ** 2 / len(gaps) / math.fsum(r * r for r in ratios),
             "mismatch_cut": sum(not 0.5 <= r <= 5 for r in ratios) / len(gaps),

@@ -16,11 +16,13 @@ from astraflow.contract.spans import Author, Span
 from astraflow.contract.trajectories import Trajectory
 from astraflow.contract.weights import Dtype
 from astraflow.models.causal import named_weights
+from astraflow.trainer.engines.base import ModelRole, UpdateResult
 from astraflow.trainer.engines.local import LocalEngine
 from astraflow.trainer.engines.optimizers import OptimizerOptions
 from astraflow.trainer.flops import ForwardCost
 from astraflow.trainer.shares import Share
 from astraflow.trainer.steps import StepPlanner, StepRunner
+from tests.trainer.plain_critic import ALGORITHM, PlainCritic
 
 VOCABULARY = 61
 CLIP = 0.2
@@ -38,6 +40,7 @@ class Case:
     minibatches: int = 1
     temperature: float = 0.8
     entropy_coefficient: float = 0.01
+    has_critic: bool = False
     engine_options: Mapping[str, Any] = field(default_factory=dict)
     """Further options of the engine, which change no result."""
     batch: Batch = field(default_factory=lambda: mixed_batch())
@@ -54,11 +57,9 @@ class Case:
         }
         if self.aggregation == "fixed_length":
             loss["fixed_length"] = 7
-        return AlgorithmConfig(
-            loss=loss,
-            temperature=self.temperature,
-            minibatches=self.minibatches,
-            advantages=({"kind": "group_centred"},),
+        advantages = ALGORITHM if self.has_critic else {"advantages": ({"kind": "group_centred"},)}
+        return AlgorithmConfig.model_validate(
+            {"loss": loss, "temperature": self.temperature, "minibatches": self.minibatches, **advantages}
         )
 
 
@@ -122,7 +123,8 @@ def _row(draws: np.random.Generator, group: int, member: int, prompt: np.ndarray
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """Gradients of the optimizer steps of a batch, before clipping, and the losses."""
+    """Gradients of the optimizer steps of a batch, before clipping, and the losses. Those of a critic have the prefix
+    `critic/`."""
 
     gradients: Sequence[Gradients]
     members: Sequence[Sequence[int]]
@@ -161,11 +163,11 @@ def sequential_step(case: Case, *, data_ranks: int) -> Step:
 
 def _share_step(case: Case, share: Share) -> tuple[list[Gradients], float]:
     """Returns the gradients of the optimizer steps, and the loss."""
-    model = tiny_model(is_tied=case.is_tied)
-    weights = named_weights(model)
+    options = OptimizerOptions(learning_rate=1e-30)
     engine = LocalEngine(
-        model,
-        OptimizerOptions(learning_rate=1e-30),
+        tiny_model(is_tied=case.is_tied),
+        options,
+        critic=options if case.has_critic else None,
         device=torch.device("cpu"),
         published_dtype=Dtype.FLOAT32,
         needs_reference=False,
@@ -174,9 +176,14 @@ def _share_step(case: Case, share: Share) -> tuple[list[Gradients], float]:
     gradients: list[Gradients] = []
     update = engine.update
 
-    def recording(*, is_loss_finite: bool) -> Any:
-        gradients.append({name: weight.grad.clone() for name, weight in weights.items() if weight.grad is not None})
-        return update(is_loss_finite=is_loss_finite)
+    def recording(*, role: ModelRole = ModelRole.POLICY, is_loss_finite: bool) -> UpdateResult:
+        if role is ModelRole.POLICY:
+            gradients.append({})
+        prefix = "critic/" if role is ModelRole.CRITIC else ""
+        for name, weight in named_weights(engine._scorers[role].model).items():
+            if weight.grad is not None:
+                gradients[-1][f"{prefix}{name}"] = weight.grad.clone()
+        return update(role=role, is_loss_finite=is_loss_finite)
 
     engine.update = recording  # type: ignore[method-assign]
     loss = StepRunner(engine, case.algorithm).run(share).loss
@@ -201,6 +208,7 @@ def reference_gradients(case: Case, members: Sequence[int]) -> tuple[Gradients, 
     logits = model(input_ids=ids, attention_mask=is_token.long()).logits / case.temperature
     distribution = logits.log_softmax(-1)
     entropy = -(distribution.exp() * distribution).sum(-1)
+    critic = PlainCritic(tiny_model(is_tied=case.is_tied)) if case.has_critic else None
     gains = _gains(case.batch)
     total = sum(row.model_tokens for row in rows)
     loss = torch.zeros(())
@@ -210,14 +218,17 @@ def reference_gradients(case: Case, members: Sequence[int]) -> tuple[Gradients, 
             "sequence_mean": 1 / (len(rows) * row.model_tokens),
             "fixed_length": 1 / (len(rows) * 7),
         }[case.aggregation]
-        for recorded, place in zip(row.logprobs.tolist(), np.flatnonzero(row.loss_mask()).tolist(), strict=True):
+        advantages = [gains[index]] * row.model_tokens if critic is None else critic.advantages(row)
+        places = np.flatnonzero(row.loss_mask()).tolist()
+        for recorded, place, advantage in zip(row.logprobs.tolist(), places, advantages, strict=True):
             ratio = (distribution[number, place - 1, ids[number, place]] - recorded).exp()
-            gain = torch.minimum(ratio * gains[index], ratio.clamp(1 - CLIP, 1 + CLIP) * gains[index])
+            gain = torch.minimum(ratio * advantage, ratio.clamp(1 - CLIP, 1 + CLIP) * advantage)
             loss = loss - weight * (gain + case.entropy_coefficient * entropy[number, place - 1])
     loss.backward()
-    return {name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None}, float(
-        loss.detach()
-    )
+    gradients = {name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None}
+    if critic is not None:
+        gradients |= critic.gradients(rows, [1 / total] * len(rows))
+    return gradients, float(loss.detach())
 
 
 def _gains(batch: Batch) -> list[float]:
@@ -231,7 +242,11 @@ def _gains(batch: Batch) -> list[float]:
 
 
 def largest_difference(found: Gradients, expected: Gradients) -> float:
-    """Returns the largest difference of any element, in units of the largest gradient."""
+    """Returns the largest difference of any element, in units of the largest gradient of its model."""
     assert found.keys() == expected.keys()
-    largest = max(float(gradient.abs().max()) for gradient in expected.values())
-    return max(float((found[name] - expected[name]).abs().max()) for name in expected) / largest
+    shares = []
+    for is_critic in (False, True):
+        names = [name for name in expected if name.startswith("critic/") is is_critic]
+        largest = max((float(expected[name].abs().max()) for name in names), default=1.0)
+        shares += [float((found[name] - expected[name]).abs().max()) / largest for name in names]
+    return max(shares)

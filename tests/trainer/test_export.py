@@ -17,6 +17,8 @@ from astraflow.contract.ids import PolicyId
 from astraflow.contract.values import Json
 from astraflow.models import models
 from astraflow.models.causal import named_weights
+from astraflow.trainer.backends.sharded_state import INDEX, joined_index, shard_file, shard_index
+from astraflow.trainer.backends.shards import local_shards
 from astraflow.trainer.backends.state_files import CapturedFiles, write_numbers
 from astraflow.trainer.checkpoints import CheckpointIdentity, Checkpoints, TrainingProgress
 from astraflow.trainer.export import export_checkpoint
@@ -39,10 +41,12 @@ def checkpoints(folder: Path, masters: Mapping[str, Tensor], *, backend: str = "
 
 
 def saved(folder: Path, masters: Mapping[str, Tensor]) -> Checkpoints:
-    tensors = {f"{kind}/{name}": value for name, value in masters.items() for kind in ("weight", "exp_avg")}
+    prefixes = ("weight", "exp_avg", "critic/weight")
+    tensors = {f"{prefix}/{name}": value for name, value in masters.items() for prefix in prefixes}
+    index = joined_index([shard_index(tensors, local_shards(tensors, is_first=True), rank=0)])
     made = checkpoints(folder, masters)
     for step in (1, 2):
-        state = CapturedFiles(tensors={"tensors.safetensors": tensors}, numbers={"state.json": {}})
+        state = CapturedFiles(tensors={shard_file(0): tensors}, numbers={INDEX: index})
         made.save(progress(step), state.write, published=dict.fromkeys(masters, "BF16"))
     return made
 
@@ -88,7 +92,7 @@ def test_the_shards_of_ranks_are_joined(tmp_path: Path, masters: Mapping[str, Te
             index[f"weight/{name}"] = {"dtype": "torch.float32", "shape": list(master.shape), "parts": parts}
         for rank, shard in enumerate(shards):
             save_file(shard, folder / f"{rank}.safetensors")
-        write_numbers(folder / "tensors.index.json", {"format": 1, "tensors": index})
+        write_numbers(folder / INDEX, {"format": 1, "tensors": index})
 
     made = checkpoints(tmp_path / "checkpoints", masters, backend="fsdp")
     made.save(progress(1), write, published=dict.fromkeys(masters, "BF16"))
@@ -118,7 +122,7 @@ def test_a_state_without_weights_is_refused(tmp_path: Path, masters: Mapping[str
 
 def test_a_damaged_checkpoint_is_refused(tmp_path: Path, masters: Mapping[str, Tensor]) -> None:
     made = saved(tmp_path / "checkpoints", masters)
-    path = made.folder / "step-00000002" / "state" / "tensors.safetensors"
+    path = made.folder / "step-00000002" / "state" / shard_file(0)
     path.write_bytes(path.read_bytes()[:-1])
     with raises_code(CorruptData, "checkpoint.damaged"):
         export_checkpoint(made.folder, tmp_path / "model")

@@ -19,8 +19,11 @@ CASES = {
     "mean by sequence": Case(aggregation="sequence_mean", micro_batch_tokens=64),
     "fixed length": Case(aggregation="fixed_length", micro_batch_tokens=64),
     "two optimizer steps": Case(minibatches=2),
+    "critic": Case(has_critic=True),
+    "critic, each row alone": Case(has_critic=True, micro_batch_tokens=1),
+    "critic, packs of 64 tokens, two optimizer steps": Case(has_critic=True, micro_batch_tokens=64, minibatches=2),
     "activations computed again": Case(engine_options={"recompute": "full"}, micro_batch_tokens=64),
-    "norms computed again": Case(engine_options={"recompute": "selective"}),
+    "norms computed again": Case(engine_options={"recompute": "selective"}, has_critic=True, is_tied=False),
     "three optimizer steps by sequence": Case(minibatches=3, aggregation="sequence_mean", micro_batch_tokens=64),
 }
 

@@ -69,6 +69,7 @@ class FsdpBackend:
         self._mismatch_steps = 0
         self._state = StepState(
             updates=0,
+            critic_updates=0,
             probe_text=random_probe_text(
                 self._rank.config.vocab_size,
                 sequences=options.probe_sequences,
@@ -89,11 +90,12 @@ class FsdpBackend:
             facts, arrays = share.encode()
             messages.append(Message(facts=facts, arrays=arrays))
         result, _ = self._call("step", lambda: self._rank.step(shares[0]), messages=messages)
-        if any(update.is_skipped for update in result.updates):
+        if any(update.is_skipped for update in (*result.updates, *result.critic_updates)):
             log.error("step_skipped", batch=batch.id, why="loss or gradient is not a finite number")
         limits = {"sequences": self._options.probe_sequences, "tokens": self._options.probe_tokens}
         self._state = StepState(
             updates=self._state.updates + len(result.updates),
+            critic_updates=self._state.critic_updates + len(result.critic_updates),
             probe_text=probe_text_from_batch(batch, **limits) or self._state.probe_text,
         )
         duration_s = time.perf_counter() - began
@@ -134,7 +136,8 @@ class FsdpBackend:
         """Restores what `capture` captured on any number of ranks; all ranks read their files before any changes."""
         state = StepState.read(folder)
         self._call("read", lambda: self._rank.read(folder), facts={"folder": str(folder.absolute())}, is_long=True)
-        self._call("restore", lambda: self._rank.restore(updates=state.updates), facts={"updates": state.updates})
+        counts = {"updates": state.updates, "critic_updates": state.critic_updates}
+        self._call("restore", lambda: self._rank.restore(**counts), facts={"counts": counts})
         self._state = state
 
     def close(self) -> None:

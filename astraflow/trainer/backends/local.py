@@ -29,6 +29,7 @@ from astraflow.trainer.backends.state_files import CapturedFiles, HostTensors
 from astraflow.trainer.backends.step_state import STATE, StepState
 from astraflow.trainer.engines.local import LocalEngine
 from astraflow.trainer.engines.optimizers import OptimizerOptions
+from astraflow.trainer.engines.values import critic_options
 from astraflow.trainer.flops import ForwardCost, peak_flops
 from astraflow.trainer.model_preparation import prepare_model
 from astraflow.trainer.step_metrics import step_metrics
@@ -96,6 +97,7 @@ class LocalBackend:
             teacher=None if self._algorithm.teacher is None else self._load_teacher(self._algorithm.teacher, loaded),
             recompute=options.recompute,
             compile_blocks=options.compile_blocks,
+            critic=critic_options(options, self._algorithm.critic),
         )
         self._planner = StepPlanner(
             self._algorithm,
@@ -106,6 +108,7 @@ class LocalBackend:
         self._runner = StepRunner(self._engine, self._algorithm)
         self._peak_flops = options.peak_flops or peak_flops(self._device)
         self._updates = 0
+        self._critic_updates = 0
         self._mismatch_steps = 0
         self._host_copy = HostCopy(self._device)
         self._host_tensors = HostTensors()
@@ -122,7 +125,8 @@ class LocalBackend:
         plan = self._planner.plan(batch)
         result = self._runner.run(plan.shares[0])
         self._updates += len(result.updates)
-        if any(update.is_skipped for update in result.updates):
+        self._critic_updates += len(result.critic_updates)
+        if any(update.is_skipped for update in (*result.updates, *result.critic_updates)):
             log.error("step_skipped", batch=batch.id, why="loss or gradient is not a finite number")
         limits = {"sequences": self._options.probe_sequences, "tokens": self._options.probe_tokens}
         self._probe_text = probe_text_from_batch(batch, **limits) or self._probe_text
@@ -157,7 +161,9 @@ class LocalBackend:
             },
             numbers={
                 sharded_state.INDEX: sharded_state.joined_index([index]),
-                STATE: StepState(updates=self._updates, probe_text=self._probe_text).numbers(),
+                STATE: StepState(
+                    updates=self._updates, critic_updates=self._critic_updates, probe_text=self._probe_text
+                ).numbers(),
             },
         )
 
@@ -172,9 +178,10 @@ class LocalBackend:
         numbers = StepState.read(folder)
         for name, value in state.items():
             value.copy_(saved[name])
-        self._engine.restored(updates=numbers.updates)
+        self._engine.restored(updates=numbers.updates, critic_updates=numbers.critic_updates)
         state_files.restore_random_state(random, self._device)
         self._updates = numbers.updates
+        self._critic_updates = numbers.critic_updates
         self._probe_text = numbers.probe_text
 
     def _load_model(self, model: Mapping[str, Any]) -> PreTrainedModel:

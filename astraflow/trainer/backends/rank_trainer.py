@@ -26,6 +26,7 @@ from astraflow.trainer.backends.shards import local_shards
 from astraflow.trainer.backends.state_files import HostTensors
 from astraflow.trainer.engines.fsdp import FsdpEngine
 from astraflow.trainer.engines.mesh import RankMesh
+from astraflow.trainer.engines.values import critic_options
 from astraflow.trainer.flops import ForwardCost
 from astraflow.trainer.model_preparation import prepare_model
 from astraflow.trainer.rank_channel import Message
@@ -85,6 +86,7 @@ class RankTrainer:
         torch.set_num_threads(options.threads)
         self._seed = seed
         self._updates = 0
+        """Optimizer steps of policy and critic together."""
         mesh = RankMesh.create(device, replicas=options.replicas, sequence_ranks=options.sequence_ranks)
         parsed = AlgorithmConfig.parse(algorithm, where="algorithm")
         loaded = models.build(model).load(prepare_model(model))
@@ -107,6 +109,7 @@ class RankTrainer:
             syncs_each_pack=options.gradient_sync == "each_pack",
             recompute=options.recompute,
             compile_blocks=options.compile_blocks,
+            critic=critic_options(options, parsed.critic),
         )
         self._runner = StepRunner(self.engine, parsed)
         self._published = ShardedWeights(
@@ -144,7 +147,7 @@ class RankTrainer:
             "capture": lambda _: Message(facts={"size_bytes": self.capture()}),
             "write": lambda message: Message(facts={"index": self.write(Path(message.facts["folder"]))}),
             "read": lambda message: _done(lambda: self.read(Path(message.facts["folder"]))),
-            "restore": lambda message: _done(lambda: self.restore(updates=message.facts["updates"])),
+            "restore": lambda message: _done(lambda: self.restore(**message.facts["counts"])),
         }
 
     def step(self, share: Share) -> StepResult:
@@ -152,7 +155,7 @@ class RankTrainer:
         # Drawn anew for each step, so that no random state needs to be saved for each of any number of ranks.
         torch.manual_seed(hash((self._seed, self._updates, self.engine.layout.data_rank)) % 2**63)
         result = self._runner.run(share)
-        self._updates += len(result.updates)
+        self._updates += len(result.updates) + len(result.critic_updates)
         return result
 
     def probe(self, text: ProbeText) -> Probe:
@@ -182,13 +185,13 @@ class RankTrainer:
         self._read = sharded_state.read_shards(folder, self.engine.state_tensors())
 
     @torch.no_grad()
-    def restore(self, *, updates: int) -> None:
+    def restore(self, *, updates: int, critic_updates: int) -> None:
         """Restores what `read` read."""
         for name, value in self.engine.state_tensors().items():
             (value.to_local() if isinstance(value, DTensor) else value).copy_(self._read[name])
         self._read = {}
-        self._updates = updates
-        self.engine.restored(updates=updates)
+        self._updates = updates + critic_updates
+        self.engine.restored(updates=updates, critic_updates=critic_updates)
 
 
 def _done(work: Callable[[], object]) -> Message:

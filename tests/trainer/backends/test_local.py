@@ -35,6 +35,15 @@ def local(algorithm: dict[str, Any] | None = None, *, seed: int = 0, **options: 
     return backends.build(spec, make_torch.TINY, algorithm or {}, seed=seed)
 
 
+CRITIC: dict[str, Any] = {
+    "advantages": [],
+    "token_advantages": [{"kind": "gae"}, {"kind": "whitened"}],
+    "critic": {"learning_rate": 1e-3},
+    "max_mismatch": None,
+}
+"""PPO with a critic."""
+
+
 def batch(
     step: int = 1, *, groups: int = 3, members: int = 4, version: int = 0, born: int = 0, truncated: bool = False
 ) -> Batch:
@@ -77,6 +86,17 @@ class TestLocalBackend(BackendSuite):
     @pytest.fixture
     def batches(self) -> Sequence[Batch]:
         return [batch(step) for step in range(1, 5)]
+
+
+class TestLocalBackendWithCritic(BackendSuite):
+    @pytest.fixture
+    def build(self) -> Callable[[], Backend]:
+        algorithm = {**CRITIC, "critic": {"warmup_steps": 2}}
+        return lambda: local(algorithm, warmup_steps=3)  # so that the models have other counts and learning rates
+
+    @pytest.fixture
+    def batches(self) -> Sequence[Batch]:
+        return [batch(step, version=step) for step in range(1, 5)]
 
 
 def values(snapshot: Snapshot) -> dict[str, torch.Tensor]:

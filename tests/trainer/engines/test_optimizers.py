@@ -2,7 +2,6 @@
 
 import math
 import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from torch import Tensor, nn
 
 from astraflow.trainer.engines.optimizers import MasterOptimizer, OptimizerOptions
 from astraflow.trainer.engines.update_rules import orthogonalise
+from tests.fakes.forking import ForkingProgram
 from tests.trainer.engines.optimizer_ranks import EMBEDDING, SHAPES, gradients_at, parameters, train
 
 ADAMW = {"learning_rate": 1e-2, "weight_decay": 0.1, "grad_clip": 0.5}
@@ -202,11 +202,13 @@ def test_an_incomplete_schedule_is_refused(values: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize("kind", ["adamw", "muon"])
-def test_sharded_and_replicated_weights_are_updated_as_whole_ones(kind: str, tmp_path: Path) -> None:
+def test_sharded_and_replicated_weights_are_updated_as_whole_ones(
+    kind: str, rank_python: ForkingProgram, tmp_path: Path
+) -> None:
     """Two ranks: FSDP's sharding and a replicated vector; one row does not divide evenly."""
     ranks = [
         subprocess.Popen(
-            [sys.executable, "-m", "tests.trainer.engines.optimizer_ranks", kind, str(rank), str(tmp_path)],
+            [*rank_python.command, "-m", "tests.trainer.engines.optimizer_ranks", kind, str(rank), str(tmp_path)],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
