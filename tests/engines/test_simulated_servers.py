@@ -189,7 +189,7 @@ def assert_served(engine: ServerEngine, number: int, found: Float32Array, tokens
 
 
 @pytest.mark.anyio
-async def test_a_load_that_fails_restarts_the_server_with_the_staged_version(kind: str) -> None:
+async def test_a_failed_load_restarts_the_server_with_the_staged_version(kind: str) -> None:
     environment = FakeEnvironment(kind)
     engine = server(kind, patch="off")
     try:
@@ -206,7 +206,7 @@ async def test_a_load_that_fails_restarts_the_server_with_the_staged_version(kin
 
 
 @pytest.mark.anyio
-async def test_a_load_that_fails_after_the_weights_changed_is_not_taken_for_the_old_version() -> None:
+async def test_a_load_that_fails_after_the_weights_changed_does_not_serve_the_old_version() -> None:
     environment = FakeEnvironment("sglang")
     engine = server("sglang", patch="off")
     try:
@@ -255,7 +255,7 @@ async def test_patches_are_compared_with_a_reload(kind: str) -> None:
 
 
 @pytest.mark.anyio
-async def test_servers_share_the_requests_and_the_loss_of_one_loses_none(kind: str) -> None:
+async def test_servers_share_the_requests_and_survive_the_loss_of_one(kind: str) -> None:
     FakeEnvironment(kind)
     engine = server(kind, servers=2)
     try:
@@ -310,7 +310,7 @@ async def test_control_requests_survive_a_connection_that_the_server_closed(kind
 
 
 @pytest.mark.anyio
-async def test_a_prompt_that_does_not_fit_is_refused(kind: str) -> None:
+async def test_a_prompt_beyond_the_context_is_refused(kind: str) -> None:
     FakeEnvironment(kind)
     engine = server(kind, context_tokens=16)
     try:
@@ -322,7 +322,7 @@ async def test_a_prompt_that_does_not_fit_is_refused(kind: str) -> None:
 
 
 @pytest.mark.anyio
-async def test_a_server_that_exits_at_its_start_shows_its_last_lines(kind: str) -> None:
+async def test_an_exit_at_the_start_is_reported_with_the_last_log_lines(kind: str) -> None:
     FakeEnvironment(kind).fail_start(exit=3)
     engine = server(kind)
     with raises_code(Unavailable, "engine.not_started", "code 3", "RuntimeError: injected exit"):
@@ -331,7 +331,7 @@ async def test_a_server_that_exits_at_its_start_shows_its_last_lines(kind: str) 
 
 
 @pytest.mark.anyio
-async def test_a_server_that_does_not_come_up_in_time_is_ended(kind: str) -> None:
+async def test_a_server_that_does_not_start_in_time_is_killed(kind: str) -> None:
     FakeEnvironment(kind).fail_start(delay_s=30)
     engine = server(kind, start_timeout_s=0.3)
     with raises_code(Unavailable, "engine.not_started", "0.3 s"):
@@ -342,7 +342,7 @@ async def test_a_server_that_does_not_come_up_in_time_is_ended(kind: str) -> Non
 
 
 @pytest.mark.anyio
-async def test_a_slow_start_is_waited_for(kind: str) -> None:
+async def test_starting_waits_for_a_slow_server(kind: str) -> None:
     FakeEnvironment(kind).fail_start(delay_s=0.5)
     engine = server(kind)
     try:
@@ -370,7 +370,7 @@ async def test_a_server_that_answers_everything_but_generations_is_restarted(kin
 
 
 @pytest.mark.anyio
-async def test_a_restart_that_fails_uses_up_the_budget(kind: str) -> None:
+async def test_failed_restarts_count_against_the_budget(kind: str) -> None:
     environment = FakeEnvironment(kind)
     engine = server(kind, restarts=2)
     try:
@@ -402,9 +402,7 @@ async def test_a_load_during_a_restart_waits_for_it(kind: str) -> None:
 
 
 @pytest.mark.anyio
-async def test_an_error_of_the_system_at_a_restart_uses_up_the_budget(
-    kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_os_errors_at_a_restart_count_against_the_budget(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     FakeEnvironment(kind)
     engine = server(kind, restarts=1)
     try:
@@ -441,7 +439,7 @@ async def test_a_paused_engine_stays_paused_over_a_restart(kind: str) -> None:
 
 
 @pytest.mark.anyio
-async def test_a_swap_on_the_old_cache_would_be_noticed(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_suite_detects_a_weight_update_on_the_old_cache(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Proves that the suites see the error which `PauseMode.KEEP` avoids."""
     FakeEnvironment(kind)
     engine = server(kind)
@@ -534,7 +532,7 @@ async def test_a_request_that_ends_in_the_queue_has_no_tokens(kind: str) -> None
 
 
 @pytest.mark.anyio
-async def test_only_the_node_knows_the_key(kind: str) -> None:
+async def test_the_key_of_a_server_is_only_known_to_the_node(kind: str) -> None:
     FakeEnvironment(kind)
     engine = server(kind)
     try:
@@ -566,7 +564,7 @@ async def test_no_secret_of_the_node_reaches_a_server(kind: str, monkeypatch: py
         await engine.close()
 
 
-def test_an_engine_that_is_not_installed_says_how_to_install_it(kind: str) -> None:
+def test_a_missing_engine_is_refused_with_the_install_command(kind: str) -> None:
     with raises_code(InvalidInput, "engine.not_installed", kind, "astraflow engines install"):
         server(kind)
 
@@ -581,7 +579,7 @@ async def test_an_unknown_argument_ends_the_server(kind: str) -> None:
 
 
 @pytest.mark.anyio
-async def test_all_options_make_a_command_line_that_the_server_knows(kind: str) -> None:
+async def test_all_options_are_accepted_by_the_server(kind: str) -> None:
     FakeEnvironment(kind, device="cuda")
     engine = server(
         kind,
