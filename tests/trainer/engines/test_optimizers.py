@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from astraflow.trainer.engines.optimizers import MasterOptimizer, OptimizerOptions
 from astraflow.trainer.engines.update_rules import orthogonalise
-from tests.fakes.forking import ForkingProgram
 from tests.trainer.engines.optimizer_ranks import EMBEDDING, SHAPES, gradients_at, parameters, train
 
 ADAMW = {"learning_rate": 1e-2, "weight_decay": 0.1, "grad_clip": 0.5}
@@ -210,7 +209,7 @@ def test_sharded_and_replicated_weights_are_updated_as_whole_ones(kind: str, tmp
     order on each rank, so every rank must gather the matrices in an order that is not a set's."""
     ranks = [
         subprocess.Popen(
-            [*rank_python.command, "-m", "tests.trainer.engines.optimizer_ranks", kind, str(rank), str(tmp_path)],
+            [sys.executable, "-m", "tests.trainer.engines.optimizer_ranks", kind, str(rank), str(tmp_path)],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
