@@ -3,6 +3,7 @@
 import math
 import os
 import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
