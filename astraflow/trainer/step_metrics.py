@@ -4,7 +4,6 @@ import math
 from collections.abc import Sequence
 
 from astraflow.contract.batches import Batch
-from astraflow.trainer.flops import FORWARD_AND_BACKWARD
 from astraflow.trainer.shares import Plan
 from astraflow.trainer.steps import StepResult
 
@@ -21,7 +20,7 @@ def step_metrics(
     all_tokens = sum(len(trajectory.tokens) for trajectory in trajectories)
     ages = [int(batch.version) - t.oldest_version for t in trajectories if t.oldest_version is not None]
     facts = plan.facts
-    needed_flops = facts.forward_flops * (FORWARD_AND_BACKWARD + result.passes)
+    needed_flops = facts.training_flops + facts.forward_flops * result.passes
     metrics = {
         "loss": result.loss,
         "reward_mean": _mean([trajectory.reward for trajectory in trajectories]),
