@@ -18,6 +18,7 @@ from astraflow.contract.trajectories import Trajectory
 from astraflow.models.causal import named_weights
 from astraflow.models.precision import WeightsDtype, weights_dtype_of
 from astraflow.runtime import logs
+from astraflow.trainer.engines.adapters import LoraOptions, trained_weights
 from astraflow.trainer.engines.base import UpdateResult
 from astraflow.trainer.engines.fsdp import FsdpEngine
 from astraflow.trainer.engines.mesh import RankMesh
@@ -26,6 +27,7 @@ from astraflow.trainer.rank_channel import Message
 from astraflow.trainer.rank_process import run_rank
 from astraflow.trainer.shares import Share
 from astraflow.trainer.steps import StepRunner
+from tests.trainer.step_gradients import adapters_of, peft_adapters
 
 CPU = torch.device("cpu")
 
@@ -42,6 +44,13 @@ class Case:
     """A penalty of the divergence from the initial weights, whose gradient is 0 at these weights."""
     recompute: str = "none"
     published: WeightsDtype = "float32"
+    lora_rank: int = 0
+    """Rank of adapters, which then are all that is trained, and whose base is the reference; 0 for none."""
+
+    @property
+    def lora(self) -> LoraOptions | None:
+        """Options of the adapters."""
+        return LoraOptions(rank=self.lora_rank, alpha=6) if self.lora_rank else None
 
 
 def model_of(*, is_tied: bool) -> PreTrainedModel:
@@ -94,9 +103,13 @@ def batch_of(*, groups: int, members: int, long: int = 0, seed: int = 0) -> Batc
     )
 
 
-def reference_gradient(model: PreTrainedModel, batch: Batch) -> dict[str, Tensor]:
+def reference_gradient(case: Case, batch: Batch) -> dict[str, Tensor]:
     """Returns the gradient of clipped PPO with the rewards as advantages, one row at a time, with full logits, in
-    float64."""
+    float64; with adapters and a reference also that of k3 to the model without them."""
+    model: Any = model_of(is_tied=case.is_tied)
+    weights = named_weights(model)
+    if case.lora is not None:
+        model, weights = peft_adapters(model, case.lora)
     model = model.double()
     total = sum(row.trajectory.model_tokens for row in batch.rows)
     for row in batch.rows:
@@ -107,11 +120,12 @@ def reference_gradient(model: PreTrainedModel, batch: Batch) -> dict[str, Tensor
         logprobs = distribution[places - 1, ids[places]]
         ratio = (logprobs - torch.from_numpy(trajectory.logprobs)).exp()
         gain = torch.minimum(ratio * trajectory.reward, ratio.clamp(0.8, 1.2) * trajectory.reward)
+        if case.lora is not None and case.has_reference:
+            with torch.no_grad(), model.disable_adapter():
+                base = model(input_ids=ids[None], use_cache=False).logits[0].log_softmax(-1)[places - 1, ids[places]]
+            gain = gain - ((base - logprobs).exp() - 1 - (base - logprobs))
         (-gain.sum() / total).backward()
-    return {
-        name: torch.zeros_like(weight) if weight.grad is None else weight.grad
-        for name, weight in named_weights(model).items()
-    }
+    return {name: torch.zeros_like(weight) if weight.grad is None else weight.grad for name, weight in weights.items()}
 
 
 class _RecordingEngine(FsdpEngine):
@@ -135,6 +149,7 @@ class GradientWork:
         """Returns the whole gradient of this rank's share, and the metrics."""
         case = Case(**message.facts["case"])
         model = model_of(is_tied=case.is_tied)
+        adapters = adapters_of(model, case.lora)
         engine = _RecordingEngine(
             model,
             OptimizerOptions(),
@@ -143,11 +158,12 @@ class GradientWork:
             compute_dtype=torch.float32,
             published_dtype=weights_dtype_of(case.published),
             needs_reference=case.has_reference,
+            adapters=adapters,
             syncs_each_pack=case.syncs_each_pack,
             recompute=case.recompute,  # type: ignore[arg-type]  # JSON
         )
         result = StepRunner(engine, algorithm(case)).run(Share.decode(message.facts["share"], message.arrays))
-        gradients = {name: weight.grad for name, weight in named_weights(model).items()}
+        gradients = {name: weight.grad for name, weight in trained_weights(model, adapters).items()}
         held = {name: _elements(weight) for name, weight in engine.weights().items()}
         return Message(
             facts={"loss": result.loss, "means": dict(result.token_means), "held": held},

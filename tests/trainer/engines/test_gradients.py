@@ -74,13 +74,16 @@ CASES = [
     Case(sequence_ranks=2, has_reference=True),
     Case(sequence_ranks=2, replicas=2, is_tied=False, recompute="full"),
     Case(sequence_ranks=4),
+    Case(lora_rank=4, has_reference=True, published="bfloat16"),
+    Case(lora_rank=4, replicas=2, syncs_each_pack=True, is_tied=False, recompute="full"),
+    Case(lora_rank=4, sequence_ranks=2, has_reference=True, recompute="selective"),
 ]
 
 
 @pytest.mark.parametrize("batch", BATCHES)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_any_division_over_ranks_has_the_gradient_of_the_plainest_loop(crew: Crew, case: Case, batch: str) -> None:
-    expected = reference_gradient(model_of(is_tied=case.is_tied), BATCHES[batch])
+    expected = reference_gradient(case, BATCHES[batch])
 
     result = outcome(crew, case, batch)
 
