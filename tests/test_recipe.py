@@ -126,6 +126,11 @@ def test_an_invalid_key_of_the_base_is_reported_at_the_base(tmp_path: Path) -> N
             "recipe.duplicate_name",
             ["evaluations.train:"],
         ),
+        (
+            "policies.'solver.base'={model={kind='tiny'}, backend={kind='local'}}",
+            "recipe.reserved_policy",
+            ["solver.base"],
+        ),
         ("policies.solver.model.kind=script", "plugin.unknown_kind", ["policies.solver.model:", "'scripted'"]),
     ],
 )

@@ -211,6 +211,16 @@ async def test_a_node_and_a_trainer_touch_only_what_is_their_own(route: str) -> 
 
 
 @pytest.mark.anyio
+async def test_a_trainer_publishes_the_base_of_its_own_adapters_and_of_no_others() -> None:
+    route = "/astraflow.v1.WeightPlane/Publish"
+    async with planes() as address, dial(address, token=credential(Role.TRAINER)) as link:
+        assert await call(link, route, published("own.base")) is Role.TRAINER
+        for other in ("other.base", "own.base.base", "own.x"):
+            with raises_code(NotPermitted, "caller.wrong_name"):
+                await call(link, route, published(other))
+
+
+@pytest.mark.anyio
 async def test_a_push_that_names_two_nodes_is_the_last_ones() -> None:
     twice = data_plane_pb2.PushRequest(node="own.1").SerializeToString()
     twice += data_plane_pb2.PushRequest(node="other.1").SerializeToString()

@@ -44,6 +44,8 @@ class Case:
     """A penalty of the divergence from the initial weights, whose gradient is 0 at these weights."""
     recompute: str = "none"
     published: WeightsDtype = "float32"
+    is_bfloat16: bool = False
+    """Computes in bfloat16, in which a gradient has two digits."""
     lora_rank: int = 0
     """Rank of adapters, which then are all that is trained, and whose base is the reference; 0 for none."""
 
@@ -155,7 +157,7 @@ class GradientWork:
             OptimizerOptions(),
             mesh=RankMesh.create(CPU, replicas=case.replicas, sequence_ranks=case.sequence_ranks),
             device=CPU,
-            compute_dtype=torch.float32,
+            compute_dtype=torch.bfloat16 if case.is_bfloat16 else torch.float32,
             published_dtype=weights_dtype_of(case.published),
             needs_reference=case.has_reference,
             adapters=adapters,
