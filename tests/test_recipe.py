@@ -45,6 +45,12 @@ def test_looking_at_a_recipe_first_imports_nothing_heavy() -> None:
     assert ran.stdout.strip() == "False"
 
 
+def test_the_name_of_an_adapters_base_is_reserved(tmp_path: Path) -> None:
+    policy = '[policies."solver.base"]\nmodel = { kind = "scripted" }\nbackend = { kind = "scripted" }\n'
+    with raises_code(InvalidInput, "recipe.reserved_policy", "mine.toml: policies.solver.base", "'solver'"):
+        load_recipe(str(write(tmp_path, OVERLAY + policy)))
+
+
 def test_an_overlay_states_only_the_difference() -> None:
     base, sort = load_recipe("reverse"), load_recipe("reverse/sort")
     assert sort.name == "sort"
@@ -125,11 +131,6 @@ def test_an_invalid_key_of_the_base_is_reported_at_the_base(tmp_path: Path) -> N
             "evaluations.train={dataset={kind='scripted'}, workflow={kind='single_turn'}, reward={kind='exact_match'}}",
             "recipe.duplicate_name",
             ["evaluations.train:"],
-        ),
-        (
-            "policies.'solver.base'={model={kind='tiny'}, backend={kind='local'}}",
-            "recipe.reserved_policy",
-            ["solver.base"],
         ),
         ("policies.solver.model.kind=script", "plugin.unknown_kind", ["policies.solver.model:", "'scripted'"]),
     ],

@@ -29,7 +29,7 @@ def test_the_formula_agrees_with_the_counter_of_torch(is_tied: bool, length: int
     assert FORWARD_AND_BACKWARD * expected == pytest.approx(total, rel=0.01)
 
 
-def test_frozen_weights_need_a_third_less() -> None:
+def test_gradients_of_frozen_weights_are_not_counted() -> None:
     model = tiny_model(is_tied=False)
     model.set_attn_implementation("eager")
     Adapters.add(model, LoraOptions(rank=2), published_dtype=Dtype.FLOAT32, seed=0)
@@ -41,8 +41,8 @@ def test_frozen_weights_need_a_third_less() -> None:
     cost = ForwardCost.of_model(model)
     needed = cost.training_flops(tokens=200, pairs=200**2, targets=200)
     # The formula has gradients of the first block's inputs too, which one block of two does not need.
-    assert needed == pytest.approx(counter.get_total_flops(), rel=0.05)
-    assert needed < 0.8 * FORWARD_AND_BACKWARD * cost.flops(tokens=200, pairs=200**2, targets=200)
+    assert needed == pytest.approx(counter.get_total_flops(), rel=0.03)
+    assert needed < 0.9 * FORWARD_AND_BACKWARD * cost.flops(tokens=200, pairs=200**2, targets=200)
 
 
 def test_only_the_experts_that_a_token_visits_are_counted() -> None:
