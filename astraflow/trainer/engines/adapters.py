@@ -137,7 +137,7 @@ def base_root(weights: Mapping[str, Tensor], dtype: Dtype) -> bytes:
     """Returns the root hash of the version that these whole weights make when they are published in `dtype`."""
     specs = lay_out({name: (dtype, tuple(weight.shape)) for name, weight in weights.items()})
     return root_hash(
-        tuple(replace(spec, hash=blake3(bits_of(weights[spec.name], dtype).view("u1")).digest()) for spec in specs)
+        tuple(replace(spec, hash=blake3(bits_of(weights[spec.name], dtype).view("u1").data).digest()) for spec in specs)
     )
 
 
