@@ -45,6 +45,12 @@ def test_the_light_check_of_a_recipe_imports_no_heavy_package() -> None:
     assert ran.stdout.strip() == "False"
 
 
+def test_the_name_of_an_adapters_base_is_reserved(tmp_path: Path) -> None:
+    policy = '[policies."solver.base"]\nmodel = { kind = "scripted" }\nbackend = { kind = "scripted" }\n'
+    with raises_code(InvalidInput, "recipe.reserved_policy", "mine.toml: policies.solver.base", "'solver'"):
+        load_recipe(str(write(tmp_path, OVERLAY + policy)))
+
+
 def test_an_extending_recipe_states_only_the_difference() -> None:
     base, sort = load_recipe("reverse"), load_recipe("reverse/sort")
     assert sort.name == "sort"

@@ -8,6 +8,8 @@ from astraflow.contract.ids import Version
 from astraflow.contract.weights import Dtype
 from astraflow.models import models
 from astraflow.models.precision import torch_dtype_of
+from astraflow.trainer.adapter_export import merged_weights, write_peft_folder
+from astraflow.trainer.backends.adapter_state import AdapterRecord
 from astraflow.trainer.backends.sharded_state import WholeTensors
 from astraflow.trainer.backends.state_files import write_tensors
 from astraflow.trainer.checkpoints import finished_checkpoints, read_manifest
@@ -16,12 +18,14 @@ _WEIGHT = "weight/"
 """Prefix of the master weights among the tensors of a state."""
 
 
-def export_checkpoint(checkpoint: Path, folder: Path) -> Version:
+def export_checkpoint(checkpoint: Path, folder: Path, *, adapters_only: bool = False) -> Version:
     """Writes configuration, tokenizer and weights of a checkpoint to a new folder, which `from_pretrained` loads.
 
     checkpoint: a folder `step-N`, or a folder of them, of which the newest is exported. The weights are the masters
-    rounded as for publishing. Returns the version.
-    Raises: InvalidInput when the folder is not empty or the checkpoint has no weights of a model; CorruptData.
+    rounded as for publishing; adapters are added to their base. adapters_only: writes adapters alone, in the format of
+    peft. Returns the version.
+    Raises: InvalidInput when the folder is not empty, or the checkpoint has no weights of a model or, for
+    `adapters_only`, no adapters; CorruptData.
     """
     source = _find(checkpoint)
     manifest = read_manifest(source)
@@ -34,14 +38,26 @@ def export_checkpoint(checkpoint: Path, folder: Path) -> Version:
             f"{missing[0]!r}; export a checkpoint of a trainer that trains a model",
             code="export.no_weights",
         )
+    record = AdapterRecord.read(source / "state")
+    if record is None and adapters_only:
+        raise InvalidInput(
+            f"cannot export the adapters of {str(source)!r}: its trainer trains whole models; export the model",
+            code="export.no_adapters",
+        )
     folder.mkdir(parents=True, exist_ok=True)
     if any(folder.iterdir()):
         raise InvalidInput(
             f"cannot export to {str(folder)!r}: it is not empty; give a new folder", code="export.folder_in_use"
         )
-    models.build(manifest["identity"]["model"]).write_server_files(folder)
+    model = manifest["identity"]["model"]
     rounded = {name: masters.read(stored).to(torch_dtype_of(Dtype(published[name]))) for name, stored in names.items()}
-    write_tensors(folder / "model.safetensors", rounded)
+    if record is not None and adapters_only:
+        write_peft_folder(folder, model, record, rounded)
+    else:
+        if record is not None:
+            rounded = merged_weights(model, record, rounded, Dtype(next(iter(published.values()))))
+        models.build(model).write_server_files(folder)
+        write_tensors(folder / "model.safetensors", rounded)
     return Version(manifest["step"])
 
 

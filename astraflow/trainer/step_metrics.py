@@ -4,7 +4,6 @@ import math
 from collections.abc import Sequence
 
 from astraflow.contract.batches import Batch
-from astraflow.trainer.flops import FORWARD_AND_BACKWARD
 from astraflow.trainer.shares import Plan
 from astraflow.trainer.steps import StepResult
 
@@ -21,8 +20,7 @@ def step_metrics(
     all_tokens = sum(len(trajectory.tokens) for trajectory in trajectories)
     ages = [int(batch.version) - t.oldest_version for t in trajectories if t.oldest_version is not None]
     facts = plan.facts
-    trained = FORWARD_AND_BACKWARD if result.updates else 0
-    needed_flops = facts.forward_flops * (trained + result.passes)
+    needed_flops = (facts.training_flops if result.updates else 0) + facts.forward_flops * result.passes
     needed_flops += (facts.forward_flops - facts.head_flops) * result.critic_passes  # its own head is negligible
     metrics = {
         "loss": result.loss,

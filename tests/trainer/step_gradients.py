@@ -1,12 +1,15 @@
 """Gradients of whole steps, by the trainer's engines and by a reference that shares no code with them."""
 
+import warnings
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-from torch import Tensor
+from peft import LoraConfig, get_peft_model
+from torch import Tensor, nn
 from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
 from astraflow.algorithms.config import AlgorithmConfig
@@ -16,6 +19,7 @@ from astraflow.contract.spans import Author, Span
 from astraflow.contract.trajectories import Trajectory
 from astraflow.contract.weights import Dtype
 from astraflow.models.causal import named_weights
+from astraflow.trainer.engines.adapters import Adapters, LoraOptions, trained_weights
 from astraflow.trainer.engines.base import ModelRole, UpdateResult
 from astraflow.trainer.engines.local import LocalEngine
 from astraflow.trainer.engines.optimizers import OptimizerOptions
@@ -41,6 +45,8 @@ class Case:
     temperature: float = 0.8
     entropy_coefficient: float = 0.01
     has_critic: bool = False
+    lora: LoraOptions | None = None
+    """Adapters, which then are all that is trained."""
     engine_options: Mapping[str, Any] = field(default_factory=dict)
     """Further options of the engine, which change no result."""
     batch: Batch = field(default_factory=lambda: mixed_batch())
@@ -163,14 +169,17 @@ def sequential_step(case: Case, *, data_ranks: int) -> Step:
 
 def _share_step(case: Case, share: Share) -> tuple[list[Gradients], float]:
     """Returns the gradients of the optimizer steps, and the loss."""
+    model = tiny_model(is_tied=case.is_tied)
+    adapters = adapters_of(model, case.lora)
     options = OptimizerOptions(learning_rate=1e-30)
     engine = LocalEngine(
-        tiny_model(is_tied=case.is_tied),
+        model,
         options,
         critic=options if case.has_critic else None,
         device=torch.device("cpu"),
         published_dtype=Dtype.FLOAT32,
         needs_reference=False,
+        adapters=adapters,
         **case.engine_options,
     )
     gradients: list[Gradients] = []
@@ -178,9 +187,11 @@ def _share_step(case: Case, share: Share) -> tuple[list[Gradients], float]:
 
     def recording(*, role: ModelRole = ModelRole.POLICY, is_loss_finite: bool) -> UpdateResult:
         if role is ModelRole.POLICY:
+            weights, prefix = trained_weights(model, adapters), ""
             gradients.append({})
-        prefix = "critic/" if role is ModelRole.CRITIC else ""
-        for name, weight in named_weights(engine._scorers[role].model).items():
+        else:
+            weights, prefix = named_weights(engine._scorers[role].model), "critic/"
+        for name, weight in weights.items():
             if weight.grad is not None:
                 gradients[-1][f"{prefix}{name}"] = weight.grad.clone()
         return update(role=role, is_loss_finite=is_loss_finite)
@@ -194,10 +205,49 @@ ENGINES: Mapping[str, Callable[[Case], Step]] = {"local": local_step, "shares": 
 """Engine -> a step on it."""
 
 
+def adapters_of(model: PreTrainedModel, options: LoraOptions | None) -> Adapters | None:
+    """Adds adapters to a model, none of them 0."""
+    if options is None:
+        return None
+    adapters = Adapters.add(model, options, published_dtype=Dtype.FLOAT32, seed=0)
+    fill_adapters(adapters.weights())
+    return adapters
+
+
+def peft_adapters(model: PreTrainedModel, options: LoraOptions) -> tuple[nn.Module, dict[str, nn.Parameter]]:
+    """Returns a model with the same adapters, added by peft alone, and their parameters by published name."""
+    config = LoraConfig(
+        r=options.rank,
+        lora_alpha=options.alpha,  # type: ignore[arg-type]  # peft declares an int
+        target_modules=list(options.target_modules or ()) or "all-linear",
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # peft uses names that transformers renamed
+        adapted = get_peft_model(model, config)
+    weights = {
+        name.removeprefix("base_model.model.").replace(".default.", "."): weight
+        for name, weight in adapted.named_parameters()
+        if weight.requires_grad
+    }
+    fill_adapters(weights)
+    return adapted, weights
+
+
+@torch.no_grad()
+def fill_adapters(weights: Mapping[str, Tensor]) -> None:
+    """Fills adapters with values that depend on their names only and that bf16 can represent."""
+    for name, weight in weights.items():
+        draws = torch.Generator().manual_seed(zlib.crc32(name.encode()))
+        weight.copy_(torch.randn(weight.shape, generator=draws).mul_(0.1).bfloat16())
+
+
 def reference_gradients(case: Case, members: Sequence[int]) -> tuple[Gradients, float]:
     """Returns gradient and loss of one optimizer step over these rows: padded rows, transformers' own
     forward pass, full logits, plain autograd."""
-    model = tiny_model(is_tied=case.is_tied)
+    model: Any = tiny_model(is_tied=case.is_tied)
+    weights = dict(model.named_parameters())
+    if case.lora is not None:
+        model, weights = peft_adapters(model, case.lora)
     rows = [case.batch.rows[index].trajectory for index in members]
     width = max(len(row.tokens) for row in rows)
     ids = torch.zeros(len(rows), width, dtype=torch.int64)
@@ -225,7 +275,7 @@ def reference_gradients(case: Case, members: Sequence[int]) -> tuple[Gradients, 
             gain = torch.minimum(ratio * advantage, ratio.clamp(1 - CLIP, 1 + CLIP) * advantage)
             loss = loss - weight * (gain + case.entropy_coefficient * entropy[number, place - 1])
     loss.backward()
-    gradients = {name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None}
+    gradients = {name: weight.grad for name, weight in weights.items() if weight.grad is not None}
     if critic is not None:
         gradients |= critic.gradients(rows, [1 / total] * len(rows))
     return gradients, float(loss.detach())

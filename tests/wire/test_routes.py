@@ -211,6 +211,16 @@ async def test_nodes_and_trainers_can_act_only_on_themselves(route: str) -> None
 
 
 @pytest.mark.anyio
+async def test_a_trainer_publishes_the_base_of_its_own_adapters_and_of_no_others() -> None:
+    route = "/astraflow.v1.WeightPlane/Publish"
+    async with planes() as address, dial(address, token=credential(Role.TRAINER)) as link:
+        assert await call(link, route, published("own.base")) is Role.TRAINER
+        for other in ("other.base", "own.base.base", "own.x"):
+            with raises_code(NotPermitted, "caller.wrong_name"):
+                await call(link, route, published(other))
+
+
+@pytest.mark.anyio
 async def test_a_push_with_two_node_names_is_checked_by_the_last() -> None:
     twice = data_plane_pb2.PushRequest(node="own.1").SerializeToString()
     twice += data_plane_pb2.PushRequest(node="other.1").SerializeToString()

@@ -1,6 +1,7 @@
 """One rank's part of the `fsdp` backend: engine, step, shards of the checkpoint and of published versions."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -19,7 +20,7 @@ from astraflow.models import models
 from astraflow.models.precision import compute_dtype_of, weights_dtype_of
 from astraflow.runtime.setting_permissions import SettableBy
 from astraflow.trainer.backends import sharded_state, state_files
-from astraflow.trainer.backends.local import LocalOptions, check_teacher
+from astraflow.trainer.backends.local import LocalOptions, add_adapters, check_teacher
 from astraflow.trainer.backends.probe import ProbeText, score_probe
 from astraflow.trainer.backends.sharded_weights import ShardedWeights
 from astraflow.trainer.backends.shards import local_shards
@@ -94,6 +95,8 @@ class RankTrainer:
         if parsed.teacher is not None:
             teacher = models.build(parsed.teacher).load(prepare_model(parsed.teacher))
             check_teacher(teacher, loaded)
+        self.adapters = add_adapters(loaded, options, parsed, seed=seed)
+        """Adapters of the model; None when the whole model is trained."""
         self.cost = ForwardCost.of_model(loaded)
         self.config: PretrainedConfig = loaded.config.get_text_config()
         self.engine = FsdpEngine(
@@ -105,6 +108,7 @@ class RankTrainer:
             published_dtype=weights_dtype_of(options.weights_dtype),
             needs_reference=Pass.REFERENCE in losses.build(parsed.loss).needs,
             teacher=teacher,
+            adapters=self.adapters,
             is_offloaded=options.cpu_offload,
             syncs_each_pack=options.gradient_sync == "each_pack",
             recompute=options.recompute,
@@ -112,12 +116,14 @@ class RankTrainer:
             critic=critic_options(options, parsed.critic),
         )
         self._runner = StepRunner(self.engine, parsed)
-        self._published = ShardedWeights(
-            self.engine.weights(),
+        sharded = partial(
+            ShardedWeights,
             dtype=self.engine.published_dtype,
             device=torch.device("cpu") if options.cpu_offload else device,
             rank_timeout_s=options.rank_timeout_s,
         )
+        self._published = sharded(self.engine.weights())
+        self._base = None if self.adapters is None else sharded(self.adapters.base_weights())
         self._host_tensors = HostTensors()
         self._captured: dict[str, Tensor] = {}
         self._index: dict[str, Any] = {}
@@ -144,6 +150,7 @@ class RankTrainer:
                 lambda: self.probe(ProbeText.from_lists(message.facts["sequences"], message.facts["scored_from"]))
             ),
             "snapshot": lambda _: _done(lambda: self.snapshot(None)),
+            "snapshot_base": lambda _: _done(lambda: self.snapshot_base(None)),
             "capture": lambda _: Message(facts={"size_bytes": self.capture()}),
             "write": lambda message: Message(facts={"index": self.write(Path(message.facts["folder"]))}),
             "read": lambda message: _done(lambda: self.read(Path(message.facts["folder"]))),
@@ -165,6 +172,11 @@ class RankTrainer:
     def snapshot(self, staged: StagedVersion | None) -> None:
         """Writes this rank's shards of the rounded weights. staged: the first rank's; None on the others."""
         self._published.snapshot(staged)
+
+    def snapshot_base(self, staged: StagedVersion | None) -> None:
+        """Writes this rank's shards of the frozen weights. staged: the first rank's; None on the others."""
+        assert self._base is not None  # noqa: S101 (the first rank has adapters too)
+        self._base.snapshot(staged)
 
     def capture(self) -> int:
         """Copies the shards that this rank writes to the host; returns their size in bytes."""

@@ -13,8 +13,9 @@ from transformers import PreTrainedModel
 from astraflow.algorithms.tokens import Ranks, SingleRank, TokenScores
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.weights import Dtype
-from astraflow.models.causal import cast, embedding_names, named_weights
+from astraflow.models.causal import cast, embedding_names
 from astraflow.models.precision import torch_dtype_of
+from astraflow.trainer.engines.adapters import Adapters, computing_as, trained_weights
 from astraflow.trainer.engines.base import Layout, ModelRole, Pack, UpdateResult
 from astraflow.trainer.engines.mesh import GroupRanks, RankMesh
 from astraflow.trainer.engines.optimizers import MasterOptimizer, OptimizerOptions
@@ -42,6 +43,7 @@ class FsdpEngine:
         needs_reference: bool = False,
         teacher: PreTrainedModel | None = None,
         critic: OptimizerOptions | None = None,
+        adapters: Adapters | None = None,
         is_offloaded: bool = False,
         syncs_each_pack: bool = False,
         recompute: Literal["none", "selective", "full"] = "none",
@@ -51,6 +53,7 @@ class FsdpEngine:
         None: no critic. is_offloaded: weights, gradients
         and the optimizer are on the host, and only gathered blocks are on the GPU. syncs_each_pack: sums gradients over
         the ranks after each pack, not only after the last: needs less memory, which is else that of the whole gradient.
+        adapters: of the model; they are then all that is trained, and the reference is the model without them.
 
         Raises: InvalidInput when the model cannot be computed in packs, or its heads not be divided.
         """
@@ -59,8 +62,9 @@ class FsdpEngine:
         self._published_dtype = published_dtype
         self._syncs_each_pack = syncs_each_pack
         self._calls = 0
+        self._adapters = adapters
         policy = PackScorer(cast(model, device=device, dtype=compute_dtype), device)
-        frozen = {ModelRole.REFERENCE: deepcopy(policy)} if needs_reference else {}
+        frozen = {ModelRole.REFERENCE: deepcopy(policy)} if needs_reference and adapters is None else {}
         if teacher is not None:
             frozen[ModelRole.TEACHER] = PackScorer(cast(teacher, device=device, dtype=compute_dtype), device)
         trained = {ModelRole.POLICY: policy}
@@ -75,12 +79,15 @@ class FsdpEngine:
                 scorer.compile_blocks()
         rounds_when_gathered = compute_dtype == torch_dtype_of(published_dtype)
         if rounds_when_gathered:
-            cast(model, device=device, dtype=torch.float32)
+            for weight in trained_weights(model, adapters).values():
+                weight.data = weight.data.float()
         shard = partial(_sharded, mesh=mesh, device=device, compute_dtype=compute_dtype, is_offloaded=is_offloaded)
         self._trained = {role: shard(scorer, is_critic=role is ModelRole.CRITIC) for role, scorer in trained.items()}
         self._frozen = {role: shard(scorer.requires_grad_(False)) for role, scorer in frozen.items()}
+        if needs_reference and adapters is not None:
+            self._frozen[ModelRole.REFERENCE] = self._trained[ModelRole.POLICY]
         self._optimizer = MasterOptimizer(
-            named_weights(model),
+            trained_weights(model, adapters),
             optimizer,
             rounded_to=torch_dtype_of(published_dtype),
             not_matrices=embedding_names(model),
@@ -121,7 +128,8 @@ class FsdpEngine:
                 f"{role.value}, or use an algorithm without it",
                 code="trainer.no_such_role",
             )
-        scores: TokenScores = model.eval().scores(pack, temperature)
+        with computing_as(role, self._adapters):
+            scores: TokenScores = model.eval().scores(pack, temperature)
         return scores
 
     def learn(

@@ -11,8 +11,9 @@ from transformers import PreTrainedModel
 from astraflow.algorithms.tokens import Ranks, SingleRank, TokenScores
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.weights import Dtype
-from astraflow.models.causal import embedding_names, named_weights
+from astraflow.models.causal import embedding_names
 from astraflow.models.precision import torch_dtype_of
+from astraflow.trainer.engines.adapters import Adapters, computing_as, trained_weights
 from astraflow.trainer.engines.base import Layout, ModelRole, Pack, UpdateResult
 from astraflow.trainer.engines.optimizers import MasterOptimizer, OptimizerOptions
 from astraflow.trainer.engines.scoring import PackScorer
@@ -32,11 +33,13 @@ class LocalEngine:
         needs_reference: bool,
         teacher: PreTrainedModel | None = None,
         critic: OptimizerOptions | None = None,
+        adapters: Adapters | None = None,
         recompute: Literal["none", "selective", "full"] = "none",
         compile_blocks: bool = False,
     ) -> None:
         """model: on `device`, in the element type to compute in, as is the teacher. critic: options of its optimizer;
-        None: no critic.
+        None: no critic. adapters: of the model; they are then all that is trained, and the reference is the model
+        without them.
 
         Raises: InvalidInput when the model cannot be computed in packs.
         """
@@ -46,8 +49,9 @@ class LocalEngine:
         self._scorers = {ModelRole.POLICY: policy}
         if critic is not None:  # copied before the weights are rounded for publishing
             self._scorers[ModelRole.CRITIC] = value_scorer(policy)
+        self._adapters = adapters
         self._optimizer = MasterOptimizer(
-            named_weights(model),
+            trained_weights(model, adapters),
             options,
             rounded_to=torch_dtype_of(published_dtype),
             not_matrices=embedding_names(model),
@@ -56,14 +60,14 @@ class LocalEngine:
         if critic is not None:
             self._optimizers[ModelRole.CRITIC] = value_optimizer(self._scorers[ModelRole.CRITIC], critic)
         if needs_reference:
-            self._scorers[ModelRole.REFERENCE] = deepcopy(policy).requires_grad_(False)
+            self._scorers[ModelRole.REFERENCE] = deepcopy(policy).requires_grad_(False) if adapters is None else policy
         if teacher is not None:
             self._scorers[ModelRole.TEACHER] = PackScorer(teacher, device).requires_grad_(False)
         if recompute != "none":
             for role in self._optimizers:
                 self._scorers[role].recompute_activations(recompute)
         if compile_blocks:
-            for scorer in self._scorers.values():
+            for scorer in set(self._scorers.values()):
                 scorer.compile_blocks()
 
     @property
@@ -91,7 +95,8 @@ class LocalEngine:
                 code="trainer.no_such_role",
             )
         scorer = self._scorers[role]
-        scores: TokenScores = scorer.eval()(scorer.inputs(pack), temperature)
+        with computing_as(role, self._adapters):
+            scores: TokenScores = scorer.eval()(scorer.inputs(pack), temperature)
         return scores
 
     def learn(
