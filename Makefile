@@ -7,7 +7,7 @@ AUDIT := .venv-audit
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 WRITTEN := pyproject.toml constraints.txt
 
-.PHONY: help demo test test-long engines system-packages soak containers check audit format setup protos constraints clean
+.PHONY: help demo test test-long engines system-packages soak gpu containers check audit format setup protos constraints clean
 
 help: ## list the commands
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -35,6 +35,9 @@ system-packages: ## install the Debian packages that tests need, with sudo unles
 
 soak: $(VENV)/.installed-dev ## run the soak test with random faults: make soak ARGS="--minutes 20 --seed 7"
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.soak $(ARGS)
+
+gpu: $(VENV)/.installed-dev ## run tests and benchmarks on a GPU, and write build/gpu_report.md: make gpu ARGS="--device cpu"
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.gpu $(ARGS)
 
 containers: $(VENV)/.installed-dev ## test docker-compose.yml in a separate Docker Engine, with faults: needs root on Debian
 	$(BIN)/python -m tests.containers $(ARGS)

@@ -35,6 +35,7 @@ from astraflow.weights.config import WeightsConfig
 from astraflow.weights.storage import storages
 from astraflow.workflows import workflows
 from astraflow.workflows.answers import AnswerOptions
+from astraflow.workflows.dataset_answers import DatasetAnswers
 
 PACKAGED = Path(__file__).resolve().parent.parent / "recipes"
 """Packaged recipes: `reverse` is `reverse/recipe.toml` in this folder, `reverse/sort` is `reverse/sort.toml`."""
@@ -294,6 +295,7 @@ def _check_plugins(recipe: Recipe, origin: ValueOrigin, *, with_heavy: bool) -> 
         path = ("flows", name, "workflow")
         _check_policies(workflows.build(flow.workflow).policies, recipe, path, origin)
         _check_sampling(workflows.check(flow.workflow), path, origin)
+        _check_answers(recipe, name, origin)
     for name, evaluation in recipe.evaluations.items():
         path = ("evaluations", name, "workflow")
         _check_policies(workflows.build(evaluation.workflow).policies, recipe, path, origin)
@@ -332,6 +334,30 @@ def _check_sampling(options: Config, path: tuple[str, ...], origin: ValueOrigin)
         "allow_truncated_sampling = true",
         code="recipe.truncated_sampling",
     )
+
+
+def _check_answers(recipe: Recipe, name: str, origin: ValueOrigin) -> None:
+    """Checks that a flow which trains on the answers of its dataset has their number and a loss without logprobs."""
+    flow, path = recipe.flows[name], ("flows", name)
+    workflow = workflows.build(flow.workflow)
+    if not isinstance(workflow, DatasetAnswers):
+        return
+    if flow.group_size != workflow.group_size:
+        raise InvalidInput(
+            f"{origin((*path, 'group_size'))}: flows.{name}.group_size: cannot make groups of {flow.group_size}: each "
+            f"prompt has {workflow.group_size} answers; set group_size = {workflow.group_size}",
+            code="recipe.answers_per_prompt",
+        )
+    needed = "dpo" if workflow.group_size > 1 else "sft"
+    (policy,) = workflow.policies
+    loss = recipe.policies[policy].algorithm.loss.get("kind")
+    if loss != needed:
+        raise InvalidInput(
+            f"{origin((*path, 'workflow'))}: flows.{name}.workflow: cannot train {policy!r} on these answers with the "
+            f"loss {loss!r}: no engine sampled them, and there is {'a' if workflow.group_size > 1 else 'no'} rejected "
+            f"one; set loss = {{ kind = '{needed}' }} of the policy's algorithm",
+            code="recipe.answers_and_loss",
+        )
 
 
 def _check_node_policies(recipe: Recipe, origin: ValueOrigin) -> None:

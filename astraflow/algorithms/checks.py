@@ -5,12 +5,11 @@ from collections.abc import Mapping
 from astraflow.algorithms.base import token_advantages
 from astraflow.algorithms.config import AlgorithmConfig, CriticConfig
 from astraflow.algorithms.corrections import corrections
-from astraflow.algorithms.losses import losses
+from astraflow.algorithms.losses import WITHOUT_RECORDED_LOGPROBS, losses
 from astraflow.algorithms.losses.options import PolicyOptions
 from astraflow.algorithms.tokens import Pass
 from astraflow.contract.errors import InvalidInput
 
-_WITHOUT_TOKEN_ADVANTAGES = ("dpo", "sft")
 _RELATIVE_ADVANTAGES = ("batch_whitened", "group_centred", "group_relative", "leave_one_out", "maxrl")
 
 
@@ -85,7 +84,7 @@ def _check_token_advantages(config: AlgorithmConfig) -> None:
     for spec in config.token_advantages:
         token_advantages.check(spec)
     loss = config.loss["kind"]
-    if kinds and loss in _WITHOUT_TOKEN_ADVANTAGES:
+    if kinds and loss in WITHOUT_RECORDED_LOGPROBS:
         raise InvalidInput(
             f"cannot use token_advantages with the loss {loss!r}: it does not read them; remove token_advantages",
             code="algorithm.unused_token_advantages",

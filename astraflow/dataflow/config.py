@@ -36,8 +36,8 @@ class FlowConfig(Config):
     """Source of the prompts."""
     workflow: Spec
     """How a task becomes an episode; names the policies that take part."""
-    reward: Spec
-    """How an episode is scored."""
+    reward: Spec = Field(default={"kind": "exact_match"})
+    """How an episode is scored. The workflow `dataset_answers` does not use it."""
     reward_range: RewardRange = (-1000.0, 1000.0)
     """Lowest and highest reward of a trajectory. A result outside the range is a failure of the reward."""
     group_size: int = Field(default=8, ge=1)

@@ -1,16 +1,16 @@
 """One flow: issues groups, accepts results, and passes finished groups to admission."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from astraflow.contract.ids import FlowId, GroupId, NodeId, PolicyId, TaskId, Version
 from astraflow.contract.nodes import FlowSpec
 from astraflow.contract.partial_rollouts import PartialRollout
 from astraflow.contract.plugins import PluginSlot
 from astraflow.contract.tasks import Task
-from astraflow.contract.trajectories import Episode
+from astraflow.contract.trajectories import Episode, Trajectory
 from astraflow.contract.values import Json
 from astraflow.dataflow.admission.admitter import FAILED, Admission, Admitter
 from astraflow.dataflow.issuing.groups import OpenGroup, UnfinishedTask, ordinal_of, parse_task_id
@@ -30,6 +30,9 @@ from astraflow.dataflow.outcomes import (
 )
 from astraflow.dataflow.plugin_slot import SlotPlugins
 from astraflow.dataflow.prompt_rows import RowProvider
+
+AnswerSource: TypeAlias = Callable[[Task, Version], Trajectory]
+"""Returns the answer of the dataset to a task as a trajectory. Raises: InvalidInput when there is none."""
 
 
 @dataclass(slots=True)
@@ -57,11 +60,14 @@ class Flow:
         reward_range: tuple[float, float],
         max_attempts: int,
         waits_when_full: bool,
+        answers: AnswerSource | None = None,
     ) -> None:
         self.spec = spec
         self.policies = policies
         self.waits_when_full = waits_when_full
         """True if the flow waits for the stalled trainer of one policy while another policy has headroom."""
+        self.answers = answers
+        """Answers of the dataset, which dataflow itself makes episodes of; None if nodes run the tasks."""
         self.leases = leases
         self.reward_range = reward_range
         """Lowest and highest reward of a trajectory."""

@@ -96,6 +96,17 @@ class NodeOperations:
         bounded = [self._with_bounded_rewards(episode, node_id) for episode in episodes]
         if any(checked is not episode for checked, episode in zip(bounded, episodes, strict=True)):
             episodes, raw = bounded, None
+        results = self.accept_results(episodes, raw=raw)
+        outcomes = [result.outcome for result in results]
+        if RETRIED in outcomes:
+            self._run.nodes_notifier.notify()
+        elif any(self._is_evaluated(episode.task) for episode in episodes):
+            self._run.nodes_notifier.notify(node_id)  # the node may lease further evaluation tasks
+        await self._run.journal.wait_durable()
+        return outcomes
+
+    def accept_results(self, episodes: Sequence[Episode], *, raw: bytes | None = None) -> list[PushResult]:
+        """Accepts episodes with bounded rewards, and admits the groups that they complete; raw: see `push`."""
         versions = {policy: stream.version for policy, stream in self._run.streams.items()}
         results = [self._accept(episode, versions) for episode in episodes]
         counted = {result.counted_episode.task: result for result in results if result.counted_episode is not None}
@@ -104,13 +115,7 @@ class NodeOperations:
             if result.finished_group is not None and result.admission is not None:
                 with span("rl.admit", group=result.finished_group.id, kept=len(result.admission.admitted)):
                     self._admit(result.finished_group, result.admission, surplus_policies=result.surplus_policies)
-        outcomes = [result.outcome for result in results]
-        if RETRIED in outcomes:
-            self._run.nodes_notifier.notify()
-        elif any(self._is_evaluated(episode.task) for episode in episodes):
-            self._run.nodes_notifier.notify(node_id)  # the node may lease further evaluation tasks
-        await self._run.journal.wait_durable()
-        return outcomes
+        return results
 
     async def hand_back(self, node_id: NodeId, partials: Sequence[PartialRollout]) -> list[str]:
         """Requeues tasks that a node does not finish; returns the outcome of each once it is durable.
@@ -233,7 +238,8 @@ class NodeOperations:
             may_run=lambda flow: node.facts.serves(flow.policies),
         )
         self._evaluator.lease(assignment, max_tasks=evaluation_capacity)
-        flows = [] if self._run.is_over else [flow for flow in self._run.flows.values() if assignment.may_run(flow)]
+        flows = [] if self._run.is_over else [flow for flow in self._run.flows.values() if flow.answers is None]
+        flows = [flow for flow in flows if assignment.may_run(flow)]
         for flow in flows:
             assignment.add_tasks_from(flow)
         idle = 0

@@ -238,7 +238,8 @@ class Run:
     def _flows_without_nodes(self) -> list[str]:
         """Returns a problem for each flow that no node of the run serves, once there are nodes."""
         nodes = [node for node in self.registry.nodes() if node.is_live and node.drain_reason is None]
-        unserved = [flow for flow in self.all_flows if not any(node.facts.serves(flow.policies) for node in nodes)]
+        with_nodes = [flow for flow in self.all_flows if flow.answers is None]
+        unserved = [flow for flow in with_nodes if not any(node.facts.serves(flow.policies) for node in nodes)]
         return [
             f"no node serves all policies of the flow {flow.id!r} ({', '.join(flow.policies)}): start a node that "
             "serves them, or add them to the `policies` of a node"

@@ -10,17 +10,18 @@ from pathlib import Path
 import grpc
 
 from astraflow.access.authenticator import Authenticator
-from astraflow.contract.ids import FlowId, PolicyId, PoolId
+from astraflow.contract.ids import FlowId, PolicyId, PoolId, Version
 from astraflow.contract.nodes import FlowSpec, JoinResult, PolicySpec
 from astraflow.contract.plugins import PluginSlot
 from astraflow.contract.reports import Report
 from astraflow.dataflow.admission.admitter import Admitter
 from astraflow.dataflow.admission.filters import filters
 from astraflow.dataflow.config import DataflowConfig, EvaluationConfig, FlowConfig, StreamConfig
+from astraflow.dataflow.dataset_filler import DatasetFiller
 from astraflow.dataflow.evaluation.evaluation import Evaluation
 from astraflow.dataflow.evaluation.rounds import EvaluationRounds
 from astraflow.dataflow.evaluation.schedule import Schedule
-from astraflow.dataflow.flow import Flow
+from astraflow.dataflow.flow import AnswerSource, Flow
 from astraflow.dataflow.issuing.issuer import Issuer
 from astraflow.dataflow.issuing.leases import Leases
 from astraflow.dataflow.issuing.mixture import build_selector
@@ -54,6 +55,8 @@ from astraflow.dataflow.serving.stream import Stream
 from astraflow.dataflow.stop_condition import StopCondition
 from astraflow.dataflow.trainer_operations import TrainerOperations
 from astraflow.datasets import datasets
+from astraflow.datasets.base import Dataset
+from astraflow.models import build_tokenizer
 from astraflow.runtime.clock import Clock, SystemClock
 from astraflow.runtime.logs import get_logger
 from astraflow.runtime.retries import periodic
@@ -66,6 +69,7 @@ from astraflow.wire.pb.data_plane_pb2_grpc import add_NodeDataServicer_to_server
 from astraflow.wire.pb.enrollment_pb2_grpc import add_EnrollmentServicer_to_server
 from astraflow.wire.server import ListenOptions, authenticator_for, serving
 from astraflow.workflows import workflows
+from astraflow.workflows.dataset_answers import DatasetAnswers
 
 log = get_logger()
 
@@ -266,6 +270,7 @@ class Service:
         """Checks leases and reports, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(periodic(self._tick, every_s=TICK_S, clock=self._clock))
+            tasks.create_task(DatasetFiller(self._run, self._nodes).work())
             tasks.create_task(periodic(self._report, every_s=self._config.report_s, clock=self._clock))
 
     async def drain(self) -> None:
@@ -363,7 +368,8 @@ def build_run(config: DataflowConfig, *, journal: Journal, archive: Archive, clo
 
 
 def _flow(config: DataflowConfig, flow_id: FlowId, flow: FlowConfig, registry: NodeRegistry) -> Flow:
-    policies = workflows.build(flow.workflow).policies
+    workflow = workflows.build(flow.workflow)
+    policies = workflow.policies
     dataset = datasets.build(flow.dataset, config.seed)
     build = partial(build_selector, dataset=dataset, seed=config.seed)
     return Flow(
@@ -381,7 +387,16 @@ def _flow(config: DataflowConfig, flow_id: FlowId, flow: FlowConfig, registry: N
         ),
         max_attempts=flow.max_attempts,
         waits_when_full=flow.when_full == "wait",
+        answers=_answers(config, workflow, dataset) if isinstance(workflow, DatasetAnswers) else None,
     )
+
+
+def _answers(config: DataflowConfig, workflow: DatasetAnswers, dataset: Dataset) -> AnswerSource:
+    """Returns the answers of a dataset as trajectories. Raises: InvalidInput when its first prompt has none."""
+    tokenizer = build_tokenizer(config.models[workflow.policies[0]])
+    for member in range(workflow.group_size):
+        workflow.trajectory(dataset.prompt(0), member, tokenizer, Version(0))
+    return lambda task, version: workflow.trajectory(task.prompt, task.member, tokenizer, version)
 
 
 def _evaluation(

@@ -22,10 +22,7 @@ Int64Array = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackUnit:
-    """Rows that are computed together: a common prefix, then the remaining tokens of each row.
-
-    The last token of a row is predicted but predicts nothing, so it is not part of the input.
-    """
+    """Rows that are computed together: a common prefix, then the remaining tokens of each row (`input_length`)."""
 
     rows: tuple[int, ...]
     """Indices of the rows in the batch."""
@@ -50,6 +47,22 @@ class PackedTokens:
     row_indices: Int64Array
     turn_indices: Int64Array
     behaviour_logprobs: npt.NDArray[np.float32]
+
+
+def input_length(length: int, prefix: int) -> int:
+    """Returns the number of input tokens of a row of `length` tokens after a common prefix.
+
+    The last token is predicted but predicts nothing, so it is not part of the input, except where it makes the length a
+    multiple of 16, for which attention on a CPU is faster than for one token less.
+
+    >>> input_length(100, 0), input_length(128, 0), input_length(128, 28)
+    (99, 128, 99)
+    """
+    own = length - prefix
+    return own if own % _ALIGNMENT == 0 else own - 1
+
+
+_ALIGNMENT = 16
 
 
 def pack_units(rows: Sequence[Row], included: Iterable[int], *, max_tokens: int) -> list[PackUnit]:
@@ -172,7 +185,8 @@ class _PackBuilder:
         for row in unit.rows:
             trajectory = rows[row].trajectory
             begin = self._end
-            self._append(trajectory.tokens[unit.prefix_length : -1], first_position=unit.prefix_length)
+            end = unit.prefix_length + input_length(len(trajectory.tokens), unit.prefix_length)
+            self._append(trajectory.tokens[unit.prefix_length : end], first_position=unit.prefix_length)
             if self._end > begin:
                 segment = Segment(begin=begin, end=self._end, prefix_begin=prefix_begin, prefix_end=prefix_end)
                 self._segments.append(segment)
@@ -230,7 +244,7 @@ def _units_of_group(trajectories: Sequence[Trajectory], cluster: list[int], max_
     members: list[int] = []
     width = prefix_length
     for row in cluster:
-        own_tokens = len(trajectories[row].tokens) - 1 - prefix_length
+        own_tokens = input_length(len(trajectories[row].tokens), prefix_length)
         if members and (width + own_tokens > max_tokens or prefix_length == 0):
             yield _unit(trajectories, members, prefix_length)
             members, width = [], prefix_length
@@ -241,7 +255,7 @@ def _units_of_group(trajectories: Sequence[Trajectory], cluster: list[int], max_
 
 def _unit(trajectories: Sequence[Trajectory], members: Sequence[int], prefix_length: int) -> PackUnit:
     prefix = prefix_length if len(members) > 1 else 0
-    own = np.array([len(trajectories[row].tokens) - 1 - prefix for row in members])
+    own = np.array([input_length(len(trajectories[row].tokens), prefix) for row in members])
     return PackUnit(
         rows=tuple(members),
         prefix_length=prefix,

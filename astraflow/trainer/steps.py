@@ -19,7 +19,7 @@ from torch import Tensor
 
 from astraflow.algorithms.base import advantages, token_advantages
 from astraflow.algorithms.config import AlgorithmConfig
-from astraflow.algorithms.losses import losses
+from astraflow.algorithms.losses import WITHOUT_RECORDED_LOGPROBS, losses
 from astraflow.algorithms.losses.critic import explained_variance
 from astraflow.algorithms.mismatch import MismatchSums, measure_mismatch
 from astraflow.algorithms.tokens import BatchStatistics, Pass, Ranks, RowData, TokenData, TokenScores
@@ -98,6 +98,7 @@ class StepRunner:
         self._temperature = algorithm.temperature
         self._token_advantages = [token_advantages.build(spec) for spec in algorithm.token_advantages]
         self._losses = {ModelRole.POLICY: losses.build(algorithm.loss)}
+        self._reads_recorded = algorithm.loss["kind"] not in WITHOUT_RECORDED_LOGPROBS
         self._critic_steps = 0
         if algorithm.critic is not None:
             self._losses[ModelRole.CRITIC] = losses.build(algorithm.critic.loss)
@@ -124,7 +125,7 @@ class StepRunner:
         sums = _StepSums(engine.device)
         with timer.phase("pass_s"):
             tokens = self._with_passes(share.token_data(engine.device), share, sums)
-            if tokens.proximal_logprobs is not None:
+            if tokens.proximal_logprobs is not None and self._reads_recorded:
                 sums.add_mismatch(measure_mismatch(tokens.proximal_logprobs, tokens))
         rows = _on_device(share.rows, engine.device)
         for advantage in self._token_advantages:
@@ -160,7 +161,8 @@ class StepRunner:
             with timer.phase("pass_s"):
                 tokens = self._with_current(tokens, batch, sums, is_first=is_first, share_of_tokens=share_of_tokens)
         with timer.phase("forward_backward_s"):
-            measures_mismatch = role is ModelRole.POLICY and is_first and tokens.proximal_logprobs is None
+            is_unmeasured = is_first and tokens.proximal_logprobs is None
+            measures_mismatch = role is ModelRole.POLICY and is_unmeasured and self._reads_recorded
             loss = self._learn(role, batch, tokens, statistics, sums, measures_mismatch=measures_mismatch)
         with timer.phase("optimizer_s"):
             sums.updates[role].append(self._engine.update(role=role, is_loss_finite=math.isfinite(loss)))

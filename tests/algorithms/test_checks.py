@@ -55,7 +55,7 @@ REFUSED: list[tuple[str, AlgorithmConfig]] = [
 
 
 @pytest.mark.parametrize(("code", "algorithm"), REFUSED, ids=[f"{n}-{code}" for n, (code, _) in enumerate(REFUSED)])
-def test_a_combination_that_cannot_work_is_refused(code: str, algorithm: AlgorithmConfig) -> None:
+def test_an_invalid_combination_is_refused(code: str, algorithm: AlgorithmConfig) -> None:
     with raises_code(InvalidInput, code):
         check_algorithm(algorithm)
 
@@ -78,7 +78,7 @@ def test_a_combination_that_cannot_work_is_refused(code: str, algorithm: Algorit
     ],
     ids=str,
 )
-def test_a_combination_that_works_is_accepted(algorithm: AlgorithmConfig) -> None:
+def test_a_valid_combination_is_accepted(algorithm: AlgorithmConfig) -> None:
     check_algorithm(algorithm, {"train": 1.0})
 
 

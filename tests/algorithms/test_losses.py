@@ -137,7 +137,7 @@ def test_sft_is_the_negative_log_likelihood(aggregation: str, found: Rows) -> No
 
 @pytest.mark.parametrize("clip", [None, 0.2])
 @given(found=rows)
-def test_the_critic_gains_nothing_beyond_the_clip(clip: float | None, found: Rows) -> None:
+def test_the_critic_loss_matches_its_formula(clip: float | None, found: Rows) -> None:
     def term(t: Token) -> Term:
         bounded = t.value if clip is None else min(max(t.value, t.old_value - clip), t.old_value + clip)
         if (t.value - t.target) ** 2 >= (bounded - t.target) ** 2:
@@ -174,7 +174,7 @@ KL: dict[str, Callable[[float], Term]] = {
 @pytest.mark.parametrize("is_unbiased", [False, True])
 @pytest.mark.parametrize("estimator", KL)
 @given(found=rows)
-def test_the_divergence_penalty_is_that_of_its_estimator(estimator: str, is_unbiased: bool, found: Rows) -> None:
+def test_the_divergence_penalty_matches_its_estimator(estimator: str, is_unbiased: bool, found: Rows) -> None:
     spec = {"kind": "reinforce", "anchor": "behaviour", "kl_coefficient": 0.5, "kl_estimator": estimator}
     near = [[t._replace(reference=max(t.reference, t.logprob - 2)) for t in row] for row in found]
     near = [[t._replace(reference=min(t.reference, t.logprob + 2)) for t in row] for row in near]
@@ -299,7 +299,7 @@ def test_clipped_tokens_are_counted() -> None:
     assert outcome(losses.build({"kind": "dppo"}), batch_of(found)).metrics["clip_fraction"] == 2
 
 
-def test_passes_are_asked_for_only_when_they_are_read() -> None:
+def test_losses_declare_only_the_passes_that_they_read() -> None:
     assert losses.build({"kind": "ppo"}).needs == frozenset()
     assert losses.build({"kind": "ppo", "kl_coefficient": 0.1}).needs == {Pass.REFERENCE}
     assert losses.build({"kind": "reinforce", "anchor": "proximal"}).needs == {Pass.PROXIMAL}
@@ -309,7 +309,7 @@ def test_passes_are_asked_for_only_when_they_are_read() -> None:
     assert losses.build({"kind": "critic"}).needs == {Pass.VALUES}
 
 
-def test_a_pass_that_nothing_computed_is_an_error_and_not_a_zero() -> None:
+def test_a_missing_pass_is_an_error() -> None:
     batch = batch_of([[Token()]])
     lacking = replace(batch, tokens=replace(batch.tokens, proximal_logprobs=None, values=None, returns=None))
 

@@ -22,7 +22,7 @@ def measured(found: Rows, is_own: list[bool] | None = None) -> dict[str, float]:
 
 
 @given(rows)
-def test_the_measures_are_their_formulas(found: Rows) -> None:
+def test_the_measures_match_their_formulas(found: Rows) -> None:
     gaps = [t.logprob - t.behaviour for row in found for t in row]
     ratios = [math.exp(gap) for gap in gaps]
 
@@ -50,7 +50,7 @@ def test_only_tokens_of_the_own_version_with_a_recorded_logprob_are_measured() -
 
 
 @given(rows)
-def test_sums_of_parts_and_ranks_are_those_of_the_whole(found: Rows) -> None:
+def test_sums_do_not_depend_on_parts_and_ranks(found: Rows) -> None:
     batch = batch_of(found)
 
     def share(rank: int, count: int) -> tuple[torch.Tensor, TokenData]:
@@ -78,9 +78,9 @@ def test_training_stops_after_consecutive_steps_above_the_bound() -> None:
         check_mismatch(count, 0.03, config)
 
 
-def test_without_a_bound_training_goes_on() -> None:
+def test_without_a_bound_training_continues() -> None:
     assert check_mismatch(0, 9.0, AlgorithmConfig(max_mismatch=None, max_mismatch_steps=1)) == 0
 
 
-def test_a_divergence_that_is_no_number_counts_as_above_the_bound() -> None:
+def test_a_divergence_of_nan_counts_as_above_the_bound() -> None:
     assert check_mismatch(0, math.nan, AlgorithmConfig()) == 1

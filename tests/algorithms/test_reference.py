@@ -26,7 +26,7 @@ ROWS = [
 ]
 
 
-def test_the_reference_page_is_what_the_code_says() -> None:
+def test_the_algorithms_page_matches_the_code() -> None:
     assert PAGE.read_text() == render(), "run `python -m docs.make_algorithms`"
 
 

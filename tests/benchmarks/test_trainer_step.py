@@ -2,12 +2,14 @@
 
 import pytest
 
-from tests.benchmarks.trainer_step import SMALL_VOCABULARY, BareLoop, LocalLoop, batch_of
+from tests.benchmarks.trainer_step.loops import BareLoop, LocalLoop, Setting
+from tests.benchmarks.trainer_step.rows import SMALL_VOCABULARY, batch_of
 
 
 def test_both_loops_have_the_same_losses() -> None:
     batch = batch_of([(6, [5, 9]), (3, [14])], SMALL_VOCABULARY)
-    local, bare = LocalLoop(SMALL_VOCABULARY, 40), BareLoop(SMALL_VOCABULARY, 40)
+    setting = Setting(vocabulary=SMALL_VOCABULARY, micro_batch_tokens=40)
+    local, bare = LocalLoop(setting), BareLoop(setting)
 
     losses = [(local.step(batch), bare.step(batch)) for _ in range(3)]
 

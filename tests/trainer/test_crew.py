@@ -76,7 +76,7 @@ def test_all_ranks_take_part_and_answer_in_order(team: Team) -> None:
 
 
 @pytest.mark.parametrize(("how", "expected"), [("corrupt", CorruptData), ("disk", OSError)])
-def test_an_error_of_one_rank_is_raised_with_its_type_and_the_ranks_go_on(
+def test_an_error_of_one_rank_is_raised_with_its_type_and_the_ranks_continue(
     team: Team, how: str, expected: type[Exception]
 ) -> None:
     with pytest.raises(expected, match="rank 2") as caught:
@@ -90,7 +90,7 @@ def test_an_error_of_one_rank_is_raised_with_its_type_and_the_ranks_go_on(
     team.sum()
 
 
-def test_a_lane_runs_beside_the_other(team: Team) -> None:
+def test_lanes_run_concurrently(team: Team) -> None:
     ended: list[float] = []
 
     def write() -> None:
@@ -107,13 +107,13 @@ def test_a_lane_runs_beside_the_other(team: Team) -> None:
     assert min(ended) > summed_at
 
 
-def test_a_wrong_environment_is_refused() -> None:
+def test_an_invalid_rank_environment_is_refused() -> None:
     with pytest.raises(InvalidInput):
         RankPlace.from_environment({"RANK": "2", "WORLD_SIZE": "2", "MASTER_ADDR": "h", "MASTER_PORT": "1"})
     assert RankPlace.from_environment({}) is None
 
 
-def test_messages_with_other_types_than_numbers_are_refused() -> None:
+def test_messages_with_invalid_types_are_refused() -> None:
     listener = socket.create_server(("127.0.0.1", 0))
     sender = socket.create_connection(listener.getsockname())
     receiver = Channel(listener.accept()[0])
@@ -157,7 +157,7 @@ print("rank is gone:", not Path(f"/proc/{{pid}}").exists(), flush=True)
     ("number", "timeout_s", "named"),
     [(signal.SIGKILL, 30.0, "rank 1 was killed by signal 9"), (signal.SIGSTOP, 3.0, "rank 1 sent nothing")],
 )
-def test_a_lost_or_stopped_rank_is_named_and_all_processes_end(
+def test_a_lost_or_stopped_rank_is_reported_and_all_processes_end(
     number: signal.Signals, timeout_s: float, named: str, rank_python: ForkingProgram, forked: tuple[str, ...]
 ) -> None:
     command = COMMAND if number == signal.SIGSTOP else forked  # the client of a stopped rank could not end it
@@ -171,7 +171,7 @@ def test_a_lost_or_stopped_rank_is_named_and_all_processes_end(
     assert "rank is gone: True" in out
 
 
-def test_a_rank_with_a_defect_ends_and_is_named(rank_python: ForkingProgram, forked: tuple[str, ...]) -> None:
+def test_a_rank_with_an_unexpected_error_is_reported(rank_python: ForkingProgram, forked: tuple[str, ...]) -> None:
     code, out, error = run_trainer(
         f"""
 team = started(command={forked})
@@ -189,7 +189,7 @@ except Unavailable as problem:
     assert "rank 1 failed: ValueError: a defect" in out
 
 
-def test_a_lost_rank_that_no_call_reports_ends_the_process(forked: tuple[str, ...]) -> None:
+def test_a_lost_rank_between_calls_ends_the_process(forked: tuple[str, ...]) -> None:
     code, _, error = run_trainer(
         f"""
 import astraflow.trainer.crew as crew
@@ -204,7 +204,7 @@ time.sleep(60)
     assert "[trainer.rank_lost]" in error
 
 
-def test_a_rank_that_does_not_start_is_named() -> None:
+def test_a_rank_that_does_not_start_is_reported() -> None:
     with pytest.raises(Unavailable) as caught:
         Crew.start(ranks=2, device="cpu", timeout_s=5, threads=1, command=(sys.executable, "-c", "raise SystemExit(3)"))
     assert caught.value.code == "trainer.rank_not_started"
@@ -229,7 +229,7 @@ os.kill(os.getpid(), signal.SIGKILL)
             time.sleep(0.05)
 
 
-def test_ranks_that_a_scheduler_started_join_by_the_environment(
+def test_ranks_started_by_a_scheduler_join_by_their_environment(
     rank_python: ForkingProgram, forked: tuple[str, ...]
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
@@ -257,7 +257,7 @@ team.crew.close()
     assert "rank_closed" in others_error.decode()
 
 
-def test_another_number_of_ranks_than_the_recipes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_number_of_ranks_other_than_the_recipes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"RANK": "0", "WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}.items():
         monkeypatch.setenv(name, value)
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import cache
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -101,7 +102,9 @@ def packs_of(whole: Batch, max_tokens: int) -> list[tuple[Pack, PackedTokens]]:
     groups=st.lists(some_trajectories(), min_size=1, max_size=4),
     max_tokens=st.sampled_from([1, 12, 30, ROOMY]),
 )
-def test_every_trajectory_is_computed_as_if_it_stood_alone(groups: list[list[Trajectory]], max_tokens: int) -> None:
+def test_every_packed_trajectory_has_the_logprobs_of_a_single_one(
+    groups: list[list[Trajectory]], max_tokens: int
+) -> None:
     whole = batch(groups)
     scorer = shared_scorer()
     found: list[list[tuple[int, float, float]]] = [[] for _ in whole.rows]
@@ -138,15 +141,26 @@ def test_a_shared_prompt_is_in_a_pack_once() -> None:
 
 
 def test_packs_have_no_padding_and_keep_to_their_budget() -> None:
-    groups = [[single_turn([4, 5], range(4, 4 + length))] for length in (30, 3, 28, 4, 5)]
+    groups = [[single_turn([4, 5], range(4, 4 + length))] for length in (29, 3, 28, 4, 5)]
 
     packs = packs_of(batch(groups), 36)
 
-    assert sorted(len(pack.input_ids) for pack, _ in packs) == [4, 35, 36]
-    assert sum(len(pack.input_ids) for pack, _ in packs) == 31 + 4 + 29 + 5 + 6
+    assert sorted(len(pack.input_ids) for pack, _ in packs) == [4, 34, 36]
+    assert sum(len(pack.input_ids) for pack, _ in packs) == 30 + 4 + 29 + 5 + 6
 
 
-def test_a_row_longer_than_the_budget_is_a_pack_of_its_own() -> None:
+@pytest.mark.parametrize(("answer", "input_tokens"), [(29, 30), (30, 32), (31, 32)])
+def test_the_last_token_is_input_only_where_it_makes_the_length_a_multiple_of_16(
+    answer: int, input_tokens: int
+) -> None:
+    ((pack, tokens),) = packs_of(batch([[single_turn([4, 5], range(4, 4 + answer))]]), ROOMY)
+
+    assert len(pack.input_ids) == input_tokens
+    assert len(pack.targets) == len(tokens.row_indices) == answer
+    assert pack.predictors.tolist() == list(range(1, answer + 1))
+
+
+def test_a_row_longer_than_the_budget_gets_its_own_pack() -> None:
     packs = packs_of(batch([[single_turn([4], range(4, 60)), single_turn([4], [5])]]), 20)
 
     assert [len(pack.input_ids) for pack, _ in packs] == [56, 1]
@@ -176,7 +190,7 @@ def test_costs_count_each_visible_pair_of_tokens() -> None:
     assert (unit.width, unit.pairs, unit.targets) == (len(pack.input_ids), visible, len(pack.targets))
 
 
-def test_turns_are_numbered_and_a_version_change_begins_none() -> None:
+def test_turns_are_numbered_and_not_split_by_a_version_change() -> None:
     crossing = Trajectory(
         policy=PolicyId("solver"),
         tokens=np.arange(4, 11, dtype=np.int32),

@@ -4,9 +4,11 @@ import asyncio
 import os
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -38,6 +40,29 @@ trainer.max_steps = {steps}
 """
 
 
+@dataclass(frozen=True, kw_only=True)
+class Kill:
+    """One `kill -9` of a random process of the trainer: its service or a rank."""
+
+    moment: Literal["step", "again", "start"]
+    """After a step was reported; while the fault before is being handled; or while the trainer starts again."""
+    delay_s: float
+    """Time after the moment."""
+
+
+def random_kills(count: int) -> Iterator[Kill]:
+    """Returns a cycle of moments with random delays: only one of four waits until the ranks have started."""
+    draws = random.Random(SEED)
+    for number in range(count):
+        match number % 4:
+            case 0:
+                yield Kill(moment="step", delay_s=draws.uniform(0.0, 0.3))
+            case 1:
+                yield Kill(moment="again", delay_s=draws.uniform(0.0, 0.2))
+            case _:
+                yield Kill(moment="start", delay_s=draws.uniform(0.0, 3.0))
+
+
 class Trainer:
     """A real trainer under the launcher's supervisor, with the data and weight services of the test."""
 
@@ -45,14 +70,14 @@ class Trainer:
         self.folder = folder
         self.steps = steps
         self.pid = 0
-        self.deaths = 0
-        self._has_died = asyncio.Event()
+        self.starts = 0
+        self.killed = 0
+        """Running processes that got the signal."""
         model = ", ".join(f"{key} = {value!r}" for key, value in make_torch.TINY.items()).replace("'", '"')
         (folder / "recipe.toml").write_text(RECIPE.format(model=f"{{ {model} }}", steps=steps))
 
-    async def run(self, kills: Iterator[float]) -> dict[int, bytes]:
-        """Trains all batches, and kills a random rank after each of these delays: in seconds since the ranks' start,
-        and for every second kill since the first step after it. Returns the root hash of each version."""
+    async def run(self, kills: Iterable[Kill]) -> dict[int, bytes]:
+        """Trains all batches under these faults. Returns the root hash of each version."""
         batches = [_with_version(batch(step), step) for step in range(1, self.steps + 1)]
         listen = ListenOptions(token=TOKEN, drain_s=0.0)
         async with running(
@@ -67,7 +92,7 @@ class Trainer:
                 notices = await client.versions(PolicyId("solver"))
                 return {int(notice.version): notice.root_hash for notice in notices}
 
-    async def _train(self, address: str, data: FakeTrainerData, kills: Iterator[float]) -> None:
+    async def _train(self, address: str, data: FakeTrainerData, kills: Iterable[Kill]) -> None:
         options = ["serve", "trainer", str(self.folder / "recipe.toml"), "--dataflow", address]
         options += ["--directory", str(self.folder / "trainer")]
         program = Program(
@@ -87,25 +112,25 @@ class Trainer:
             await asyncio.gather(killing, return_exceptions=True)
             await supervisor.wait_until_exited("trainer")
 
-    async def _kill(self, kills: Iterator[float], data: FakeTrainerData) -> None:
+    async def _kill(self, kills: Iterable[Kill], data: FakeTrainerData) -> None:
         draws = random.Random(SEED)
-        for number, delay_s in enumerate(kills):
-            self._has_died.clear()
-            while not (ranks := _children(self.pid)):  # noqa: ASYNC110 (the kernel's list of processes)
-                await asyncio.sleep(0.05)
-            if number % 2 == 0:
+        starts = 0
+        for kill in kills:
+            if kill.moment == "step":
                 await data.until_reported(len(data.reports) + 1)
-            await asyncio.sleep(delay_s)
-            with suppress(ProcessLookupError):
-                os.kill(draws.choice([self.pid, *ranks]), 9)
-            await self._has_died.wait()
+            while kill.moment == "start" and self.starts == starts:  # noqa: ASYNC110 (an event would miss a start)
+                await asyncio.sleep(0.02)
+            await asyncio.sleep(kill.delay_s)
+            while not (running := [pid for pid in (self.pid, *_children(self.pid)) if _is_running(pid)]):  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+            starts = self.starts
+            os.kill(draws.choice(running), 9)
+            self.killed += 1
 
     def _on_event(self, event: ProcessEvent) -> None:
         if event.kind == "started":
             self.pid = event.pid
-        if event.kind == "failed":
-            self.deaths += 1
-            self._has_died.set()
+            self.starts += 1
 
 
 def _with_version(one: Batch, step: int) -> Batch:
@@ -123,20 +148,27 @@ def _children(pid: int) -> list[int]:
     return []
 
 
+def _is_running(pid: int) -> bool:
+    """Returns False for a process that has ended, reaped or not."""
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    return False
+
+
 @pytest.mark.anyio
 @pytest.mark.long
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("kills", [8, 200])
 async def test_kills_of_ranks_lose_nothing_and_change_no_published_bit(tmp_path: Path, kills: int) -> None:
-    draws = random.Random(SEED)
     (tmp_path / "whole").mkdir()
     (tmp_path / "killed").mkdir()
-    steps = 5 * kills
-    expected = await Trainer(tmp_path / "whole", steps=steps).run(iter(()))
+    steps = 3 * kills
+    expected = await Trainer(tmp_path / "whole", steps=steps).run(())
     trainer = Trainer(tmp_path / "killed", steps=steps)
 
-    versions = await trainer.run(draws.uniform(0.0, 0.3 if number % 2 == 0 else 4.0) for number in range(kills))
+    versions = await trainer.run(random_kills(kills))
 
-    assert trainer.deaths >= kills // 2
+    assert trainer.killed == kills
+    assert trainer.starts > kills // 2
     assert versions == expected
     assert sorted(versions) == list(range(steps + 1))

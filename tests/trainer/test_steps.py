@@ -79,7 +79,7 @@ def run(
     return engine, plan, StepRunner(engine, algorithm).run(plan.shares[0])
 
 
-def test_a_loss_without_needs_has_no_pass() -> None:
+def test_a_loss_without_declared_passes_runs_none() -> None:
     engine, _, result = run({"kind": "ppo"}, micro_batch_tokens=80)
 
     assert engine.calls == "llLu"
@@ -100,7 +100,7 @@ def test_the_current_pass_is_computed_before_each_update() -> None:
     assert result.passes == pytest.approx(1)
 
 
-def test_pairs_need_the_reference() -> None:
+def test_preference_pairs_need_the_reference_pass() -> None:
     engine, _, result = run({"kind": "dpo"})
 
     assert sorted(engine.calls) == sorted("srLu")
@@ -115,7 +115,7 @@ def test_passes_and_training_use_the_same_numbers() -> None:
     assert result.token_means["clip_fraction"] == 0
 
 
-def test_the_second_update_sees_other_weights() -> None:
+def test_the_second_update_uses_the_updated_weights() -> None:
     _, _, result = run({"kind": "ppo", "anchor": "proximal"}, minibatches=2, learning_rate=1e-2)
 
     assert result.token_means["ratio_mean"] != pytest.approx(1.0, abs=1e-3)

@@ -8,3 +8,6 @@ _KINDS = ("cispo", "critic", "decoupled_ppo", "dpo", "dppo", "gspo", "m2po", "pp
 losses: Registry[Loss] = Registry(
     "loss", built_in={kind: f"astraflow.algorithms.losses.{kind}" for kind in _KINDS}, heavy=_KINDS
 )
+
+WITHOUT_RECORDED_LOGPROBS = ("dpo", "sft")
+"""Losses that read neither recorded logprobs nor advantages of single tokens: rows need not be sampled by an engine."""

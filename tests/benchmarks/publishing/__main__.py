@@ -1,6 +1,6 @@
 """Pause of a trainer for a publish, and the work that overlaps its next step.
 
-    python -m tests.benchmarks.publishing [--sizes 64 256 1024] [--density 0.01] [--versions 6] [--threads 1]
+    python -m tests.benchmarks.publishing [--sizes 64 256 1024] [--density 0.01] [--versions 6] [--device cuda]
 
 Float32 masters of this many MB of bf16, a share of which changes in a step, are published to a real weight store on
 this host over gRPC. `block` is the trainer's whole wait: a buffer, and the copy to it, rounded on the way. `memcpy` is
@@ -22,6 +22,7 @@ import torch
 from astraflow.client.weight_plane import WeightPlaneClient
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.weights import Dtype
+from astraflow.models.precision import device_of
 from astraflow.runtime.logs import configure
 from astraflow.trainer.backends.host_copy import HostCopy
 from astraflow.weights.publisher import PublishConfig, Publisher, PublishStats
@@ -40,12 +41,12 @@ class PublishTimes:
     stats: PublishStats
 
 
-def masters_of(size_mb: int) -> dict[str, torch.Tensor]:
+def masters_of(size_mb: int, device: torch.device) -> dict[str, torch.Tensor]:
     """Returns float32 weights whose rounding to bf16 has this many MB."""
     rows = TENSOR_MB * 2**20 // 2 // COLUMNS
-    draws = torch.Generator().manual_seed(0)
+    draws = torch.Generator(device).manual_seed(0)
     return {
-        f"layers.{place}.weight": 0.02 * torch.randn(rows, COLUMNS, generator=draws)
+        f"layers.{place}.weight": 0.02 * torch.randn(rows, COLUMNS, generator=draws, device=device)
         for place in range(max(1, size_mb // TENSOR_MB))
     }
 
@@ -53,7 +54,7 @@ def masters_of(size_mb: int) -> dict[str, torch.Tensor]:
 def step(masters: dict[str, torch.Tensor], density: float, rng: np.random.Generator) -> None:
     """Moves a share of the elements by a bf16 step."""
     for weight in masters.values():
-        chosen = torch.from_numpy(rng.integers(0, weight.numel(), int(density * weight.numel())))
+        chosen = torch.from_numpy(rng.integers(0, weight.numel(), int(density * weight.numel()))).to(weight.device)
         flat = weight.view(-1)
         flat[chosen] = flat[chosen] * (1 + 2**-7)
 
@@ -62,7 +63,7 @@ async def measure(
     client: WeightPlaneClient, masters: dict[str, torch.Tensor], chosen: argparse.Namespace
 ) -> list[PublishTimes]:
     """Measures the versions in order, one at a time."""
-    rng, copy, found = np.random.default_rng(1), HostCopy(torch.device("cpu")), []
+    rng, copy, found = np.random.default_rng(1), HostCopy(device_of(chosen.device)), []
     shapes = {name: (Dtype.BFLOAT16, tuple(weight.shape)) for name, weight in masters.items()}
     config = PublishConfig(codec_threads=chosen.threads)
     async with Publisher(client, PolicyId("solver"), config=config) as publisher:
@@ -95,7 +96,7 @@ def memcpy_s(masters: dict[str, torch.Tensor]) -> float:
 async def run(chosen: argparse.Namespace) -> None:
     """Measures one size after the other, each with a store of its own."""
     for size_mb in chosen.sizes:
-        masters = masters_of(size_mb)
+        masters = masters_of(size_mb, device_of(chosen.device))
         with tempfile.TemporaryDirectory() as folder:
             async with weight_store(Path(folder)) as address, client_of(address) as client:
                 found = await measure(client, masters, chosen)
@@ -133,6 +134,7 @@ def main() -> None:
     parser.add_argument("--density", type=float, default=0.01, help="share of the elements that a step changes")
     parser.add_argument("--versions", type=int, default=6)
     parser.add_argument("--threads", type=int, default=1, help="that hash and encode")
+    parser.add_argument("--device", default="cpu", help="where the masters are: cpu, cuda")
     chosen = parser.parse_args()
     configure(level="ERROR")
     torch.set_num_threads(1)

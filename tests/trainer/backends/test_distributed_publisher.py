@@ -21,7 +21,7 @@ CONFIG = WeightsConfig(retained_versions=8, full_snapshot_every=8, multipart_wai
 
 
 @pytest.mark.parametrize(("count", "options"), [(2, ()), (3, ()), (2, ("replicas",))])
-async def test_ranks_on_several_hosts_publish_the_bits_that_one_process_publishes(
+async def test_ranks_on_several_hosts_publish_the_same_weights_as_one_process(
     rank_python: ForkingProgram, tmp_path: Path, count: int, options: tuple[str, ...]
 ) -> None:
     key = _key(tmp_path / "weights.key")
@@ -48,7 +48,7 @@ async def test_ranks_on_several_hosts_publish_the_bits_that_one_process_publishe
         assert await client.versions(POLICY) == notices, "rebuilt from the files, each proven"
 
 
-async def test_a_rank_that_is_killed_while_it_sends_leaves_no_half_version_and_all_begin_again(
+async def test_a_rank_killed_during_a_publish_leaves_no_partial_version(
     rank_python: ForkingProgram, tmp_path: Path
 ) -> None:
     async with weight_store(tmp_path / "store", config=CONFIG) as address, client_of(address) as client:

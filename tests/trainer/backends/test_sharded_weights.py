@@ -12,7 +12,7 @@ from tests.weights.running import client_of, weight_store
 
 @pytest.mark.anyio
 @pytest.mark.parametrize(("count", "options"), [(2, ()), (3, ()), (2, ("replicas",)), (3, ("elsewhere",))])
-async def test_ranks_publish_the_bits_that_one_process_publishes(
+async def test_ranks_publish_the_same_weights_as_one_process(
     rank_python: ForkingProgram, tmp_path: Path, count: int, options: tuple[str, ...]
 ) -> None:
     async with weight_store(tmp_path / "store") as address, client_of(address) as client:

@@ -1,0 +1,133 @@
+"""Tests and benchmarks of a GPU, and one report of all.
+
+    python -m tests.gpu [--device cuda] [--report build/gpu_report.md] [--only tests steps publishing engines]
+
+Runs the tests marked `gpu`, then training steps of models with random weights against a bare transformers loop and
+TRL, then publishing from the device, then engine servers that are installed for a GPU. The report is written after
+each part. With `--device cpu` everything runs at small sizes, to show that only the device is new on a GPU. Exits
+with code 1 when a test fails, losses differ, or a benchmark fails.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+from astraflow.models.precision import device_of
+from astraflow.raas.engines.server.environments import installed_environments
+from astraflow.trainer.backends.local import LocalOptions
+from tests.gpu.machine import facts
+from tests.gpu.report import Results, markdown
+from tests.gpu.shapes import Sizes, sizes_of
+
+PARTS = ("tests", "steps", "publishing", "engines")
+SHOWN_OUTPUT = 2000
+"""Characters of the output of a failed benchmark in the report."""
+
+
+def run_tests(results: Results, folder: Path) -> Iterator[None]:
+    """Runs the tests marked `gpu`."""
+    outcome = folder / "gpu_tests.xml"
+    command = ("-m", "pytest", "-q", "-m", "gpu", "tests/gpu", f"--junitxml={outcome}")
+    subprocess.run([sys.executable, *command], check=False, env={**os.environ, "TEST_DEVICE": results.device})
+    cases = list(ElementTree.parse(outcome).iter("testcase"))  # noqa: S314 (written by pytest just now)
+    failed = [case for case in cases if case.find("failure") is not None or case.find("error") is not None]
+    skipped = [case for case in cases if case.find("skipped") is not None]
+    results.tests = {
+        "passed": len(cases) - len(failed) - len(skipped),
+        "failed": len(failed),
+        "skipped": len(skipped),
+    }
+    results.failures = [f"test failed: {case.get('classname')}::{case.get('name')}" for case in failed]
+    yield
+
+
+def run_steps(results: Results, sizes: Sizes) -> Iterator[None]:
+    """Measures every loop with every shape, each in a process of its own."""
+    for shape in sizes.shapes:
+        results.steps[shape] = {}
+        for loop in sizes.loops:
+            done = _python("tests.gpu.step_speed", "--device", results.device, "--shape", shape, "--loop", loop)
+            results.steps[shape][loop] = (
+                {"error": f"failed: {done.stderr.strip()[-SHOWN_OUTPUT:]}"}
+                if done.returncode
+                else json.loads(done.stdout.strip().splitlines()[-1])
+            )
+            yield
+    has_lora = "lora" in LocalOptions.model_fields
+    results.texts["LoRA"] = (
+        _text("tests.gpu.lora_speed", "--device", results.device)
+        if has_lora
+        else "skipped: the backend `local` has no option `lora`"
+    )
+    yield
+
+
+def run_publishing(results: Results, sizes: Sizes) -> Iterator[None]:
+    """Measures the copy off the device, and the delta's encoding and upload."""
+    arguments = ("--device", results.device, "--sizes", *map(str, sizes.published_mb))
+    results.texts["Publishing from the device (milliseconds)"] = _text("tests.benchmarks.publishing", *arguments)
+    yield
+
+
+def run_engines(results: Results) -> Iterator[None]:
+    """Measures the engine servers that are installed for this device; on a GPU with layers of 8 billion parameters."""
+    environments = [one for one in installed_environments() if one.device == results.device]
+    if not environments:
+        results.texts["Engine servers"] = (
+            f"skipped: no engine is installed for {results.device}; run `astraflow engines install --all`"
+        )
+    for one in environments:
+        is_small = results.device == "cpu"
+        arguments = ("--model", "small" if is_small else "8b", "--updates", "5" if is_small else "50")
+        parts = ("--parts", "throughput", "patch-1", "--rounds", "1" if is_small else "5")
+        title = f"Engine server {one.name}, {one.version}"
+        results.texts[title] = _text("tests.benchmarks.engine_servers", one.kind, *arguments, *parts)
+        yield
+
+
+def _python(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    sys.stdout.write(f"{module} {' '.join(arguments)}\n")
+    sys.stdout.flush()
+    return subprocess.run(
+        [sys.executable, "-m", module, *arguments], capture_output=True, text=True, check=False, env=dict(os.environ)
+    )
+
+
+def _text(module: str, *arguments: str) -> str:
+    done = _python(module, *arguments)
+    return done.stdout if done.returncode == 0 else f"failed: {done.stderr.strip()[-SHOWN_OUTPUT:]}"
+
+
+def main() -> int:
+    """Runs the parts; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--report", type=Path, default=Path("build/gpu_report.md"))
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
+    chosen = parser.parse_args()
+    device = device_of(chosen.device)
+    sizes = sizes_of(device.type)
+    chosen.report.parent.mkdir(parents=True, exist_ok=True)
+    results = Results(device=device.type, machine=list(facts(device)))
+    parts: dict[str, Any] = {
+        "tests": lambda: run_tests(results, chosen.report.parent),
+        "steps": lambda: run_steps(results, sizes),
+        "publishing": lambda: run_publishing(results, sizes),
+        "engines": lambda: run_engines(results),
+    }
+    for name in chosen.only:
+        for _ in parts[name]():
+            chosen.report.write_text(markdown(results))
+    chosen.report.write_text(markdown(results))
+    sys.stdout.write(f"{chosen.report}: {len(results.problems)} problems\n")
+    return 1 if results.problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,96 @@
+"""The attention kernel of a GPU computes what a dense mask does, in bfloat16. On a CPU a slow kernel replaces it."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from astraflow.trainer.engines import varlen_attention
+from astraflow.trainer.engines.attention import packed_attention
+from astraflow.trainer.engines.attention_kernels import AttentionKernel, SdpaKernel
+from astraflow.trainer.engines.base import Segment
+from astraflow.trainer.engines.varlen_attention import VarlenKernel
+from tests.trainer.engines.test_attention import dense, slow_flash_backward, slow_flash_forward
+
+pytestmark = pytest.mark.gpu
+
+BOUND = 2e-2
+"""Largest accepted difference, as a share of the largest element: bfloat16 has 8 bits."""
+HEADS, HEAD_SIZE = 8, 64
+
+
+def segments_of(lengths: Sequence[int], prefix: int, members: Sequence[int]) -> list[Segment]:
+    """Returns single rows, then a group with a common prefix."""
+    ends = [0]
+    for length in [*lengths, prefix, *members]:
+        ends.append(ends[-1] + length)
+    ranges = list(pairwise(ends))
+    begin, end = ranges[len(lengths)]
+    return [Segment(begin=first, end=last) for first, last in ranges[: len(lengths) + 1]] + [
+        Segment(begin=first, end=last, prefix_begin=begin, prefix_end=end) for first, last in ranges[len(lengths) + 1 :]
+    ]
+
+
+CASES = {
+    "rows": segments_of([1, 7, 300, 64], 1, []),
+    "a group": segments_of([], 200, [3, 90, 1, 130]),
+    "rows and a group": segments_of([127, 5], 65, [64, 2]),
+}
+
+
+@pytest.fixture
+def varlen(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> VarlenKernel:
+    """The kernel of a GPU; on a CPU its two operations are computed slowly, in float32, and rounded as it does."""
+
+    def forward(*arguments: Any, **options: Any) -> tuple[Tensor, ...]:
+        whole = [part.float() if isinstance(part, Tensor) and part.is_floating_point() else part for part in arguments]
+        output, logarithm, *rest = slow_flash_forward(*whole, **options)
+        return output.bfloat16(), logarithm, *rest
+
+    def backward(*arguments: Any, **options: Any) -> tuple[Tensor, ...]:
+        whole = [part.float() if isinstance(part, Tensor) and part.is_floating_point() else part for part in arguments]
+        return tuple(part.bfloat16() for part in slow_flash_backward(*whole, **options))
+
+    if device.type == "cpu":
+        monkeypatch.setattr(varlen_attention, "flash_forward", forward)
+        monkeypatch.setattr(varlen_attention, "flash_backward", backward)
+    return VarlenKernel()
+
+
+@pytest.mark.parametrize("key_heads", [1, 4, 8])
+@pytest.mark.parametrize("segments", CASES.values(), ids=CASES.keys())
+def test_varlen_attention_is_that_of_a_dense_mask(
+    device: torch.device, varlen: VarlenKernel, segments: list[Segment], key_heads: int
+) -> None:
+    _assert_same_as_dense(varlen, segments, key_heads, device)
+
+
+@pytest.mark.parametrize("segments", CASES.values(), ids=CASES.keys())
+def test_the_kernel_of_a_cpu_in_bfloat16_is_within_the_same_bound(segments: list[Segment]) -> None:
+    _assert_same_as_dense(SdpaKernel(), segments, HEADS, torch.device("cpu"))
+
+
+def _assert_same_as_dense(
+    kernel: AttentionKernel, segments: list[Segment], key_heads: int, device: torch.device
+) -> None:
+    draws = torch.Generator().manual_seed(3)
+    shapes = [(segments[-1].end, heads, HEAD_SIZE) for heads in (HEADS, key_heads, key_heads, HEADS)]
+    values = [torch.randn(shape, generator=draws).bfloat16() for shape in shapes]
+    rounded = [part.to(device).requires_grad_() for part in values[:3]]
+    exact = [part.float().requires_grad_() for part in values[:3]]
+
+    output = packed_attention(kernel, kernel.plan(segments, device), *rounded, scale=HEAD_SIZE**-0.5)
+    expected = dense(*exact, segments, HEAD_SIZE**-0.5)
+
+    _assert_close(output, expected)
+    found = torch.autograd.grad(output, rounded, values[3].to(device))
+    for one, other in zip(found, torch.autograd.grad(expected, exact, values[3].float()), strict=True):
+        _assert_close(one, other)
+
+
+def _assert_close(found: Tensor, expected: Tensor) -> None:
+    difference = (found.detach().float().cpu() - expected.detach()).abs().max()
+    assert float(difference) <= BOUND * float(expected.detach().abs().max())

@@ -1,0 +1,43 @@
+"""Weights that leave a device are the float32 masters, rounded, bit for bit, version after version."""
+
+import numpy as np
+import pytest
+import torch
+
+from astraflow.models.precision import bits_of
+from astraflow.trainer.backends.local import LocalBackend
+from astraflow.weights.staging_buffers import tensor_views
+from tests.snapshots import draft_of
+from tests.trainer.backends.test_local import batch, local
+
+pytestmark = pytest.mark.gpu
+
+
+def test_published_bits_are_the_rounded_masters(device: torch.device) -> None:
+    backend = local(device=str(device))
+    assert isinstance(backend, LocalBackend)
+    staged = draft_of(backend.published_shapes)  # the same buffer for each version, pinned once
+
+    seen = []
+    for step in (1, 2, 3):
+        backend.step(batch(step))
+        backend.snapshot(staged)
+        views = tensor_views(staged.specs, staged.buffer.bits)
+        for name, (dtype, _) in backend.published_shapes.items():
+            np.testing.assert_array_equal(views[name], bits_of(backend._engine.weights()[name], dtype))
+        seen.append(staged.buffer.bits.tobytes())
+
+    assert len(set(seen)) == len(seen)
+
+
+def test_the_probe_of_a_device_is_that_of_a_cpu(device: torch.device) -> None:
+    probes = []
+    for kind in (str(device), "cpu"):
+        backend = local(device=kind)
+        backend.step(batch(1))
+        probes.append(backend.probe())
+
+    bound = 1e-5 if device.type == "cpu" else 0.1
+    assert probes[0].tokens == probes[1].tokens
+    found, expected = (np.frombuffer(probe.logprobs, dtype="<f4") for probe in probes)
+    assert float(np.abs(found - expected).max()) <= bound
