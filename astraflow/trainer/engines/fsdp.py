@@ -50,10 +50,10 @@ class FsdpEngine:
         compile_blocks: bool = False,
     ) -> None:
         """Collective. model, teacher: all weights, equal on every rank, on the host. critic: options of its optimizer;
-        None: no critic. is_offloaded: weights, gradients
-        and the optimizer are on the host, and only gathered blocks are on the GPU. syncs_each_pack: sums gradients over
-        the ranks after each pack, not only after the last: needs less memory, which is else that of the whole gradient.
-        adapters: of the model; they are then all that is trained, and the reference is the model without them.
+        None: no critic. is_offloaded: weights, gradients and the optimizer are on the host, and only gathered blocks
+        are on the GPU. syncs_each_pack: sums gradients over the ranks after each pack, not only after the last: needs
+        less memory, which is else that of the whole gradient. adapters: of the model; they are then all that is
+        trained, and the reference is the model without them.
 
         Raises: InvalidInput when the model cannot be computed in packs, or its heads not be divided.
         """
