@@ -10,6 +10,7 @@ import torch
 from astraflow.contract.trajectories import Float32Array, Int32Array
 from astraflow.raas.engines.server.engine import ServerEngine
 from astraflow.runtime.home import home
+from astraflow.weights.tensors import VerifiedWeights
 from tests import make_torch
 from tests.engines.real import MODEL, adapted, adapters, delta_to, server, version
 from tests.suites import engine_suite
@@ -39,13 +40,24 @@ class RealServerSuite(InstalledServerSuite):
     long_tokens = 1000
     head_start_s = 0.4
     losses = 1
-    version, delta_to, adapters = staticmethod(version), staticmethod(delta_to), staticmethod(adapters)
 
     def install(self) -> None:
         (home() / "engines").symlink_to(INSTALLED)
 
     def server(self, **options: Any) -> ServerEngine:
         return server(self.kind, **options)
+
+    @staticmethod
+    def version(number: int) -> VerifiedWeights:
+        return version(number)
+
+    @staticmethod
+    def delta_to(number: int) -> VerifiedWeights:
+        return delta_to(number)
+
+    @staticmethod
+    def adapters(number: int) -> VerifiedWeights:
+        return adapters(number)
 
     @staticmethod
     def logprobs(number: int, tokens: Int32Array, scored_from: int) -> Float32Array:

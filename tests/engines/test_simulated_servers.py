@@ -128,14 +128,32 @@ class SimulatedServerSuite(InstalledServerSuite):
     long_tokens = LONG.max_new_tokens
     aborted_within_s = GIVE_UP_S
     """An aborted request is held and would never end."""
-    version, delta_to, logprobs = staticmethod(version), staticmethod(delta_to), staticmethod(logprobs)
-    adapters, adapted_logprobs = staticmethod(adapters), staticmethod(adapted_logprobs)
 
     def install(self) -> None:
         FakeEnvironment(self.kind)
 
     def server(self, **options: Any) -> ServerEngine:
         return server(self.kind, **options)
+
+    @staticmethod
+    def version(number: int) -> VerifiedWeights:
+        return version(number)
+
+    @staticmethod
+    def delta_to(number: int) -> VerifiedWeights:
+        return delta_to(number)
+
+    @staticmethod
+    def logprobs(number: int, tokens: Int32Array, scored_from: int) -> Float32Array:
+        return logprobs(number, tokens, scored_from)
+
+    @staticmethod
+    def adapters(number: int) -> VerifiedWeights:
+        return adapters(number)
+
+    @staticmethod
+    def adapted_logprobs(number: int, tokens: Int32Array, scored_from: int) -> Float32Array:
+        return adapted_logprobs(number, tokens, scored_from)
 
     @pytest.fixture(autouse=True)
     def released(self) -> Iterator[None]:

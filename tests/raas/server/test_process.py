@@ -131,6 +131,21 @@ async def test_shared_memory_of_a_killed_server_is_removed(tmp_path: Path) -> No
     assert not file.exists()
 
 
+@pytest.mark.anyio
+async def test_a_semaphore_of_a_killed_server_is_removed(tmp_path: Path) -> None:
+    program = (
+        "import time, multiprocessing; semaphore = multiprocessing.get_context('spawn').Semaphore(); "
+        "print(semaphore._semlock.name, flush=True); time.sleep(60)"
+    )
+    process = await ServerProcess.start([sys.executable, "-S", "-c", program], VARIABLES, tmp_path / "server.log")
+    await until(lambda: bool(process.log_tail))
+    file = Path(f"/dev/shm/sem.{process.log_tail[0].removeprefix('/')}")  # noqa: S108 (the test is that it is removed)
+    assert file.exists()
+    await process.stop()
+
+    assert not file.exists()
+
+
 @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGTERM])
 def test_a_server_ends_when_the_node_ends(tmp_path: Path, sent: signal.Signals) -> None:
     """A process that the node has forked, and that outlives it, does not matter."""

@@ -140,16 +140,20 @@ def _descendants() -> list[int]:
 
 
 def mapped_shared_memory(pid: int) -> set[str]:
-    """Returns the files in shared memory that a process maps, without those of AstraFlow."""
-    try:
-        with open(f"/proc/{pid}/maps", errors="replace") as file:  # noqa: PTH123
-            lines = file.read().splitlines()
-    except OSError:
+    """Returns the files in shared memory that a process maps, without those of AstraFlow.
+
+    They are found by inode: a semaphore is mapped under a temporary name, and then linked to its own.
+    """
+    inodes = set()
+    with suppress(OSError), open(f"/proc/{pid}/maps", errors="replace") as file:  # noqa: PTH123
+        for line in file:
+            fields = line.split(None, 5)
+            if len(fields) == 6 and fields[5].startswith(_SHARED_FOLDER):
+                inodes.add(int(fields[4]))
+    if not inodes:
         return set()
-    paths = {line[line.index(_SHARED_FOLDER) :] for line in lines if _SHARED_FOLDER in line}
-    return {
-        path for path in paths if not path.startswith(f"{_SHARED_FOLDER}astraflow") and not path.endswith(" (deleted)")
-    }
+    with os.scandir(_SHARED_FOLDER) as entries:
+        return {entry.path for entry in entries if entry.inode() in inodes and not entry.name.startswith("astraflow")}
 
 
 def remove(paths: Iterable[str]) -> None:
