@@ -11,13 +11,15 @@ import torch
 from astraflow.contract.errors import InvalidInput
 from astraflow.trainer.backends.fsdp import FsdpBackend
 from tests.errors import raises_code
-from tests.trainer.backends.test_fsdp import LEARNING_RATE, digest, fsdp, snapshot_of
+from tests.snapshots import snapshot_of
+from tests.trainer.backends.test_fsdp import LEARNING_RATE, digest, fsdp
 from tests.trainer.backends.test_local import batch, local
 
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.timeout(900),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # of torch itself, where the compiler is imported
+    pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning"),  # of torch's compiler, which reads it
 ]
 
 BOUND = {"cpu": 1e-4, "cuda": 2e-2}
