@@ -49,7 +49,8 @@ def test_a_rank_trains_as_the_local_backend(device: torch.device, options: dict[
         with raises_code(InvalidInput, "trainer.offload_without_gpu"):
             fsdp(ranks=1, device="cpu", **options)
         return
-    single = local(learning_rate=LEARNING_RATE, device=str(device))
+    moments = options.get("moments_dtype", "float32")
+    single = local(learning_rate=LEARNING_RATE, device=str(device), moments_dtype=moments)
     single.capture().write(tmp_path)
     with rank_of(device, **options) as backend:
         backend.load(tmp_path)
