@@ -21,6 +21,7 @@ import numpy as np
 from astraflow.contract.batches import Batch
 from astraflow.models import models
 from astraflow.trainer.backends import backends
+from astraflow.trainer.backends.fsdp import FsdpBackend
 from astraflow.trainer.flops import ForwardCost
 from astraflow.trainer.steps import StepPlanner
 from tests.benchmarks.trainer_step.loops import ALGORITHM
@@ -64,6 +65,7 @@ def measure(ranks: int, steps: int) -> dict[str, Any]:
     """Returns the seconds of each step, of each publish and of each checkpoint. Must not run twice in a process."""
     spec = {"kind": "fsdp", "ranks": ranks, "device": "cpu", "learning_rate": 1e-4, "micro_batch_tokens": 4096}
     backend = backends.build(spec, MODEL, ALGORITHM.model_dump(), seed=0)
+    assert isinstance(backend, FsdpBackend)
     batch, staged = rows(), draft_of(backend.published_shapes)
     parameters = sum(int(np.prod(shape)) for _, shape in backend.published_shapes.values())
     seconds: dict[str, list[float]] = {"step": [], "publish": [], "checkpoint": []}
@@ -124,7 +126,7 @@ def main() -> None:
 def _share(results: list[dict[str, Any]], name: str) -> float:
     """Returns the share of this pause in steps with it, of the medians."""
     pause_s, step_s = (statistics.median([value for one in results for value in one[key]]) for key in (name, "step"))
-    return pause_s / (step_s + pause_s)
+    return float(pause_s / (step_s + pause_s))
 
 
 if __name__ == "__main__":

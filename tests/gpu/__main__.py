@@ -33,8 +33,12 @@ SHOWN_OUTPUT = 2000
 def run_tests(results: Results, folder: Path) -> Iterator[None]:
     """Runs the tests marked `gpu`."""
     outcome = folder / "gpu_tests.xml"
+    outcome.unlink(missing_ok=True)
     command = ("-m", "pytest", "-q", "-m", "gpu", "tests/gpu", f"--junitxml={outcome}")
     subprocess.run([sys.executable, *command], check=False, env={**os.environ, "TEST_DEVICE": results.device})
+    if not outcome.exists():
+        results.failures = ["the tests did not run: see the output above"]
+        return
     cases = list(ElementTree.parse(outcome).iter("testcase"))  # noqa: S314 (written by pytest just now)
     failed = [case for case in cases if case.find("failure") is not None or case.find("error") is not None]
     skipped = [case for case in cases if case.find("skipped") is not None]

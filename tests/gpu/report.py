@@ -61,7 +61,7 @@ def _step_table(loops: Mapping[str, Any]) -> Iterator[str]:
         "rows",
         "loop",
         "served tokens/s (lowest to highest)",
-        "computed tokens/s",
+        "needed tokens/s",
         "MFU",
         "peak GiB",
         "local is faster by",

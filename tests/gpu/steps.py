@@ -60,7 +60,7 @@ class DeviceSteps:
             gradients.update({name: gradient.cpu().clone() for name, gradient in taken.items()})
             return norm(optimizer, taken)
 
-        optimizer._norm = recording  # type: ignore[method-assign]
+        optimizer._norm = recording  # type: ignore[assignment, method-assign]
         loss = StepRunner(self._engine, case.algorithm).run(share).loss
         return DeviceStep(gradients=gradients, loss=loss, packs=len(share.optimizer_batches[0].packs))
 

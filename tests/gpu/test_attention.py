@@ -46,12 +46,16 @@ def varlen(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> VarlenKerne
     """The kernel of a GPU; on a CPU its two operations are computed slowly, in float32, and rounded as it does."""
 
     def forward(*arguments: Any, **options: Any) -> tuple[Tensor, ...]:
-        whole = [part.float() if isinstance(part, Tensor) and part.is_floating_point() else part for part in arguments]
+        whole: list[Any] = [
+            part.float() if isinstance(part, Tensor) and part.is_floating_point() else part for part in arguments
+        ]
         output, logarithm, *rest = slow_flash_forward(*whole, **options)
         return output.bfloat16(), logarithm, *rest
 
     def backward(*arguments: Any, **options: Any) -> tuple[Tensor, ...]:
-        whole = [part.float() if isinstance(part, Tensor) and part.is_floating_point() else part for part in arguments]
+        whole: list[Any] = [
+            part.float() if isinstance(part, Tensor) and part.is_floating_point() else part for part in arguments
+        ]
         return tuple(part.bfloat16() for part in slow_flash_backward(*whole, **options))
 
     if device.type == "cpu":
@@ -79,11 +83,11 @@ def _assert_same_as_dense(
     draws = torch.Generator().manual_seed(3)
     shapes = [(segments[-1].end, heads, HEAD_SIZE) for heads in (HEADS, key_heads, key_heads, HEADS)]
     values = [torch.randn(shape, generator=draws).bfloat16() for shape in shapes]
-    rounded = [part.to(device).requires_grad_() for part in values[:3]]
-    exact = [part.float().requires_grad_() for part in values[:3]]
+    rounded: list[Any] = [part.to(device).requires_grad_() for part in values[:3]]
+    exact: list[Any] = [part.float().requires_grad_() for part in values[:3]]
 
     output = packed_attention(kernel, kernel.plan(segments, device), *rounded, scale=HEAD_SIZE**-0.5)
-    expected = dense(*exact, segments, HEAD_SIZE**-0.5)
+    expected = dense(exact[0], exact[1], exact[2], segments, HEAD_SIZE**-0.5)
 
     _assert_close(output, expected)
     found = torch.autograd.grad(output, rounded, values[3].to(device))

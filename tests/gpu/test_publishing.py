@@ -35,7 +35,9 @@ def test_the_probe_of_a_device_is_that_of_a_cpu(device: torch.device) -> None:
     for kind in (str(device), "cpu"):
         backend = local(device=kind)
         backend.step(batch(1))
-        probes.append(backend.probe())
+        probe = backend.probe()
+        assert probe is not None
+        probes.append(probe)
 
     bound = 1e-5 if device.type == "cpu" else 0.1
     assert probes[0].tokens == probes[1].tokens

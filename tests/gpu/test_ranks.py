@@ -11,13 +11,15 @@ import torch
 from astraflow.contract.errors import InvalidInput
 from astraflow.trainer.backends.fsdp import FsdpBackend
 from tests.errors import raises_code
-from tests.trainer.backends.test_fsdp import LEARNING_RATE, digest, fsdp, snapshot_of
+from tests.snapshots import snapshot_of
+from tests.trainer.backends.test_fsdp import LEARNING_RATE, digest, fsdp
 from tests.trainer.backends.test_local import batch, local
 
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.timeout(900),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # of torch itself, where the compiler is imported
+    pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning"),  # of torch's compiler, which reads it
 ]
 
 BOUND = {"cpu": 1e-4, "cuda": 2e-2}
@@ -47,7 +49,8 @@ def test_a_rank_trains_as_the_local_backend(device: torch.device, options: dict[
         with raises_code(InvalidInput, "trainer.offload_without_gpu"):
             fsdp(ranks=1, device="cpu", **options)
         return
-    single = local(learning_rate=LEARNING_RATE, device=str(device))
+    moments = options.get("moments_dtype", "float32")
+    single = local(learning_rate=LEARNING_RATE, device=str(device), moments_dtype=moments)
     single.capture().write(tmp_path)
     with rank_of(device, **options) as backend:
         backend.load(tmp_path)
