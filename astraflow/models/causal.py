@@ -9,6 +9,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
 from astraflow.contract.errors import InvalidInput
+from astraflow.models.routers import compute_routers_in_float32
 
 _HEAD_TOLERANCE = 1e-3
 
@@ -72,10 +73,14 @@ def logits_at(model: PreTrainedModel, hidden: Tensor, positions: Tensor) -> Tens
 
 
 def cast(model: PreTrainedModel, *, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
-    """Moves the model to `device`, and its parameters (only) to `dtype`: rotary frequencies must stay in float32."""
+    """Moves the model to `device`, and its parameters (only) to `dtype`: rotary frequencies must stay in float32.
+
+    The routers of mixture-of-experts models compute in float32.
+    """
     nn.Module.to(model, device=device)
     for parameter in model.parameters():
         parameter.data = parameter.data.to(dtype)
+    compute_routers_in_float32(model)
     return model
 
 

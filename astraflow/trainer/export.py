@@ -1,6 +1,6 @@
 """Export of a checkpoint as a model folder in Hugging Face format, with the bits of the published version."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from astraflow.contract.ids import Version
 from astraflow.contract.weights import Dtype
 from astraflow.models import models
 from astraflow.models.precision import torch_dtype_of
+from astraflow.models.published import PublishedPart, PublishedParts, published_parts
 from astraflow.trainer.backends.state_files import read_numbers, write_tensors
 from astraflow.trainer.checkpoints import finished_checkpoints, read_manifest
 
@@ -33,10 +34,9 @@ def export_checkpoint(checkpoint: Path, folder: Path) -> Version:
     source = _find(checkpoint)
     manifest = read_manifest(source)
     published: Mapping[str, str] = manifest["published"]
-    state = source / "state"
-    names = {name: f"{_WEIGHT}{name}" for name in published}
-    masters = _Masters(state)
-    if missing := [name for name, stored in names.items() if stored not in masters]:
+    masters = _Masters(source / "state")
+    parts = _published_parts(published, masters, manifest["identity"]["model"])
+    if missing := sorted(published.keys() - {part.name for found in parts.values() for part in found}):
         raise InvalidInput(
             f"cannot export {str(source)!r}: a trainer of kind {manifest['identity']['backend']!r} stores no weight "
             f"{missing[0]!r}; export a checkpoint of a trainer that trains a model",
@@ -48,9 +48,23 @@ def export_checkpoint(checkpoint: Path, folder: Path) -> Version:
             f"cannot export to {str(folder)!r}: it is not empty; give a new folder", code="export.folder_in_use"
         )
     models.build(manifest["identity"]["model"]).write_server_files(folder)
-    rounded = {name: masters.read(stored).to(torch_dtype_of(Dtype(published[name]))) for name, stored in names.items()}
+    rounded = {}
+    for name, found in parts.items():
+        master = masters.read(f"{_WEIGHT}{name}")
+        for part in found:
+            rounded[part.name] = part.of(master).to(torch_dtype_of(Dtype(published[part.name])))
     write_tensors(folder / "model.safetensors", rounded)
     return Version(manifest["step"])
+
+
+def _published_parts(published: Collection[str], masters: "_Masters", model: Mapping[str, Any]) -> PublishedParts:
+    """Returns the parts of the stored weights that were published; fewer when the checkpoint does not have all."""
+    whole = [name for name in published if f"{_WEIGHT}{name}" in masters]
+    if len(whole) == len(published) or not masters.has_weights:
+        return {name: (PublishedPart(name=name, shape=masters.shape(f"{_WEIGHT}{name}")),) for name in whole}
+    with torch.device("meta"):
+        parts = published_parts(models.build(model).architecture())
+    return {name: found for name, found in parts.items() if f"{_WEIGHT}{name}" in masters}
 
 
 class _Masters:
@@ -73,6 +87,17 @@ class _Masters:
 
     def __contains__(self, name: str) -> bool:
         return name in self._parts
+
+    @property
+    def has_weights(self) -> bool:
+        """True for the state of a trainer that trains a model."""
+        return any(name.startswith(_WEIGHT) for name in self._parts)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Returns the shape of a whole tensor."""
+        if name in self._shapes:
+            return tuple(self._shapes[name])
+        return tuple(self._open(self._parts[name][0][0]).get_slice(name).get_shape())
 
     def read(self, name: str) -> Tensor:
         """Returns a tensor. Raises: CorruptData."""

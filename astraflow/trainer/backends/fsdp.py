@@ -105,8 +105,7 @@ class FsdpBackend:
     @property
     def published_shapes(self) -> TensorShapes:
         """Shapes of the model's weights, in the type they are rounded to."""
-        engine = self._rank.engine
-        return {name: (engine.published_dtype, tuple(weight.shape)) for name, weight in engine.weights().items()}
+        return self._rank.published_shapes
 
     def snapshot(self, staged: StagedVersion) -> None:
         """Writes the rounded weights: each rank its shards, directly into the staging buffer."""

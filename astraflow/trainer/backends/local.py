@@ -19,11 +19,13 @@ from astraflow.contract.weights import Probe
 from astraflow.models import models
 from astraflow.models.causal import cast
 from astraflow.models.precision import WeightsDtype, compute_dtype_of, device_of, torch_dtype_of, weights_dtype_of
+from astraflow.models.published import published_parts
 from astraflow.runtime.logs import get_logger
 from astraflow.runtime.setting_permissions import SettableBy
 from astraflow.trainer.backends import backends, sharded_state, state_files
 from astraflow.trainer.backends.host_copy import HostCopy
 from astraflow.trainer.backends.probe import probe_text_from_batch, random_probe_text, score_probe
+from astraflow.trainer.backends.published_shards import PublishedShards
 from astraflow.trainer.backends.shards import local_shards
 from astraflow.trainer.backends.state_files import CapturedFiles, HostTensors
 from astraflow.trainer.backends.step_state import STATE, StepState
@@ -87,11 +89,13 @@ class LocalBackend:
         torch.set_num_threads(options.threads)
         torch.manual_seed(seed)
         loaded = self._load_model(model)
+        parts = published_parts(loaded)
         self._engine = LocalEngine(
             loaded,
             options,
             device=self._device,
             published_dtype=weights_dtype_of(options.weights_dtype),
+            parts=parts,
             needs_reference=Pass.REFERENCE in losses.build(self._algorithm.loss).needs,
             teacher=None if self._algorithm.teacher is None else self._load_teacher(self._algorithm.teacher, loaded),
             recompute=options.recompute,
@@ -107,6 +111,7 @@ class LocalBackend:
         self._peak_flops = options.peak_flops or peak_flops(self._device)
         self._updates = 0
         self._mismatch_steps = 0
+        self._published = PublishedShards(self._engine.weights(), parts)
         self._host_copy = HostCopy(self._device)
         self._host_tensors = HostTensors()
         self._probe_text = random_probe_text(
@@ -134,13 +139,13 @@ class LocalBackend:
     @property
     def published_shapes(self) -> TensorShapes:
         """Shapes of the model's weights, in the type they are rounded to."""
-        dtype = self._engine.published_dtype
-        return {name: (dtype, tuple(weight.shape)) for name, weight in self._engine.weights().items()}
+        return self._published.tensor_shapes(self._engine.published_dtype)
 
     def snapshot(self, staged: StagedVersion) -> None:
         """Writes the rounded weights."""
         with staged.open_for_writing() as views:
-            self._host_copy.write(self._engine.weights(), views, torch_dtype_of(self._engine.published_dtype))
+            weights = {name: shard.local for name, shard in self._published.local(is_first=True).items()}
+            self._host_copy.write(weights, views, torch_dtype_of(self._engine.published_dtype))
 
     def probe(self) -> Probe:
         """Returns scored sequences of the last batch."""

@@ -17,6 +17,7 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.contract.weights import Probe
 from astraflow.models import models
 from astraflow.models.precision import compute_dtype_of, weights_dtype_of
+from astraflow.models.published import published_parts
 from astraflow.runtime.setting_permissions import SettableBy
 from astraflow.trainer.backends import sharded_state, state_files
 from astraflow.trainer.backends.local import LocalOptions, check_teacher
@@ -32,6 +33,7 @@ from astraflow.trainer.rank_channel import Message
 from astraflow.trainer.shares import Share
 from astraflow.trainer.steps import StepResult, StepRunner
 from astraflow.weights.staging_buffers import StagedVersion
+from astraflow.weights.tensors import TensorShapes
 
 
 class FsdpOptions(LocalOptions):
@@ -92,6 +94,7 @@ class RankTrainer:
         if parsed.teacher is not None:
             teacher = models.build(parsed.teacher).load(prepare_model(parsed.teacher))
             check_teacher(teacher, loaded)
+        parts = published_parts(loaded)
         self.cost = ForwardCost.of_model(loaded)
         self.config: PretrainedConfig = loaded.config.get_text_config()
         self.engine = FsdpEngine(
@@ -101,6 +104,7 @@ class RankTrainer:
             device=device,
             compute_dtype=compute_dtype_of(options.compute_dtype, device),
             published_dtype=weights_dtype_of(options.weights_dtype),
+            parts=parts,
             needs_reference=Pass.REFERENCE in losses.build(parsed.loss).needs,
             teacher=teacher,
             is_offloaded=options.cpu_offload,
@@ -111,6 +115,7 @@ class RankTrainer:
         self._runner = StepRunner(self.engine, parsed)
         self._published = ShardedWeights(
             self.engine.weights(),
+            parts=parts,
             dtype=self.engine.published_dtype,
             device=torch.device("cpu") if options.cpu_offload else device,
             rank_timeout_s=options.rank_timeout_s,
@@ -158,6 +163,11 @@ class RankTrainer:
     def probe(self, text: ProbeText) -> Probe:
         """Returns the text with its logprobs."""
         return score_probe(self.engine, text)
+
+    @property
+    def published_shapes(self) -> TensorShapes:
+        """Shapes of the whole published tensors."""
+        return self._published.published_shapes
 
     def snapshot(self, staged: StagedVersion | None) -> None:
         """Writes this rank's shards of the rounded weights. staged: the first rank's; None on the others."""

@@ -123,7 +123,8 @@ class Engine(Protocol):
         """Element type that weights are rounded to and published in."""
 
     def weights(self) -> Mapping[str, Tensor]:
-        """Returns the weights by published name (as in the Hugging Face checkpoint, tied weights once), not copied.
+        """Returns the weights by `state_dict` name of the model, tied weights once, not copied. The parts under which
+        they are published are those of `models.published`.
 
         Full tensors, or DTensors whose placements are Shard or Replicate.
         """

@@ -15,6 +15,7 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.contract.weights import Dtype
 from astraflow.models.causal import cast, embedding_names, named_weights
 from astraflow.models.precision import torch_dtype_of
+from astraflow.models.published import PublishedParts, matrix_shapes
 from astraflow.trainer.engines.base import Layout, ModelRole, Pack, UpdateResult
 from astraflow.trainer.engines.mesh import GroupRanks, RankMesh
 from astraflow.trainer.engines.optimizers import MasterOptimizer, OptimizerOptions
@@ -38,6 +39,7 @@ class FsdpEngine:
         device: torch.device,
         compute_dtype: torch.dtype,
         published_dtype: Dtype,
+        parts: PublishedParts | None = None,
         needs_reference: bool = False,
         teacher: PreTrainedModel | None = None,
         is_offloaded: bool = False,
@@ -45,7 +47,8 @@ class FsdpEngine:
         recompute: Literal["none", "selective", "full"] = "none",
         compile_blocks: bool = False,
     ) -> None:
-        """Collective. model, teacher: all weights, equal on every rank, on the host. is_offloaded: weights, gradients
+        """Collective. model, teacher: all weights, equal on every rank, on the host. parts: published parts of the
+        parameters, for an optimizer that works by matrices; None: each is one. is_offloaded: weights, gradients
         and the optimizer are on the host, and only gathered blocks are on the GPU. syncs_each_pack: sums gradients over
         the ranks after each pack, not only after the last: needs less memory, which is else that of the whole gradient.
 
@@ -76,6 +79,7 @@ class FsdpEngine:
             optimizer,
             rounded_to=torch_dtype_of(published_dtype),
             not_matrices=embedding_names(model),
+            matrix_shapes=matrix_shapes(parts or {}),
             shares_parameters=rounds_when_gathered,
         )
 

@@ -13,6 +13,7 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.contract.weights import Dtype
 from astraflow.models.causal import embedding_names, named_weights
 from astraflow.models.precision import torch_dtype_of
+from astraflow.models.published import PublishedParts, matrix_shapes
 from astraflow.trainer.engines.base import Layout, ModelRole, Pack, UpdateResult
 from astraflow.trainer.engines.optimizers import MasterOptimizer, OptimizerOptions
 from astraflow.trainer.engines.scoring import PackScorer
@@ -28,12 +29,14 @@ class LocalEngine:
         *,
         device: torch.device,
         published_dtype: Dtype,
+        parts: PublishedParts | None = None,
         needs_reference: bool,
         teacher: PreTrainedModel | None = None,
         recompute: Literal["none", "selective", "full"] = "none",
         compile_blocks: bool = False,
     ) -> None:
-        """model: on `device`, in the element type to compute in, as is the teacher.
+        """model: on `device`, in the element type to compute in, as is the teacher. parts: published parts of the
+        parameters, for an optimizer that works by matrices; None: each is one.
 
         Raises: InvalidInput when the model cannot be computed in packs.
         """
@@ -44,6 +47,7 @@ class LocalEngine:
             options,
             rounded_to=torch_dtype_of(published_dtype),
             not_matrices=embedding_names(model),
+            matrix_shapes=matrix_shapes(parts or {}),
         )
         self._policy = PackScorer(model, device)
         self._scorers = {ModelRole.POLICY: self._policy}

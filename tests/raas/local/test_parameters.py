@@ -6,6 +6,7 @@ import torch
 
 from astraflow.contract.ids import Version
 from astraflow.models.causal import cast, named_weights
+from astraflow.models.published import published_parameters
 from astraflow.raas.engines.local import parameters
 from astraflow.raas.engines.local.parameters import stage, swap
 from astraflow.weights.tensors import VerifiedWeights
@@ -32,7 +33,7 @@ def test_a_delta_is_exact_however_much_it_changes(share: float, threads: int, mo
     model = make_torch.model()
     before = {name: weight.clone() for name, weight in named_weights(model).items()}
 
-    staged = stage(delta, named_weights(model), serving=Version(0))
+    staged = stage(delta, published_parameters(model), serving=Version(0))
     assert all(torch.equal(weight, before[name]) for name, weight in named_weights(model).items())
     swap(staged, threads=threads)
 
@@ -44,7 +45,7 @@ def test_a_delta_is_exact_however_much_it_changes(share: float, threads: int, mo
 def test_few_changes_are_patched_in_place_and_many_replace_the_tensor() -> None:
     model = make_torch.model()
     for share, is_patch in ((0.002, True), (0.5, False)):
-        staged = stage(changed_by(share)[1], named_weights(model), serving=Version(0))
+        staged = stage(changed_by(share)[1], published_parameters(model), serving=Version(0))
         matrices = [tensor for tensor in staged if tensor.parameter.ndim > 1]
         assert {tensor.positions is not None for tensor in matrices} == {is_patch}
 
@@ -52,7 +53,7 @@ def test_few_changes_are_patched_in_place_and_many_replace_the_tensor() -> None:
 def test_tied_weights_stay_tied_when_they_are_replaced() -> None:
     model = make_torch.model()
 
-    swap(stage(make_torch.published(make_torch.model(1), 1), named_weights(model), serving=None))
+    swap(stage(make_torch.published(make_torch.model(1), 1), published_parameters(model), serving=None))
 
     assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
     expected = named_weights(make_torch.model(1))["model.embed_tokens.weight"]
@@ -64,8 +65,8 @@ def test_patches_write_whatever_type_the_engine_computes_in(dtype: torch.dtype) 
     _, delta = changed_by(0.002)
     patched, replaced = (cast(make_torch.model(), device=torch.device("cpu"), dtype=dtype) for _ in range(2))
 
-    swap(stage(delta, named_weights(patched), serving=Version(0)))
-    swap(stage(delta, named_weights(replaced), serving=None))
+    swap(stage(delta, published_parameters(patched), serving=Version(0)))
+    swap(stage(delta, published_parameters(replaced), serving=None))
 
     for name, weight in named_weights(patched).items():
         assert torch.equal(weight, named_weights(replaced)[name]), name
