@@ -63,7 +63,8 @@ def _published_parts(published: Collection[str], masters: "_Masters", model: Map
     if len(whole) == len(published) or not masters.has_weights:
         return {name: (PublishedPart(name=name, shape=masters.shape(f"{_WEIGHT}{name}")),) for name in whole}
     with torch.device("meta"):
-        parts = published_parts(models.build(model).architecture())
+        architecture = models.build(model).architecture()
+    parts = published_parts(architecture)
     return {name: found for name, found in parts.items() if f"{_WEIGHT}{name}" in masters}
 
 

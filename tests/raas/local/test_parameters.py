@@ -1,5 +1,8 @@
 """Staged weights change nothing until the swap, which changes all of them."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -12,10 +15,12 @@ from astraflow.raas.engines.local.parameters import stage, swap
 from astraflow.weights.tensors import VerifiedWeights
 from tests import make_torch
 
+MOE = {**make_torch.TINY, "experts": 3}
 
-def changed_by(share: float) -> tuple[VerifiedWeights, VerifiedWeights]:
+
+def changed_by(share: float, spec: Mapping[str, Any] = make_torch.TINY) -> tuple[VerifiedWeights, VerifiedWeights]:
     """Returns a version and the delta to the next one, which changes about that share of every matrix."""
-    model = make_torch.model()
+    model = make_torch.model(spec=spec)
     first = make_torch.published(model, 0)
     draws = torch.Generator().manual_seed(0)
     with torch.no_grad():
@@ -25,12 +30,15 @@ def changed_by(share: float) -> tuple[VerifiedWeights, VerifiedWeights]:
     return first, make_torch.published(model, 1, base=first)
 
 
+@pytest.mark.parametrize("spec", [make_torch.TINY, MOE], ids=["dense", "experts"])
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("share", [0.002, 0.5])
-def test_a_delta_is_exact_however_much_it_changes(share: float, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_delta_is_exact_however_much_it_changes(
+    share: float, threads: int, spec: Mapping[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(parameters, "_PATCH_ELEMENTS", 5)
-    first, delta = changed_by(share)
-    model = make_torch.model()
+    first, delta = changed_by(share, spec)
+    model = make_torch.model(spec=spec)
     before = {name: weight.clone() for name, weight in named_weights(model).items()}
 
     staged = stage(delta, published_parameters(model), serving=Version(0))

@@ -4,7 +4,7 @@ import hashlib
 import pickle
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +28,9 @@ from tests.trainer.backends.test_local import batch, local
 LEARNING_RATE = 1e-3
 
 
-def fsdp(**options: Any) -> FsdpBackend:
+def fsdp(model: Mapping[str, Any] = make_torch.TINY, **options: Any) -> FsdpBackend:
     spec = {"kind": "fsdp", "learning_rate": LEARNING_RATE, "device": "cpu", "rank_timeout_s": 60, **options}
-    backend = backends.build(spec, make_torch.TINY, {}, seed=0)
+    backend = backends.build(spec, model, {}, seed=0)
     assert isinstance(backend, FsdpBackend)
     return backend
 
@@ -90,6 +90,27 @@ def test_two_ranks_publish_what_one_process_publishes_but_for_rounding(pair: Fsd
 
 def test_names_are_those_of_the_model_file(pair: FsdpBackend) -> None:
     (file,) = prepare_model(make_torch.TINY).glob("*.safetensors")
+    with safe_open(file, framework="np") as stored:
+        assert set(pair.published_shapes) == set(stored.keys())
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_two_ranks_train_and_publish_experts_as_one_process_does(optimizer: str, tmp_path: Path) -> None:
+    moe = {**make_torch.TINY, "experts": 5}
+    options = {"learning_rate": LEARNING_RATE, "optimizer": optimizer}
+    single = local(model=moe, **options)
+    single.capture().write(tmp_path)
+    pair = fsdp(moe, ranks=2, **options)
+    try:
+        pair.load(tmp_path)
+        assert_same(snapshot_of(pair), snapshot_of(single))
+        for step in (1, 2):
+            one, other = single.step(batch(step)), pair.step(batch(step))
+            assert other["grad_norm"] == pytest.approx(one["grad_norm"], rel=1e-5)
+        assert_close(snapshot_of(pair), snapshot_of(single), share=0.01)
+    finally:
+        pair.close()
+    (file,) = prepare_model(moe).glob("*.safetensors")
     with safe_open(file, framework="np") as stored:
         assert set(pair.published_shapes) == set(stored.keys())
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
-from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
+from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 from astraflow.algorithms.config import AlgorithmConfig
 from astraflow.contract.batches import Batch, Row
@@ -42,24 +42,31 @@ class Case:
     """A penalty of the divergence from the initial weights, whose gradient is 0 at these weights."""
     recompute: str = "none"
     published: WeightsDtype = "float32"
+    experts: int = 0
 
 
-def model_of(*, is_tied: bool) -> PreTrainedModel:
+def model_of(case: Case) -> PreTrainedModel:
     """Returns a Qwen3 of two layers with random weights that bf16 can represent."""
-    config = Qwen3Config(
-        vocab_size=131,
-        hidden_size=64,
-        intermediate_size=96,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=16,
-        tie_word_embeddings=is_tied,
-        initializer_range=0.02,
-    )
+    sizes = {
+        "vocab_size": 131,
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "tie_word_embeddings": case.is_tied,
+        "initializer_range": 0.02,
+    }
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        model = Qwen3ForCausalLM(config)
+        model = (
+            Qwen3MoeForCausalLM(
+                Qwen3MoeConfig(moe_intermediate_size=32, num_experts=case.experts, num_experts_per_tok=2, **sizes)
+            )
+            if case.experts
+            else Qwen3ForCausalLM(Qwen3Config(**sizes))
+        )
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.copy_(parameter.to(torch.bfloat16))
@@ -98,6 +105,7 @@ def reference_gradient(model: PreTrainedModel, batch: Batch) -> dict[str, Tensor
     """Returns the gradient of clipped PPO with the rewards as advantages, one row at a time, with full logits, in
     float64."""
     model = model.double()
+    model.set_experts_implementation("eager")  # the others cannot compute in float64
     total = sum(row.trajectory.model_tokens for row in batch.rows)
     for row in batch.rows:
         trajectory = row.trajectory
@@ -134,7 +142,7 @@ class GradientWork:
     def gradient(self, message: Message) -> Message:
         """Returns the whole gradient of this rank's share, and the metrics."""
         case = Case(**message.facts["case"])
-        model = model_of(is_tied=case.is_tied)
+        model = model_of(case)
         engine = _RecordingEngine(
             model,
             OptimizerOptions(),
