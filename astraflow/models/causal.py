@@ -89,12 +89,11 @@ def check_supported(model: PreTrainedModel) -> None:
 
     Trainer and engine would silently compute wrong values for other models. Runs one forward pass over three tokens.
     """
-    config, kind = model.config.get_text_config(), type(model).__name__
-    layer_types = set(getattr(config, "layer_types", None) or ())
-    if layer_types - {"full_attention"} or (not layer_types and getattr(config, "sliding_window", None)):
+    kind = type(model).__name__
+    if partial := _partial_layers(model):
         raise InvalidInput(
-            f"cannot run a {kind} in the local engine and trainer: it has layers without full attention; use a model "
-            "whose layers all attend to every token",
+            f"cannot run a {kind} in the local engine and trainer: it has layers of type {', '.join(partial)}, and "
+            "both compute only full attention; use a model whose layers all attend to every token",
             code="model.unsupported_attention",
         )
     ids = torch.tensor([[0, 1, 2]], device=model.device)
@@ -108,6 +107,21 @@ def check_supported(model: PreTrainedModel) -> None:
             f"hidden state (they differ by {gap:.3g}); use a model with a plain linear head",
             code="model.unsupported_head",
         )
+
+
+def _partial_layers(model: PreTrainedModel) -> list[str]:
+    """Returns the types of a model's layers that do not attend to every earlier token, as its configuration names
+    them.
+
+    A short sequence would not show them: a window of 512 tokens sees all of it.
+    """
+    config = model.config.get_text_config()
+    types = set(getattr(config, "layer_types", None) or ()) - {"full_attention"}
+    if not types and getattr(config, "sliding_window", None):
+        types = {"sliding_attention"}
+    if not types and model._is_stateful:
+        types = {"recurrent state"}  # as in Mamba, whose configuration does not list its layers
+    return sorted(types)
 
 
 def _additive(mask: Tensor, dtype: torch.dtype) -> Tensor:

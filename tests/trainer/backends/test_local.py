@@ -30,9 +30,15 @@ SPEED = {"tokens_per_s", "computed_tokens_per_s", "flops_per_s", "pass_s", "forw
 """Metrics that differ between equal steps."""
 
 
-def local(algorithm: dict[str, Any] | None = None, *, seed: int = 0, **options: Any) -> Backend:
+def local(
+    algorithm: dict[str, Any] | None = None,
+    *,
+    seed: int = 0,
+    model: Mapping[str, Any] = make_torch.TINY,
+    **options: Any,
+) -> Backend:
     spec = {"kind": "local", "learning_rate": 1e-2, **options}
-    return backends.build(spec, make_torch.TINY, algorithm or {}, seed=seed)
+    return backends.build(spec, model, algorithm or {}, seed=seed)
 
 
 def batch(
