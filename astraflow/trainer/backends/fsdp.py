@@ -4,7 +4,7 @@ import atexit
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 from astraflow.algorithms.config import AlgorithmConfig
 from astraflow.algorithms.mismatch import check_mismatch
@@ -38,6 +38,8 @@ class FsdpBackend:
     """
 
     is_simulated = False
+    engine: ClassVar[Literal["fsdp", "titan"]] = "fsdp"
+    """Engine of the ranks."""
 
     def __init__(
         self, options: FsdpOptions, model: Mapping[str, Any], algorithm: Mapping[str, Any], *, seed: int
@@ -55,9 +57,13 @@ class FsdpBackend:
             "model": dict(model),
             "algorithm": dict(algorithm),
             "seed": seed,
+            "engine": self.engine,
         }
         self._rank, _ = self._crew.call(
-            "build", lambda: RankTrainer(options, model, algorithm, seed=seed, device=device), facts=facts, is_long=True
+            "build",
+            lambda: RankTrainer(options, model, algorithm, seed=seed, device=device, engine=self.engine),
+            facts=facts,
+            is_long=True,
         )
         self._planner = StepPlanner(
             self._algorithm,

@@ -27,6 +27,7 @@ from astraflow.trainer.backends.shards import local_shards
 from astraflow.trainer.backends.state_files import HostTensors
 from astraflow.trainer.engines.fsdp import FsdpEngine
 from astraflow.trainer.engines.mesh import RankMesh
+from astraflow.trainer.engines.titan import TitanEngine
 from astraflow.trainer.flops import ForwardCost
 from astraflow.trainer.model_preparation import prepare_model
 from astraflow.trainer.rank_channel import Message
@@ -77,6 +78,7 @@ class RankTrainer:
         *,
         seed: int,
         device: torch.device,
+        engine: Literal["fsdp", "titan"] = "fsdp",
     ) -> None:
         if options.cpu_offload and device.type == "cpu":
             raise InvalidInput(
@@ -97,7 +99,7 @@ class RankTrainer:
         parts = published_parts(loaded)
         self.cost = ForwardCost.of_model(loaded)
         self.config: PretrainedConfig = loaded.config.get_text_config()
-        self.engine = FsdpEngine(
+        self.engine: FsdpEngine = (TitanEngine if engine == "titan" else FsdpEngine)(
             loaded,
             options,
             mesh=mesh,
@@ -130,7 +132,8 @@ class RankTrainer:
         """Builds a rank from the first rank's command."""
         facts = message.facts
         options = FsdpOptions.parse(facts["options"], where="backend")
-        return cls(options, facts["model"], facts["algorithm"], seed=facts["seed"], device=device)
+        arguments = {"seed": facts["seed"], "engine": facts["engine"]}
+        return cls(options, facts["model"], facts["algorithm"], device=device, **arguments)
 
     @property
     def calls(self) -> int:

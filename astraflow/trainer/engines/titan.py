@@ -6,6 +6,7 @@ Weights have the names of the Hugging Face model, by torchtitan's own adapter of
 """
 
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,29 +15,47 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
-from astraflow.algorithms.tokens import Ranks, SingleRank, TokenScores
+from astraflow.algorithms.tokens import TokenScores
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.weights import Dtype
 from astraflow.models.causal import check_supported, embedding_names, named_weights
 from astraflow.models.precision import torch_dtype_of
+from astraflow.models.published import PublishedParts, matrix_shapes
 from astraflow.trainer.engines.attention import packed_attention
 from astraflow.trainer.engines.attention_kernels import AttentionKernel, SdpaKernel
-from astraflow.trainer.engines.base import Layout, ModelRole, Pack, UpdateResult
+from astraflow.trainer.engines.base import ModelRole, Pack, UpdateResult
+from astraflow.trainer.engines.fsdp import FsdpEngine
 from astraflow.trainer.engines.heads import target_scores
-from astraflow.trainer.engines.mesh import GroupRanks, RankMesh
+from astraflow.trainer.engines.mesh import RankMesh
 from astraflow.trainer.engines.optimizers import MasterOptimizer, OptimizerOptions
 from astraflow.trainer.engines.varlen_attention import VarlenKernel
 from astraflow.trainer.packing import pack_sequences
 
 INSTALL = "pip install 'astraflow[titan]' && pip install --no-deps torchtitan==0.3.0"
 
+_PARTS = {
+    "torchtitan.distributed.fsdp": ("apply_fsdp_to_decoder",),
+    "torchtitan.models.common": ("CosSinRoPE", "Embedding", "Linear"),
+    "torchtitan.models.common.attention": ("ScaledDotProductAttention",),
+    "torchtitan.models.common.config_utils": ("make_ffn_config", "make_gqa_config"),
+    "torchtitan.models.common.nn_modules": ("RMSNorm",),
+    "torchtitan.models.qwen3.model": ("Qwen3Model", "Qwen3TransformerBlock"),
+    "torchtitan.models.qwen3.state_dict_adapter": ("Qwen3StateDictAdapter",),
+}
+"""Names that the engine uses, by module."""
+
+_UNSET = (None, False, "none")
+
 _TOLERANCE = 1e-3
 """Nats between logprobs of torchtitan's model and of transformers', in float32."""
 _CHECKED = [0, 1, 2, 3, 2, 1, 0, 3]
 
 
-class TitanEngine:
-    """One rank of a model of torchtitan, sharded over all ranks. float32 masters as in `FsdpEngine`."""
+class TitanEngine(FsdpEngine):
+    """One rank of a model of torchtitan, sharded over all ranks, with float32 masters as in `FsdpEngine`.
+
+    From there it has only the properties of the rank: model, passes and optimizer are its own.
+    """
 
     def __init__(
         self,
@@ -47,15 +66,21 @@ class TitanEngine:
         device: torch.device,
         compute_dtype: torch.dtype,
         published_dtype: Dtype,
+        parts: PublishedParts | None = None,
         needs_reference: bool = False,
         teacher: PreTrainedModel | None = None,
         is_offloaded: bool = False,
         syncs_each_pack: bool = False,
+        **others: object,
     ) -> None:
         """Collective. model, teacher: of transformers, all weights in float32, equal on every rank, on the host.
+        others: options of `FsdpEngine` that this engine does not have.
 
-        Raises: InvalidInput when torchtitan is not installed, or its model differs from transformers'.
+        Raises: InvalidInput when torchtitan is not installed, its model differs from transformers', or another option
+        is set.
         """
+        if unsupported := sorted(name for name, value in others.items() if value not in _UNSET):
+            raise _refusal(type(model).__name__, f"it does not have {', '.join(unsupported)}")
         self._mesh = mesh
         self._device = device
         self._published_dtype = published_dtype
@@ -79,28 +104,9 @@ class TitanEngine:
             optimizer,
             rounded_to=torch_dtype_of(published_dtype),
             not_matrices=embedding_names(model),
+            matrix_shapes=matrix_shapes(parts or {}),
             shares_parameters=self._shares_parameters,
         )
-
-    @property
-    def calls(self) -> int:
-        """Collective calls begun on this rank. Count."""
-        return self._calls
-
-    @property
-    def layout(self) -> Layout:
-        """Place of this rank."""
-        return self._mesh.layout
-
-    @property
-    def ranks(self) -> Ranks:
-        """Collective operations over the ranks with different packs."""
-        return SingleRank() if self._mesh.data is None else GroupRanks(self._mesh.data)
-
-    @property
-    def device(self) -> torch.device:
-        """Device on which scores are."""
-        return self._device
 
     @torch.no_grad()
     def score(self, pack: Pack, *, role: ModelRole = ModelRole.POLICY, temperature: float = 1.0) -> TokenScores:
@@ -132,11 +138,6 @@ class TitanEngine:
         result = self._optimizer.update(is_loss_finite=is_loss_finite)
         self._reshard()
         return result
-
-    @property
-    def published_dtype(self) -> Dtype:
-        """Element type of published weights."""
-        return self._published_dtype
 
     def weights(self) -> Mapping[str, Tensor]:
         """Returns the master weights."""
@@ -247,77 +248,55 @@ def titan_config(config: Qwen3Config) -> Any:
     titan = torchtitan()
     init = {"weight": nn.init.zeros_}  # never used: the weights are loaded
     norm = {"eps": config.rms_norm_eps, "param_init": init}
-    layers = [
-        titan.Qwen3TransformerBlock.Config(
-            attention_norm=titan.RMSNorm.Config(normalized_shape=config.hidden_size, **norm),
-            ffn_norm=titan.RMSNorm.Config(normalized_shape=config.hidden_size, **norm),
-            attention=titan.make_gqa_config(
-                dim=config.hidden_size,
-                n_heads=config.num_attention_heads,
-                n_kv_heads=config.num_key_value_heads,
-                head_dim=config.head_dim,
-                wqkv_param_init=init,
-                wo_param_init=init,
-                inner_attention=titan.ScaledDotProductAttention.Config(),
-                rope=titan.CosSinRoPE.Config(
-                    dim=config.head_dim,
-                    max_seq_len=config.max_position_embeddings,
-                    theta=config.rope_parameters["rope_theta"],
-                ),
-                qk_norm=titan.RMSNorm.Config(normalized_shape=config.head_dim, **norm),
+    layer = titan.Qwen3TransformerBlock.Config(
+        attention_norm=titan.RMSNorm.Config(normalized_shape=config.hidden_size, **norm),
+        ffn_norm=titan.RMSNorm.Config(normalized_shape=config.hidden_size, **norm),
+        attention=titan.make_gqa_config(
+            dim=config.hidden_size,
+            n_heads=config.num_attention_heads,
+            n_kv_heads=config.num_key_value_heads,
+            head_dim=config.head_dim,
+            wqkv_param_init=init,
+            wo_param_init=init,
+            inner_attention=titan.ScaledDotProductAttention.Config(),
+            rope=titan.CosSinRoPE.Config(
+                dim=config.head_dim,
+                max_seq_len=config.max_position_embeddings,
+                theta=config.rope_parameters["rope_theta"],
             ),
-            feed_forward=titan.make_ffn_config(
-                dim=config.hidden_size, hidden_dim=config.intermediate_size, w1_param_init=init, w2w3_param_init=init
-            ),
-        )
-        for _ in range(config.num_hidden_layers)
-    ]
-    sizes = {"num_embeddings": config.vocab_size, "embedding_dim": config.hidden_size}
+            qk_norm=titan.RMSNorm.Config(normalized_shape=config.head_dim, **norm),
+        ),
+        feed_forward=titan.make_ffn_config(
+            dim=config.hidden_size, hidden_dim=config.intermediate_size, w1_param_init=init, w2w3_param_init=init
+        ),
+    )
     return titan.Qwen3Model.Config(
         vocab_size=config.vocab_size,
         dim=config.hidden_size,
         norm=titan.RMSNorm.Config(normalized_shape=config.hidden_size, **norm),
         enable_weight_tying=config.tie_word_embeddings,
-        tok_embeddings=titan.Embedding.Config(param_init=init, **sizes),
+        tok_embeddings=titan.Embedding.Config(
+            num_embeddings=config.vocab_size, embedding_dim=config.hidden_size, param_init=init
+        ),
         lm_head=titan.Linear.Config(in_features=config.hidden_size, out_features=config.vocab_size, param_init=init),
-        layers=layers,
+        layers=[layer] * config.num_hidden_layers,
     )
 
 
 def torchtitan() -> SimpleNamespace:
     """Returns the parts of torchtitan that the engine uses, imported on first use. Raises: InvalidInput."""
     try:
-        from torchtitan.distributed.fsdp import apply_fsdp_to_decoder
-        from torchtitan.models.common import CosSinRoPE, Embedding, Linear
-        from torchtitan.models.common.attention import ScaledDotProductAttention
-        from torchtitan.models.common.config_utils import make_ffn_config, make_gqa_config
-        from torchtitan.models.common.nn_modules import RMSNorm
-        from torchtitan.models.qwen3.model import Qwen3Model, Qwen3TransformerBlock
-        from torchtitan.models.qwen3.state_dict_adapter import Qwen3StateDictAdapter
+        parts = {name: getattr(import_module(module), name) for module, names in _PARTS.items() for name in names}
     except ImportError as problem:
         raise InvalidInput(
             f"cannot use the trainer engine titan: {problem}; install torchtitan, on a machine with a GPU, with "
             f"`{INSTALL}`",
             code="trainer.titan_missing",
         ) from problem
-    return SimpleNamespace(
-        apply_fsdp_to_decoder=apply_fsdp_to_decoder,
-        CosSinRoPE=CosSinRoPE,
-        Embedding=Embedding,
-        Linear=Linear,
-        ScaledDotProductAttention=ScaledDotProductAttention,
-        make_ffn_config=make_ffn_config,
-        make_gqa_config=make_gqa_config,
-        RMSNorm=RMSNorm,
-        Qwen3Model=Qwen3Model,
-        Qwen3TransformerBlock=Qwen3TransformerBlock,
-        Qwen3StateDictAdapter=Qwen3StateDictAdapter,
-    )
+    return SimpleNamespace(**parts)
 
 
-def _shard(
-    model: Any, *, mesh: RankMesh, compute_dtype: torch.dtype, is_offloaded: bool, keeps_float32: bool
-) -> None:
+def _shard(model: Any, *, mesh: RankMesh, compute_dtype: torch.dtype, is_offloaded: bool, keeps_float32: bool) -> None:
     """Shards the weights over the ranks as torchtitan does. Collective."""
     if not keeps_float32:
         for parameter in model.parameters():
