@@ -5,10 +5,10 @@ from typing import Any, Self
 
 from pydantic import model_validator
 
+from astraflow.models.titan import torchtitan
 from astraflow.trainer.backends import backends
 from astraflow.trainer.backends.fsdp import FsdpBackend
 from astraflow.trainer.backends.rank_trainer import FsdpOptions
-from astraflow.trainer.engines.titan import torchtitan
 
 
 class TitanOptions(FsdpOptions):

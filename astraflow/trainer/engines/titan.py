@@ -6,21 +6,20 @@ Weights have the names of the Hugging Face model, by torchtitan's own adapter of
 """
 
 from collections.abc import Callable, Mapping
-from importlib import import_module
-from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
-from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
+from transformers import PreTrainedModel
 
 from astraflow.algorithms.tokens import TokenScores
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.weights import Dtype
-from astraflow.models.causal import check_supported, embedding_names, named_weights
+from astraflow.models.causal import check_supported, embedding_names
 from astraflow.models.precision import torch_dtype_of
 from astraflow.models.published import PublishedParts, matrix_shapes
+from astraflow.models.titan import hugging_face_names, titan_model, torchtitan, unsupported_by_titan
 from astraflow.trainer.engines.attention import packed_attention
 from astraflow.trainer.engines.attention_kernels import AttentionKernel, SdpaKernel
 from astraflow.trainer.engines.base import ModelRole, Pack, UpdateResult
@@ -30,19 +29,6 @@ from astraflow.trainer.engines.mesh import RankMesh
 from astraflow.trainer.engines.optimizers import MasterOptimizer, OptimizerOptions
 from astraflow.trainer.engines.varlen_attention import VarlenKernel
 from astraflow.trainer.packing import pack_sequences
-
-INSTALL = "pip install 'astraflow[titan]' && pip install --no-deps torchtitan==0.3.0"
-
-_PARTS = {
-    "torchtitan.distributed.fsdp": ("apply_fsdp_to_decoder",),
-    "torchtitan.models.common": ("CosSinRoPE", "Embedding", "Linear"),
-    "torchtitan.models.common.attention": ("ScaledDotProductAttention",),
-    "torchtitan.models.common.config_utils": ("make_ffn_config", "make_gqa_config"),
-    "torchtitan.models.common.nn_modules": ("RMSNorm",),
-    "torchtitan.models.qwen3.model": ("Qwen3Model", "Qwen3TransformerBlock"),
-    "torchtitan.models.qwen3.state_dict_adapter": ("Qwen3StateDictAdapter",),
-}
-"""Names that the engine uses, by module."""
 
 _UNSET = (None, False, "none")
 
@@ -80,7 +66,7 @@ class TitanEngine(FsdpEngine):
         is set.
         """
         if unsupported := sorted(name for name, value in others.items() if value not in _UNSET):
-            raise _refusal(type(model).__name__, f"it does not have {', '.join(unsupported)}")
+            raise unsupported_by_titan(type(model).__name__, f"it does not have {', '.join(unsupported)}")
         self._mesh = mesh
         self._device = device
         self._published_dtype = published_dtype
@@ -206,7 +192,9 @@ class _TitanScorer:
         expected = expected.gather(-1, ids[1:, None])[:, 0]
         gap = float((self.scores(pack_sequences([ids.numpy()], [1])).logprobs - expected).abs().max())
         if not gap <= _TOLERANCE:
-            raise _refusal(type(source).__name__, f"logprobs of torchtitan's model differ by {gap:.3g} nats")
+            raise unsupported_by_titan(
+                type(source).__name__, f"logprobs of torchtitan's model differ by {gap:.3g} nats"
+            )
 
 
 class _PackAttention(nn.Module):
@@ -220,80 +208,6 @@ class _PackAttention(nn.Module):
         kernel, plan = attention_masks
         size = query.shape[-1] ** -0.5 if scale is None else scale
         return packed_attention(kernel, plan, query[0], key[0], value[0], scale=size)[None]
-
-
-def titan_model(source: PreTrainedModel) -> Any:
-    """Returns torchtitan's model with the weights of a transformers model, in float32. Raises: InvalidInput."""
-    if not isinstance(source, Qwen3ForCausalLM):
-        raise _refusal(type(source).__name__, "it builds dense Qwen3 models only")
-    if source.config.rope_parameters["rope_type"] != "default" or source.config.attention_bias:
-        raise _refusal(type(source).__name__, "it has scaled positions or biases in its attention")
-    titan = torchtitan()
-    config = titan_config(source.config)
-    model = titan.Qwen3Model(config)
-    weights = {name: weight.detach().float() for name, weight in named_weights(source).items()}
-    model.load_state_dict(titan.Qwen3StateDictAdapter(config, None).from_hf(weights))
-    return model
-
-
-def hugging_face_names(model: Any) -> dict[str, str]:
-    """Returns the Hugging Face name of each parameter of torchtitan's model, tied ones once."""
-    adapter = torchtitan().Qwen3StateDictAdapter(model.config, None)
-    found = adapter.to_hf({name: name for name, _ in model.named_parameters()})
-    return {name: hugging_face for hugging_face, name in found.items()}
-
-
-def titan_config(config: Qwen3Config) -> Any:
-    """Returns torchtitan's configuration of a dense Qwen3."""
-    titan = torchtitan()
-    init = {"weight": nn.init.zeros_}  # never used: the weights are loaded
-    norm = {"eps": config.rms_norm_eps, "param_init": init}
-    layer = titan.Qwen3TransformerBlock.Config(
-        attention_norm=titan.RMSNorm.Config(normalized_shape=config.hidden_size, **norm),
-        ffn_norm=titan.RMSNorm.Config(normalized_shape=config.hidden_size, **norm),
-        attention=titan.make_gqa_config(
-            dim=config.hidden_size,
-            n_heads=config.num_attention_heads,
-            n_kv_heads=config.num_key_value_heads,
-            head_dim=config.head_dim,
-            wqkv_param_init=init,
-            wo_param_init=init,
-            inner_attention=titan.ScaledDotProductAttention.Config(),
-            rope=titan.CosSinRoPE.Config(
-                dim=config.head_dim,
-                max_seq_len=config.max_position_embeddings,
-                theta=config.rope_parameters["rope_theta"],
-            ),
-            qk_norm=titan.RMSNorm.Config(normalized_shape=config.head_dim, **norm),
-        ),
-        feed_forward=titan.make_ffn_config(
-            dim=config.hidden_size, hidden_dim=config.intermediate_size, w1_param_init=init, w2w3_param_init=init
-        ),
-    )
-    return titan.Qwen3Model.Config(
-        vocab_size=config.vocab_size,
-        dim=config.hidden_size,
-        norm=titan.RMSNorm.Config(normalized_shape=config.hidden_size, **norm),
-        enable_weight_tying=config.tie_word_embeddings,
-        tok_embeddings=titan.Embedding.Config(
-            num_embeddings=config.vocab_size, embedding_dim=config.hidden_size, param_init=init
-        ),
-        lm_head=titan.Linear.Config(in_features=config.hidden_size, out_features=config.vocab_size, param_init=init),
-        layers=[layer] * config.num_hidden_layers,
-    )
-
-
-def torchtitan() -> SimpleNamespace:
-    """Returns the parts of torchtitan that the engine uses, imported on first use. Raises: InvalidInput."""
-    try:
-        parts = {name: getattr(import_module(module), name) for module, names in _PARTS.items() for name in names}
-    except ImportError as problem:
-        raise InvalidInput(
-            f"cannot use the trainer engine titan: {problem}; install torchtitan, on a machine with a GPU, with "
-            f"`{INSTALL}`",
-            code="trainer.titan_missing",
-        ) from problem
-    return SimpleNamespace(**parts)
 
 
 def _shard(model: Any, *, mesh: RankMesh, compute_dtype: torch.dtype, is_offloaded: bool, keeps_float32: bool) -> None:
@@ -312,10 +226,3 @@ def _shard(model: Any, *, mesh: RankMesh, compute_dtype: torch.dtype, is_offload
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.set_force_sum_reduction_for_comms(True)  # gloo cannot scale while it reduces
-
-
-def _refusal(kind: str, cause: str) -> InvalidInput:
-    return InvalidInput(
-        f"cannot train a {kind} with the trainer engine titan: {cause}; use a dense Qwen3, or the backend fsdp",
-        code="trainer.titan_unsupported",
-    )

@@ -13,11 +13,12 @@ from torch.distributed.tensor import DTensor
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.weights import Dtype
+from astraflow.models.titan import hugging_face_names, titan_model
 from astraflow.trainer.backends import backends
 from astraflow.trainer.engines import titan
 from astraflow.trainer.engines.mesh import RankMesh
 from astraflow.trainer.engines.optimizers import OptimizerOptions
-from astraflow.trainer.engines.titan import TitanEngine, titan_model
+from astraflow.trainer.engines.titan import TitanEngine
 from astraflow.trainer.flops import ForwardCost
 from astraflow.trainer.steps import StepPlanner, StepRunner
 from tests import make_torch
@@ -75,7 +76,7 @@ def titan_gradients(case: Case, mesh: RankMesh) -> tuple[list[Gradients], list[l
         compute_dtype=torch.float32,
         published_dtype=Dtype.FLOAT32,
     )
-    names = titan.hugging_face_names(engine._policy.model)
+    names = hugging_face_names(engine._policy.model)
     found: list[Gradients] = []
     update = engine.update
 
