@@ -55,6 +55,8 @@ class TinyModelOptions(Config):
     """Experts of each layer (mixture of experts, Qwen3-MoE); 0: dense."""
     experts_per_token: int = Field(default=2, ge=1)
     """Experts that compute a token."""
+    window: int = Field(default=0, ge=0)
+    """Tokens, itself included, that a token attends to in every second layer, from the first; 0: all, in all layers."""
     max_context_tokens: int = Field(default=512, ge=16)
     initializer_std: float = Field(default=0.05, gt=0)
     """Standard deviation of the initial weights. The usual 0.02 is meant for wide models: at this width it needs three
@@ -78,6 +80,8 @@ class TinyModelOptions(Config):
             raise ValueError(
                 f"experts_per_token {self.experts_per_token} is more than experts = {self.experts}; change one of them"
             )
+        if self.window and self.experts:
+            raise ValueError("a Qwen3-MoE has one window for all layers; remove window or experts")
         return self
 
 
@@ -112,7 +116,7 @@ class TinyModel:
 
         options = self._options
         core = char_tokenizer()
-        sizes = {
+        sizes: dict[str, Any] = {
             "vocab_size": CHAR_VOCAB_SIZE,
             "hidden_size": options.hidden_size,
             "intermediate_size": options.intermediate_size,
@@ -127,6 +131,10 @@ class TinyModel:
             "bos_token_id": None,
             "initializer_range": options.initializer_std,
         }
+        if options.window:
+            kinds = ("sliding_attention", "full_attention")
+            sizes["layer_types"] = [kinds[layer % 2] for layer in range(options.layers)]
+            sizes |= {"use_sliding_window": True, "sliding_window": options.window}
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(options.seed)
             model = (

@@ -1,8 +1,9 @@
-"""Models with layers that trainer and local engine would compute wrongly are refused, with the type of the layer."""
+"""Windows are computed; other layers that are not full attention are refused, with their type."""
 
 from collections.abc import Callable
 
 import pytest
+import torch
 from transformers import (
     Gemma3ForCausalLM,
     Gemma3TextConfig,
@@ -10,6 +11,8 @@ from transformers import (
     MambaForCausalLM,
     MistralConfig,
     MistralForCausalLM,
+    MixtralConfig,
+    MixtralForCausalLM,
     PreTrainedModel,
     Qwen2Config,
     Qwen2ForCausalLM,
@@ -18,7 +21,8 @@ from transformers import (
 )
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.models.causal import check_supported
+from astraflow.models.causal import attention_window, check_supported, hidden_states
+from astraflow.trainer.engines.scoring import PackScorer
 from tests.errors import raises_code
 
 SIZES = {
@@ -32,19 +36,6 @@ SIZES = {
 }
 
 REFUSED: dict[str, tuple[str, Callable[[], PreTrainedModel]]] = {
-    "gemma3": (
-        "sliding_attention",
-        lambda: Gemma3ForCausalLM(
-            Gemma3TextConfig(layer_types=["sliding_attention", "full_attention"], sliding_window=512, **SIZES)
-        ),
-    ),
-    "mistral": ("sliding_attention", lambda: MistralForCausalLM(MistralConfig(sliding_window=512, **SIZES))),
-    "qwen2": (
-        "sliding_attention",
-        lambda: Qwen2ForCausalLM(
-            Qwen2Config(use_sliding_window=True, sliding_window=512, max_window_layers=1, **SIZES)
-        ),
-    ),
     "qwen3-next": (
         "linear_attention",
         lambda: Qwen3NextForCausalLM(
@@ -63,7 +54,7 @@ REFUSED: dict[str, tuple[str, Callable[[], PreTrainedModel]]] = {
         ),
     ),
     "mamba": (
-        "recurrent state",
+        "linear_attention",
         lambda: MambaForCausalLM(MambaConfig(vocab_size=16, hidden_size=8, num_hidden_layers=1, state_size=4)),
     ),
 }
@@ -74,6 +65,53 @@ def test_layers_without_full_attention_are_refused_by_their_type(kind: str) -> N
     layer_type, build = REFUSED[kind]
     with raises_code(InvalidInput, "model.unsupported_attention", layer_type):
         check_supported(build())
+
+
+WINDOWED: dict[str, Callable[[], PreTrainedModel]] = {
+    "gemma3": lambda: Gemma3ForCausalLM(
+        Gemma3TextConfig(layer_types=["sliding_attention", "full_attention"], sliding_window=512, **SIZES)
+    ),
+    "mistral": lambda: MistralForCausalLM(MistralConfig(sliding_window=512, **SIZES)),
+    "qwen2": lambda: Qwen2ForCausalLM(
+        Qwen2Config(use_sliding_window=True, sliding_window=512, max_window_layers=1, **SIZES)
+    ),
+    "mixtral": lambda: MixtralForCausalLM(
+        MixtralConfig(sliding_window=512, num_local_experts=2, num_experts_per_tok=1, **SIZES)
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", WINDOWED)
+def test_windows_are_computed_in_packs_and_with_a_cache(kind: str) -> None:
+    model = WINDOWED[kind]().eval()
+    check_supported(model)
+    assert attention_window(model) == 512
+    PackScorer(WINDOWED[kind](), torch.device("cpu"))
+    for holder in (model.config, *model.modules()):
+        if getattr(holder, "sliding_window", None) == 512:
+            holder.sliding_window = 4
+    ids = torch.arange(1, 13)[None]
+    with torch.no_grad():
+        expected = model(input_ids=ids, use_cache=False).logits
+        positions = torch.arange(12)
+        distances = positions[:, None] - positions
+        found = hidden_states(
+            model,
+            ids,
+            attention_mask=(distances >= 0)[None, None],
+            window_mask=((distances >= 0) & (distances < 4))[None, None],
+        )
+        full = hidden_states(model, ids, attention_mask=(distances >= 0)[None, None])
+    torch.testing.assert_close(model.get_output_embeddings()(found), expected, rtol=0, atol=1e-5)
+    assert not torch.allclose(found, full, atol=1e-5)
+
+
+def test_a_window_that_the_plan_does_not_have_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = WINDOWED["qwen2"]()
+    for layer in model.model.layers:
+        monkeypatch.setattr(layer.self_attn, "sliding_window", 9)
+    with raises_code(InvalidInput, "model.unsupported_attention"):
+        PackScorer(model, torch.device("cpu"))
 
 
 def test_a_window_that_is_not_used_is_no_obstacle() -> None:

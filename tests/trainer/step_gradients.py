@@ -35,6 +35,8 @@ class Case:
     micro_batch_tokens: int = 1 << 20
     is_tied: bool = True
     experts: int = 0
+    window: int = 0
+    """Tokens that a token attends to in the first of two layers; 0: all."""
     aggregation: str = "token_mean"
     minibatches: int = 1
     temperature: float = 0.8
@@ -63,9 +65,9 @@ class Case:
         )
 
 
-def tiny_model(*, is_tied: bool, experts: int = 0) -> PreTrainedModel:
+def tiny_model(*, is_tied: bool, experts: int = 0, window: int = 0) -> PreTrainedModel:
     """Returns a small Qwen3 with grouped keys, always the same; with experts, two of which compute a token."""
-    sizes = {
+    sizes: dict[str, Any] = {
         "vocab_size": VOCABULARY,
         "hidden_size": 32,
         "intermediate_size": 48,
@@ -77,6 +79,9 @@ def tiny_model(*, is_tied: bool, experts: int = 0) -> PreTrainedModel:
         "tie_word_embeddings": is_tied,
         "initializer_range": 0.1,
     }
+    if window:
+        layer_types = ["sliding_attention", "full_attention"]
+        sizes |= {"use_sliding_window": True, "sliding_window": window, "layer_types": layer_types}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(3)
         if not experts:
@@ -152,7 +157,7 @@ def sequential_step(case: Case, *, data_ranks: int) -> Step:
         case.algorithm,
         data_ranks=data_ranks,
         micro_batch_tokens=case.micro_batch_tokens,
-        cost=ForwardCost.of_model(tiny_model(is_tied=case.is_tied, experts=case.experts)),
+        cost=ForwardCost.of_model(tiny_model(is_tied=case.is_tied, experts=case.experts, window=case.window)),
     )
     shares = planner.plan(case.batch).shares
     results = [_share_step(case, share) for share in shares]
@@ -166,7 +171,7 @@ def sequential_step(case: Case, *, data_ranks: int) -> Step:
 
 def _share_step(case: Case, share: Share) -> tuple[list[Gradients], float]:
     """Returns the gradients of the optimizer steps, and the loss."""
-    model = tiny_model(is_tied=case.is_tied, experts=case.experts)
+    model = tiny_model(is_tied=case.is_tied, experts=case.experts, window=case.window)
     weights = named_weights(model)
     engine = LocalEngine(
         model,
@@ -195,7 +200,7 @@ ENGINES: Mapping[str, Callable[[Case], Step]] = {"local": local_step, "shares": 
 def reference_gradients(case: Case, members: Sequence[int]) -> tuple[Gradients, float]:
     """Returns gradient and loss of one optimizer step over these rows: padded rows, transformers' own
     forward pass, full logits, plain autograd."""
-    model = tiny_model(is_tied=case.is_tied, experts=case.experts)
+    model = tiny_model(is_tied=case.is_tied, experts=case.experts, window=case.window)
     model.set_experts_implementation("eager")
     rows = [case.batch.rows[index].trajectory for index in members]
     width = max(len(row.tokens) for row in rows)
