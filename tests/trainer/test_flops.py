@@ -48,5 +48,12 @@ def test_only_the_experts_that_a_token_visits_are_counted() -> None:
     assert cost(4) - cost(2) == 2 * 2 * expert
 
 
+def test_layers_with_a_window_count_no_pairs() -> None:
+    full, window = (ForwardCost.of_model(tiny_model(is_tied=True, window=size)) for size in (0, 8))
+
+    assert window.per_pair == full.per_pair / 2
+    assert window.per_token == full.per_token
+
+
 def test_a_cpu_has_no_known_peak() -> None:
     assert peak_flops(torch.device("cpu")) is None
