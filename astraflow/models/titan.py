@@ -11,7 +11,7 @@ from torch import nn
 from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.models.causal import named_weights
+from astraflow.models.causal import attention_window, named_weights
 
 INSTALL = "pip install 'astraflow[titan]' && pip install --no-deps torchtitan==0.3.0"
 
@@ -31,13 +31,13 @@ def titan_model(source: PreTrainedModel) -> Any:
     """Returns torchtitan's model with the weights of a transformers model, in float32. Raises: InvalidInput."""
     if not isinstance(source, Qwen3ForCausalLM):
         raise unsupported_by_titan(type(source).__name__, "it builds dense Qwen3 models only")
-    if source.config.rope_parameters["rope_type"] != "default" or source.config.attention_bias:
-        raise unsupported_by_titan(type(source).__name__, "it has scaled positions or biases in its attention")
+    config = source.config
+    if config.rope_parameters["rope_type"] != "default" or config.attention_bias or attention_window(source):
+        raise unsupported_by_titan(type(source).__name__, "it has scaled positions, biases in its attention or windows")
     titan = torchtitan()
-    config = titan_config(source.config)
-    model = titan.Qwen3Model(config)
+    model = titan.Qwen3Model(titan_config(config))
     weights = {name: weight.detach().float() for name, weight in named_weights(source).items()}
-    model.load_state_dict(titan.Qwen3StateDictAdapter(config, None).from_hf(weights))
+    model.load_state_dict(titan.Qwen3StateDictAdapter(model.config, None).from_hf(weights))
     return model
 
 
