@@ -42,10 +42,10 @@ def titan_model(source: PreTrainedModel) -> Any:
 
 
 def hugging_face_names(model: Any) -> dict[str, str]:
-    """Returns the Hugging Face name of each parameter of torchtitan's model, tied ones once."""
+    """Returns torchtitan's name of each parameter of its model by Hugging Face name, tied ones once."""
     adapter = torchtitan().Qwen3StateDictAdapter(model.config, None)
-    found = adapter.to_hf({name: name for name, _ in model.named_parameters()})
-    return {name: hugging_face for hugging_face, name in found.items()}
+    names: dict[str, str] = adapter.to_hf({name: name for name, _ in model.named_parameters()})
+    return names
 
 
 def titan_config(config: Qwen3Config) -> Any:

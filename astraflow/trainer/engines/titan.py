@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 from astraflow.algorithms.tokens import TokenScores
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.weights import Dtype
-from astraflow.models.causal import check_supported, embedding_names
+from astraflow.models.causal import check_supported, embedding_names, named_weights
 from astraflow.models.precision import torch_dtype_of
 from astraflow.models.published import PublishedParts, matrix_shapes
 from astraflow.models.titan import hugging_face_names, titan_model, torchtitan, unsupported_by_titan
@@ -86,7 +86,7 @@ class TitanEngine(FsdpEngine):
             _shard(scorer.model, **shard, keeps_float32=self._shares_parameters)
         weights = dict(self._policy.model.named_parameters())
         self._optimizer = MasterOptimizer(
-            {names[name]: weights[name] for name in names},
+            {name: weights[names[name]] for name in named_weights(model)},  # in the order of the other engines
             optimizer,
             rounded_to=torch_dtype_of(published_dtype),
             not_matrices=embedding_names(model),

@@ -76,7 +76,7 @@ def titan_gradients(case: Case, mesh: RankMesh) -> tuple[list[Gradients], list[l
         compute_dtype=torch.float32,
         published_dtype=Dtype.FLOAT32,
     )
-    names = hugging_face_names(engine._policy.model)
+    names = {own: name for name, own in hugging_face_names(engine._policy.model).items()}
     found: list[Gradients] = []
     update = engine.update
 
