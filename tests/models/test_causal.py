@@ -1,6 +1,7 @@
 """Windows are computed; other layers that are not full attention are refused, with their type."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -25,7 +26,7 @@ from astraflow.models.causal import attention_window, check_supported, hidden_st
 from astraflow.trainer.engines.scoring import PackScorer
 from tests.errors import raises_code
 
-SIZES = {
+SIZES: dict[str, Any] = {
     "vocab_size": 16,
     "hidden_size": 8,
     "intermediate_size": 12,
@@ -87,7 +88,8 @@ def test_windows_are_computed_in_packs_and_with_a_cache(kind: str) -> None:
     check_supported(model)
     assert attention_window(model) == 512
     PackScorer(WINDOWED[kind](), torch.device("cpu"))
-    for holder in (model.config, *model.modules()):
+    holders: list[Any] = [model.config, *model.modules()]
+    for holder in holders:
         if getattr(holder, "sliding_window", None) == 512:
             holder.sliding_window = 4
     ids = torch.arange(1, 13)[None]

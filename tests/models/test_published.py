@@ -1,6 +1,8 @@
 """Weights are published under the names of the Hugging Face checkpoint, which splits what transformers joins."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -21,7 +23,7 @@ from astraflow.models.causal import named_weights
 from astraflow.models.published import matrix_shapes, published_parts, published_weights
 from tests.errors import raises_code
 
-SIZES = {
+SIZES: dict[str, Any] = {
     "vocab_size": 16,
     "hidden_size": 8,
     "intermediate_size": 12,
@@ -37,7 +39,7 @@ def tiny() -> PreTrainedModel:
     return models.build({"kind": "tiny", "experts": 3, **sizes}).architecture()
 
 
-MODELS = {
+MODELS: dict[str, Callable[[], PreTrainedModel]] = {
     "tiny": tiny,
     "mixtral": lambda: MixtralForCausalLM(MixtralConfig(num_local_experts=3, **SIZES)),
     "shared expert, dense layer": lambda: Qwen2MoeForCausalLM(

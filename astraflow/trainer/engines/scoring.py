@@ -148,7 +148,7 @@ _CHECKED_WINDOW = 3
 def _short_window(model: PreTrainedModel) -> Iterator[None]:
     """Gives the layers with a window, if any, a short one."""
     window = attention_window(model)
-    holders = [model.config.get_text_config(), *model.modules()] if window is not None else []
+    holders: list[Any] = [model.config.get_text_config(), *model.modules()] if window is not None else []
     holders = [one for one in holders if getattr(one, "sliding_window", None) == window]
     for one in holders:
         one.sliding_window = _CHECKED_WINDOW

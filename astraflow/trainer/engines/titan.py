@@ -73,7 +73,7 @@ class TitanEngine(FsdpEngine):
         self._syncs_each_pack = syncs_each_pack
         self._calls = 0
         self._shares_parameters = compute_dtype == torch_dtype_of(published_dtype)
-        shard = {"mesh": mesh, "compute_dtype": compute_dtype, "is_offloaded": is_offloaded}
+        shard: dict[str, Any] = {"mesh": mesh, "compute_dtype": compute_dtype, "is_offloaded": is_offloaded}
         self._policy = _TitanScorer(model, device)
         frozen = {ModelRole.REFERENCE: _TitanScorer(model, device)} if needs_reference else {}
         if teacher is not None:

@@ -47,7 +47,7 @@ class Case:
 
 def model_of(case: Case) -> PreTrainedModel:
     """Returns a Qwen3 of two layers with random weights that bf16 can represent."""
-    sizes = {
+    sizes: dict[str, Any] = {
         "vocab_size": 131,
         "hidden_size": 64,
         "intermediate_size": 96,
