@@ -10,8 +10,8 @@ from transformers import PreTrainedModel
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.weights import Dtype
 from astraflow.models import models
-from astraflow.models.causal import named_weights
 from astraflow.models.precision import bits_of
+from astraflow.models.published import published_weights
 from astraflow.weights.tensors import VerifiedWeights, build_layout
 
 TINY: Mapping[str, Any] = {"kind": "tiny", "hidden_size": 32, "heads": 2, "key_value_heads": 1, "intermediate_size": 64}
@@ -32,7 +32,7 @@ def published(
 ) -> VerifiedWeights:
     """Returns a model's weights as one version; with `base`, as a delta from it."""
     tensors = {
-        name: (dtype, tuple(weight.shape), bits_of(weight, dtype)) for name, weight in named_weights(source).items()
+        name: (dtype, tuple(weight.shape), bits_of(weight, dtype)) for name, weight in published_weights(source).items()
     }
     manifest, buffer = build_layout(tensors, policy=PolicyId("solver"), version=Version(version))
     if base is None:

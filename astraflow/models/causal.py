@@ -9,8 +9,11 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
 from astraflow.contract.errors import InvalidInput
+from astraflow.models.routers import compute_routers_in_float32
 
 _HEAD_TOLERANCE = 1e-3
+_SLIDING = "sliding_attention"
+"""Type of the layers with a window, in configurations of transformers."""
 
 
 def load_model(folder: Path, *, attention: str) -> PreTrainedModel:
@@ -34,26 +37,40 @@ def embedding_names(model: PreTrainedModel) -> frozenset[str]:
     return frozenset(name for name, one in named_weights(model).items() if any(one is weight for weight in weights))
 
 
+def attention_window(model: PreTrainedModel) -> int | None:
+    """Returns the number of tokens, itself included, that a token attends to in sliding-window layers; None when the
+    model has none."""
+    config = model.config.get_text_config()
+    window: int | None = getattr(config, "sliding_window", None)
+    types = getattr(config, "layer_types", None)
+    return window if types is None or _SLIDING in types else None
+
+
 def hidden_states(
     model: PreTrainedModel,
     input_ids: Tensor,
     *,
     position_ids: Tensor | None = None,
     attention_mask: Tensor | None = None,
+    window_mask: Tensor | None = None,
     cache: Any = None,
 ) -> Tensor:
     """Runs the decoder without its head: `[rows, width]` ids -> `[rows, width, hidden]`.
 
     position_ids: `[rows, width]`; None counts from 0. attention_mask: bool, broadcastable to `[rows, heads, width,
-    keys]`, True where a token may attend; None is causal, which is faster. cache: transformers' cache protocol
-    (`update(keys, values, layer)` and its sizes); None stores nothing.
+    keys]`, True where a token may attend; None is causal, and in a window where a layer has one, which is faster.
+    window_mask: the same for layers with a window. cache: transformers' cache protocol (`update(keys, values, layer)`
+    and its sizes); None stores nothing.
     """
+    masks: Any = attention_mask
     if attention_mask is not None and model.config._attn_implementation == "eager":
-        attention_mask = _additive(attention_mask, next(model.parameters()).dtype)
+        masks = _additive(attention_mask, next(model.parameters()).dtype)
+    if window_mask is not None:
+        masks = _masks_by_layer_type(model, attention_mask, window_mask)
     outputs = model.get_decoder()(
         input_ids=input_ids,
         position_ids=position_ids,
-        attention_mask=attention_mask,
+        attention_mask=masks,
         past_key_values=cache,
         use_cache=cache is not None,
     )
@@ -72,24 +89,29 @@ def logits_at(model: PreTrainedModel, hidden: Tensor, positions: Tensor) -> Tens
 
 
 def cast(model: PreTrainedModel, *, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
-    """Moves the model to `device`, and its parameters (only) to `dtype`: rotary frequencies must stay in float32."""
+    """Moves the model to `device`, and its parameters (only) to `dtype`: rotary frequencies must stay in float32.
+
+    The routers of mixture-of-experts models compute in float32.
+    """
     nn.Module.to(model, device=device)
     for parameter in model.parameters():
         parameter.data = parameter.data.to(dtype)
+    compute_routers_in_float32(model)
     return model
 
 
 def check_supported(model: PreTrainedModel) -> None:
-    """Checks that the attention of a model is full and that its logits are `head(hidden)`. Raises: InvalidInput.
+    """Checks that the attention of a model is full, or full in a window, and that its logits are `head(hidden)`.
+
+    Raises: InvalidInput.
 
     Trainer and engine would silently compute wrong values for other models. Runs one forward pass over three tokens.
     """
-    config, kind = model.config.get_text_config(), type(model).__name__
-    layer_types = set(getattr(config, "layer_types", None) or ())
-    if layer_types - {"full_attention"} or (not layer_types and getattr(config, "sliding_window", None)):
+    kind = type(model).__name__
+    if partial := _partial_layers(model):
         raise InvalidInput(
-            f"cannot run a {kind} in the local engine and trainer: it has layers without full attention; use a model "
-            "whose layers all attend to every token",
+            f"cannot run a {kind} in the local engine and trainer: it has layers of type {', '.join(partial)}, and "
+            "both compute only full attention and sliding windows; use a model whose layers are of these types",
             code="model.unsupported_attention",
         )
     ids = torch.tensor([[0, 1, 2]], device=model.device)
@@ -103,6 +125,25 @@ def check_supported(model: PreTrainedModel) -> None:
             f"hidden state (they differ by {gap:.3g}); use a model with a plain linear head",
             code="model.unsupported_head",
         )
+
+
+def _partial_layers(model: PreTrainedModel) -> list[str]:
+    """Returns the types of a model's layers that are neither full attention nor a sliding window, as its configuration
+    names them. A short sequence would not show all of them."""
+    types = set(getattr(model.config.get_text_config(), "layer_types", None) or ()) - {"full_attention", _SLIDING}
+    if not types and model._is_stateful:
+        types = {"recurrent state"}  # as in Mamba, whose configuration does not list its layers
+    return sorted(types)
+
+
+def _masks_by_layer_type(model: PreTrainedModel, full: Tensor | None, window: Tensor) -> Any:
+    """Returns the masks as the decoder takes them: by type of layer, or one where all layers have the window."""
+    if model.config._attn_implementation == "eager":
+        dtype = next(model.parameters()).dtype
+        full, window = None if full is None else _additive(full, dtype), _additive(window, dtype)
+    if getattr(model.config.get_text_config(), "layer_types", None) is None:
+        return window
+    return {"full_attention": full, _SLIDING: window}
 
 
 def _additive(mask: Tensor, dtype: torch.dtype) -> Tensor:

@@ -1,4 +1,4 @@
-"""Qwen3 with a few hundred thousand parameters, created from scratch: large enough to learn, small enough for a CPU."""
+"""Qwen3 with a few hundred thousand parameters, dense or with experts, created from scratch: learns, on a CPU."""
 
 from __future__ import annotations
 
@@ -50,6 +50,13 @@ class TinyModelOptions(Config):
     key_value_heads: int = Field(default=2, ge=1)
     """Number of key and value heads; divides `heads`."""
     intermediate_size: int = Field(default=288, ge=8)
+    """Width of the feed-forward layers; with experts, of each expert."""
+    experts: int = Field(default=0, ge=0)
+    """Experts of each layer (mixture of experts, Qwen3-MoE); 0: dense."""
+    experts_per_token: int = Field(default=2, ge=1)
+    """Experts that compute a token."""
+    window: int = Field(default=0, ge=0)
+    """Tokens, itself included, that a token attends to in every second layer, from the first; 0: all, in all layers."""
     max_context_tokens: int = Field(default=512, ge=16)
     initializer_std: float = Field(default=0.05, gt=0)
     """Standard deviation of the initial weights. The usual 0.02 is meant for wide models: at this width it needs three
@@ -69,6 +76,12 @@ class TinyModelOptions(Config):
             raise ValueError(
                 f"heads {self.heads} is not a multiple of key_value_heads = {self.key_value_heads}; change one of them"
             )
+        if 0 < self.experts < self.experts_per_token:
+            raise ValueError(
+                f"experts_per_token {self.experts_per_token} is more than experts = {self.experts}; change one of them"
+            )
+        if self.window and self.experts:
+            raise ValueError("a Qwen3-MoE has one window for all layers; remove window or experts")
         return self
 
 
@@ -97,30 +110,46 @@ class TinyModel:
         return HuggingFaceTokenizer(core, vocab_size=CHAR_VOCAB_SIZE, stop_tokens=(int(core.eos_token_id),))
 
     def architecture(self) -> PreTrainedModel:
-        """Returns a Qwen3 with weights drawn from the seed; the global random state does not change."""
+        """Returns a Qwen3 or Qwen3-MoE with weights drawn from the seed; the global random state does not change."""
         import torch
-        from transformers import Qwen3Config, Qwen3ForCausalLM
+        from transformers import Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
         options = self._options
         core = char_tokenizer()
-        config = Qwen3Config(
-            vocab_size=CHAR_VOCAB_SIZE,
-            hidden_size=options.hidden_size,
-            intermediate_size=options.intermediate_size,
-            num_hidden_layers=options.layers,
-            num_attention_heads=options.heads,
-            num_key_value_heads=options.key_value_heads,
-            head_dim=options.hidden_size // options.heads,
-            max_position_embeddings=options.max_context_tokens,
-            tie_word_embeddings=True,
-            pad_token_id=core.pad_token_id,
-            eos_token_id=core.eos_token_id,
-            bos_token_id=None,
-            initializer_range=options.initializer_std,
-        )
+        sizes: dict[str, Any] = {
+            "vocab_size": CHAR_VOCAB_SIZE,
+            "hidden_size": options.hidden_size,
+            "intermediate_size": options.intermediate_size,
+            "num_hidden_layers": options.layers,
+            "num_attention_heads": options.heads,
+            "num_key_value_heads": options.key_value_heads,
+            "head_dim": options.hidden_size // options.heads,
+            "max_position_embeddings": options.max_context_tokens,
+            "tie_word_embeddings": True,
+            "pad_token_id": core.pad_token_id,
+            "eos_token_id": core.eos_token_id,
+            "bos_token_id": None,
+            "initializer_range": options.initializer_std,
+        }
+        if options.window:
+            kinds = ("sliding_attention", "full_attention")
+            sizes["layer_types"] = [kinds[layer % 2] for layer in range(options.layers)]
+            sizes |= {"use_sliding_window": True, "sliding_window": options.window}
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(options.seed)
-            model = Qwen3ForCausalLM(config)
+            model = (
+                Qwen3MoeForCausalLM(
+                    Qwen3MoeConfig(
+                        moe_intermediate_size=options.intermediate_size,
+                        num_experts=options.experts,
+                        num_experts_per_tok=options.experts_per_token,
+                        norm_topk_prob=True,
+                        **sizes,
+                    )
+                )
+                if options.experts
+                else Qwen3ForCausalLM(Qwen3Config(**sizes))
+            )
         model.generation_config.eos_token_id = core.eos_token_id
         model.generation_config.pad_token_id = core.pad_token_id
         return model

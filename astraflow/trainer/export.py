@@ -1,13 +1,17 @@
 """Export of a checkpoint as a model folder in Hugging Face format, with the bits of the published version."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import Any
+
+import torch
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import Version
 from astraflow.contract.weights import Dtype
 from astraflow.models import models
 from astraflow.models.precision import torch_dtype_of
+from astraflow.models.published import PublishedPart, PublishedParts, published_parts
 from astraflow.trainer.adapter_export import merged_weights, write_peft_folder
 from astraflow.trainer.backends.adapter_state import AdapterRecord
 from astraflow.trainer.backends.sharded_state import WholeTensors
@@ -30,9 +34,10 @@ def export_checkpoint(checkpoint: Path, folder: Path, *, adapters_only: bool = F
     source = _find(checkpoint)
     manifest = read_manifest(source)
     published: Mapping[str, str] = manifest["published"]
-    names = {name: f"{_WEIGHT}{name}" for name in published}
+    model: Mapping[str, Any] = manifest["identity"]["model"]
     masters = WholeTensors(source / "state")
-    if missing := [name for name, stored in names.items() if stored not in masters]:
+    parts = _published_parts(published, masters, model)
+    if missing := sorted(published.keys() - {part.name for found in parts.values() for part in found}):
         raise InvalidInput(
             f"cannot export {str(source)!r}: a trainer of kind {manifest['identity']['backend']!r} stores no weight "
             f"{missing[0]!r}; export a checkpoint of a trainer that trains a model",
@@ -49,8 +54,11 @@ def export_checkpoint(checkpoint: Path, folder: Path, *, adapters_only: bool = F
         raise InvalidInput(
             f"cannot export to {str(folder)!r}: it is not empty; give a new folder", code="export.folder_in_use"
         )
-    model = manifest["identity"]["model"]
-    rounded = {name: masters.read(stored).to(torch_dtype_of(Dtype(published[name]))) for name, stored in names.items()}
+    rounded = {}
+    for name, found in parts.items():
+        master = masters.read(f"{_WEIGHT}{name}")
+        for part in found:
+            rounded[part.name] = part.of(master).to(torch_dtype_of(Dtype(published[part.name])))
     if record is not None and adapters_only:
         write_peft_folder(folder, model, record, rounded)
     else:
@@ -59,6 +67,17 @@ def export_checkpoint(checkpoint: Path, folder: Path, *, adapters_only: bool = F
         models.build(model).write_server_files(folder)
         write_tensors(folder / "model.safetensors", rounded)
     return Version(manifest["step"])
+
+
+def _published_parts(published: Collection[str], masters: WholeTensors, model: Mapping[str, Any]) -> PublishedParts:
+    """Returns the parts of the stored weights that were published; fewer when the checkpoint does not have all."""
+    whole = [name for name in published if f"{_WEIGHT}{name}" in masters]
+    if len(whole) == len(published) or not any(name.startswith(_WEIGHT) for name in masters):
+        return {name: (PublishedPart(name=name, shape=masters.shape(f"{_WEIGHT}{name}")),) for name in whole}
+    with torch.device("meta"):
+        architecture = models.build(model).architecture()
+    parts = published_parts(architecture)
+    return {name: found for name, found in parts.items() if f"{_WEIGHT}{name}" in masters}
 
 
 def _find(checkpoint: Path) -> Path:

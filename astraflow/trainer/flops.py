@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import torch
-    from transformers import PreTrainedModel
+    from transformers import PretrainedConfig, PreTrainedModel
 
 FORWARD_AND_BACKWARD = 3
 """FLOPs of a training pass, in forward passes: the backward pass multiplies twice for each multiplication, and once for
@@ -50,7 +50,10 @@ class ForwardCost:
     @classmethod
     def of_model(cls, model: PreTrainedModel) -> ForwardCost:
         """Counts the matrix products of a causal model: 2-D weights without embeddings, and routed experts' 3-D weights
-        by the share of experts that a token visits."""
+        by the share of experts that a token visits.
+
+        Attention of layers with a sliding window is not counted: for models with windows the result is a lower bound.
+        """
         config = model.config.get_text_config()
         decoder, head = model.get_decoder(), model.get_output_embeddings()
         embeddings = decoder.get_input_embeddings().weight
@@ -65,7 +68,7 @@ class ForwardCost:
         head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         return cls(
             per_token=sum(flops for _, flops in products),
-            per_pair=4.0 * config.num_hidden_layers * config.num_attention_heads * head_size,
+            per_pair=4.0 * _full_attention_layers(config) * config.num_attention_heads * head_size,
             per_target=per_target,
             frozen_per_token=sum(flops for is_trained, flops in products if not is_trained),
             frozen_per_target=0.0 if head.weight.requires_grad else per_target,
@@ -90,6 +93,13 @@ def peak_flops(device: torch.device) -> float | None:
     name = torch.cuda.get_device_name(device)
     known = [part for part in _PEAK_FLOPS if part in name]
     return _PEAK_FLOPS[max(known, key=len)] if known else None
+
+
+def _full_attention_layers(config: PretrainedConfig) -> int:
+    types = getattr(config, "layer_types", None)
+    if types is not None:
+        return sum(kind == "full_attention" for kind in types)
+    return 0 if getattr(config, "sliding_window", None) else int(config.num_hidden_layers)
 
 
 def _active_expert_share(config: object) -> float:

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,8 +27,8 @@ from tests.suites.engine_suite import Build, EngineSuite, Weights, serving, with
 PROMPT = np.array([5, 6, 7, 8, 9], dtype=np.int32)
 
 
-def local(**options: Any) -> Engine:
-    return engines.build({"kind": "local_torch", "seed": 7, **options}, make_torch.TINY)
+def local(model: Mapping[str, Any] = make_torch.TINY, **options: Any) -> Engine:
+    return engines.build({"kind": "local_torch", "seed": 7, **options}, model)
 
 
 def weights_of(version: int) -> VerifiedWeights:
@@ -88,6 +88,21 @@ async def test_logprobs_match_a_plain_forward_pass_under_concurrency(engine: Eng
         whole = np.concatenate([text, generation.tokens])
         expected = make_torch.logprobs(make_torch.model(0), whole, len(text))
         np.testing.assert_allclose(generation.logprobs, expected, atol=1e-5)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("option", [{"window": 5}, {"experts": 5}], ids=["window", "experts"])
+async def test_windows_and_experts_have_the_logprobs_of_a_plain_forward(option: dict[str, Any]) -> None:
+    spec = {**make_torch.TINY, **option}
+    model = make_torch.model(0, spec)
+    texts = prompts(20)
+
+    async with serving(lambda: local(model=spec), make_torch.published(model)) as served:
+        generations = await generated(served, texts, Sampling(max_new_tokens=12))
+
+    for text, generation in zip(texts, generations, strict=True):
+        whole = np.concatenate([text, generation.tokens])
+        np.testing.assert_allclose(generation.logprobs, make_torch.logprobs(model, whole, len(text)), atol=1e-5)
 
 
 @pytest.mark.anyio

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from peft import LoraConfig, get_peft_model
 from torch import Tensor, nn
-from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
+from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 from astraflow.algorithms.config import AlgorithmConfig
 from astraflow.contract.batches import Batch, Row
@@ -40,6 +40,9 @@ class Case:
 
     micro_batch_tokens: int = 1 << 20
     is_tied: bool = True
+    experts: int = 0
+    window: int = 0
+    """Tokens that a token attends to in the first of two layers; 0: all."""
     aggregation: str = "token_mean"
     minibatches: int = 1
     temperature: float = 0.8
@@ -69,23 +72,30 @@ class Case:
         )
 
 
-def tiny_model(*, is_tied: bool) -> PreTrainedModel:
-    """Returns a small Qwen3 with grouped keys, always the same."""
-    config = Qwen3Config(
-        vocab_size=VOCABULARY,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=8,
-        max_position_embeddings=512,
-        tie_word_embeddings=is_tied,
-        initializer_range=0.1,
-    )
+def tiny_model(*, is_tied: bool, experts: int = 0, window: int = 0) -> PreTrainedModel:
+    """Returns a small Qwen3 with grouped keys, always the same; with experts, two of which compute a token."""
+    sizes: dict[str, Any] = {
+        "vocab_size": VOCABULARY,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+        "max_position_embeddings": 512,
+        "tie_word_embeddings": is_tied,
+        "initializer_range": 0.1,
+    }
+    if window:
+        layer_types = ["sliding_attention", "full_attention"]
+        sizes |= {"use_sliding_window": True, "sliding_window": window, "layer_types": layer_types}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(3)
-        return Qwen3ForCausalLM(config)
+        if not experts:
+            return Qwen3ForCausalLM(Qwen3Config(**sizes))
+        return Qwen3MoeForCausalLM(
+            Qwen3MoeConfig(moe_intermediate_size=16, num_experts=experts, num_experts_per_tok=2, **sizes)
+        )
 
 
 def mixed_batch() -> Batch:
@@ -155,7 +165,7 @@ def sequential_step(case: Case, *, data_ranks: int) -> Step:
         case.algorithm,
         data_ranks=data_ranks,
         micro_batch_tokens=case.micro_batch_tokens,
-        cost=ForwardCost.of_model(tiny_model(is_tied=case.is_tied)),
+        cost=ForwardCost.of_model(tiny_model(is_tied=case.is_tied, experts=case.experts, window=case.window)),
     )
     shares = planner.plan(case.batch).shares
     results = [_share_step(case, share) for share in shares]
@@ -169,7 +179,7 @@ def sequential_step(case: Case, *, data_ranks: int) -> Step:
 
 def _share_step(case: Case, share: Share) -> tuple[list[Gradients], float]:
     """Returns the gradients of the optimizer steps, and the loss."""
-    model = tiny_model(is_tied=case.is_tied)
+    model = tiny_model(is_tied=case.is_tied, experts=case.experts, window=case.window)
     adapters = adapters_of(model, case.lora)
     options = OptimizerOptions(learning_rate=1e-30)
     engine = LocalEngine(
@@ -244,7 +254,8 @@ def fill_adapters(weights: Mapping[str, Tensor]) -> None:
 def reference_gradients(case: Case, members: Sequence[int]) -> tuple[Gradients, float]:
     """Returns gradient and loss of one optimizer step over these rows: padded rows, transformers' own
     forward pass, full logits, plain autograd."""
-    model: Any = tiny_model(is_tied=case.is_tied)
+    model: Any = tiny_model(is_tied=case.is_tied, experts=case.experts, window=case.window)
+    model.set_experts_implementation("eager")
     weights = dict(model.named_parameters())
     if case.lora is not None:
         model, weights = peft_adapters(model, case.lora)

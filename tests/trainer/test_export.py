@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from peft import PeftModel
+from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -19,6 +20,7 @@ from astraflow.contract.ids import PolicyId
 from astraflow.contract.values import Json
 from astraflow.models import models
 from astraflow.models.causal import named_weights
+from astraflow.models.published import published_weights
 from astraflow.trainer import adapter_export
 from astraflow.trainer.backends import backends
 from astraflow.trainer.backends.sharded_state import INDEX, joined_index, shard_file, shard_index
@@ -58,6 +60,28 @@ def saved(folder: Path, masters: Mapping[str, Tensor]) -> Checkpoints:
 
 def progress(step: int) -> TrainingProgress:
     return TrainingProgress(run="run", step=step, report=None)
+
+
+def test_experts_are_exported_under_the_names_of_a_checkpoint(tmp_path: Path) -> None:
+    spec: dict[str, Json] = {**MODEL, "experts": 3}
+    model = models.build(spec).architecture()
+    tensors = {f"weight/{name}": weight.detach() for name, weight in named_weights(model).items()}
+    published = published_weights(model)
+    made = Checkpoints(
+        tmp_path / "checkpoints", CheckpointIdentity(policy=PolicyId("solver"), model=spec, backend="local"), keep=2
+    )
+    made.folder.mkdir(parents=True)
+    state = CapturedFiles(tensors={"tensors.safetensors": tensors}, numbers={"state.json": {}})
+    made.save(progress(1), state.write, published=dict.fromkeys(published, "BF16"))
+
+    export_checkpoint(made.folder, tmp_path / "model")
+
+    with safe_open(tmp_path / "model" / "model.safetensors", framework="pt") as file:
+        assert set(file.keys()) == set(published)
+    loaded, report = AutoModelForCausalLM.from_pretrained(tmp_path / "model", dtype="auto", output_loading_info=True)
+    assert not any(report[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    for name, weight in named_weights(loaded).items():
+        assert torch.equal(weight, tensors[f"weight/{name}"].bfloat16()), name
 
 
 def assert_published_bits(folder: Path, masters: Mapping[str, Tensor]) -> None:

@@ -11,11 +11,13 @@ from astraflow.trainer.flops import FORWARD_AND_BACKWARD, ForwardCost, peak_flop
 from tests.trainer.step_gradients import VOCABULARY, tiny_model
 
 
+@pytest.mark.parametrize("experts", [0, 6])
 @pytest.mark.parametrize("is_tied", [True, False])
 @pytest.mark.parametrize("length", [16, 200])
-def test_the_formula_agrees_with_the_counter_of_torch(is_tied: bool, length: int) -> None:
-    model = tiny_model(is_tied=is_tied)
+def test_the_formula_agrees_with_the_counter_of_torch(is_tied: bool, length: int, experts: int) -> None:
+    model = tiny_model(is_tied=is_tied, experts=experts)
     model.set_attn_implementation("eager")  # computes all pairs, which the counter counts
+    model.set_experts_implementation("eager")  # products of single experts, which the counter counts
     ids = torch.randint(0, VOCABULARY, (1, length))
 
     with FlopCounterMode(display=False) as forward:
@@ -62,6 +64,13 @@ def test_only_the_experts_that_a_token_visits_are_counted() -> None:
 
     expert = 2 * 3 * 32 * 16  # gate, up and down
     assert cost(4) - cost(2) == 2 * 2 * expert
+
+
+def test_layers_with_a_window_count_no_pairs() -> None:
+    full, window = (ForwardCost.of_model(tiny_model(is_tied=True, window=size)) for size in (0, 8))
+
+    assert window.per_pair == full.per_pair / 2
+    assert window.per_token == full.per_token
 
 
 def test_a_cpu_has_no_known_peak() -> None:

@@ -35,7 +35,7 @@ def one_more_token_in_the_divisor(patch: pytest.MonkeyPatch) -> None:
 def answers_do_not_see_their_prompt(patch: pytest.MonkeyPatch) -> None:
     original = SdpaKernel.plan
 
-    def mutant(self: SdpaKernel, segments: Sequence[Segment], device: torch.device) -> Any:
+    def mutant(self: SdpaKernel, segments: Sequence[Segment], device: torch.device, window: int | None = None) -> Any:
         return original(self, [Segment(begin=one.begin, end=one.end) for one in segments], device)
 
     patch.setattr(SdpaKernel, "plan", mutant)
@@ -44,7 +44,7 @@ def answers_do_not_see_their_prompt(patch: pytest.MonkeyPatch) -> None:
 def answers_see_the_answers_before_them(patch: pytest.MonkeyPatch) -> None:
     original = SdpaKernel.plan
 
-    def mutant(self: SdpaKernel, segments: Sequence[Segment], device: torch.device) -> Any:
+    def mutant(self: SdpaKernel, segments: Sequence[Segment], device: torch.device, window: int | None = None) -> Any:
         return original(self, [Segment(begin=0, end=segments[-1].end)], device)
 
     patch.setattr(SdpaKernel, "plan", mutant)

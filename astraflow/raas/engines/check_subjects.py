@@ -85,8 +85,8 @@ def _versions(spec: Mapping[str, Any]) -> Callable[[int], VerifiedWeights]:
     def weights(version: int) -> VerifiedWeights:
         import torch
 
-        from astraflow.models.causal import named_weights
         from astraflow.models.precision import bits_of
+        from astraflow.models.published import published_weights
 
         seeded = {**spec, "seed": version % _SEEDS} if spec["kind"] == "tiny" else spec
         model = models.build(seeded).architecture().eval()
@@ -95,7 +95,7 @@ def _versions(spec: Mapping[str, Any]) -> Callable[[int], VerifiedWeights]:
                 parameter.copy_(parameter.to(torch.bfloat16))
         tensors = {
             name: (Dtype.BFLOAT16, tuple(weight.shape), bits_of(weight, Dtype.BFLOAT16))
-            for name, weight in named_weights(model).items()
+            for name, weight in published_weights(model).items()
         }
         probe = _probe(model, int(model.config.get_text_config().vocab_size))
         manifest, buffer = build_layout(tensors, policy=POLICY, version=Version(version), probe=probe)

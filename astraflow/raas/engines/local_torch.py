@@ -17,8 +17,9 @@ from astraflow.contract.generation import Generation, Sampling
 from astraflow.contract.ids import Version
 from astraflow.contract.trajectories import Float32Array, Int32Array
 from astraflow.models import models
-from astraflow.models.causal import cast, check_supported, named_weights
+from astraflow.models.causal import cast, check_supported
 from astraflow.models.precision import ComputeDtype, compute_dtype_of, device_of
+from astraflow.models.published import published_parameters
 from astraflow.models.tokenizers import ChatTokenizer
 from astraflow.raas.engines import engines
 from astraflow.raas.engines.base import EXACT, ROUNDED, EngineGauges, LoadTimings, LogprobTolerance, PauseMode
@@ -76,6 +77,7 @@ class LocalTorchEngine:
         torch.set_num_threads(options.threads)
         self._source = models.build(model)
         self._model = cast(self._source.architecture(), device=device, dtype=dtype).eval().requires_grad_(False)
+        self._parameters = published_parameters(self._model)
         self._options = options
         self._seed = secrets.randbits(62) if options.seed is None else options.seed
         self._tolerance = EXACT if dtype == torch.float32 else ROUNDED
@@ -219,7 +221,7 @@ class LocalTorchEngine:
             await asyncio.to_thread(self._worker.close)
 
     def _stage(self, weights: VerifiedWeights, serving: Version | None) -> list[StagedTensor]:
-        parameters = named_weights(self._model)
+        parameters = self._parameters
         if weights.adapter_base is None:
             return stage(weights, parameters, serving=serving)
         is_base_served = self._base_root == weights.adapter_base.manifest.root_hash

@@ -9,6 +9,7 @@ backends: Registry[Backend] = Registry(
         "fsdp": "astraflow.trainer.backends.fsdp",
         "local": "astraflow.trainer.backends.local",
         "scripted": "astraflow.trainer.backends.scripted",
+        "titan": "astraflow.trainer.backends.titan",
     },
-    heavy=("fsdp", "local"),
+    heavy=("fsdp", "local", "titan"),
 )

@@ -16,11 +16,12 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.weights import Dtype, Manifest, Probe, TransferKind
 from astraflow.models.precision import torch_dtype_of
+from astraflow.models.published import PublishedParts
 from astraflow.runtime.clock import Clock
 from astraflow.trainer.backends.host_copy import HostCopy
+from astraflow.trainer.backends.published_shards import PublishedShards
 from astraflow.trainer.backends.rank_group import RankGroup
 from astraflow.trainer.backends.shard_exchange import ShardExchange
-from astraflow.trainer.backends.shards import local_shards
 from astraflow.weights.buffer_pool import BufferPool
 from astraflow.weights.part_publisher import PartPublisher
 from astraflow.weights.parts import part_covering
@@ -98,25 +99,27 @@ class DistributedPublisher:
         *,
         dtype: Dtype,
         device: torch.device,
+        parts: PublishedParts | None = None,
         group: dist.ProcessGroup | None = None,
         config: PublishConfig | None = None,
         signing: SigningKey | None = None,
         clock: Clock | None = None,
         rank_timeout_s: float = RANK_TIMEOUT_S,
     ) -> None:
-        """Collective. parameters: by `state_dict` name, tied parameters once; the same on every rank. group: all ranks
-        of the model; None is the default group. signing: the run's key, used by the first rank; None on the others.
+        """Collective. parameters: by `state_dict` name, tied parameters once; the same on every rank. parts: how they
+        are published; None: whole. group: all ranks of the model; None is the default group. signing: the run's key,
+        used by the first rank; None on the others.
 
         Raises: InvalidInput for a placement that is neither Shard nor Replicate, or shards that do not cover the
         tensors.
         """
         self._policy = policy
-        self._parameters = dict(parameters)
+        self._published = PublishedShards(parameters, parts or {})
         self._dtype = dtype
         self._config = config or PublishConfig()
         self._signing = signing
         self._ranks = RankGroup(group, timeout_s=rank_timeout_s)
-        shards = local_shards(self._parameters, is_first=self._ranks.is_first)
+        shards = self._published.local(is_first=self._ranks.is_first)
         self._specs = lay_out(self.published_shapes)
         self._exchange = ShardExchange(self._specs, {name: shard.box for name, shard in shards.items()}, self._ranks)
         self._host_copy = HostCopy(device)
@@ -139,12 +142,12 @@ class DistributedPublisher:
     @property
     def published_shapes(self) -> TensorShapes:
         """Shapes of the whole tensors, of which this rank may hold a part."""
-        return {name: (self._dtype, tuple(parameter.shape)) for name, parameter in self._parameters.items()}
+        return self._published.tensor_shapes(self._dtype)
 
     def snapshot(self) -> StagedShards:
         """Copies this rank's shards; later steps do not affect the copy. Blocks until it is complete."""
         began = time.perf_counter()
-        shards = local_shards(self._parameters, is_first=self._ranks.is_first)
+        shards = self._published.local(is_first=self._ranks.is_first)
         width = self._dtype.size_bytes
         buffer = self._shard_buffers.acquire(max(1, width * sum(shard.box.elements for shard in shards.values())))
         views: dict[str, BitArray] = {}

@@ -4,7 +4,7 @@ import atexit
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 from astraflow.algorithms.config import AlgorithmConfig
 from astraflow.algorithms.mismatch import check_mismatch
@@ -40,6 +40,8 @@ class FsdpBackend:
     """
 
     is_simulated = False
+    engine: ClassVar[Literal["fsdp", "titan"]] = "fsdp"
+    """Engine of the ranks."""
 
     def __init__(
         self, options: FsdpOptions, model: Mapping[str, Any], algorithm: Mapping[str, Any], *, seed: int
@@ -57,9 +59,13 @@ class FsdpBackend:
             "model": dict(model),
             "algorithm": dict(algorithm),
             "seed": seed,
+            "engine": self.engine,
         }
         self._rank, _ = self._crew.call(
-            "build", lambda: RankTrainer(options, model, algorithm, seed=seed, device=device), facts=facts, is_long=True
+            "build",
+            lambda: RankTrainer(options, model, algorithm, seed=seed, device=device, engine=self.engine),
+            facts=facts,
+            is_long=True,
         )
         self._planner = StepPlanner(
             self._algorithm,
@@ -109,8 +115,7 @@ class FsdpBackend:
     @property
     def published_shapes(self) -> TensorShapes:
         """Shapes of the model's weights, in the type they are rounded to."""
-        engine = self._rank.engine
-        return {name: (engine.published_dtype, tuple(weight.shape)) for name, weight in engine.weights().items()}
+        return self._rank.published_shapes
 
     @property
     def frozen_base(self) -> FrozenBase | None:

@@ -19,6 +19,7 @@ from astraflow.contract.weights import Probe
 from astraflow.models import models
 from astraflow.models.causal import cast
 from astraflow.models.precision import WeightsDtype, compute_dtype_of, device_of, torch_dtype_of, weights_dtype_of
+from astraflow.models.published import PublishedParts, published_parts
 from astraflow.runtime.logs import get_logger
 from astraflow.runtime.setting_permissions import SettableBy
 from astraflow.trainer.backends import backends, sharded_state, state_files
@@ -26,6 +27,7 @@ from astraflow.trainer.backends.adapter_state import adapter_files, check_adapte
 from astraflow.trainer.backends.base import FrozenBase
 from astraflow.trainer.backends.host_copy import HostCopy
 from astraflow.trainer.backends.probe import probe_text_from_batch, random_probe_text, score_probe
+from astraflow.trainer.backends.published_shards import PublishedShards
 from astraflow.trainer.backends.shards import local_shards
 from astraflow.trainer.backends.state_files import CapturedFiles, HostTensors
 from astraflow.trainer.backends.step_state import STATE, StepState
@@ -93,12 +95,14 @@ class LocalBackend:
         torch.set_num_threads(options.threads)
         torch.manual_seed(seed)
         loaded = self._load_model(model)
-        self._adapters = add_adapters(loaded, options, self._algorithm, seed=seed)
+        parts = published_parts(loaded)
+        self._adapters = add_adapters(loaded, options, self._algorithm, parts, seed=seed)
         self._engine = LocalEngine(
             loaded,
             options,
             device=self._device,
             published_dtype=weights_dtype_of(options.weights_dtype),
+            parts=parts,
             needs_reference=Pass.REFERENCE in losses.build(self._algorithm.loss).needs,
             teacher=None if self._algorithm.teacher is None else self._load_teacher(self._algorithm.teacher, loaded),
             adapters=self._adapters,
@@ -117,6 +121,7 @@ class LocalBackend:
         self._updates = 0
         self._critic_updates = 0
         self._mismatch_steps = 0
+        self._published = PublishedShards(self._engine.weights(), parts if self._adapters is None else {})
         self._host_copy = HostCopy(self._device)
         self._host_tensors = HostTensors()
         self._probe_text = random_probe_text(
@@ -145,8 +150,7 @@ class LocalBackend:
     @property
     def published_shapes(self) -> TensorShapes:
         """Shapes of the model's weights, in the type they are rounded to."""
-        dtype = self._engine.published_dtype
-        return {name: (dtype, tuple(weight.shape)) for name, weight in self._engine.weights().items()}
+        return self._published.tensor_shapes(self._engine.published_dtype)
 
     @property
     def frozen_base(self) -> FrozenBase | None:
@@ -155,7 +159,7 @@ class LocalBackend:
 
     def snapshot(self, staged: StagedVersion) -> None:
         """Writes the rounded weights."""
-        self._write(self._engine.weights(), staged)
+        self._write({name: shard.local for name, shard in self._published.local(is_first=True).items()}, staged)
 
     def probe(self) -> Probe:
         """Returns scored sequences of the last batch."""
@@ -217,9 +221,12 @@ class LocalBackend:
 
 
 def add_adapters(
-    model: PreTrainedModel, options: LocalOptions, algorithm: AlgorithmConfig, *, seed: int
+    model: PreTrainedModel, options: LocalOptions, algorithm: AlgorithmConfig, parts: PublishedParts, *, seed: int
 ) -> Adapters | None:
-    """Adds the adapters of the options to a model in place; None without any. Raises: InvalidInput."""
+    """Adds the adapters of the options to a model in place; None without any. parts: how the model is published.
+
+    Raises: InvalidInput.
+    """
     if options.lora is None:
         return None
     if algorithm.critic is not None:
@@ -227,6 +234,12 @@ def add_adapters(
             "cannot train adapters with a critic: the critic trains all weights of its own model, for which lora saves "
             "no memory; remove lora, or use an advantage without a critic, such as 'group_relative'",
             code="trainer.critic_and_adapters",
+        )
+    if joined := [name for name, published in parts.items() if len(published) > 1]:
+        raise InvalidInput(
+            f"cannot train adapters of a {type(model).__name__}: its weight {joined[0]!r} joins several weights of the "
+            "checkpoint, as mixtures of experts do; remove lora, or use a dense model",
+            code="trainer.adapters_and_experts",
         )
     return Adapters.add(model, options.lora, published_dtype=weights_dtype_of(options.weights_dtype), seed=seed)
 

@@ -18,6 +18,7 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.contract.weights import Probe
 from astraflow.models import models
 from astraflow.models.precision import compute_dtype_of, weights_dtype_of
+from astraflow.models.published import published_parts
 from astraflow.runtime.setting_permissions import SettableBy
 from astraflow.trainer.backends import sharded_state, state_files
 from astraflow.trainer.backends.local import LocalOptions, add_adapters, check_teacher
@@ -27,6 +28,7 @@ from astraflow.trainer.backends.shards import local_shards
 from astraflow.trainer.backends.state_files import HostTensors
 from astraflow.trainer.engines.fsdp import FsdpEngine
 from astraflow.trainer.engines.mesh import RankMesh
+from astraflow.trainer.engines.titan import TitanEngine
 from astraflow.trainer.engines.values import critic_options
 from astraflow.trainer.flops import ForwardCost
 from astraflow.trainer.model_preparation import prepare_model
@@ -34,6 +36,7 @@ from astraflow.trainer.rank_channel import Message
 from astraflow.trainer.shares import Share
 from astraflow.trainer.steps import StepResult, StepRunner
 from astraflow.weights.staging_buffers import StagedVersion
+from astraflow.weights.tensors import TensorShapes
 
 
 class FsdpOptions(LocalOptions):
@@ -77,6 +80,7 @@ class RankTrainer:
         *,
         seed: int,
         device: torch.device,
+        engine: Literal["fsdp", "titan"] = "fsdp",
     ) -> None:
         if options.cpu_offload and device.type == "cpu":
             raise InvalidInput(
@@ -95,17 +99,19 @@ class RankTrainer:
         if parsed.teacher is not None:
             teacher = models.build(parsed.teacher).load(prepare_model(parsed.teacher))
             check_teacher(teacher, loaded)
-        self.adapters = add_adapters(loaded, options, parsed, seed=seed)
+        parts = published_parts(loaded)
+        self.adapters = add_adapters(loaded, options, parsed, parts, seed=seed)
         """Adapters of the model; None when the whole model is trained."""
         self.cost = ForwardCost.of_model(loaded)
         self.config: PretrainedConfig = loaded.config.get_text_config()
-        self.engine = FsdpEngine(
+        self.engine: FsdpEngine = (TitanEngine if engine == "titan" else FsdpEngine)(
             loaded,
             options,
             mesh=mesh,
             device=device,
             compute_dtype=compute_dtype_of(options.compute_dtype, device),
             published_dtype=weights_dtype_of(options.weights_dtype),
+            parts=parts,
             needs_reference=Pass.REFERENCE in losses.build(parsed.loss).needs,
             teacher=teacher,
             adapters=self.adapters,
@@ -118,6 +124,7 @@ class RankTrainer:
         self._runner = StepRunner(self.engine, parsed)
         sharded = partial(
             ShardedWeights,
+            parts=parts,
             dtype=self.engine.published_dtype,
             device=torch.device("cpu") if options.cpu_offload else device,
             rank_timeout_s=options.rank_timeout_s,
@@ -134,7 +141,8 @@ class RankTrainer:
         """Builds a rank from the first rank's command."""
         facts = message.facts
         options = FsdpOptions.parse(facts["options"], where="backend")
-        return cls(options, facts["model"], facts["algorithm"], seed=facts["seed"], device=device)
+        arguments = {"seed": facts["seed"], "engine": facts["engine"]}
+        return cls(options, facts["model"], facts["algorithm"], device=device, **arguments)
 
     @property
     def calls(self) -> int:
@@ -168,6 +176,11 @@ class RankTrainer:
     def probe(self, text: ProbeText) -> Probe:
         """Returns the text with its logprobs."""
         return score_probe(self.engine, text)
+
+    @property
+    def published_shapes(self) -> TensorShapes:
+        """Shapes of the whole published tensors."""
+        return self._published.published_shapes
 
     def snapshot(self, staged: StagedVersion | None) -> None:
         """Writes this rank's shards of the rounded weights. staged: the first rank's; None on the others."""

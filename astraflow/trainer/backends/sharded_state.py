@@ -4,7 +4,7 @@ The index, JSON, lists for each tensor its type, its shape, and its parts: file,
 ranks reads them, with any shards, and only the bytes that each needs. torch's own index is a pickle.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -71,8 +71,15 @@ class WholeTensors:
         self._index = _read_index(folder) if (folder / INDEX).exists() else {}
         self._reader = _Reader(folder)
 
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._index)
+
     def __contains__(self, name: str) -> bool:
         return name in self._index
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Returns the shape of a tensor."""
+        return self._index[name].shape
 
     def read(self, name: str) -> Tensor:
         """Returns a tensor. Raises: CorruptData, naming the file, also for another element type."""

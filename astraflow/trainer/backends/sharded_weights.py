@@ -13,10 +13,12 @@ from torch import Tensor
 from astraflow.contract.errors import AstraFlowError, InvalidInput, UnknownVersion
 from astraflow.contract.weights import Dtype, SharedFile
 from astraflow.models.precision import torch_dtype_of
+from astraflow.models.published import PublishedParts
 from astraflow.trainer.backends.host_copy import HostCopy
+from astraflow.trainer.backends.published_shards import PublishedShards
 from astraflow.trainer.backends.rank_group import RankGroup
 from astraflow.trainer.backends.shard_exchange import decode_boxes, encode_boxes, receive_buffer
-from astraflow.trainer.backends.shards import Box, LocalShard, check_placements, local_shards
+from astraflow.trainer.backends.shards import Box, LocalShard
 from astraflow.weights.shared_memory import map_writable
 from astraflow.weights.staging_buffers import StagedVersion, tensor_views
 from astraflow.weights.tensors import BITS, Buffer, TensorShapes, TensorViews, lay_out
@@ -43,16 +45,16 @@ class ShardedWeights:
         *,
         dtype: Dtype,
         device: torch.device,
+        parts: PublishedParts | None = None,
         group: dist.ProcessGroup | None = None,
         rank_timeout_s: float = RANK_TIMEOUT_S,
     ) -> None:
-        """Collective. parameters: by `state_dict` name, tied parameters once; the same on every rank. group: all ranks
-        of the model; None is the default group. Raises: InvalidInput for a placement that is neither Shard nor
-        Replicate.
+        """Collective. parameters: by `state_dict` name, tied parameters once; the same on every rank. parts: how they
+        are published; None: whole. group: all ranks of the model; None is the default group.
+
+        Raises: InvalidInput for a placement that is neither Shard nor Replicate.
         """
-        for name, parameter in parameters.items():
-            check_placements(name, parameter)
-        self._parameters = dict(parameters)
+        self._published = PublishedShards(parameters, parts or {})
         self._dtype = dtype
         self._ranks = RankGroup(group, timeout_s=rank_timeout_s)
         self._host_copy = HostCopy(device)
@@ -61,7 +63,7 @@ class ShardedWeights:
     @property
     def published_shapes(self) -> TensorShapes:
         """Shapes of the whole tensors, of which this rank may hold a part."""
-        return {name: (self._dtype, tuple(parameter.shape)) for name, parameter in self._parameters.items()}
+        return self._published.tensor_shapes(self._dtype)
 
     @property
     def is_first(self) -> bool:
@@ -81,7 +83,7 @@ class ShardedWeights:
 
     def _write_together(self, file: SharedFile | None, views: TensorViews | None) -> None:
         file = self._broadcast_file(file)
-        shards = local_shards(self._parameters, is_first=self.is_first)
+        shards = self._published.local(is_first=self.is_first)
         problem: AstraFlowError | None = None
         try:
             targets = self._map_views(file) if views is None else views
@@ -104,8 +106,7 @@ class ShardedWeights:
     def _write(self, shards: Mapping[str, LocalShard], views: TensorViews) -> None:
         """Writes this rank's shards directly into the staging buffer."""
         parts = {
-            name: views[name].reshape(tuple(self._parameters[name].shape))[shard.box.slices]
-            for name, shard in shards.items()
+            name: views[name].reshape(self._published.shapes[name])[shard.box.slices] for name, shard in shards.items()
         }
         self._host_copy.write({name: shard.local for name, shard in shards.items()}, parts, torch_dtype_of(self._dtype))
 
@@ -113,9 +114,9 @@ class ShardedWeights:
         self, shards: Mapping[str, LocalShard], views: TensorViews | None, boxes: list[dict[str, Box]]
     ) -> None:
         """Sends this rank's shards to the first rank, which writes them. boxes: what each rank sends, by rank."""
-        for name, parameter in self._parameters.items():
+        for name, shape in self._published.shapes.items():
             if views is not None:
-                whole = views[name].reshape(tuple(parameter.shape))
+                whole = views[name].reshape(shape)
                 incoming = {rank: receive_buffer(whole, sent[name]) for rank, sent in enumerate(boxes) if name in sent}
                 self._ranks.exchange(
                     {}, {rank: received.reshape(-1).view(np.uint8) for rank, received in incoming.items()}

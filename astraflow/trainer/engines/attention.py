@@ -8,8 +8,8 @@ Source: Liu et al., "Ring Attention with Blockwise Transformers", arXiv:2310.018
 arXiv:2307.08691.
 """
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -17,12 +17,16 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, PreTrainedModel
 
 from astraflow.contract.errors import InvalidInput
+from astraflow.models.causal import attention_window
 from astraflow.trainer.engines.attention_kernels import AttentionKernel, SdpaKernel
 from astraflow.trainer.engines.base import Segment
 from astraflow.trainer.engines.varlen_attention import VarlenKernel
 from astraflow.trainer.phase_timer import timed
 
 _IMPLEMENTATION = "astraflow_packed"
+
+Plans: TypeAlias = Mapping[int | None, Sequence[Any]]
+"""Plan of a pack by the window of a layer; None: full attention."""
 
 
 class PackAttention:
@@ -34,10 +38,13 @@ class PackAttention:
         model.set_attn_implementation(_IMPLEMENTATION)
         self._kernel: AttentionKernel = VarlenKernel() if device.type == "cuda" else SdpaKernel()
         self._device = device
+        self._model = model
 
     def arguments(self, segments: Sequence[Segment]) -> dict[str, Any]:
         """Returns the keyword arguments of the decoder's forward that make it attend by these segments."""
-        return {"attention_plan": (self._kernel, self._kernel.plan(segments, self._device))}
+        windows = {None, attention_window(self._model)}
+        plans = {window: self._kernel.plan(segments, self._device, window) for window in windows}
+        return {"attention_plan": (self._kernel, plans)}
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
@@ -49,7 +56,7 @@ def _layer_attention(
     attention_mask: Tensor | None,
     scaling: float | None = None,
     dropout: float = 0.0,
-    attention_plan: tuple[AttentionKernel, Sequence[Any]] | None = None,
+    attention_plan: tuple[AttentionKernel, Plans] | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
     """Computes one layer as transformers calls it: `[1, heads, width, head size]` -> `[1, width, heads, head size]`."""
@@ -64,9 +71,21 @@ def _layer_attention(
     if attention_plan is None:
         output = scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale, enable_gqa=True)
         return output.transpose(1, 2), None
-    kernel, plan = attention_plan
+    kernel, plans = attention_plan
     flat = (part.squeeze(0).transpose(0, 1) for part in (query, key, value))
-    return packed_attention(kernel, plan, *flat, scale=scale)[None], None
+    return packed_attention(kernel, plan_of_layer(plans, module, options), *flat, scale=scale)[None], None
+
+
+def plan_of_layer(plans: Plans, module: nn.Module, options: Mapping[str, Any]) -> Sequence[Any]:
+    """Returns the plan for a layer by the options that transformers gives its attention. Raises: InvalidInput."""
+    window = options.get("sliding_window")
+    if window not in plans:
+        raise InvalidInput(
+            f"cannot train a {type(module).__name__} layer: its window is {window}, which the model's configuration "
+            "does not name; use a model with one size of window",
+            code="model.unsupported_attention",
+        )
+    return plans[window]
 
 
 def packed_attention(

@@ -8,6 +8,12 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from astraflow.trainer.engines.attention_segments import (
+    PrefixGroup,
+    longest_trajectory,
+    prefix_groups,
+    windowed_prefixes,
+)
 from astraflow.trainer.engines.base import Segment
 
 _MAX_PADDING, _FREE_PADDING = 1.25, 16
@@ -128,6 +134,18 @@ class AttentionBlock:
         is_in_order = self.kept is None and self.queries.begin == 0
         return replace(self, queries=positions, keys=positions, kept=None if is_in_order else inverse, positions=None)
 
+    def windowed(self, window: int) -> "AttentionBlock":
+        """Returns this block with a mask: each query attends to keys less than `window` positions before it.
+
+        Keys of a block of a prefix end where the segment begins, so distances in the trajectory follow from indices.
+        """
+        asked, keys = self.queries.indices, self.keys.indices
+        offsets = asked - asked[:, :1] + (0 if self.is_causal else keys.shape[1])
+        distances = offsets[:, :, None] - torch.arange(keys.shape[1])
+        is_seen = (distances < window) & (distances >= 0)
+        mask = torch.zeros(is_seen.shape).masked_fill_(~is_seen, -torch.inf)
+        return replace(self, is_causal=False, mask=mask[:, None])
+
     def masked(self, segments: Tensor, prefixes: Tensor) -> "AttentionBlock":
         """Returns this causal block with a mask: each query attends to its own segment and to its prefix.
 
@@ -149,9 +167,12 @@ class AttentionKernel(Protocol):
     takes_grouped_keys: bool
     """True when there may be fewer key heads than query heads."""
 
-    def plan(self, segments: Sequence[Segment], device: torch.device) -> Sequence[Any]:
+    def plan(self, segments: Sequence[Segment], device: torch.device, window: int | None = None) -> Sequence[Any]:
         """Returns the blocks of a pack: every token has its segment's keys in one causal block, and its prefix's keys,
-        if any, in one later block."""
+        if any, in one later block.
+
+        window: number of positions of its trajectory, its own included, that a token attends to; None: all.
+        """
 
     def forward(self, block: Any, query: Tensor, key: Tensor, value: Tensor, scale: float) -> tuple[Tensor, Tensor]:
         """Returns outputs and logarithms of the block's queries."""
@@ -168,8 +189,12 @@ class SdpaKernel:
 
     takes_grouped_keys = False
 
-    def plan(self, segments: Sequence[Segment], device: torch.device) -> list[AttentionBlock]:
+    def plan(
+        self, segments: Sequence[Segment], device: torch.device, window: int | None = None
+    ) -> list[AttentionBlock]:
         """Returns the blocks of a pack."""
+        if window is not None and window < longest_trajectory(segments):
+            return _windowed_blocks(segments, window)
         small, large = _small_groups(segments)
         ranges = sorted(((segment.begin, segment.end) for segment in large), key=_length)
         blocks = [AttentionBlock.of_ranges(part) for part in _similar(ranges)]
@@ -228,27 +253,19 @@ class SdpaKernel:
         return gradients
 
 
-@dataclass(frozen=True, slots=True)
-class PrefixGroup:
-    """Adjacent segments with the same prefix."""
-
-    members: tuple[int, int]
-    """Begin of the first and end of the last."""
-    prefix: tuple[int, int]
-
-
-def prefix_groups(segments: Sequence[Segment]) -> list[PrefixGroup]:
-    """Returns the runs of segments with the same prefix."""
-    groups: list[PrefixGroup] = []
-    for segment in segments:
-        prefix = (segment.prefix_begin, segment.prefix_end)
-        if _length(prefix) == 0:
-            continue
-        if groups and groups[-1].prefix == prefix and groups[-1].members[1] == segment.begin:
-            groups[-1] = PrefixGroup((groups[-1].members[0], segment.end), prefix)
-        else:
-            groups.append(PrefixGroup((segment.begin, segment.end), prefix))
-    return groups
+def _windowed_blocks(segments: Sequence[Segment], window: int) -> list[AttentionBlock]:
+    """Returns blocks with masks: this kernel has no window."""
+    ranges = sorted(((segment.begin, segment.end) for segment in segments), key=_length)
+    blocks = [AttentionBlock.of_ranges(part).windowed(window) for part in _similar(ranges)]
+    by_keys: dict[int, dict[tuple[int, int], tuple[int, int]]] = {}
+    for pair in windowed_prefixes(segments, window):
+        by_keys.setdefault(_length(pair.keys), {})[pair.queries] = pair.keys
+    for pairs in by_keys.values():
+        blocks += [
+            AttentionBlock.of_ranges(part, [pairs[queries] for queries in part]).windowed(window)
+            for part in _similar(sorted(pairs, key=_length))
+        ]
+    return [blocks[0].of_whole_pack()] if len(blocks) == 1 else blocks
 
 
 def _small_groups(segments: Sequence[Segment]) -> tuple[list[tuple[int, int]], list[Segment]]:

@@ -133,8 +133,8 @@ class Engine(Protocol):
         """Element type that weights are rounded to and published in."""
 
     def weights(self) -> Mapping[str, Tensor]:
-        """Returns the policy's weights by published name (as in the Hugging Face checkpoint, tied weights once), not
-        copied.
+        """Returns the policy's weights by `state_dict` name of the model, tied weights once, not copied. The parts that
+        are published are those of `models.published`.
 
         Full tensors, or DTensors whose placements are Shard or Replicate.
         """

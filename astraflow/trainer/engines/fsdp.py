@@ -15,6 +15,7 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.contract.weights import Dtype
 from astraflow.models.causal import cast, embedding_names
 from astraflow.models.precision import torch_dtype_of
+from astraflow.models.published import PublishedParts, matrix_shapes
 from astraflow.trainer.engines.adapters import Adapters, computing_as, trained_weights
 from astraflow.trainer.engines.base import Layout, ModelRole, Pack, UpdateResult
 from astraflow.trainer.engines.mesh import GroupRanks, RankMesh
@@ -40,6 +41,7 @@ class FsdpEngine:
         device: torch.device,
         compute_dtype: torch.dtype,
         published_dtype: Dtype,
+        parts: PublishedParts | None = None,
         needs_reference: bool = False,
         teacher: PreTrainedModel | None = None,
         critic: OptimizerOptions | None = None,
@@ -52,7 +54,8 @@ class FsdpEngine:
         """Collective. model, teacher: all weights, equal on every rank, on the host. critic: options of its optimizer;
         None: no critic. is_offloaded: weights, gradients and the optimizer are on the host, and only gathered blocks
         are on the GPU. syncs_each_pack: sums gradients over the ranks after each pack, not only after the last: needs
-        less memory, which is else that of the whole gradient. adapters: of the model; they are then all that is
+        less memory, which is else that of the whole gradient. parts: published parts of the parameters, for an
+        optimizer that works by matrices; None: each is one. adapters: of the model; they are then all that is
         trained, and the reference is the model without them.
 
         Raises: InvalidInput when the model cannot be computed in packs, or its heads not be divided.
@@ -91,11 +94,12 @@ class FsdpEngine:
             optimizer,
             rounded_to=torch_dtype_of(published_dtype),
             not_matrices=embedding_names(model),
+            matrix_shapes=matrix_shapes(parts or {}),
             shares_parameters=rounds_when_gathered,
         )
         self._optimizers = {ModelRole.POLICY: self._optimizer}
         if critic is not None:
-            self._optimizers[ModelRole.CRITIC] = value_optimizer(trained[ModelRole.CRITIC], critic)
+            self._optimizers[ModelRole.CRITIC] = value_optimizer(trained[ModelRole.CRITIC], critic, parts)
 
     @property
     def calls(self) -> int:

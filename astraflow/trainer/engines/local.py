@@ -13,6 +13,7 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.contract.weights import Dtype
 from astraflow.models.causal import embedding_names
 from astraflow.models.precision import torch_dtype_of
+from astraflow.models.published import PublishedParts, matrix_shapes
 from astraflow.trainer.engines.adapters import Adapters, computing_as, trained_weights
 from astraflow.trainer.engines.base import Layout, ModelRole, Pack, UpdateResult
 from astraflow.trainer.engines.optimizers import MasterOptimizer, OptimizerOptions
@@ -30,6 +31,7 @@ class LocalEngine:
         *,
         device: torch.device,
         published_dtype: Dtype,
+        parts: PublishedParts | None = None,
         needs_reference: bool,
         teacher: PreTrainedModel | None = None,
         critic: OptimizerOptions | None = None,
@@ -38,7 +40,8 @@ class LocalEngine:
         compile_blocks: bool = False,
     ) -> None:
         """model: on `device`, in the element type to compute in, as is the teacher. critic: options of its optimizer;
-        None: no critic. adapters: of the model; they are then all that is trained, and the reference is the model
+        None: no critic. parts: published parts of the parameters, for an optimizer that works by matrices; None: each
+        is one. adapters: of the model; they are then all that is trained, and the reference is the model
         without them.
 
         Raises: InvalidInput when the model cannot be computed in packs.
@@ -55,10 +58,11 @@ class LocalEngine:
             options,
             rounded_to=torch_dtype_of(published_dtype),
             not_matrices=embedding_names(model),
+            matrix_shapes=matrix_shapes(parts or {}),
         )
         self._optimizers = {ModelRole.POLICY: self._optimizer}
         if critic is not None:
-            self._optimizers[ModelRole.CRITIC] = value_optimizer(self._scorers[ModelRole.CRITIC], critic)
+            self._optimizers[ModelRole.CRITIC] = value_optimizer(self._scorers[ModelRole.CRITIC], critic, parts)
         if needs_reference:
             self._scorers[ModelRole.REFERENCE] = deepcopy(policy).requires_grad_(False) if adapters is None else policy
         if teacher is not None:

@@ -89,10 +89,13 @@ class MasterOptimizer:
         *,
         rounded_to: torch.dtype,
         not_matrices: Collection[str] = (),
+        matrix_shapes: Mapping[str, tuple[int, ...]] | None = None,
         shares_parameters: bool = False,
     ) -> None:
-        """not_matrices: names of embeddings and output head, which Muon leaves to AdamW. shares_parameters: float32
-        parameters are the masters, because the engine rounds them whenever it gathers them."""
+        """not_matrices: names of embeddings and output head, which Muon leaves to AdamW. matrix_shapes: shape of the
+        matrices that a parameter consists of, where it is not one matrix or a stack of its last two dimensions.
+        shares_parameters: float32 parameters are the masters, because the engine rounds them whenever it gathers
+        them."""
         self.updates = 0
         """Optimizer steps since the run began, skipped ones included."""
         self._options = options
@@ -119,7 +122,7 @@ class MasterOptimizer:
             epsilon=options.epsilon,
             moments=moments,
         )
-        self._muon = Muon(by_muon, momentum=options.muon_momentum, moments=moments)
+        self._muon = Muon(by_muon, momentum=options.muon_momentum, moments=moments, matrix_shapes=matrix_shapes or {})
         self._write_back()
 
     def accumulate(self) -> None:

@@ -1,6 +1,7 @@
 """Scores of a pack's trained tokens by a transformers model: one forward pass of the decoder, then the chunked head."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, TypeAlias
@@ -13,7 +14,7 @@ from transformers import PreTrainedModel
 
 from astraflow.algorithms.tokens import TokenScores
 from astraflow.contract.errors import InvalidInput
-from astraflow.models.causal import check_supported
+from astraflow.models.causal import attention_window, check_supported
 from astraflow.trainer.engines.attention import PackAttention
 from astraflow.trainer.engines.base import Pack, Segment
 from astraflow.trainer.engines.heads import target_scores
@@ -46,12 +47,13 @@ class PackScorer(nn.Module):
         """Makes the model attend by packs. Raises: InvalidInput when its values in a pack differ from those alone."""
         super().__init__()
         check_supported(model)
-        alone = _logprobs_alone(model, device)
         self.model = model
         self.head_scores: HeadScores = _target_scores
         self._device = device
-        self._attention = PackAttention(model, device)
-        self._check_packed(alone)
+        with _short_window(model):
+            alone = _logprobs_alone(model, device)
+            self._attention = PackAttention(model, device)
+            self._check_packed(alone)
 
     def compile_blocks(self) -> None:
         """Compiles each block of the model in place, for packs of any width. Attention itself is not compiled."""
@@ -139,6 +141,25 @@ _KEPT_OPERATIONS = [
 _CHECKED = (np.array([0, 1, 2, 3, 4]), np.array([0, 1, 2, 5, 3, 1]))
 _CHECKED_PREFIX = 3
 """Tokens that the checked sequences have in common."""
+
+
+_CHECKED_WINDOW = 3
+"""Window with which a model with windows is checked: its own would see the whole of the checked sequences."""
+
+
+@contextmanager
+def _short_window(model: PreTrainedModel) -> Iterator[None]:
+    """Gives the layers with a window, if any, a short one."""
+    window = attention_window(model)
+    holders: list[Any] = [model.config.get_text_config(), *model.modules()] if window is not None else []
+    holders = [one for one in holders if getattr(one, "sliding_window", None) == window]
+    for one in holders:
+        one.sliding_window = _CHECKED_WINDOW
+    try:
+        yield
+    finally:
+        for one in holders:
+            one.sliding_window = window
 
 
 @torch.no_grad()

@@ -5,7 +5,6 @@ all tokens of its share of the heads, and after attention its slice of the token
 Source: Jacobs et al., "DeepSpeed Ulysses", arXiv:2309.14509.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +16,7 @@ from transformers import AttentionInterface
 
 from astraflow.algorithms.tokens import TokenScores
 from astraflow.contract.errors import InternalError, InvalidInput
-from astraflow.trainer.engines.attention import PackAttention, packed_attention
+from astraflow.trainer.engines.attention import PackAttention, Plans, packed_attention, plan_of_layer
 from astraflow.trainer.engines.attention_kernels import AttentionKernel
 from astraflow.trainer.engines.base import Pack, Segment
 from astraflow.trainer.engines.scoring import PackInputs, PackScorer
@@ -70,7 +69,7 @@ class SequenceScorer(nn.Module):
         part = (width + padding) // self._group.ranks
         begin = self._group.rank * part
         padded = (Segment(begin=width, end=width + padding),) if padding else ()
-        kernel, plan = self._attention.arguments((*pack.segments, *padded))["attention_plan"]
+        kernel, plans = self._attention.arguments((*pack.segments, *padded))["attention_plan"]
         own_tokens = ((pack.predictors >= begin) & (pack.predictors < begin + part)).nonzero()[:, 0]
         tensors = {
             "input_ids": pad(pack.input_ids, (0, padding))[begin : begin + part],
@@ -81,7 +80,7 @@ class SequenceScorer(nn.Module):
         }
         return SliceInputs(
             **{name: _uploaded(value, self._device) for name, value in tensors.items()},
-            attention={"sequence_plan": (kernel, plan, self._group)},
+            attention={"sequence_plan": (kernel, plans, self._group)},
             tokens=len(pack.targets),
         )
 
@@ -108,13 +107,14 @@ def _layer_attention(
     value: Tensor,
     attention_mask: Tensor | None,
     scaling: float | None = None,
-    sequence_plan: tuple[AttentionKernel, Sequence[Any], SequenceGroup] | None = None,
+    sequence_plan: tuple[AttentionKernel, Plans, SequenceGroup] | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
     """Computes one layer as transformers calls it: `[1, heads, width, head size]` -> `[1, width, heads, head size]`."""
     if sequence_plan is None:
         raise InternalError("cannot compute attention: the pack has no plan; call the model through its scorer")
-    kernel, plan, group = sequence_plan
+    kernel, plans, group = sequence_plan
+    plan = plan_of_layer(plans, module, options)
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     flat = [part[0].transpose(0, 1) for part in (query, key, value)]
     return _sequence_attention(kernel, plan, *flat, scale=scale, group=group)[None], None

@@ -131,13 +131,25 @@ class Muon:
     """Muon: momentum, orthogonalised by Newton-Schulz iterations, with the step size of AdamW.
 
     The step of a matrix [m, n] is scaled by 0.2 * sqrt(max(m, n)), so that AdamW's learning rates and weight decay fit.
-    A sharded matrix is gathered for its iterations, one matrix at a time, on every rank; a tensor [experts, m, n] is a
-    stack of matrices. Iterations run in bfloat16 on accelerators and in float32 on a CPU.
+    A sharded matrix is gathered for its iterations, one matrix at a time, on every rank. A tensor [experts, m, n] is a
+    stack of matrices, or of several in each [m, n]; whole experts on a rank need no other rank. Iterations run in
+    bfloat16 on accelerators and in float32 on a CPU.
     Source: https://kellerjordan.github.io/posts/muon/ and, for the step size, arXiv:2502.16982.
     """
 
-    def __init__(self, parameters: Mapping[str, Tensor], *, momentum: float, moments: torch.dtype) -> None:
+    def __init__(
+        self,
+        parameters: Mapping[str, Tensor],
+        *,
+        momentum: float,
+        moments: torch.dtype,
+        matrix_shapes: Mapping[str, tuple[int, ...]],
+    ) -> None:
+        """matrix_shapes: shape of the matrices of a parameter, where these are not its last two dimensions."""
         self._parameters = dict(parameters)
+        self._shapes = {
+            name: matrix_shapes.get(name, tuple(parameter.shape[-2:])) for name, parameter in parameters.items()
+        }
         self._momentum = momentum
         self._averages = {
             name: torch.zeros_like(local_shard(value), dtype=moments, memory_format=torch.contiguous_format)
@@ -164,8 +176,9 @@ class Muon:
             gradient = gradients[name] * gradient_scale
             exact = average.float().lerp_(gradient, 1 - self._momentum)
             average.copy_(exact)
-            direction = _orthogonal_shard(gradient.lerp_(exact, self._momentum), self._parameters[name])
-            size = 0.2 * math.sqrt(max(self._parameters[name].shape[-2:]))
+            shape = self._shapes[name]
+            direction = _orthogonal_shard(gradient.lerp_(exact, self._momentum), self._parameters[name], shape)
+            size = 0.2 * math.sqrt(max(shape))
             masters[name].mul_(1 - learning_rate * weight_decay).add_(direction, alpha=-learning_rate * size)
 
 
@@ -183,13 +196,24 @@ def orthogonalise(matrices: Tensor) -> Tensor:
     return current.mT if is_tall else current
 
 
-def _orthogonal_shard(direction: Tensor, parameter: Tensor) -> Tensor:
-    if not isinstance(parameter, DTensor):
-        return orthogonalise(direction)
-    whole = orthogonalise(_part_of(parameter, direction).full_tensor())
+def _orthogonal_shard(direction: Tensor, parameter: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Returns this rank's part of the orthogonalised matrices of this shape; collective where ranks share one."""
+    if not isinstance(parameter, DTensor) or _has_whole_experts(parameter):
+        return _orthogonal_matrices(direction, shape)
+    whole = _orthogonal_matrices(_part_of(parameter, direction).full_tensor(), shape)
     mesh = parameter.device_mesh
     everywhere = DTensor.from_local(whole, mesh, [Replicate()] * mesh.ndim, run_check=False)
     return local_shard(everywhere.redistribute(mesh, parameter.placements))
+
+
+def _has_whole_experts(parameter: DTensor) -> bool:
+    """Returns whether every rank holds whole matrices of a stack."""
+    return parameter.ndim > 2 and all(kind.is_replicate() or kind.is_shard(0) for kind in parameter.placements)
+
+
+def _orthogonal_matrices(values: Tensor, shape: tuple[int, ...]) -> Tensor:
+    matrices = values.reshape(values.numel() // math.prod(shape), *shape)
+    return orthogonalise(matrices).to(values.dtype).view(values.shape)
 
 
 def _part_of(whole: DTensor, shard: Tensor) -> DTensor:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from astraflow.algorithms.config import CriticConfig
 from astraflow.algorithms.tokens import TokenScores
 from astraflow.models.causal import embedding_names, named_weights
+from astraflow.models.published import PublishedParts, matrix_shapes
 from astraflow.trainer.engines.base import ModelRole
 from astraflow.trainer.engines.optimizers import MasterOptimizer, OptimizerOptions
 from astraflow.trainer.engines.scoring import PackInputs, PackScorer
@@ -52,14 +53,18 @@ def _value_scores(head: Any, hidden: Tensor, _inputs: PackInputs, _temperature: 
     return TokenScores.of_values(head(hidden.float())[:, 0])
 
 
-def value_optimizer(scorer: PackScorer, options: OptimizerOptions) -> MasterOptimizer:
-    """Returns the optimizer of a value scorer, whose weights are rounded only to the element type they compute in."""
+def value_optimizer(scorer: PackScorer, options: OptimizerOptions, parts: PublishedParts | None) -> MasterOptimizer:
+    """Returns the optimizer of a value scorer, whose weights are rounded only to the element type they compute in.
+
+    parts: published parts of the policy's parameters.
+    """
     weights = named_weights(scorer.model)
     return MasterOptimizer(
         weights,
         options,
         rounded_to=torch.float32,
         not_matrices=embedding_names(scorer.model),
+        matrix_shapes=matrix_shapes(parts or {}),
         shares_parameters=all(weight.dtype == torch.float32 for weight in weights.values()),
     )
 

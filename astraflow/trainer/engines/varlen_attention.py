@@ -6,7 +6,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from astraflow.trainer.engines.attention_kernels import prefix_groups
+from astraflow.trainer.engines.attention_segments import (
+    WindowedPrefix,
+    longest_trajectory,
+    prefix_groups,
+    windowed_prefixes,
+)
 from astraflow.trainer.engines.base import Segment
 
 flash_forward = torch.ops.aten._flash_attention_forward
@@ -44,11 +49,19 @@ class VarlenBlock:
     max_queries: int
     max_keys: int
     is_causal: bool
+    window_left: int | None = None
+    """Keys before the key at a query's own place, counted from the ends of both sequences, that it attends to; None:
+    all."""
 
     @property
     def positions(self) -> Tensor | None:
         """Positions in the pack of the queries; None: all, in order."""
         return self.queries.indices
+
+    @property
+    def window_right(self) -> int | None:
+        """Keys after that key that it attends to; None: as many as `is_causal` says."""
+        return None if self.window_left is None or self.is_causal else -1
 
     @property
     def is_first(self) -> bool:
@@ -61,34 +74,15 @@ class VarlenKernel:
 
     takes_grouped_keys = True
 
-    def plan(self, segments: Sequence[Segment], device: torch.device) -> list[VarlenBlock]:
+    def plan(self, segments: Sequence[Segment], device: torch.device, window: int | None = None) -> list[VarlenBlock]:
         """Returns the blocks of a pack."""
-        lengths = [segment.end - segment.begin for segment in segments]
-        ends = _ends(lengths, device)
-        causal = VarlenBlock(
-            queries=FlatPositions(None),
-            keys=FlatPositions(None),
-            query_ends=ends,
-            key_ends=ends,
-            max_queries=max(lengths),
-            max_keys=max(lengths),
-            is_causal=True,
-        )
+        if window is not None and window < longest_trajectory(segments):
+            return _windowed_blocks(segments, device, window)
+        causal = _block([(segment.begin, segment.end) for segment in segments], None, device)
         groups = prefix_groups(segments)
         if not groups:
             return [causal]
-        queries = [group.members[1] - group.members[0] for group in groups]
-        keys = [group.prefix[1] - group.prefix[0] for group in groups]
-        prefixes = VarlenBlock(
-            queries=_flat_positions([group.members for group in groups], device),
-            keys=_flat_positions([group.prefix for group in groups], device),
-            query_ends=_ends(queries, device),
-            key_ends=_ends(keys, device),
-            max_queries=max(queries),
-            max_keys=max(keys),
-            is_causal=False,
-        )
-        return [causal, prefixes]
+        return [causal, _block([group.members for group in groups], [group.prefix for group in groups], device)]
 
     def forward(
         self, block: VarlenBlock, query: Tensor, key: Tensor, value: Tensor, scale: float
@@ -106,6 +100,8 @@ class VarlenKernel:
             block.is_causal,
             return_debug_mask=False,
             scale=scale,
+            window_size_left=block.window_left,
+            window_size_right=block.window_right,
         )
         return outputs, logarithms.transpose(0, 1)
 
@@ -129,8 +125,44 @@ class VarlenKernel:
             no_dropout,
             torch.empty(0, dtype=torch.uint64, device=query.device),
             scale=scale,
+            window_size_left=block.window_left,
+            window_size_right=block.window_right,
         )
         return gradients
+
+
+def _windowed_blocks(segments: Sequence[Segment], device: torch.device, window: int) -> list[VarlenBlock]:
+    """Returns one call for all segments, and one for the beginnings of segments of each length and their prefixes: the
+    kernel aligns the ends of queries and keys, so a call's window fits one number of queries."""
+    blocks = [_block([(one.begin, one.end) for one in segments], None, device, window_left=window - 1)]
+    by_length: dict[int, list[WindowedPrefix]] = {}
+    for pair in windowed_prefixes(segments, window):
+        by_length.setdefault(pair.queries[1] - pair.queries[0], []).append(pair)
+    for length, pairs in by_length.items():
+        queries, keys = [pair.queries for pair in pairs], [pair.keys for pair in pairs]
+        blocks.append(_block(queries, keys, device, window_left=window - 1 - length))
+    return blocks
+
+
+def _block(
+    queries: Sequence[tuple[int, int]],
+    keys: Sequence[tuple[int, int]] | None,
+    device: torch.device,
+    *,
+    window_left: int | None = None,
+) -> VarlenBlock:
+    """Returns a call over these ranges. keys: None for a causal call over all positions of the pack."""
+    query_lengths, key_lengths = ([end - begin for begin, end in ranges] for ranges in (queries, keys or queries))
+    return VarlenBlock(
+        queries=FlatPositions(None) if keys is None else _flat_positions(queries, device),
+        keys=FlatPositions(None) if keys is None else _flat_positions(keys, device),
+        query_ends=_ends(query_lengths, device),
+        key_ends=_ends(key_lengths, device),
+        max_queries=max(query_lengths),
+        max_keys=max(key_lengths),
+        is_causal=keys is None,
+        window_left=window_left,
+    )
 
 
 def _flat_positions(ranges: Sequence[tuple[int, int]], device: torch.device) -> FlatPositions:

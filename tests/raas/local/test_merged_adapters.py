@@ -13,6 +13,7 @@ from astraflow.contract.ids import Version
 from astraflow.contract.weights import Dtype
 from astraflow.models.causal import named_weights
 from astraflow.models.precision import bits_of
+from astraflow.models.published import published_parameters
 from astraflow.raas.engines.local.parameters import stage_adapted, swap
 from astraflow.raas.engines.merged_adapters import AdapterMerger
 from astraflow.weights.safetensors_file import SafetensorsFile
@@ -32,10 +33,9 @@ def adapters(store: Adopting, version: int) -> VerifiedWeights:
 def served_locally(weights: VerifiedWeights, dtype: torch.dtype) -> dict[str, torch.Tensor]:
     model = make_torch.model(9)
     torch.nn.Module.to(model, dtype=dtype)
-    parameters = named_weights(model)
     assert weights.adapter_base is not None
-    swap(stage_adapted(weights, weights.adapter_base, parameters, is_base_served=False))
-    return {name: parameter.detach() for name, parameter in parameters.items()}
+    swap(stage_adapted(weights, weights.adapter_base, published_parameters(model), is_base_served=False))
+    return {name: parameter.detach() for name, parameter in named_weights(model).items()}
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import hashlib
 import pickle
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +30,9 @@ from tests.trainer.backends.test_local import CRITIC, batch, local
 LEARNING_RATE = 1e-3
 
 
-def fsdp(**options: Any) -> FsdpBackend:
+def fsdp(model: Mapping[str, Any] = make_torch.TINY, **options: Any) -> FsdpBackend:
     spec = {"kind": "fsdp", "learning_rate": LEARNING_RATE, "device": "cpu", "rank_timeout_s": 60, **options}
-    backend = backends.build(spec, make_torch.TINY, CRITIC, seed=0)
+    backend = backends.build(spec, model, CRITIC, seed=0)
     assert isinstance(backend, FsdpBackend)
     return backend
 

@@ -31,9 +31,15 @@ SPEED |= {"pass_s", "forward_backward_s", "attention_s", "head_s", "optimizer_s"
 """Metrics that differ between equal steps."""
 
 
-def local(algorithm: dict[str, Any] | None = None, *, seed: int = 0, **options: Any) -> Backend:
+def local(
+    algorithm: dict[str, Any] | None = None,
+    *,
+    seed: int = 0,
+    model: Mapping[str, Any] = make_torch.TINY,
+    **options: Any,
+) -> Backend:
     spec = {"kind": "local", "learning_rate": 1e-2, **options}
-    return backends.build(spec, make_torch.TINY, algorithm or {}, seed=seed)
+    return backends.build(spec, model, algorithm or {}, seed=seed)
 
 
 CRITIC: dict[str, Any] = {

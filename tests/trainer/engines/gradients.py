@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
-from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
+from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 from astraflow.algorithms.config import AlgorithmConfig
 from astraflow.contract.batches import Batch, Row
@@ -47,6 +47,7 @@ class Case:
     recompute: str = "none"
     published: WeightsDtype = "float32"
     has_critic: bool = False
+    experts: int = 0
     is_bfloat16: bool = False
     """Computes in bfloat16, in which a gradient has two digits."""
     lora_rank: int = 0
@@ -58,22 +59,28 @@ class Case:
         return LoraOptions(rank=self.lora_rank, alpha=6) if self.lora_rank else None
 
 
-def model_of(*, is_tied: bool) -> PreTrainedModel:
+def model_of(case: Case) -> PreTrainedModel:
     """Returns a Qwen3 of two layers with random weights that bf16 can represent."""
-    config = Qwen3Config(
-        vocab_size=131,
-        hidden_size=64,
-        intermediate_size=96,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=16,
-        tie_word_embeddings=is_tied,
-        initializer_range=0.02,
-    )
+    sizes: dict[str, Any] = {
+        "vocab_size": 131,
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "tie_word_embeddings": case.is_tied,
+        "initializer_range": 0.02,
+    }
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        model = Qwen3ForCausalLM(config)
+        model = (
+            Qwen3MoeForCausalLM(
+                Qwen3MoeConfig(moe_intermediate_size=32, num_experts=case.experts, num_experts_per_tok=2, **sizes)
+            )
+            if case.experts
+            else Qwen3ForCausalLM(Qwen3Config(**sizes))
+        )
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.copy_(parameter.to(torch.bfloat16))
@@ -111,8 +118,10 @@ def batch_of(*, groups: int, members: int, long: int = 0, seed: int = 0) -> Batc
 def reference_gradient(case: Case, batch: Batch) -> dict[str, Tensor]:
     """Returns the gradient of clipped PPO with the rewards as advantages, or those of a critic, one row at a time, with
     full logits, in float64; with adapters and a reference also that of k3 to the model without them."""
-    model: Any = model_of(is_tied=case.is_tied)
+    model: Any = model_of(case)
     weights = named_weights(model)
+    if case.experts:
+        model.set_experts_implementation("eager")  # the others cannot compute in float64
     if case.lora is not None:
         model, weights = peft_adapters(model, case.lora)
     model = model.double()
@@ -160,7 +169,7 @@ class GradientWork:
     def gradient(self, message: Message) -> Message:
         """Returns the whole gradient of this rank's share, and the metrics."""
         case = Case(**message.facts["case"])
-        model = model_of(is_tied=case.is_tied)
+        model = model_of(case)
         adapters = adapters_of(model, case.lora)
         engine = _RecordingEngine(
             model,

@@ -44,15 +44,25 @@ def segments(draw: st.DrawFn) -> list[Segment]:
     return found
 
 
-def dense(query: Tensor, key: Tensor, value: Tensor, segments: Sequence[Segment], scale: float) -> Tensor:
-    """Returns attention with the mask that the segments describe."""
+WINDOWS = st.sampled_from([None, 1, 2, 7, 140, 1000])
+
+
+def dense(
+    query: Tensor, key: Tensor, value: Tensor, segments: Sequence[Segment], scale: float, window: int | None = None
+) -> Tensor:
+    """Returns attention with the mask that the segments describe, in a window of positions of the trajectory."""
     width = len(query)
     mask = torch.zeros(width, width, dtype=torch.bool)
     for segment in segments:
         own = slice(segment.begin, segment.end)
         length = segment.end - segment.begin
         mask[own, own] = torch.ones(length, length, dtype=torch.bool).tril()
+        prefix = segment.prefix_end - segment.prefix_begin
         mask[own, segment.prefix_begin : segment.prefix_end] = True
+        if window is not None:
+            mask[own, own] &= torch.ones(length, length, dtype=torch.bool).triu(1 - window)
+            asked, keys = torch.arange(prefix, prefix + length), torch.arange(prefix)
+            mask[own, segment.prefix_begin : segment.prefix_end] &= asked[:, None] - keys < window
     query, key, value = (part.transpose(0, 1)[None] for part in (query, key, value))
     return scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scale, enable_gqa=True)[0].transpose(
         0, 1
@@ -67,9 +77,9 @@ def assert_same_with_gradients(found: Tensor, expected: Tensor, weight: Tensor, 
 
 
 @settings(max_examples=40, deadline=None)
-@given(segments=segments(), key_heads=st.sampled_from([1, 2, 4]), seed=st.integers(0, 99))
+@given(segments=segments(), key_heads=st.sampled_from([1, 2, 4]), seed=st.integers(0, 99), window=WINDOWS)
 def test_attention_and_its_gradients_equal_those_of_a_dense_mask(
-    segments: list[Segment], key_heads: int, seed: int
+    segments: list[Segment], key_heads: int, seed: int, window: int | None
 ) -> None:
     random = torch.Generator().manual_seed(seed)
     width = segments[-1].end
@@ -77,9 +87,9 @@ def test_attention_and_its_gradients_equal_those_of_a_dense_mask(
     query, key, value = ((torch.randn(shape, generator=random) * 2).requires_grad_() for shape in shapes)
     weight = torch.randn(shapes[0], generator=random)
 
-    packed = packed_attention(KERNEL, KERNEL.plan(segments, CPU), query, key, value, scale=0.25)
+    packed = packed_attention(KERNEL, KERNEL.plan(segments, CPU, window), query, key, value, scale=0.25)
 
-    assert_same_with_gradients(packed, dense(query, key, value, segments, 0.25), weight, (query, key, value))
+    assert_same_with_gradients(packed, dense(query, key, value, segments, 0.25, window), weight, (query, key, value))
 
 
 def sequences(query_ends: Tensor, key_ends: Tensor) -> list[tuple[slice, slice]]:
@@ -87,13 +97,18 @@ def sequences(query_ends: Tensor, key_ends: Tensor) -> list[tuple[slice, slice]]
     return [(slice(*ends[:2]), slice(*ends[2:])) for ends in zip(query[:-1], query[1:], key[:-1], key[1:], strict=True)]
 
 
-def scores_of(query: Tensor, key: Tensor, *, scale: float, is_causal: bool) -> Tensor:
-    """Returns `[heads, queries, keys]` for key heads repeated over query heads."""
+def scores_of(query: Tensor, key: Tensor, *, scale: float, is_causal: bool, left: int | None, right: int) -> Tensor:
+    """Returns `[heads, queries, keys]` for key heads repeated over query heads. left, right: keys around the one at the
+    query's place, counted from the ends of both, that it attends to; None or -1: all."""
     key = key.repeat_interleave(query.shape[1] // key.shape[1], dim=1)
     scores = torch.einsum("qhd,khd->hqk", query, key) * scale
     hidden = (
         torch.ones(scores.shape[1:], dtype=torch.bool).triu(1) if is_causal else torch.zeros(scores.shape[1:]).bool()
     )
+    if left is not None:
+        distances = torch.arange(len(query))[:, None] + len(key) - len(query) - torch.arange(len(key))
+        hidden |= distances > left
+        hidden |= (-distances > right) & (right >= 0)
     return scores.masked_fill(hidden, -torch.inf)
 
 
@@ -110,6 +125,8 @@ def slow_flash_forward(
     *,
     return_debug_mask: bool,
     scale: float,
+    window_size_left: int | None,
+    window_size_right: int | None,
 ) -> tuple[Tensor, ...]:
     """Computes what torch's kernel computes, one sequence at a time."""
     output, logarithm = torch.empty_like(query), torch.empty(query.shape[1], len(query))
@@ -117,7 +134,8 @@ def slow_flash_forward(
     for asked, keys in sequences(query_ends, key_ends):
         assert asked.stop - asked.start <= max_queries
         assert keys.stop - keys.start <= max_keys
-        scores = scores_of(query[asked], key[keys], scale=scale, is_causal=is_causal)
+        window = {"left": window_size_left, "right": -1 if window_size_right is None else window_size_right}
+        scores = scores_of(query[asked], key[keys], scale=scale, is_causal=is_causal, **window)
         values = value[keys].repeat_interleave(repeats, dim=1)
         output[asked] = torch.einsum("hqk,khd->qhd", scores.softmax(-1), values)
         logarithm[:, asked] = scores.logsumexp(-1)
@@ -141,12 +159,15 @@ def slow_flash_backward(
     unused: Tensor,
     *,
     scale: float,
+    window_size_left: int | None,
+    window_size_right: int | None,
 ) -> tuple[Tensor, ...]:
     """Computes the gradients from output and logarithm, as the kernel does."""
     into = [torch.zeros_like(part) for part in (query, key, value)]
     heads, repeats = key.shape[1], query.shape[1] // key.shape[1]
     for asked, keys in sequences(query_ends, key_ends):
-        scores = scores_of(query[asked], key[keys], scale=scale, is_causal=is_causal)
+        window = {"left": window_size_left, "right": -1 if window_size_right is None else window_size_right}
+        scores = scores_of(query[asked], key[keys], scale=scale, is_causal=is_causal, **window)
         probabilities = (scores - logarithm[:, asked, None]).exp()
         repeated_keys, values = (part[keys].repeat_interleave(repeats, dim=1) for part in (key, value))
         delta = (grad[asked] * output[asked]).sum(-1).T[..., None]
@@ -161,8 +182,10 @@ def slow_flash_backward(
 
 
 @settings(max_examples=20, deadline=None)
-@given(segments=segments(), key_heads=st.sampled_from([1, 2, 4]))
-def test_gpu_kernels_get_sequences_and_their_results_are_merged(segments: list[Segment], key_heads: int) -> None:
+@given(segments=segments(), key_heads=st.sampled_from([1, 2, 4]), window=WINDOWS)
+def test_gpu_kernels_get_sequences_and_their_results_are_merged(
+    segments: list[Segment], key_heads: int, window: int | None
+) -> None:
     width = segments[-1].end
     query, key, value = (torch.randn(width, heads, 8).requires_grad_() for heads in (4, key_heads, key_heads))
     weight = torch.randn(width, 4, 8)
@@ -172,9 +195,9 @@ def test_gpu_kernels_get_sequences_and_their_results_are_merged(segments: list[S
         patch.setattr(varlen_attention, "flash_forward", slow_flash_forward)
         patch.setattr(varlen_attention, "flash_backward", slow_flash_backward)
 
-        packed = packed_attention(kernel, kernel.plan(segments, CPU), query, key, value, scale=0.3)
+        packed = packed_attention(kernel, kernel.plan(segments, CPU, window), query, key, value, scale=0.3)
 
-        assert_same_with_gradients(packed, dense(query, key, value, segments, 0.3), weight, (query, key, value))
+        assert_same_with_gradients(packed, dense(query, key, value, segments, 0.3, window), weight, (query, key, value))
 
 
 def test_padding_does_not_affect_gradients() -> None:

@@ -51,7 +51,7 @@ def outcome(crew: Crew, case: Case, batch: str, *, micro_batch_tokens: int = 24)
         algorithm(case),
         data_ranks=data_ranks,
         micro_batch_tokens=micro_batch_tokens,
-        cost=ForwardCost.of_model(model_of(is_tied=case.is_tied)),
+        cost=ForwardCost.of_model(model_of(case)),
     )
     shares = planner.plan(BATCHES[batch]).shares
     messages = [facts_of(case, shares[rank // case.sequence_ranks]) for rank in range(RANKS)]
@@ -78,6 +78,8 @@ CASES = [
     Case(lora_rank=4, is_bfloat16=True, published="bfloat16"),
     Case(lora_rank=4, replicas=2, syncs_each_pack=True, is_tied=False, recompute="full"),
     Case(lora_rank=4, sequence_ranks=2, has_reference=True, recompute="selective"),
+    Case(experts=6),
+    Case(experts=6, replicas=2, sequence_ranks=2, recompute="selective"),
 ]
 
 
@@ -112,7 +114,7 @@ def test_packs_within_a_rank_change_nothing(crew: Crew) -> None:
 def test_each_rank_holds_its_shard_of_every_weight_only(crew: Crew, replicas: int) -> None:
     held = outcome(crew, Case(replicas=replicas), "rows").held
 
-    model = model_of(is_tied=True)
+    model = model_of(Case())
     for name, weight in model.named_parameters():
         assert sum(elements[name] for elements in held) == replicas * weight.numel()
         rows = -(-weight.shape[0] // (RANKS // replicas))

@@ -73,6 +73,24 @@ def test_muon_orthogonalises_each_matrix_of_a_stack() -> None:
     assert 0.5 < float(values.min()) <= float(values.max()) < 1.5
 
 
+def test_muon_updates_joined_experts_as_their_single_matrices() -> None:
+    random = torch.Generator().manual_seed(2)
+    joined = nn.Parameter(torch.randn(3, 8, 6, generator=random))
+    single = {f"{index}": nn.Parameter(part.clone()) for index, part in enumerate(joined.detach().view(6, 4, 6))}
+    options = OptimizerOptions(optimizer="muon", learning_rate=0.1, grad_clip=1e9)
+    optimizer = MasterOptimizer({"w": joined}, options, rounded_to=torch.float32, matrix_shapes={"w": (4, 6)})
+    reference = MasterOptimizer(single, options, rounded_to=torch.float32)
+    for _ in range(2):
+        joined.grad = torch.randn(3, 8, 6, generator=random)
+        for parameter, gradient in zip(single.values(), joined.grad.view(6, 4, 6), strict=True):
+            parameter.grad = gradient.clone()
+        optimizer.update(is_loss_finite=True)
+        reference.update(is_loss_finite=True)
+
+    expected = torch.stack(list(reference.weights().values())).view(3, 8, 6)
+    torch.testing.assert_close(optimizer.weights()["w"], expected, rtol=0, atol=1e-6)
+
+
 def test_decay_is_not_applied_to_vectors() -> None:
     optimizer = MasterOptimizer(
         parameters(), OptimizerOptions(learning_rate=0.1, weight_decay=1.0), rounded_to=torch.float32

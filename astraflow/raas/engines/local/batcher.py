@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from astraflow.contract.errors import InternalError
 from astraflow.contract.generation import Finish
-from astraflow.models.causal import hidden_states, logits_at
+from astraflow.models.causal import attention_window, hidden_states, logits_at
 from astraflow.raas.engines.local.sampling import draw, log_distribution, random_uniforms
 from astraflow.raas.engines.local.sequences import Sequence
 from astraflow.raas.engines.local.slot_cache import SlotCache
@@ -48,6 +48,7 @@ class Batcher:
         self.running: list[Sequence] = []
         self._model = model
         self._limits = limits
+        self._window = attention_window(model)
         self._cache = SlotCache()
         self._device = model.device
 
@@ -122,12 +123,15 @@ class Batcher:
         self._cache.reserve(len(self.running), longest + 1)
         positions = self._to_device(lengths)
         self._cache.begin_decode(positions, longest)
-        columns = torch.arange(longest + 1, device=self._device)
+        distances = positions[:, None] - torch.arange(longest + 1, device=self._device)
+        is_seen = (distances >= 0)[:, None, None]
+        is_near = None if self._window is None else is_seen & (distances < self._window)[:, None, None]
         hidden = hidden_states(
             self._model,
             last[:, None],
             position_ids=positions[:, None],
-            attention_mask=(columns <= positions[:, None])[:, None, None],
+            attention_mask=is_seen,
+            window_mask=is_near,
             cache=self._cache,
         )
         return logits_at(self._model, hidden, torch.arange(len(last), device=self._device))

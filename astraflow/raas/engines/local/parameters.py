@@ -1,8 +1,9 @@
 """Loads a verified version into a model: stages the values while the previous version serves, then swaps them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -13,9 +14,12 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import Version
 from astraflow.contract.weights import Manifest, TensorSpec
 from astraflow.models.precision import ElementBits, bits_at, values_of
+from astraflow.models.published import PublishedParameter
 from astraflow.raas.engines.merged_adapters import add_adapter, binding_to_base, float32_values
-from astraflow.weights.adapters import adapted_weights
+from astraflow.weights.adapters import AdaptedWeight, AdapterBinding, adapted_weights
 from astraflow.weights.tensors import VerifiedWeights
+
+Int64Array: TypeAlias = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,32 +33,32 @@ class StagedTensor:
 
 
 def stage(
-    weights: VerifiedWeights, parameters: dict[str, nn.Parameter], *, serving: Version | None
+    weights: VerifiedWeights, parameters: Sequence[PublishedParameter], *, serving: Version | None
 ) -> list[StagedTensor]:
     """Prepares a swap without changing the parameters; stages only changed elements if `serving` is the base.
 
     Raises: InvalidInput when the version belongs to another model.
     """
-    _check_layout(weights.manifest, parameters)
+    specs = _checked_specs(weights.manifest, parameters)
     changes = weights.changes if weights.base is not None and weights.base == serving else None
     staged = []
-    for spec in weights.manifest.tensors:
-        parameter = parameters[spec.name]
-        bits = bits_at(weights.buffer, spec)
-        positions = None
-        if changes is not None:
-            chosen = changes.get(spec.name, _NO_POSITIONS)
-            if not len(chosen):
-                continue
-            if len(chosen) <= spec.elements * _patched_share(parameter):
-                bits, positions = bits[chosen], torch.from_numpy(chosen.copy()).to(parameter.device)
-        values = values_of(bits, spec.dtype, into=parameter.dtype).to(parameter.device)
-        staged.append(StagedTensor(parameter=parameter, values=values, positions=positions))
+    for one in parameters:
+        chosen = None if changes is None else [changes.get(part.name, _NO_POSITIONS) for part in one.parts]
+        if chosen is not None and not any(map(len, chosen)):
+            continue
+        if chosen is not None and sum(map(len, chosen)) > one.parameter.numel() * _patched_share(one.parameter):
+            chosen = None
+        bits = [(specs[part.name], bits_at(weights.buffer, specs[part.name])) for part in one.parts]
+        staged.append(_staged(one, bits, chosen))
     return staged
 
 
 def stage_adapted(
-    adapters: VerifiedWeights, base: VerifiedWeights, parameters: dict[str, nn.Parameter], *, is_base_served: bool
+    adapters: VerifiedWeights,
+    base: VerifiedWeights,
+    parameters: Sequence[PublishedParameter],
+    *,
+    is_base_served: bool,
 ) -> list[StagedTensor]:
     """Prepares a swap for low-rank adapters: `W + scale · B · A`, summed in float32 and rounded once to the parameter's
     type. is_base_served: True if the parameters without adapters already have the values of the base.
@@ -63,16 +67,16 @@ def stage_adapted(
     """
     binding = binding_to_base(adapters, base)
     adapted = {pair.weight.name: pair for pair in adapted_weights(adapters.manifest, base.manifest)}
-    _check_layout(base.manifest, parameters)
+    specs = _checked_specs(base.manifest, parameters)
     staged = []
-    for spec in base.manifest.tensors:
-        parameter, pair = parameters[spec.name], adapted.get(spec.name)
-        if pair is None and is_base_served:
+    for one in parameters:
+        if is_base_served and not any(part.name in adapted for part in one.parts):
             continue
-        values = float32_values(base, spec, parameter.device)
-        if pair is not None:
-            values = add_adapter(values, adapters, pair, binding)
-        staged.append(StagedTensor(parameter=parameter, values=values.to(parameter.dtype), positions=None))
+        values = [
+            _adapted_values(adapters, base, specs[part.name], adapted.get(part.name), binding, one.parameter)
+            for part in one.parts
+        ]
+        staged.append(StagedTensor(parameter=one.parameter, values=_joined(values), positions=None))
     return staged
 
 
@@ -107,7 +111,7 @@ class _Patch:
     """New bits for some positions of a tensor in host memory; numpy writes them fastest."""
 
     target: ElementBits
-    positions: npt.NDArray[np.int64]
+    positions: Int64Array
     bits: ElementBits
 
     def write(self) -> None:
@@ -140,20 +144,56 @@ def _patched_share(parameter: nn.Parameter) -> float:
     return 1 / 32 if parameter.device.type == "cpu" else 1.0
 
 
-def _check_layout(manifest: Manifest, parameters: dict[str, nn.Parameter]) -> None:
+def _staged(
+    one: PublishedParameter, bits: Sequence[tuple[TensorSpec, ElementBits]], chosen: Sequence[Int64Array] | None
+) -> StagedTensor:
+    """Returns new values of a parameter from those of its parts. chosen: changed positions in each part; None: all."""
+    parameter = one.parameter
+    values = [
+        values_of(part if chosen is None else part[chosen[index]], spec.dtype, into=parameter.dtype)
+        for index, (spec, part) in enumerate(bits)
+    ]
+    positions = None
+    if chosen is not None:
+        shifted = [found + part.offset for part, found in zip(one.parts, chosen, strict=True)]
+        positions = torch.from_numpy(np.concatenate(shifted)).to(parameter.device)
+    return StagedTensor(parameter=parameter, values=_joined(values).to(parameter.device), positions=positions)
+
+
+def _adapted_values(
+    adapters: VerifiedWeights,
+    base: VerifiedWeights,
+    spec: TensorSpec,
+    pair: AdaptedWeight | None,
+    binding: AdapterBinding,
+    parameter: nn.Parameter,
+) -> Tensor:
+    """Returns the values of one tensor of the base with its adapter, if any, in the type of its parameter."""
+    values = float32_values(base, spec, parameter.device)
+    if pair is not None:
+        values = add_adapter(values, adapters, pair, binding)
+    return values.to(parameter.dtype)
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _checked_specs(manifest: Manifest, parameters: Sequence[PublishedParameter]) -> dict[str, TensorSpec]:
+    """Returns the tensors of a version by name. Raises: InvalidInput when they are not those of the model."""
     published = {spec.name: spec for spec in manifest.tensors}
-    for name in sorted(published.keys() ^ parameters.keys()):
+    expected = {part.name: part.shape for one in parameters for part in one.parts}
+    for name in sorted(published.keys() ^ expected.keys()):
         where = "published but absent from the model" if name in published else "part of the model but not published"
         raise InvalidInput(
             f"cannot load {manifest.policy!r} version {manifest.version}: the tensor {name!r} is {where}; give node "
             "and trainer the same model spec",
             code="weights.model_mismatch",
         )
-    for name, parameter in parameters.items():
-        if published[name].shape != tuple(parameter.shape):
-            raise InvalidInput(
-                _shape_message(manifest, published[name], tuple(parameter.shape)), code="weights.model_mismatch"
-            )
+    for name, shape in expected.items():
+        if published[name].shape != shape:
+            raise InvalidInput(_shape_message(manifest, published[name], shape), code="weights.model_mismatch")
+    return published
 
 
 def _shape_message(manifest: Manifest, spec: TensorSpec, expected: tuple[int, ...]) -> str:

@@ -92,13 +92,13 @@ async def _verify(environment: Environment) -> str:
 
 def _weights() -> VerifiedWeights:
     """Returns random weights of the model in bfloat16, as a node receives them."""
-    from astraflow.models.causal import named_weights
     from astraflow.models.precision import bits_of
+    from astraflow.models.published import published_weights
 
     model = models.build(MODEL).architecture()
     tensors = {
         name: (Dtype.BFLOAT16, tuple(weight.shape), bits_of(weight, Dtype.BFLOAT16))
-        for name, weight in named_weights(model).items()
+        for name, weight in published_weights(model).items()
     }
     manifest, buffer = build_layout(tensors, policy=PolicyId("check"), version=Version(0))
     return VerifiedWeights(manifest=manifest, buffer=buffer)

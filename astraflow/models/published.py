@@ -1,0 +1,133 @@
+"""Names and shapes under which a model's weights are published: those of its Hugging Face checkpoint.
+
+transformers computes with some weights that a checkpoint has in parts: a layer's experts are one parameter
+`[experts, 2 * size, hidden]`, and two matrices per expert in the checkpoint. Engines and other trainers read the
+checkpoint's names, so these are published. A part is a contiguous run of its parameter's elements, so publishing and
+loading need no other copy than for whole parameters.
+"""
+
+from bisect import bisect_right
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import TypeAlias
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.core_model_loading import revert_weight_conversion
+from transformers.initialization import no_init_weights
+
+from astraflow.contract.errors import InvalidInput
+from astraflow.models.causal import named_weights
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedPart:
+    """Published tensor, which is a run of the elements of a parameter."""
+
+    name: str
+    shape: tuple[int, ...]
+    offset: int = 0
+    """Index of its first element among the parameter's flat elements."""
+
+    @property
+    def elements(self) -> int:
+        """Number of elements."""
+        return prod(self.shape)
+
+    def of(self, values: Tensor) -> Tensor:
+        """Returns the part of the parameter's values, sharing memory."""
+        return values.view(-1)[self.offset : self.offset + self.elements].view(self.shape)
+
+
+PublishedParts: TypeAlias = Mapping[str, tuple[PublishedPart, ...]]
+"""Parts of each parameter, by the parameter's `state_dict` name; they cover the parameter in order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedParameter:
+    """Parameter of a model, and the tensors that it is published as."""
+
+    parameter: nn.Parameter
+    parts: tuple[PublishedPart, ...]
+
+
+def published_parts(model: PreTrainedModel) -> PublishedParts:
+    """Returns the published parts of all parameters, in the model's own order; tied parameters once.
+
+    transformers converts tensors, not layouts, so it is given small ones: each parameter's rows by their numbers.
+    Raises: InvalidInput when the checkpoint has a weight whose elements are not one run of a parameter.
+    """
+    weights = named_weights(model)
+    first_rows = _first_rows(weights)
+    numbers = {name: _row_numbers(weight.shape) + first_rows[name] for name, weight in weights.items()}
+    with torch.device("meta"), no_init_weights():
+        # A loaded model would be converted to the names of the files that it was loaded from, which may be outdated.
+        plain = type(model)(model.config)
+    parts: dict[str, list[PublishedPart]] = {name: [] for name in weights}
+    names = list(weights)
+    begins = list(first_rows.values())
+    for name, rows in revert_weight_conversion(plain, numbers).items():
+        parameter = names[bisect_right(begins, int(rows.flatten()[0])) - 1]
+        parts[parameter].append(_part(name, rows - first_rows[parameter], weights[parameter].shape))
+    for name, weight in weights.items():
+        parts[name].sort(key=lambda part: part.offset)
+        if sum(part.elements for part in parts[name]) != weight.numel():
+            raise _refusal(name)
+    return {name: tuple(found) for name, found in parts.items()}
+
+
+def published_parameters(model: PreTrainedModel) -> list[PublishedParameter]:
+    """Returns the parameters of a model with their published parts. Raises: InvalidInput."""
+    weights = named_weights(model)
+    return [PublishedParameter(parameter=weights[name], parts=parts) for name, parts in published_parts(model).items()]
+
+
+def published_weights(model: PreTrainedModel) -> dict[str, Tensor]:
+    """Returns the weights of a model by published name, sharing its memory. Raises: InvalidInput."""
+    return {part.name: part.of(one.parameter.data) for one in published_parameters(model) for part in one.parts}
+
+
+def matrix_shapes(parts: PublishedParts) -> dict[str, tuple[int, ...]]:
+    """Returns the shape of the matrices that a parameter consists of, for those published as equal matrices."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for name, (first, *others) in parts.items():
+        if len(first.shape) == 2 and all(part.shape == first.shape for part in others):
+            shapes[name] = first.shape
+    return shapes
+
+
+def _first_rows(weights: Mapping[str, Tensor]) -> dict[str, int]:
+    """Returns the number of each parameter's first row, so that all rows of the model have different numbers."""
+    first_rows, rows = {}, 0
+    for name, weight in weights.items():
+        first_rows[name] = rows
+        rows += prod(weight.shape[:-1]) if weight.ndim > 1 else weight.numel()
+    return first_rows
+
+
+def _row_numbers(shape: torch.Size) -> Tensor:
+    """Returns the numbers of a parameter's rows, `[..., 1]`; of a vector those of its elements, `[n]`."""
+    leading = shape[:-1] if len(shape) > 1 else shape
+    numbers = torch.arange(prod(leading)).view(leading)
+    return numbers[..., None] if len(shape) > 1 else numbers
+
+
+def _part(name: str, rows: Tensor, whole: torch.Size) -> PublishedPart:
+    """Returns the part of a parameter of this shape that has these rows. Raises: InvalidInput."""
+    width = whole[-1] if len(whole) > 1 else 1
+    numbers = rows.flatten()
+    is_run = bool((numbers == numbers[0] + torch.arange(len(numbers))).all())
+    if not is_run or (len(whole) > 1 and rows.shape[-1] != 1):
+        raise _refusal(name)
+    shape = (*rows.shape[:-1], width) if len(whole) > 1 else tuple(rows.shape)
+    return PublishedPart(name=name, shape=tuple(shape), offset=int(numbers[0]) * width)
+
+
+def _refusal(name: str) -> InvalidInput:
+    return InvalidInput(
+        f"cannot publish the weight {name!r} under the names of its checkpoint: its elements are not contiguous in the "
+        "model; use a model whose checkpoint has whole weights, or one matrix for each expert",
+        code="model.unsupported_weights",
+    )

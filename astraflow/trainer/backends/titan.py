@@ -1,0 +1,39 @@
+"""Training backend on torchtitan's models: ranks, checkpoints and publishing are those of `fsdp`."""
+
+from collections.abc import Mapping
+from typing import Any, Self
+
+from pydantic import model_validator
+
+from astraflow.models.titan import torchtitan
+from astraflow.trainer.backends import backends
+from astraflow.trainer.backends.fsdp import FsdpBackend
+from astraflow.trainer.backends.rank_trainer import FsdpOptions
+
+
+class TitanOptions(FsdpOptions):
+    """Options of `fsdp`, except those that torchtitan's model does not have."""
+
+    @model_validator(mode="after")
+    def _check_titan(self) -> Self:
+        is_set = {
+            "sequence_ranks": self.sequence_ranks > 1,
+            "recompute": self.recompute != "none",
+            "compile_blocks": self.compile_blocks,
+        }
+        if unsupported := [name for name, is_changed in is_set.items() if is_changed]:
+            raise ValueError(f"the backend titan does not have {', '.join(unsupported)}; remove it, or use fsdp")
+        return self
+
+
+@backends.register("titan", options=TitanOptions)
+class TitanBackend(FsdpBackend):
+    """First rank of a model of torchtitan."""
+
+    engine = "titan"
+
+    def __init__(
+        self, options: TitanOptions, model: Mapping[str, Any], algorithm: Mapping[str, Any], *, seed: int
+    ) -> None:
+        torchtitan()  # fails before ranks start where it is not installed
+        super().__init__(options, model, algorithm, seed=seed)
