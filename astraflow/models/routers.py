@@ -30,10 +30,11 @@ class Float32Router(nn.Module):
 def compute_routers_in_float32(model: nn.Module) -> None:
     """Makes the routers of a model compute in float32; a model without experts stays as it is."""
     for module in model.modules():
-        if type(module).__name__.endswith(_SUFFIX) and not isinstance(module, Float32Router):
-            module.__class__ = _float32_class(type(module))  # keeps names, weights, hooks, and works after a deepcopy
+        kind: Any = type(module)
+        if kind.__name__.endswith(_SUFFIX) and not isinstance(module, Float32Router):
+            module.__class__ = _float32_class(kind)  # keeps names, weights, hooks, and works after a deepcopy
 
 
 @cache
-def _float32_class(kind: type[nn.Module]) -> type[nn.Module]:
+def _float32_class(kind: Any) -> Any:
     return type(kind.__name__, (Float32Router, kind), {})

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from torch import nn
-from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
+from transformers import PreTrainedModel, Qwen3ForCausalLM
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.models.causal import attention_window, named_weights
@@ -31,7 +31,7 @@ def titan_model(source: PreTrainedModel) -> Any:
     """Returns torchtitan's model with the weights of a transformers model, in float32. Raises: InvalidInput."""
     if not isinstance(source, Qwen3ForCausalLM):
         raise unsupported_by_titan(type(source).__name__, "it builds dense Qwen3 models only")
-    config = source.config
+    config: Any = source.config
     if config.rope_parameters["rope_type"] != "default" or config.attention_bias or attention_window(source):
         raise unsupported_by_titan(type(source).__name__, "it has scaled positions, biases in its attention or windows")
     titan = torchtitan()
@@ -48,8 +48,8 @@ def hugging_face_names(model: Any) -> dict[str, str]:
     return names
 
 
-def titan_config(config: Qwen3Config) -> Any:
-    """Returns torchtitan's configuration of a dense Qwen3."""
+def titan_config(config: Any) -> Any:
+    """Returns torchtitan's configuration of a dense Qwen3, from that of transformers (`Qwen3Config`)."""
     titan = torchtitan()
     init = {"weight": nn.init.zeros_}  # never used: the weights are loaded
     norm = {"eps": config.rms_norm_eps, "param_init": init}

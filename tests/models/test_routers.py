@@ -1,6 +1,7 @@
 """Routers compute in float32 in a model that computes in bfloat16."""
 
 from copy import deepcopy
+from typing import Any
 
 import torch
 
@@ -13,7 +14,7 @@ MOE = {"kind": "tiny", "experts": 4, "hidden_size": 16, "heads": 2, "key_value_h
 
 def test_scores_are_those_of_float32_with_the_same_weights() -> None:
     model = cast(models.build(MOE).architecture(), device=torch.device("cpu"), dtype=torch.bfloat16)
-    router = model.get_submodule("model.layers.0.mlp.gate")
+    router: Any = model.get_submodule("model.layers.0.mlp.gate")
     hidden = torch.randn(5, 16, generator=torch.Generator().manual_seed(0)).bfloat16()
 
     logits, scores, _ = router(hidden)
@@ -29,7 +30,8 @@ def test_scores_are_those_of_float32_with_the_same_weights() -> None:
 def test_a_copied_model_has_routers_of_its_own() -> None:
     model = cast(models.build(MOE).architecture(), device=torch.device("cpu"), dtype=torch.bfloat16)
     copied = deepcopy(model)
-    original, router = (one.get_submodule("model.layers.0.mlp.gate") for one in (model, copied))
+    original: Any = model.get_submodule("model.layers.0.mlp.gate")
+    router: Any = copied.get_submodule("model.layers.0.mlp.gate")
     with torch.no_grad():
         router.weight.fill_(0.0)
 

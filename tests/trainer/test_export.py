@@ -4,6 +4,7 @@ import json
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -78,7 +79,8 @@ def test_experts_are_exported_under_the_names_of_a_checkpoint(tmp_path: Path) ->
 
     with safe_open(tmp_path / "model" / "model.safetensors", framework="pt") as file:
         assert set(file.keys()) == set(published)
-    loaded, report = AutoModelForCausalLM.from_pretrained(tmp_path / "model", dtype="auto", output_loading_info=True)
+    found: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "model", dtype="auto", output_loading_info=True)
+    loaded, report = found
     assert not any(report[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
     for name, weight in named_weights(loaded).items():
         assert torch.equal(weight, tensors[f"weight/{name}"].bfloat16()), name

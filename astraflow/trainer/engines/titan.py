@@ -104,7 +104,8 @@ class TitanEngine(FsdpEngine):
                 f"{role.value}, or use an algorithm without it",
                 code="trainer.no_such_role",
             )
-        return self._scorers[role].scores(pack, temperature)
+        scores: TokenScores = self._scorers[role].scores(pack, temperature)
+        return scores
 
     def learn(
         self,

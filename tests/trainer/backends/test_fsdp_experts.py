@@ -1,6 +1,7 @@
 """Two ranks train a mixture of experts, shard it by expert, and publish what one process publishes."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,7 +30,7 @@ def assert_same_but_for_rounding(one: Snapshot, other: Snapshot) -> None:
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_two_ranks_train_and_publish_experts_as_one_process_does(optimizer: str, tmp_path: Path) -> None:
     moe = {**make_torch.TINY, "experts": 5}
-    options = {"learning_rate": LEARNING_RATE, "optimizer": optimizer}
+    options: dict[str, Any] = {"learning_rate": LEARNING_RATE, "optimizer": optimizer}
     single = local(model=moe, **options)
     single.capture().write(tmp_path)
     pair = fsdp(moe, ranks=2, **options)

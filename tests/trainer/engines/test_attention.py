@@ -134,7 +134,10 @@ def slow_flash_forward(
     for asked, keys in sequences(query_ends, key_ends):
         assert asked.stop - asked.start <= max_queries
         assert keys.stop - keys.start <= max_keys
-        window = {"left": window_size_left, "right": -1 if window_size_right is None else window_size_right}
+        window: dict[str, Any] = {
+            "left": window_size_left,
+            "right": -1 if window_size_right is None else window_size_right,
+        }
         scores = scores_of(query[asked], key[keys], scale=scale, is_causal=is_causal, **window)
         values = value[keys].repeat_interleave(repeats, dim=1)
         output[asked] = torch.einsum("hqk,khd->qhd", scores.softmax(-1), values)
@@ -166,7 +169,10 @@ def slow_flash_backward(
     into = [torch.zeros_like(part) for part in (query, key, value)]
     heads, repeats = key.shape[1], query.shape[1] // key.shape[1]
     for asked, keys in sequences(query_ends, key_ends):
-        window = {"left": window_size_left, "right": -1 if window_size_right is None else window_size_right}
+        window: dict[str, Any] = {
+            "left": window_size_left,
+            "right": -1 if window_size_right is None else window_size_right,
+        }
         scores = scores_of(query[asked], key[keys], scale=scale, is_causal=is_causal, **window)
         probabilities = (scores - logarithm[:, asked, None]).exp()
         repeated_keys, values = (part[keys].repeat_interleave(repeats, dim=1) for part in (key, value))

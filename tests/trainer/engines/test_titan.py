@@ -131,14 +131,13 @@ def test_the_backend_publishes_and_restores_what_others_do(tmp_path: Path) -> No
 @pytest.mark.usefixtures("installed")
 @pytest.mark.filterwarnings("ignore")
 def test_a_model_that_computes_otherwise_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = titan.titan_model
 
     def other_weights(source: Any) -> Any:
-        model = original(source)
+        model = titan_model(source)
         torch.nn.init.normal_(model.norm.weight)
         return model
 
-    monkeypatch.setattr(titan, "titan_model", other_weights)
+    monkeypatch.setattr("astraflow.trainer.engines.titan.titan_model", other_weights)
     with raises_code(InvalidInput, "trainer.titan_unsupported"):
         titan._TitanScorer(tiny_model(is_tied=True), CPU)
 
