@@ -27,6 +27,7 @@ from tests.snapshots import draft_of, snapshot_of
 from tests.suites.backend_suite import BackendSuite, assert_same
 from tests.trainer.backends.test_fsdp import assert_close, digest
 from tests.trainer.backends.test_local import batch
+from tests.trainer.plain_critic import ALGORITHM
 
 LORA = {"rank": 4, "alpha": 8}
 
@@ -194,6 +195,11 @@ def test_a_checkpoint_of_a_whole_model_is_refused(tmp_path: Path) -> None:
 def test_unknown_target_modules_are_refused_with_the_known_ones() -> None:
     with raises_code(InvalidInput, "trainer.unknown_adapter_targets", "down_proj, gate_proj, k_proj"):
         with_adapters(lora={"target_modules": ["q_proj", "query"]})
+
+
+def test_adapters_with_a_critic_are_refused() -> None:
+    with raises_code(InvalidInput, "trainer.critic_and_adapters"):
+        with_adapters(algorithm=dict(ALGORITHM))
 
 
 def test_the_simulated_trainer_has_no_adapters() -> None:
