@@ -261,7 +261,14 @@ def _read(file: Path) -> Values:
 
 
 def _check_names(recipe: Recipe, origin: ValueOrigin) -> None:
-    """Checks that no evaluation has the name of a flow, since task ids begin with this name."""
+    """Checks that no evaluation has the name of a flow, since task ids begin with this name, and no policy the name
+    under which the base of another policy's adapters is published."""
+    for name in recipe.policies.keys() & {f"{policy}.base" for policy in recipe.policies}:
+        where = f"{origin(('policies', name))}: policies.{name}"
+        raise InvalidInput(
+            f"{where}: is reserved for the base of the adapters of {name.removesuffix('.base')!r}; choose another name",
+            code="recipe.reserved_policy",
+        )
     for name in recipe.evaluations.keys() & recipe.flows.keys():
         where = f"{origin(('evaluations', name))}: evaluations.{name}"
         raise InvalidInput(f"{where}: a flow has this name; choose another", code="recipe.duplicate_name")

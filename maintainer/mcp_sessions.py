@@ -44,7 +44,7 @@ from maintainer.transcript import Kind, Transcript
 log = get_logger()
 
 MAX_SESSIONS = 100
-"""Sessions beyond which the least recently used is closed; its client has to plan again."""
+"""Maximum number of sessions; beyond it, the least recently used one is closed, and its client must plan again."""
 TRANSCRIPT_FOLDER = "mcp"
 """Folder of transcripts in the directory."""
 

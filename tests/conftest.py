@@ -17,8 +17,8 @@ from tests.fakes.postgres import emptied, postgres_server
 
 pytest_plugins = ["tests.retries"]
 
-settings.register_profile("astraflow", deadline=None)  # a busy machine must not fail a test
-settings.register_profile("long", deadline=None, max_examples=1000)  # --hypothesis-profile long: ten times as many
+settings.register_profile("astraflow", deadline=None, max_examples=50)  # a busy machine must not fail a test
+settings.register_profile("long", deadline=None, max_examples=500)  # --hypothesis-profile long
 settings.load_profile("astraflow")
 
 # Tests start hundreds of Python processes. Without cached bytecode, each compiles the modules that it imports.

@@ -14,7 +14,7 @@ def machine_test(machine: type[RuleBasedStateMachine], *, examples: int, steps: 
     assert settings.default is not None
     case = machine.TestCase
     case.settings = settings(
-        max_examples=examples * settings.default.max_examples // 100,  # the profile of make test has 100
+        max_examples=examples * settings.default.max_examples // settings.get_profile("astraflow").max_examples,
         stateful_step_count=steps,
         deadline=None,
         suppress_health_check=[HealthCheck.too_slow],

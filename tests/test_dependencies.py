@@ -23,7 +23,7 @@ def pinned() -> dict[str, str]:
     return {canonicalize_name(name): version.strip() for name, version in pairs}
 
 
-def test_bounds_hold_the_releases_that_are_tested() -> None:
+def test_version_bounds_include_the_pinned_releases() -> None:
     versions = pinned()
     bounded = 0
     for line in [*PROJECT["dependencies"], *(requirement for extra in EXTRAS.values() for requirement in extra)]:
@@ -34,7 +34,7 @@ def test_bounds_hold_the_releases_that_are_tested() -> None:
 
 
 @pytest.mark.parametrize("extra", OF_AN_EXTRA)
-def test_an_extra_names_all_that_its_modules_import_with_bounds(extra: str) -> None:
+def test_an_extra_lists_every_import_of_its_modules_with_bounds(extra: str) -> None:
     mine = {Requirement(line).name.replace("-", "_"): Requirement(line) for line in EXTRAS[extra]}
     core = {Requirement(line).name.replace("-", "_") for line in PROJECT["dependencies"]}
     imported = set()

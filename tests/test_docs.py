@@ -56,14 +56,14 @@ def typed(line: str) -> list[str]:
 
 
 @documents
-def test_every_command_in_a_block_is_taken_by_the_command_line(document: Path) -> None:
+def test_commands_in_code_blocks_are_accepted_by_the_command_line(document: Path) -> None:
     for block in blocks(document.read_text()):
         for words in filter(None, map(typed, lines_of(block))):
             assert parsed(words) is not None
 
 
 @documents
-def test_every_command_in_a_sentence_has_the_options_that_it_is_said_to_have(document: Path) -> None:
+def test_commands_in_sentences_have_the_named_options(document: Path) -> None:
     for span in _INLINE.findall(prose(document.read_text())):
         said = " ".join(span.split())
         if not said.startswith(f"{PROGRAM} ") or said in NO_COMMANDS:
@@ -75,7 +75,7 @@ def test_every_command_in_a_sentence_has_the_options_that_it_is_said_to_have(doc
 
 
 @documents
-def test_every_module_and_target_that_is_to_be_run_is_there(document: Path) -> None:
+def test_modules_and_make_targets_in_documents_exist(document: Path) -> None:
     text = document.read_text()
     for module in re.findall(r"python3? -m ([a-z_.]+)", text):
         if module.split(".")[0] in FOLDERS:
@@ -89,7 +89,7 @@ def test_every_module_and_target_that_is_to_be_run_is_there(document: Path) -> N
 
 
 @documents
-def test_every_link_and_picture_leads_somewhere(document: Path) -> None:
+def test_links_and_pictures_have_existing_targets(document: Path) -> None:
     for target in _LINK.findall(prose(document.read_text())):
         if re.match(r"[a-z]+:", target):
             continue
@@ -101,7 +101,7 @@ def test_every_link_and_picture_leads_somewhere(document: Path) -> None:
 
 
 @documents
-def test_every_file_of_the_project_that_is_named_is_there(document: Path) -> None:
+def test_project_files_named_in_documents_exist(document: Path) -> None:
     named = [span for span in _INLINE.findall(prose(document.read_text())) if span.split("/")[0] in FOLDERS]
     for span in named:
         if re.fullmatch(r"[\w.-]+(/[\w.-]+)+/?", span) and span not in NO_FILES:

@@ -10,13 +10,13 @@ from astraflow.runtime.toml import toml_text
 TEXT = (Path(__file__).parents[1] / "docs/engines.md").read_text()
 
 
-def test_every_option_is_listed_with_its_default() -> None:
+def test_every_engine_option_is_documented_with_its_default() -> None:
     section = TEXT.partition("## Options")[2].partition("\n## ")[0]
     rows = dict(re.findall(r"^\| `(\w+)` \| `(.*?)` \|", section, flags=re.M))
     assert rows == {name: toml_text(value) for name, value in ServerOptions().model_dump().items()}
 
 
-def test_every_release_is_listed() -> None:
+def test_every_engine_release_is_documented() -> None:
     rows = dict(re.findall(r"^\| `([\w-]+)` \| (.*) \|$", TEXT, flags=re.M))
     for release in RELEASES:
         assert release.version in rows[release.name]

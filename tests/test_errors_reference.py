@@ -8,7 +8,7 @@ from astraflow.contract.errors import CODE, AstraFlowError
 from docs.make_errors import PAGE, RaisedError, raised_errors, render
 
 
-def test_the_reference_page_is_what_the_code_says() -> None:
+def test_the_errors_page_matches_the_code() -> None:
     assert PAGE.read_text() == render(raised_errors()), "run `python -m docs.make_errors`"
 
 
@@ -19,7 +19,7 @@ def test_every_code_is_well_formed_and_belongs_to_one_type() -> None:
     assert [code for code, count in types.items() if count > 1] == []
 
 
-def test_a_place_is_found_with_its_message_template(tmp_path: Path) -> None:
+def test_a_raised_error_is_collected_with_its_message_template(tmp_path: Path) -> None:
     package = tmp_path / "astraflow"
     package.mkdir()
     for other in ("maintainer", "web", "recipes"):
@@ -35,7 +35,7 @@ def test_a_place_is_found_with_its_message_template(tmp_path: Path) -> None:
     ]
 
 
-def test_every_type_has_a_code_of_its_own() -> None:
+def test_every_error_type_has_its_own_code() -> None:
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, AstraFlowError)]
     codes = [kind().code for kind in kinds]
     assert len(set(codes)) == len(codes)

@@ -28,7 +28,15 @@ RETIRED = {
 }
 """Retired words, each with its replacement."""
 
+VAGUE = {"anybody", "everybody", "nobody", "somebody", "whoever"}
+"""Words that name no part of the system and no role."""
+
 WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+
+VAGUE_SUBJECT = re.compile(
+    r"test_(it|its|they|who|whose|which|that|what_(is|was|are|were|has|had|can|cannot|may|would))_"
+)
+"""Beginnings of test names without a subject, such as `test_what_is_lost_...` instead of `test_lost_nodes_...`."""
 
 
 def declared_names(path: Path) -> Iterator[str]:
@@ -44,15 +52,25 @@ def declared_names(path: Path) -> Iterator[str]:
                 yield name
 
 
-@pytest.mark.parametrize("package", ["astraflow", "maintainer", "web"])
-def test_no_name_uses_a_retired_word(package: str) -> None:
+@pytest.mark.parametrize("package", ["astraflow", "maintainer", "web", "recipes", "tests"])
+def test_no_name_uses_a_retired_or_vague_word(package: str) -> None:
     found = [
-        f"{path.relative_to(ROOT)}: {name}: use {RETIRED[word.lower()]!r}"
+        f"{path.relative_to(ROOT)}: {name}: use {RETIRED.get(word.lower(), 'a noun of docs/glossary.md')!r}"
         for path in sorted((ROOT / package).rglob("*.py"))
         if "_pb2" not in path.name and "versions" not in path.parts
         for name in declared_names(path)
         for word in WORD.findall(name)
-        if word.lower() in RETIRED
+        if word.lower() in RETIRED.keys() | VAGUE
+    ]
+    assert not found, "\n".join(found)
+
+
+def test_names_of_tests_begin_with_their_subject() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in sorted((ROOT / "tests").rglob("*.py"))
+        for name in declared_names(path)
+        if VAGUE_SUBJECT.match(name)
     ]
     assert not found, "\n".join(found)
 

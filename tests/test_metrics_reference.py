@@ -8,17 +8,17 @@ from astraflow.contract.weight_reports import VersionReport
 from docs.make_metrics import PAGE, render
 
 
-def test_the_reference_page_is_what_the_code_says() -> None:
+def test_the_metrics_page_matches_the_code() -> None:
     assert PAGE.read_text() == render(), "run `python -m docs.make_metrics`"
 
 
-def test_names_and_labels_are_unique_and_each_metric_is_found_by_its_name() -> None:
+def test_metric_names_and_labels_are_unique_and_can_be_looked_up() -> None:
     for names in ([metric.name for metric in TRAINING_METRICS], [metric.label for metric in TRAINING_METRICS]):
         assert [name for name, count in Counter(names).items() if count > 1] == []
     assert [training_metric(metric.name) for metric in TRAINING_METRICS] == list(TRAINING_METRICS)
 
 
-def test_other_metrics_are_shown_under_their_own_name_unless_it_is_not_a_name() -> None:
+def test_unlisted_metrics_keep_their_name_unless_it_is_invalid() -> None:
     other = training_metric("tis_cut")
     assert other is not None
     assert (other.label, other.group) == ("tis_cut", MetricGroup.OTHER)
@@ -26,6 +26,6 @@ def test_other_metrics_are_shown_under_their_own_name_unless_it_is_not_a_name() 
         assert training_metric(name) is None
 
 
-def test_measurements_of_a_publish_are_not_metrics_of_a_step() -> None:
+def test_publish_measurements_are_not_step_metrics() -> None:
     report = VersionReport(version=Version(1), published_at=1.0, full_bytes=2, sent_bytes=2)
     assert [name for name in report.metrics() if training_metric(name) is not None] == []

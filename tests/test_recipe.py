@@ -30,12 +30,12 @@ def write(folder: Path, text: str, name: str = "mine.toml") -> Path:
 
 
 @pytest.mark.parametrize("name", packaged_recipes())
-def test_every_packaged_recipe_loads_with_its_plugins_checked(name: str) -> None:
+def test_every_packaged_recipe_and_its_plugins_are_valid(name: str) -> None:
     recipe = load_recipe(name)
     assert recipe.summary == summary_of(find_recipe(name)) != ""
 
 
-def test_looking_at_a_recipe_first_imports_nothing_heavy() -> None:
+def test_the_light_check_of_a_recipe_imports_no_heavy_package() -> None:
     code = (
         "import sys; from astraflow.recipe import Check, load_recipe\n"
         "for name in ('smoke', 'smoke/two_policies', 'reverse'): load_recipe(name, check=Check.LIGHT)\n"
@@ -45,20 +45,26 @@ def test_looking_at_a_recipe_first_imports_nothing_heavy() -> None:
     assert ran.stdout.strip() == "False"
 
 
-def test_an_overlay_states_only_the_difference() -> None:
+def test_the_name_of_an_adapters_base_is_reserved(tmp_path: Path) -> None:
+    policy = '[policies."solver.base"]\nmodel = { kind = "scripted" }\nbackend = { kind = "scripted" }\n'
+    with raises_code(InvalidInput, "recipe.reserved_policy", "mine.toml: policies.solver.base", "'solver'"):
+        load_recipe(str(write(tmp_path, OVERLAY + policy)))
+
+
+def test_an_extending_recipe_states_only_the_difference() -> None:
     base, sort = load_recipe("reverse"), load_recipe("reverse/sort")
     assert sort.name == "sort"
     assert sort.flows["train"].dataset == {**base.flows["train"].dataset, "operation": "sort", "alphabet": "0123456789"}
     assert sort.flows["train"].workflow == base.flows["train"].workflow
 
 
-def test_a_path_extends_a_packaged_recipe_and_a_file_beside_it(tmp_path: Path) -> None:
+def test_a_recipe_file_can_extend_a_packaged_recipe_or_a_neighbour_file(tmp_path: Path) -> None:
     write(tmp_path, OVERLAY + "seed = 3\n[nodes]\ncount = 5\n", "base.toml")
     recipe = load_recipe(str(write(tmp_path, 'extends = "base.toml"\nseed = 4\n')))
     assert (recipe.seed, recipe.nodes.count, recipe.policies["solver"].batch_groups) == (4, 5, 4)
 
 
-def test_a_folder_with_a_recipe_is_a_recipe(tmp_path: Path) -> None:
+def test_a_folder_with_a_recipe_file_can_be_loaded(tmp_path: Path) -> None:
     write(tmp_path, OVERLAY, "recipe.toml")
     assert load_recipe(str(tmp_path)).name == "mine"
 
@@ -140,7 +146,7 @@ def test_an_override_changes_one_value() -> None:
     assert recipe.policies["solver"].backend == {"kind": "scripted", "step_s": 0.5}
 
 
-def test_broken_toml_is_shown_with_its_place(tmp_path: Path) -> None:
+def test_invalid_toml_is_reported_with_file_line_and_column(tmp_path: Path) -> None:
     file = write(tmp_path, 'extends = "smoke"\nseed = = 3\n')
     with pytest.raises(InvalidInput, match=rf"^cannot read '{file}': line 2, column 8: "):
         load_recipe(str(file))
@@ -153,7 +159,7 @@ def test_broken_toml_is_shown_with_its_place(tmp_path: Path) -> None:
         ("nowhere/at/all.toml", "recipe.file_not_found"),
     ],
 )
-def test_a_missing_recipe_is_named(place: str, code: str) -> None:
+def test_a_missing_recipe_is_refused(place: str, code: str) -> None:
     with pytest.raises(InvalidInput) as caught:
         load_recipe(place)
     assert caught.value.code == code
@@ -165,7 +171,7 @@ def test_a_missing_base_is_reported_at_the_extending_file(tmp_path: Path) -> Non
         load_recipe(str(file))
 
 
-def test_a_snapshot_is_the_whole_recipe(tmp_path: Path) -> None:
+def test_a_snapshot_contains_the_whole_recipe(tmp_path: Path) -> None:
     recipe = load_recipe("smoke/two_policies", ["nodes.hardware=a shelf"])
     text = snapshot(recipe)
     again = load_recipe(str(write(tmp_path, text, "recipe.json")))
@@ -195,7 +201,7 @@ def test_each_role_receives_its_part_of_the_recipe() -> None:
     assert (node.name, node.capacity, node.engine) == ("node-1", 32, None)
 
 
-def test_engines_of_single_policies_reach_every_node_and_partial_nodes_know_their_policies() -> None:
+def test_dataflow_gets_the_engines_of_policies_and_partial_nodes_their_policies() -> None:
     engine = "nodes.engines={verifier={kind='scripted', swap_s=0.5}}"
     recipe = load_recipe("smoke/two_policies", [engine, "nodes.policies=['solver']"])
     node = node_config(recipe, name="node-1")
@@ -217,7 +223,7 @@ def test_engines_and_policies_of_nodes_are_checked(override: str, code: str) -> 
         load_recipe("smoke/two_policies", [override])
 
 
-def test_a_policy_the_recipe_does_not_have_is_named() -> None:
+def test_an_unknown_policy_is_refused_with_the_known_ones() -> None:
     with raises_code(UnknownPolicy, "recipe.unknown_policy", "'solvr'", "'solver'"):
         trainer_config(load_recipe("smoke"), "solvr")
 
@@ -228,7 +234,7 @@ def test_packaged_recipes_have_a_readme_of_one_screen() -> None:
     assert all(folder.parent == module.PACKAGED for folder in folders)
 
 
-def test_truncated_sampling_is_for_evaluations_or_needs_consent() -> None:
+def test_truncated_sampling_in_training_needs_an_explicit_option() -> None:
     options = ["min_p=0.1", "top_k=5", "top_p=0.5", "seed=3", "stop_strings=['x']", "json_schema='{}'"]
     evaluated = load_recipe("reverse", [f"evaluations.progress.workflow.{option}" for option in options])
     assert evaluated.evaluations["progress"].workflow["top_k"] == 5
@@ -237,7 +243,7 @@ def test_truncated_sampling_is_for_evaluations_or_needs_consent() -> None:
     load_recipe("reverse", ["flows.train.workflow.stop_strings=['x']", "flows.train.workflow.seed=1"])
 
 
-def test_parts_of_an_algorithm_that_do_not_fit_are_refused_with_their_place() -> None:
+def test_incompatible_parts_of_an_algorithm_are_refused_with_their_key() -> None:
     algorithm = "policies.solver.algorithm"
     with raises_code(InvalidInput, "algorithm.ratio_in_anchor", algorithm, "'tis'"):
         load_recipe("smoke", [f"{algorithm}.loss={{kind = 'ppo', corrections = [{{kind = 'tis'}}]}}"])
@@ -249,7 +255,7 @@ def test_parts_of_an_algorithm_that_do_not_fit_are_refused_with_their_place() ->
         load_recipe("smoke", [f"{algorithm}.critic={{loss = {{kind = 'critic', clip = 1}}}}"])
 
 
-def test_a_flow_samples_at_the_temperature_of_the_algorithm() -> None:
+def test_flow_and_algorithm_must_have_the_same_temperature() -> None:
     with raises_code(InvalidInput, "algorithm.temperature", "'train'"):
         load_recipe("smoke", ["flows.train.workflow.temperature=0.7"])
     matching = ["flows.train.workflow.temperature=0.7", "policies.solver.algorithm.temperature=0.7"]

@@ -61,7 +61,7 @@ def played(folder: Path, tests: str, *options: str) -> subprocess.CompletedProce
 
 
 @pytest.mark.parametrize("options", [(), ("--numprocesses", "1")], ids=["alone", "in a worker"])
-def test_only_marked_tests_have_a_second_try_and_the_closing_line_counts_them(
+def test_only_marked_tests_are_retried_once_and_counted_in_the_summary(
     tmp_path: Path, options: tuple[str, ...]
 ) -> None:
     done = played(tmp_path, TESTS, *options)

@@ -43,7 +43,7 @@ def played(folder: Path, *, ci: bool) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_session_says_at_its_start_what_it_skips_and_how_to_install_it(tmp_path: Path) -> None:
+def test_the_session_header_lists_skipped_tools_and_how_to_install_them(tmp_path: Path) -> None:
     done = played(tmp_path, ci=False)
     assert done.returncode == 0, done.stdout + done.stderr
     start, _, end = done.stdout.partition("test_played.py")
@@ -54,20 +54,20 @@ def test_a_session_says_at_its_start_what_it_skips_and_how_to_install_it(tmp_pat
     assert "1 passed, 2 skipped" in end
 
 
-def test_in_ci_missing_tools_are_an_error_at_once(tmp_path: Path) -> None:
+def test_missing_tools_stop_the_session_in_ci(tmp_path: Path) -> None:
     done = played(tmp_path, ci=True)
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
     assert "make system-packages" in done.stdout + done.stderr
     assert "passed" not in done.stdout
 
 
-def test_every_tool_says_what_to_do_and_no_package_is_told_for_a_condition() -> None:
+def test_every_tool_has_packages_or_advice() -> None:
     for name, tool in tools.TOOLS.items():
         assert bool(tool.packages) != bool(tool.advice), name
     assert tools.packages(["fonts", "root"]) == ["fonts-dejavu-core", "fonts-liberation", "fonts-noto-core"]
 
 
-def test_the_packages_are_told_before_anything_is_installed() -> None:
+def test_missing_packages_can_be_listed_without_site_packages() -> None:
     """`make system-packages` runs it with the interpreter of the system, without site packages."""
     done = subprocess.run(
         [sys.executable, "-S", "-m", "tests.tools", "packages"], cwd=ROOT, capture_output=True, text=True, check=False

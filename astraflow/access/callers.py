@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from astraflow.contract.errors import InvalidInput, NotPermitted
-from astraflow.contract.ids import node_name
+from astraflow.contract.ids import adapter_base_of, node_name
 
 
 class Role(Enum):
@@ -125,6 +125,12 @@ def check_own_name(caller: Caller, name: str, pool: str) -> None:
 def check_own_policy(caller: Caller, policy: str) -> None:
     """Rejects a trainer that uses another policy's stream. Raises: NotPermitted."""
     _check_own(caller, Role.TRAINER, policy, f"policy {policy[:140]!r}")
+
+
+def check_own_weights(caller: Caller, policy: str) -> None:
+    """Rejects a trainer that publishes another policy than its own and its adapters' base. Raises: NotPermitted."""
+    if caller.role is not Role.TRAINER or policy != adapter_base_of(caller.name):
+        check_own_policy(caller, policy)
 
 
 def check_own_pool(caller: Caller, pool: str) -> None:

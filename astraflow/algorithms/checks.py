@@ -3,11 +3,14 @@
 from collections.abc import Mapping
 
 from astraflow.algorithms.base import token_advantages
-from astraflow.algorithms.config import AlgorithmConfig
+from astraflow.algorithms.config import AlgorithmConfig, CriticConfig
 from astraflow.algorithms.corrections import corrections
 from astraflow.algorithms.losses import WITHOUT_RECORDED_LOGPROBS, losses
 from astraflow.algorithms.losses.options import PolicyOptions
+from astraflow.algorithms.tokens import Pass
 from astraflow.contract.errors import InvalidInput
+
+_RELATIVE_ADVANTAGES = ("batch_whitened", "group_centred", "group_relative", "leave_one_out", "maxrl")
 
 
 def check_algorithm(config: AlgorithmConfig, temperatures: Mapping[str, float] | None = None) -> None:
@@ -104,4 +107,21 @@ def _check_token_advantages(config: AlgorithmConfig) -> None:
             code="algorithm.teacher_and_distillation",
         )
     if config.critic is not None:
-        losses.check(config.critic.loss)
+        _check_critic(config, config.critic)
+
+
+def _check_critic(config: AlgorithmConfig, critic: CriticConfig) -> None:
+    losses.check(critic.loss)
+    if Pass.VALUES not in losses.build(critic.loss).needs:
+        raise InvalidInput(
+            f"cannot train a critic with the loss {critic.loss['kind']!r}: it is not a loss of values; remove "
+            "critic.loss, or use 'critic'",
+            code="algorithm.policy_loss_of_critic",
+        )
+    kinds = [str(spec["kind"]) for spec in config.advantages]
+    if relative := [kind for kind in kinds if kind in _RELATIVE_ADVANTAGES]:
+        raise InvalidInput(
+            f"cannot use the advantage {relative[0]!r} with a critic: the critic is the baseline, and it predicts "
+            "rewards, not what other trajectories of the batch make of them; set advantages = []",
+            code="algorithm.two_baselines",
+        )

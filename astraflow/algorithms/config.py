@@ -8,10 +8,17 @@ from astraflow.runtime.config import Config
 
 
 class CriticConfig(Config):
-    """Critic of a policy: a model of its own that starts from the policy's weights and predicts returns."""
+    """Critic of a policy: a model of its own that starts from the policy's initial weights and predicts returns.
+
+    It needs as much memory as the policy. Its optimizer has the options of the backend, but for those here.
+    """
 
     learning_rate: float = Field(default=5e-6, gt=0)
     """Higher than that of the policy, since the critic begins without knowledge of the rewards. (SkyRL)"""
+    grad_clip: float = Field(default=1.0, gt=0)
+    """Maximum norm of the critic's gradient; a larger gradient is scaled down to it."""
+    warmup_steps: int = Field(default=0, ge=0)
+    """Steps since the run began in which only the critic is trained and the policy stays as it is. (verl)"""
     loss: dict[str, Any] = Field(default_factory=lambda: {"kind": "critic"})
     """Loss spec: `kind` and its options."""
 
@@ -26,8 +33,7 @@ class AlgorithmConfig(Config):
     loss: dict[str, Any] = Field(default_factory=lambda: {"kind": "ppo"})
     """Loss spec: `kind` and its options."""
     critic: CriticConfig | None = None
-    """Required by the token advantage `gae`; None: no critic is trained. The built-in backends refuse a critic: they do
-    not train one yet."""
+    """Required by the token advantage `gae`; None: no critic is trained."""
     teacher: dict[str, Any] | None = None
     """Model spec of the teacher, required by the token advantage `distillation`; None: no teacher is loaded."""
     temperature: float = Field(default=1.0, gt=0)

@@ -29,7 +29,8 @@ class MismatchSums:
     """Sums over tokens of the trainer's own version, of a micro-batch or of a batch."""
 
     sums: Tensor
-    """float64 `[6]`: tokens, k3, exp of the absolute log ratio, ratio, squared ratio, tokens outside the range."""
+    """float64 `[7]`: tokens, k3, Jensen-Shannon divergence, exp of the absolute log ratio, ratio, squared ratio, tokens
+    outside the range."""
     max_gap: Tensor
     """float64 scalar: largest absolute log ratio."""
 
@@ -44,16 +45,18 @@ class MismatchSums:
     def metrics(self) -> dict[str, float]:
         """Returns the metrics; empty without tokens of the own version.
 
-        `mismatch_k3`: mean of r - 1 - log r, an estimate of the divergence. `mismatch_factor`: mean of exp |log r|, 1
-        without mismatch. `mismatch_sample_size`: effective share of the samples, (sum r)^2 / (n sum r^2).
-        `mismatch_cut`: share of tokens with r outside 0.5 .. 5, which IcePop cuts by default. `logprob_gap`: largest
-        |log r|. r is trainer over engine.
+        `mismatch_k3`: mean of r - 1 - log r, an estimate of the divergence. `mismatch_js`: mean of
+        (r log r - (1 + r) log((1 + r) / 2)) / 2, an estimate of the Jensen-Shannon divergence. `mismatch_factor`: mean
+        of exp |log r|, 1 without mismatch. `mismatch_sample_size`: effective share of the samples,
+        (sum r)^2 / (n sum r^2). `mismatch_cut`: share of tokens with r outside 0.5 .. 5, which IcePop cuts by default.
+        `logprob_gap`: largest |log r|. r is trainer over engine.
         """
-        tokens, k3, factor, ratio, square, cut = self.sums.tolist()
+        tokens, k3, js, factor, ratio, square, cut = self.sums.tolist()
         if tokens == 0:
             return {}
         return {
             "mismatch_k3": k3 / tokens,
+            "mismatch_js": js / tokens,
             "mismatch_factor": factor / tokens,
             "mismatch_sample_size": ratio**2 / (tokens * square),
             "mismatch_cut": cut / tokens,
@@ -73,7 +76,9 @@ def measure_mismatch(logprobs: Tensor, tokens: TokenData) -> MismatchSums:
     log_ratio = log_ratio.where(is_own, 0.0)
     ratio, gap = bounded_exp(log_ratio), log_ratio.abs()
     is_cut = (ratio < _LOW) | (ratio > _HIGH)
-    columns = [torch.ones_like(ratio), ratio - 1 - log_ratio, bounded_exp(gap), ratio, ratio.square(), is_cut.double()]
+    js = (ratio * ratio.log() - (1 + ratio) * torch.log1p((ratio - 1) / 2)) / 2  # log1p is exact near a ratio of 1
+    measures = [ratio - 1 - log_ratio, js, bounded_exp(gap), ratio, ratio.square(), is_cut.double()]
+    columns = [torch.ones_like(ratio), *measures]
     sums = torch.stack([column.where(is_own, 0.0).sum() for column in columns])
     return MismatchSums(sums=sums, max_gap=torch.cat([gap, gap.new_zeros(1)]).max())
 

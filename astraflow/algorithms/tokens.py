@@ -92,7 +92,7 @@ class TokenData:
 class TokenScores:
     """Results of the training pass for the tokens of one micro-batch. All fields are float32 `[tokens]` with gradient.
 
-    Distributions are at sampling temperature.
+    Distributions are at sampling temperature. In the critic's pass, logprobs and entropy are empty.
     """
 
     logprobs: Tensor
@@ -101,6 +101,11 @@ class TokenScores:
     """Entropy of the distribution that predicts each token. Nats."""
     values: Tensor | None = None
     """Values of the critic; only in the critic's own pass."""
+
+    @classmethod
+    def of_values(cls, values: Tensor) -> TokenScores:
+        """Returns the scores of a critic's pass."""
+        return cls(logprobs=values.new_zeros(0), entropy=values.new_zeros(0), values=values)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

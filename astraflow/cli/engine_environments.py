@@ -137,7 +137,7 @@ def _install_one(release: EngineRelease, host: Host, *, name: str, has_consent: 
 
 
 def _require_consent(command: str, *, has_consent: bool) -> None:
-    """Asks on the terminal. Raises: InvalidInput for a no, and without a terminal."""
+    """Asks for consent on the terminal. Raises: InvalidInput if the user declines or there is no terminal."""
     if has_consent:
         return
     if not sys.stdin.isatty():

@@ -41,6 +41,15 @@ class PolicyId(Name):
     __slots__ = ()
 
 
+def adapter_base_of(policy: str) -> PolicyId:
+    """Returns the policy under which the frozen base of a policy's adapters is published.
+
+    >>> adapter_base_of("solver")
+    'solver.base'
+    """
+    return PolicyId(f"{policy}.base")
+
+
 class FlowId(Name):
     """A stream of tasks with one workflow."""
 

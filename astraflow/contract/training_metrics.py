@@ -123,6 +123,12 @@ TRAINING_METRICS: tuple[TrainingMetric, ...] = (
             "Mean k3 divergence between trainer and engine over rows of the trainer's own version; 0 without mismatch.",
         ),
         (
+            "mismatch_js",
+            "Jensen-Shannon divergence",
+            MetricUnit.NATS,
+            "Estimated Jensen-Shannon divergence of trainer and engine over the same rows; between 0 and 0.69.",
+        ),
+        (
             "mismatch_factor",
             "Probability factor",
             MetricUnit.NUMBER,
@@ -238,6 +244,18 @@ TRAINING_METRICS: tuple[TrainingMetric, ...] = (
             MetricUnit.SECONDS,
             "Time of the passes with gradient over all micro-batches.",
         ),
+        (
+            "attention_s",
+            "Attention",
+            MetricUnit.SECONDS,
+            "Time of attention in all layers, forward and backward; part of the passes and of forward and backward.",
+        ),
+        (
+            "head_s",
+            "Output head",
+            MetricUnit.SECONDS,
+            "Time of the output head, forward and backward; part of the passes and of forward and backward.",
+        ),
         ("optimizer_s", "Optimizer", MetricUnit.SECONDS, "Time of clipping and of the optimizer updates."),
         ("publish_s", "Publishing", MetricUnit.SECONDS, "Time for which publishing blocked the step."),
         (
@@ -333,12 +351,31 @@ TRAINING_METRICS: tuple[TrainingMetric, ...] = (
             MetricUnit.NUMBER,
             "Mean factor by which SAPO scales the gradient of a token; 1 on policy.",
         ),
+        (
+            "value_loss",
+            "Value loss",
+            MetricUnit.NUMBER,
+            "Loss of the critic, mean over the step's optimizer updates.",
+        ),
+        (
+            "value_explained_variance",
+            "Explained variance",
+            MetricUnit.NUMBER,
+            "Share of the variance of the returns that the critic's values explain, before its updates; 1 is perfect, "
+            "0 or less is no better than a constant.",
+        ),
         ("value_error", "Value error", MetricUnit.NUMBER, "Mean squared error of the critic's values."),
         (
             "value_clip_fraction",
             "Clipped values",
             MetricUnit.SHARE,
             "Share of tokens at which the critic's loss clips the change of the value.",
+        ),
+        (
+            "critic_grad_norm",
+            "Gradient norm of the critic",
+            MetricUnit.NUMBER,
+            "Norm of the critic's whole gradient before it is clipped, mean over the step's optimizer updates.",
         ),
     ),
 )

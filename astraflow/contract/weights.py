@@ -135,7 +135,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferPlan:
-    """Transfers that lead from the version that a node has to the version that it wants: in order, fewest bytes.
+    """Transfers from the version of a node to the requested version, in order, with the fewest bytes in total.
 
     shared: the target's full bits in the shared memory of the store's host, for readers on that host.
     """

@@ -29,7 +29,7 @@ class WebshopOptions(Config):
     goals: int = Field(default=12_087, ge=1)
     """Number of goals of the shop; by default the human-written goals with all its products."""
     path: Annotated[str, SettableBy.DATA_LOCATION] = ""
-    """File of the goals (`env.server.goals`), one JSON object per line; empty: only the shop knows them."""
+    """File of the goals (`env.server.goals`), one JSON object per line; empty: only the goal's number is known."""
     is_sample: bool = False
     """Use a few made-up goals, all of them in every split."""
 

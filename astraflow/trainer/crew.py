@@ -62,7 +62,7 @@ class Crew:
 
     @classmethod
     def start(
-        cls, *, ranks: int, device: str, timeout_s: float, threads: int, command: Sequence[str] = RANK_COMMAND
+        cls, *, ranks: int, device: str, timeout_s: float, threads: int, command: Sequence[str] | None = None
     ) -> Self:
         """Starts the other ranks, or waits for them where the environment has RANK=0; joins them to a process group.
 
@@ -73,7 +73,7 @@ class Crew:
         if place is None:
             store, place = local_store(ranks, timeout_s=timeout_s)
             crew = cls(place, store, timeout_s=timeout_s)
-            crew._processes = start_processes(place, command, threads=threads)
+            crew._processes = start_processes(place, command or RANK_COMMAND, threads=threads)
         else:
             check_place(place, ranks)
             crew = cls(place, open_store(place, timeout_s=JOIN_TIMEOUT_S), timeout_s=timeout_s)

@@ -8,7 +8,7 @@ from astraflow.contract.weights import Probe
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
 from astraflow.runtime.retries import retry
-from astraflow.trainer.backends.base import Backend, CapturedState
+from astraflow.trainer.backends.base import Backend, CapturedState, FrozenBase
 from astraflow.trainer.checkpoints import Checkpoints, TrainingProgress
 from astraflow.trainer.worker import BackendThread
 from astraflow.weights.staging_buffers import StagedVersion
@@ -56,6 +56,15 @@ class BackendDriver:
     async def step(self, batch: Batch) -> Mapping[str, float]:
         """Runs one optimizer step; returns the backend's metrics."""
         return await self._worker.call(self._backend.step, batch)
+
+    @property
+    def frozen_base(self) -> FrozenBase | None:
+        """Base of the versions, which are then adapters; None for versions of the whole model."""
+        return self._backend.frozen_base
+
+    async def write_base(self, base: FrozenBase, staged: StagedVersion) -> None:
+        """Writes the frozen weights to the staging buffer."""
+        await self._worker.call(base.write, staged)
 
     @property
     def published_shapes(self) -> TensorShapes:

@@ -2,101 +2,63 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-import torch
-from safetensors import SafetensorError, safe_open
-from torch import Tensor
-
-from astraflow.contract.errors import CorruptData, InvalidInput
+from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import Version
 from astraflow.contract.weights import Dtype
 from astraflow.models import models
 from astraflow.models.precision import torch_dtype_of
-from astraflow.trainer.backends.state_files import read_numbers, write_tensors
+from astraflow.trainer.adapter_export import merged_weights, write_peft_folder
+from astraflow.trainer.backends.adapter_state import AdapterRecord
+from astraflow.trainer.backends.sharded_state import WholeTensors
+from astraflow.trainer.backends.state_files import write_tensors
 from astraflow.trainer.checkpoints import finished_checkpoints, read_manifest
 
 _WEIGHT = "weight/"
 """Prefix of the master weights among the tensors of a state."""
 
-_INDEX = "tensors.index.json"
-"""Index of a state that ranks wrote by shards."""
 
-
-def export_checkpoint(checkpoint: Path, folder: Path) -> Version:
+def export_checkpoint(checkpoint: Path, folder: Path, *, adapters_only: bool = False) -> Version:
     """Writes configuration, tokenizer and weights of a checkpoint to a new folder, which `from_pretrained` loads.
 
     checkpoint: a folder `step-N`, or a folder of them, of which the newest is exported. The weights are the masters
-    rounded as for publishing. Returns the version.
-    Raises: InvalidInput when the folder is not empty or the checkpoint has no weights of a model; CorruptData.
+    rounded as for publishing; adapters are added to their base. adapters_only: writes adapters alone, in the format of
+    peft. Returns the version.
+    Raises: InvalidInput when the folder is not empty, or the checkpoint has no weights of a model or, for
+    `adapters_only`, no adapters; CorruptData.
     """
     source = _find(checkpoint)
     manifest = read_manifest(source)
     published: Mapping[str, str] = manifest["published"]
-    state = source / "state"
     names = {name: f"{_WEIGHT}{name}" for name in published}
-    masters = _Masters(state)
+    masters = WholeTensors(source / "state")
     if missing := [name for name, stored in names.items() if stored not in masters]:
         raise InvalidInput(
             f"cannot export {str(source)!r}: a trainer of kind {manifest['identity']['backend']!r} stores no weight "
             f"{missing[0]!r}; export a checkpoint of a trainer that trains a model",
             code="export.no_weights",
         )
+    record = AdapterRecord.read(source / "state")
+    if record is None and adapters_only:
+        raise InvalidInput(
+            f"cannot export the adapters of {str(source)!r}: its trainer trains whole models; export the model",
+            code="export.no_adapters",
+        )
     folder.mkdir(parents=True, exist_ok=True)
     if any(folder.iterdir()):
         raise InvalidInput(
             f"cannot export to {str(folder)!r}: it is not empty; give a new folder", code="export.folder_in_use"
         )
-    models.build(manifest["identity"]["model"]).write_server_files(folder)
+    model = manifest["identity"]["model"]
     rounded = {name: masters.read(stored).to(torch_dtype_of(Dtype(published[name]))) for name, stored in names.items()}
-    write_tensors(folder / "model.safetensors", rounded)
+    if record is not None and adapters_only:
+        write_peft_folder(folder, model, record, rounded)
+    else:
+        if record is not None:
+            rounded = merged_weights(model, record, rounded, Dtype(next(iter(published.values()))))
+        models.build(model).write_server_files(folder)
+        write_tensors(folder / "model.safetensors", rounded)
     return Version(manifest["step"])
-
-
-class _Masters:
-    """Tensors of a state, whole, from one file or from the shards of all ranks."""
-
-    def __init__(self, state: Path) -> None:
-        self._state = state
-        self._parts: dict[str, list[tuple[str, list[int]]]] = {}
-        """File and offsets of each part, by tensor."""
-        self._shapes: dict[str, list[int]] = {}
-        self._files: dict[str, Any] = {}
-        if (state / _INDEX).exists():
-            for name, entry in read_numbers(state / _INDEX)["tensors"].items():
-                self._parts[name] = [(part["file"], part["offsets"]) for part in entry["parts"]]
-                self._shapes[name] = entry["shape"]
-            return
-        for path in sorted(state.glob("*.safetensors")):
-            for name in self._open(path.name).keys():  # noqa: SIM118 (the file is not a mapping)
-                self._parts[name] = [(path.name, [])]
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._parts
-
-    def read(self, name: str) -> Tensor:
-        """Returns a tensor. Raises: CorruptData."""
-        try:
-            parts: list[tuple[Tensor, list[int]]] = [
-                (self._open(file).get_tensor(name), offsets) for file, offsets in self._parts[name]
-            ]
-        except (OSError, SafetensorError) as problem:
-            raise CorruptData(
-                f"cannot read {name!r} from {str(self._state)!r}: {problem}; export another checkpoint",
-                code="checkpoint.unreadable_state",
-            ) from problem
-        if name not in self._shapes:
-            return parts[0][0]
-        whole = torch.empty(self._shapes[name], dtype=parts[0][0].dtype)
-        for part, offsets in parts:
-            ends = (begin + size for begin, size in zip(offsets, part.shape, strict=True))
-            whole[tuple(slice(begin, end) for begin, end in zip(offsets, ends, strict=True))] = part
-        return whole
-
-    def _open(self, file: str) -> Any:
-        if file not in self._files:
-            self._files[file] = safe_open(self._state / file, framework="pt")
-        return self._files[file]
 
 
 def _find(checkpoint: Path) -> Path:

@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 FORWARD_AND_BACKWARD = 3
-"""FLOPs of a training pass, in forward passes: the backward pass multiplies twice for each multiplication."""
+"""FLOPs of a training pass, in forward passes: the backward pass multiplies twice for each multiplication, and once for
+those by frozen weights, whose own gradient it does not need."""
 
 _PEAK_FLOPS = {
     "A100": 312e12,
@@ -41,6 +42,10 @@ class ForwardCost:
     """Attention of one token to one visible token (itself included), in all layers: score and weighted sum."""
     per_target: float
     """The head at one trained token."""
+    frozen_per_token: float = 0.0
+    """Part of `per_token` whose weights are frozen."""
+    frozen_per_target: float = 0.0
+    """Part of `per_target` whose weights are frozen."""
 
     @classmethod
     def of_model(cls, model: PreTrainedModel) -> ForwardCost:
@@ -51,19 +56,29 @@ class ForwardCost:
         embeddings = decoder.get_input_embeddings().weight
         share = _active_expert_share(config)
         weights = [weight for weight in decoder.parameters() if weight is not embeddings]
-        per_token = sum(
-            2.0 * weight.numel() * (share if weight.ndim == 3 else 1.0) for weight in weights if weight.ndim in (2, 3)
-        )
+        products = [
+            (weight.requires_grad, 2.0 * weight.numel() * (share if weight.ndim == 3 else 1.0))
+            for weight in weights
+            if weight.ndim in (2, 3)
+        ]
+        per_target = 2.0 * head.weight.numel()
         head_size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         return cls(
-            per_token=per_token,
+            per_token=sum(flops for _, flops in products),
             per_pair=4.0 * config.num_hidden_layers * config.num_attention_heads * head_size,
-            per_target=2.0 * head.weight.numel(),
+            per_target=per_target,
+            frozen_per_token=sum(flops for is_trained, flops in products if not is_trained),
+            frozen_per_target=0.0 if head.weight.requires_grad else per_target,
         )
 
     def flops(self, *, tokens: float, pairs: float, targets: float) -> float:
         """Returns the FLOPs of a forward pass."""
         return self.per_token * tokens + self.per_pair * pairs + self.per_target * targets
+
+    def training_flops(self, *, tokens: float, pairs: float, targets: float) -> float:
+        """Returns the FLOPs of a forward and backward pass."""
+        frozen = self.frozen_per_token * tokens + self.frozen_per_target * targets
+        return FORWARD_AND_BACKWARD * self.flops(tokens=tokens, pairs=pairs, targets=targets) - frozen
 
 
 def peak_flops(device: torch.device) -> float | None:

@@ -1,6 +1,7 @@
 """The training loop of one policy: pull, step, capture; meanwhile checkpoint, publish, acknowledge."""
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import replace
 
 from astraflow.contract.batches import Batch, StepReport
@@ -55,7 +56,9 @@ class TrainerLoop:
         max_steps: int | None,
         clock: Clock,
         probe_every: ProbeEvery = "auto",
+        metadata: Mapping[str, str] | None = None,
     ) -> None:
+        """metadata: of the manifest of each version."""
         self._policy = policy
         self._batches = batches
         self._driver = driver
@@ -66,6 +69,7 @@ class TrainerLoop:
         self._max_steps = max_steps
         self._clock = clock
         self._probes = ProbeSchedule(probe_every)
+        self._metadata = metadata or {}
         self._settling: asyncio.Task[None] | None = None
         self._unacknowledged = 0
         self._last_publish: PublishStats | None = None
@@ -103,7 +107,7 @@ class TrainerLoop:
     async def _begin(self) -> None:
         """Publishes and acknowledges the checkpoint's version; nodes need a version. Both calls may be repetitions."""
         staged, probe, _ = await self._snapshot(self._progress.version)
-        await self._publisher.publish(self._progress.version, staged, probe=probe)
+        await self._publisher.publish(self._progress.version, staged, probe=probe, metadata=self._metadata)
         if self._progress.report is not None:
             await self._batches.acknowledge(self._progress.report)
         await self._wait_until_published()
@@ -189,7 +193,7 @@ class TrainerLoop:
         began = self._clock.now()
         writing = asyncio.create_task(self._driver.write_checkpoint(progress, state))
         try:
-            await self._publisher.publish(progress.version, staged, probe=probe, after=writing)
+            await self._publisher.publish(progress.version, staged, probe=probe, metadata=self._metadata, after=writing)
             await writing
         finally:
             writing.cancel()

@@ -15,6 +15,7 @@ from astraflow.runtime.logs import bind, get_logger
 from astraflow.runtime.service import run_until
 from astraflow.runtime.tracing import begin_run
 from astraflow.trainer.backends import backends
+from astraflow.trainer.base_publication import publish_base
 from astraflow.trainer.batch_stream import BatchStream
 from astraflow.trainer.checkpoints import CheckpointIdentity, Checkpoints, TrainingProgress
 from astraflow.trainer.config import TrainerConfig
@@ -133,21 +134,22 @@ async def _run_loop(
         if progress is None:
             progress = TrainingProgress(run=attachment.run, step=0, report=None)
             await driver.write_checkpoint(progress, await driver.capture())
-        async with (
-            credential.dial(attachment.weights_address) as weights_link,
-            Publisher(WeightPlaneClient(weights_link), policy, config=config.publish, signing=signing) as publisher,
-        ):
-            loop = TrainerLoop(
-                policy=policy,
-                batches=batches,
-                driver=driver,
-                publisher=publisher,
-                probe_every=config.probe_every,
-                progress=progress,
-                max_steps=config.max_steps,
-                clock=clock,
-            )
-            await loop.run(stop)
+        async with credential.dial(attachment.weights_address) as weights_link:
+            client = WeightPlaneClient(weights_link)
+            metadata = await publish_base(driver, client, policy, config=config.publish, signing=signing, clock=clock)
+            async with Publisher(client, policy, config=config.publish, signing=signing) as publisher:
+                loop = TrainerLoop(
+                    policy=policy,
+                    batches=batches,
+                    driver=driver,
+                    publisher=publisher,
+                    probe_every=config.probe_every,
+                    progress=progress,
+                    max_steps=config.max_steps,
+                    clock=clock,
+                    metadata=metadata,
+                )
+                await loop.run(stop)
 
 
 def _check_key(signing: SigningKey | None, attachment: TrainerAttachment) -> None:

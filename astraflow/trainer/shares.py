@@ -142,6 +142,10 @@ class PlanFacts:
     """Input tokens of empty packs."""
     forward_flops: float
     """FLOPs of one forward pass over all packs."""
+    head_flops: float
+    """Those of the output head among them."""
+    training_flops: float
+    """FLOPs of one forward and backward pass over all packs."""
     imbalance: float
     """FLOPs of the busiest data rank divided by the mean."""
 
@@ -196,14 +200,19 @@ def plan_step(
             builders[rank].add(batch.rows, bins, _only(counted, members))
             units_by_rank[rank] += divided[rank]
     flops = [sum(unit.cost(cost) for unit in units) for units in units_by_rank]
+    all_units = [unit for units in units_by_rank for unit in units]
     padding = sum(builder.empty_packs for builder in builders)
     return Plan(
         shares=tuple(builder.finished(batch, rows, row_advantages) for builder in builders),
         facts=PlanFacts(
             tokens=int(counted.sum()),
-            width=sum(unit.width for units in units_by_rank for unit in units) + padding,
+            width=sum(unit.width for unit in all_units) + padding,
             padding=padding,
             forward_flops=sum(flops),
+            head_flops=int(counted.sum()) * cost.per_target,
+            training_flops=sum(
+                cost.training_flops(tokens=unit.width, pairs=unit.pairs, targets=unit.targets) for unit in all_units
+            ),
             imbalance=imbalance(flops),
         ),
     )

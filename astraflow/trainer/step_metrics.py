@@ -4,7 +4,6 @@ import math
 from collections.abc import Sequence
 
 from astraflow.contract.batches import Batch
-from astraflow.trainer.flops import FORWARD_AND_BACKWARD
 from astraflow.trainer.shares import Plan
 from astraflow.trainer.steps import StepResult
 
@@ -21,26 +20,25 @@ def step_metrics(
     all_tokens = sum(len(trajectory.tokens) for trajectory in trajectories)
     ages = [int(batch.version) - t.oldest_version for t in trajectories if t.oldest_version is not None]
     facts = plan.facts
-    needed_flops = facts.forward_flops * (FORWARD_AND_BACKWARD + result.passes)
+    needed_flops = (facts.training_flops if result.updates else 0) + facts.forward_flops * result.passes
+    needed_flops += (facts.forward_flops - facts.head_flops) * result.critic_passes  # its own head is negligible
     metrics = {
         "loss": result.loss,
         "reward_mean": _mean([trajectory.reward for trajectory in trajectories]),
-        "signal_fraction": float((plan.shares[0].row_advantages != 0).float().mean()),
         "staleness_mean": _mean(ages),
         "staleness_max": float(max(ages, default=0)),
         "tokens": float(all_tokens),
         "tokens_mean": _mean([trajectory.model_tokens for trajectory in trajectories]),
         "truncated_fraction": _mean([trajectory.is_truncated for trajectory in trajectories]),
-        "grad_norm": _mean([update.grad_norm for update in result.updates]),
-        "learning_rate": result.updates[-1].learning_rate,
-        "updates": float(len(result.updates)),
-        "skipped": float(sum(update.is_skipped for update in result.updates)),
+        **_update_metrics(result),
+        **_signal(plan, result),
         "tokens_per_s": all_tokens / duration_s,
         "computed_tokens_per_s": facts.width / duration_s,
         "trained_tokens": float(facts.tokens),
         "flops_per_s": needed_flops / duration_s,
         "padding_fraction": facts.padding / max(facts.width, 1),
         "imbalance": facts.imbalance,
+        **result.critic,
         **result.token_means,
         **result.mismatch,
         **result.seconds,
@@ -48,6 +46,25 @@ def step_metrics(
     if peak_flops is not None:
         metrics["mfu"] = needed_flops / duration_s / peak_flops
     return {name: value for name, value in metrics.items() if math.isfinite(value)}
+
+
+def _update_metrics(result: StepResult) -> dict[str, float]:
+    """Returns the metrics of the optimizer updates; without those of the policy when only the critic was trained."""
+    metrics = {
+        "updates": float(len(result.updates)),
+        "skipped": float(sum(update.is_skipped for update in (*result.updates, *result.critic_updates))),
+    }
+    if result.updates:
+        metrics["grad_norm"] = _mean([update.grad_norm for update in result.updates])
+        metrics["learning_rate"] = result.updates[-1].learning_rate
+    return metrics
+
+
+def _signal(plan: Plan, result: StepResult) -> dict[str, float]:
+    """Returns the share of rows with an advantage; nothing with a critic, by which every token has one."""
+    if result.critic:
+        return {}
+    return {"signal_fraction": float((plan.shares[0].row_advantages != 0).float().mean())}
 
 
 def _mean(values: Sequence[float]) -> float:

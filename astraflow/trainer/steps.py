@@ -2,17 +2,16 @@
 
     first rank   plan: advantages of rows ─► optimizer batches ─► one share for each data rank
     every rank   passes without gradient that something needs ─► advantages of tokens
-                 for each optimizer batch: prepare the loss ─► forward and backward of each pack ─► update
+                 for each optimizer batch, for the policy and then its critic, if any:
+                     prepare the loss ─► forward and backward of each pack ─► update
 
 Neither the number of ranks nor the packs change the gradient: every loss is normalised by statistics of its whole
 optimizer batch.
 """
 
 import math
-import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
 import torch
@@ -21,17 +20,18 @@ from torch import Tensor
 from astraflow.algorithms.base import advantages, token_advantages
 from astraflow.algorithms.config import AlgorithmConfig
 from astraflow.algorithms.losses import WITHOUT_RECORDED_LOGPROBS, losses
+from astraflow.algorithms.losses.critic import explained_variance
 from astraflow.algorithms.mismatch import MismatchSums, measure_mismatch
 from astraflow.algorithms.tokens import BatchStatistics, Pass, Ranks, RowData, TokenData, TokenScores
 from astraflow.contract.batches import Batch
 from astraflow.contract.errors import InvalidInput
 from astraflow.trainer.engines.base import Engine, ModelRole, Pack, UpdateResult
-from astraflow.trainer.flops import ForwardCost
+from astraflow.trainer.flops import FORWARD_AND_BACKWARD, ForwardCost
+from astraflow.trainer.phase_timer import PhaseTimer
 from astraflow.trainer.shares import OptimizerBatch, Plan, Share, plan_step, row_data
 
 _ROLES = {Pass.REFERENCE: ModelRole.REFERENCE, Pass.TEACHER: ModelRole.TEACHER}
-"""Roles of the passes at the start of a batch, beside the policy's own."""
-_SUPPORTED = frozenset({Pass.CURRENT, Pass.PROXIMAL, *_ROLES})
+"""Roles of the passes with logprobs at the start of a batch, beside the policy's own."""
 
 
 class StepPlanner:
@@ -71,40 +71,58 @@ class StepResult:
     """Result of a step, over all ranks."""
 
     loss: float
-    """Mean over the optimizer batches."""
+    """Policy's loss, mean over the optimizer batches; not a number when only the critic was trained."""
     updates: tuple[UpdateResult, ...]
+    """Updates of the policy; empty when only the critic was trained."""
+    critic_updates: tuple[UpdateResult, ...]
+    """Updates of the critic; empty without a critic."""
+    critic: Mapping[str, float]
+    """Metrics of the critic; empty without a critic."""
     token_means: Mapping[str, float]
-    """Metrics of the loss and the entropy, as means over the trained tokens."""
+    """Metrics of the losses and the entropy, as means over the trained tokens."""
     mismatch: Mapping[str, float]
     seconds: Mapping[str, float]
     """Duration of each phase on this rank."""
     passes: float
     """Forward passes without gradient of models of the policy's size, in passes over the whole batch."""
+    critic_passes: float
+    """Forward passes of the critic over the whole batch; a pass with gradient counts as three."""
 
 
 class StepRunner:
     """Runs this rank's share of each step."""
 
     def __init__(self, engine: Engine, algorithm: AlgorithmConfig) -> None:
-        """Raises: InvalidInput when the algorithm needs a pass that the engines do not compute."""
+        """Raises: InvalidInput when the algorithm needs values, but has no critic."""
         self._engine = engine
         self._temperature = algorithm.temperature
         self._token_advantages = [token_advantages.build(spec) for spec in algorithm.token_advantages]
-        self._loss = losses.build(algorithm.loss)
+        self._losses = {ModelRole.POLICY: losses.build(algorithm.loss)}
         self._reads_recorded = algorithm.loss["kind"] not in WITHOUT_RECORDED_LOGPROBS
-        self._needs = self._loss.needs.union(*(advantage.needs for advantage in self._token_advantages))
-        if unsupported := self._needs - _SUPPORTED:
+        self._critic_steps = 0
+        if algorithm.critic is not None:
+            self._losses[ModelRole.CRITIC] = losses.build(algorithm.critic.loss)
+            self._critic_steps = algorithm.critic.warmup_steps
+        self._needs = frozenset[Pass]().union(
+            *(loss.needs for loss in self._losses.values()), *(advantage.needs for advantage in self._token_advantages)
+        )
+        if Pass.VALUES in self._needs and algorithm.critic is None:
             raise InvalidInput(
-                f"cannot train with this algorithm: it needs the passes {_names(unsupported)}, the engine computes "
-                f"{_names(_SUPPORTED)}; use another loss or token advantage",
-                code="trainer.unsupported_pass",
+                "cannot train with this algorithm: it needs the values of a critic and has none; set critic = {}, or "
+                "use another loss or token advantage",
+                code="trainer.no_critic",
             )
 
     def run(self, share: Share) -> StepResult:
         """Runs the passes, the gradient and the updates of a step. Collective: called on every rank."""
+        timer = PhaseTimer(self._engine.device)
+        with timer.running():
+            sums = self._run(share, timer)
+        return sums.result(self._engine.ranks, seconds=timer.seconds())
+
+    def _run(self, share: Share, timer: PhaseTimer) -> "_StepSums":
         engine = self._engine
         sums = _StepSums(engine.device)
-        timer = _PhaseTimer(engine.device)
         with timer.phase("pass_s"):
             tokens = self._with_passes(share.token_data(engine.device), share, sums)
             if tokens.proximal_logprobs is not None and self._reads_recorded:
@@ -112,23 +130,43 @@ class StepRunner:
         rows = _on_device(share.rows, engine.device)
         for advantage in self._token_advantages:
             tokens = advantage(tokens, rows, engine.ranks)
-        token_count = sum(int(batch.lengths.sum()) for batch in share.optimizer_batches)
+        sums.tokens = sum(int(batch.lengths.sum()) for batch in share.optimizer_batches)
+        trained = [role for role in self._losses if role is ModelRole.CRITIC or share.version >= self._critic_steps]
         end = 0
-        updates = []
         for number, batch in enumerate(share.optimizer_batches):
             begin, end = end, end + batch.targets
             part, statistics = _section(tokens, begin, end), _statistics(batch, rows)
-            if Pass.CURRENT in self._needs:
-                with timer.phase("pass_s"):
-                    share_of_tokens = statistics.tokens / max(token_count, 1)
-                    part = self._with_current(part, batch, sums, is_first=number == 0, share_of_tokens=share_of_tokens)
-            with timer.phase("forward_backward_s"):
-                measures_mismatch = number == 0 and tokens.proximal_logprobs is None and self._reads_recorded
-                loss = self._learn(batch, part, statistics, sums, measures_mismatch=measures_mismatch)
-            with timer.phase("optimizer_s"):
-                updates.append(engine.update(is_loss_finite=math.isfinite(loss)))
-            sums.loss += loss / len(share.optimizer_batches)
-        return sums.result(engine.ranks, updates=updates, tokens=token_count, seconds=timer.seconds())
+            for role in trained:
+                self._train(role, batch, part, statistics, sums, timer, is_first=number == 0)
+        if tokens.values is not None and tokens.returns is not None:
+            sums.explained_variance = explained_variance(tokens.values, tokens.returns, engine.ranks)
+        return sums
+
+    def _train(
+        self,
+        role: ModelRole,
+        batch: OptimizerBatch,
+        tokens: TokenData,
+        statistics: BatchStatistics,
+        sums: "_StepSums",
+        timer: PhaseTimer,
+        *,
+        is_first: bool,
+    ) -> None:
+        """Runs one optimizer step of the policy or the critic."""
+        share_of_tokens = statistics.tokens / max(sums.tokens, 1)
+        if role is ModelRole.CRITIC:
+            sums.critic_passes += FORWARD_AND_BACKWARD * share_of_tokens
+        elif Pass.CURRENT in self._needs:
+            with timer.phase("pass_s"):
+                tokens = self._with_current(tokens, batch, sums, is_first=is_first, share_of_tokens=share_of_tokens)
+        with timer.phase("forward_backward_s"):
+            is_unmeasured = is_first and tokens.proximal_logprobs is None
+            measures_mismatch = role is ModelRole.POLICY and is_unmeasured and self._reads_recorded
+            loss = self._learn(role, batch, tokens, statistics, sums, measures_mismatch=measures_mismatch)
+        with timer.phase("optimizer_s"):
+            sums.updates[role].append(self._engine.update(role=role, is_loss_finite=math.isfinite(loss)))
+        sums.losses[role].append(loss)
 
     def _with_passes(self, tokens: TokenData, share: Share, sums: "_StepSums") -> TokenData:
         """Returns the tokens with the results of the passes at the start of the batch."""
@@ -137,14 +175,17 @@ class StepRunner:
         is_one = len(share.optimizer_batches) == 1
         results: dict[str, Tensor] = {}
         if Pass.PROXIMAL in self._needs or Pass.CURRENT in (self._needs if is_one else by_token_advantages):
-            results["proximal_logprobs"] = self._logprobs(packs, ModelRole.POLICY)
+            results["proximal_logprobs"] = self._scored(packs, ModelRole.POLICY)
             results["current_logprobs"] = results["proximal_logprobs"]
             sums.passes += 1
         for needed in sorted(
             self._needs & _ROLES.keys(), key=lambda needed: needed.value
         ):  # the same order on every rank
-            results[f"{needed.value}_logprobs"] = self._logprobs(packs, _ROLES[needed])
+            results[f"{needed.value}_logprobs"] = self._scored(packs, _ROLES[needed])
             sums.passes += needed is not Pass.TEACHER  # whose size is another
+        if Pass.VALUES in self._needs:
+            results["values"] = self._scored(packs, ModelRole.CRITIC)
+            sums.critic_passes += 1
         return replace(tokens, **results)
 
     def _with_current(
@@ -154,15 +195,17 @@ class StepRunner:
         if is_first and part.proximal_logprobs is not None:  # no weight has changed since
             return part
         sums.passes += share_of_tokens
-        return replace(part, current_logprobs=self._logprobs(batch.packs, ModelRole.POLICY))
+        return replace(part, current_logprobs=self._scored(batch.packs, ModelRole.POLICY))
 
-    def _logprobs(self, packs: Sequence[Pack], role: ModelRole) -> Tensor:
-        """Returns the logprobs of the packs' trained tokens, in their order."""
-        scores = [self._engine.score(pack, role=role, temperature=self._temperature).logprobs for pack in packs]
-        return torch.cat([torch.zeros(0, device=self._engine.device), *scores])
+    def _scored(self, packs: Sequence[Pack], role: ModelRole) -> Tensor:
+        """Returns the logprobs of the packs' trained tokens, or the values of a critic, in their order."""
+        scores = [self._engine.score(pack, role=role, temperature=self._temperature) for pack in packs]
+        results = [part.logprobs if part.values is None else part.values for part in scores]
+        return torch.cat([torch.zeros(0, device=self._engine.device), *results])
 
     def _learn(
         self,
+        role: ModelRole,
         batch: OptimizerBatch,
         tokens: TokenData,
         statistics: BatchStatistics,
@@ -171,8 +214,8 @@ class StepRunner:
         measures_mismatch: bool,
     ) -> float:
         """Adds the gradients of all packs; returns the loss over all ranks. Awaits the device only at its end."""
-        engine = self._engine
-        state = self._loss.prepare(tokens, statistics, engine.ranks)
+        engine, own_loss = self._engine, self._losses[role]
+        state = own_loss.prepare(tokens, statistics, engine.ranks)
         loss = torch.zeros((), dtype=torch.float64, device=engine.device)
         end = 0
         for number, pack in enumerate(batch.packs, start=1):
@@ -180,15 +223,16 @@ class StepRunner:
             part = _section(tokens, begin, end)
 
             def micro_batch_loss(scores: TokenScores, part: TokenData = part) -> Tensor:
-                result = self._loss(scores, part, statistics, state)
+                result = own_loss(scores, part, statistics, state)
                 loss.add_(result.loss.detach())
-                sums.add({**result.metric_sums, "entropy": scores.entropy.detach().sum()})
+                entropy = {"entropy": scores.entropy.detach().sum()} if role is ModelRole.POLICY else {}
+                sums.add({**result.metric_sums, **entropy})
                 if measures_mismatch:
                     sums.add_mismatch(measure_mismatch(scores.logprobs.detach(), part))
                 return result.loss
 
             is_last = number == len(batch.packs)
-            engine.learn(pack, micro_batch_loss, temperature=self._temperature, is_last=is_last)
+            engine.learn(pack, micro_batch_loss, role=role, temperature=self._temperature, is_last=is_last)
         return float(engine.ranks.sum(loss))
 
 
@@ -196,8 +240,13 @@ class _StepSums:
     """Sums of a step on this rank. They stay on the device until the step ends."""
 
     def __init__(self, device: torch.device) -> None:
-        self.loss = 0.0
+        self.tokens = 0
+        """Trained tokens of all ranks."""
+        self.losses: dict[ModelRole, list[float]] = defaultdict(list)
+        self.updates: dict[ModelRole, list[UpdateResult]] = defaultdict(list)
+        self.explained_variance = math.nan
         self.passes = 0.0
+        self.critic_passes = 0.0
         self._device = device
         self._sums: dict[str, Tensor] = {}
         self._mismatch: MismatchSums | None = None
@@ -211,53 +260,32 @@ class _StepSums:
         """Adds the measures of a micro-batch."""
         self._mismatch = sums if self._mismatch is None else self._mismatch + sums
 
-    def result(
-        self, ranks: Ranks, *, updates: Sequence[UpdateResult], tokens: int, seconds: Mapping[str, float]
-    ) -> StepResult:
-        """Adds the sums of all ranks; collective. tokens: trained tokens of all ranks."""
+    def result(self, ranks: Ranks, *, seconds: Mapping[str, float]) -> StepResult:
+        """Adds the sums of all ranks; collective."""
+        policy, critic = (self.updates[role] for role in (ModelRole.POLICY, ModelRole.CRITIC))
         totals = ranks.sum(torch.stack(list(self._sums.values()))).tolist() if self._sums else []
         return StepResult(
-            loss=self.loss,
-            updates=tuple(updates),
-            token_means={name: total / tokens for name, total in zip(self._sums, totals, strict=True)},
+            loss=_mean(self.losses[ModelRole.POLICY]),
+            updates=tuple(policy),
+            critic_updates=tuple(critic),
+            critic={
+                "value_loss": _mean(self.losses[ModelRole.CRITIC]),
+                "value_explained_variance": self.explained_variance,
+                "critic_grad_norm": _mean([update.grad_norm for update in critic]),
+            }
+            if critic
+            else {},
+            token_means={name: total / self.tokens for name, total in zip(self._sums, totals, strict=True)},
             mismatch={} if self._mismatch is None else self._mismatch.over(ranks).metrics(),
             seconds=seconds,
             passes=self.passes,
+            critic_passes=self.critic_passes,
         )
 
 
-class _PhaseTimer:
-    """Durations of the phases of a step. On a GPU they are measured by events, so that the device is not awaited."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._is_gpu = device.type == "cuda"
-        self._seconds: dict[str, float] = defaultdict(float)
-        self._events: list[tuple[str, torch.cuda.Event, torch.cuda.Event]] = []
-
-    @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        """Measures the body."""
-        if not self._is_gpu:
-            began = time.perf_counter()
-            yield
-            self._seconds[name] += time.perf_counter() - began
-            return
-        first, last = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        first.record()
-        yield
-        last.record()
-        self._events.append((name, first, last))
-
-    def seconds(self) -> Mapping[str, float]:
-        """Returns seconds by phase; awaits the device."""
-        for name, first, last in self._events:
-            last.synchronize()
-            self._seconds[name] += first.elapsed_time(last) / 1000
-        return self._seconds
-
-
-def _names(passes: Iterable[Pass]) -> str:
-    return ", ".join(sorted(needed.value for needed in passes))
+def _mean(values: Sequence[float]) -> float:
+    """Returns the mean; not a number when there are no values."""
+    return sum(values) / len(values) if values else math.nan
 
 
 def _statistics(batch: OptimizerBatch, rows: RowData) -> BatchStatistics:

@@ -8,8 +8,9 @@ base and its root hash. For an adapted weight `W` of shape [out, in], called `X.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from astraflow.contract.errors import CorruptData, InvalidInput
 from astraflow.contract.ids import PolicyId, Version
@@ -17,6 +18,10 @@ from astraflow.contract.weights import Manifest, TensorSpec
 from astraflow.weights.tensors import HASH_BYTES
 
 DOWN_SUFFIX, UP_SUFFIX = ".lora_A.weight", ".lora_B.weight"
+PEFT_CONFIG, PEFT_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+"""Files of a folder in the format of peft."""
+PEFT_PREFIX = "base_model.model."
+"""Before the names of tensors in a folder in the format of peft."""
 _WEIGHT = ".weight"
 _POLICY, _VERSION, _ROOT, _SCALE = "adapter.base", "adapter.base_version", "adapter.base_root", "adapter.scale"
 
@@ -90,7 +95,7 @@ def adapted_weights(adapters: Manifest, base: Manifest) -> tuple[AdaptedWeight, 
     weights: Mapping[str, TensorSpec] = {spec.name: spec for spec in base.tensors}
     pairs: list[AdaptedWeight] = []
     for name, down in published.items():
-        stem = name.removesuffix(DOWN_SUFFIX) if name.endswith(DOWN_SUFFIX) else name.removesuffix(UP_SUFFIX)
+        stem = _stem(name)
         up, weight = published.get(stem + UP_SUFFIX), weights.get(stem + _WEIGHT)
         if stem == name or stem + DOWN_SUFFIX not in published or up is None or weight is None:
             raise InvalidInput(
@@ -108,6 +113,26 @@ def adapted_weights(adapters: Manifest, base: Manifest) -> tuple[AdaptedWeight, 
             )
         pairs.append(AdaptedWeight(weight=weight, down=down, up=up))
     return tuple(pairs)
+
+
+def peft_config(names: Iterable[str], *, rank: int, scale: float) -> dict[str, Any]:
+    """Returns the content of `adapter_config.json`. names: of the tensors of a version."""
+    alpha = scale * rank
+    modules = {_stem(name).rpartition(".")[2] for name in names}
+    return {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "r": rank,
+        "lora_alpha": int(alpha) if alpha.is_integer() else alpha,
+        "lora_dropout": 0.0,
+        "bias": "none",
+        "target_modules": sorted(modules),
+    }
+
+
+def _stem(name: str) -> str:
+    """Returns the name of the adapted layer."""
+    return name.removesuffix(DOWN_SUFFIX) if name.endswith(DOWN_SUFFIX) else name.removesuffix(UP_SUFFIX)
 
 
 def _shapes(weight: TensorSpec, *, rank: int) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -7,7 +7,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from astraflow.access.callers import Caller, Role, check_own_name, check_own_node, check_own_policy, check_own_pool
+from astraflow.access.callers import (
+    Caller,
+    Role,
+    check_own_name,
+    check_own_node,
+    check_own_policy,
+    check_own_pool,
+    check_own_weights,
+)
 from astraflow.access.rate_limits import Rate
 from astraflow.contract.errors import NotPermitted
 from astraflow.wire.frames import split
@@ -50,7 +58,7 @@ def _policy_of(caller: Caller, request: Any) -> None:
 
 def _policy_published(caller: Caller, piece: Any) -> None:
     if piece.WhichOneof("piece") == "head":
-        check_own_policy(caller, piece.head.manifest.policy)
+        check_own_weights(caller, piece.head.manifest.policy)
 
 
 def _pool_of(caller: Caller, request: Any) -> None:

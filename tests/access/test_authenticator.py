@@ -21,7 +21,7 @@ def node(*, until: float = 2000.0) -> Caller:
     return Caller(id=new_id(), role=Role.NODE, expires_at=until, name="n", pool="gpu")
 
 
-def test_a_credential_is_good_until_it_expires() -> None:
+def test_a_credential_is_accepted_until_it_expires() -> None:
     clock = ManualClock(start=1000.0)
     keeper, caller = Authenticator(TOKEN, clock=clock), node()
     assert keeper.caller(CredentialSigner(TOKEN).sign(caller), None) == caller
@@ -31,7 +31,7 @@ def test_a_credential_is_good_until_it_expires() -> None:
     assert keeper.caller(TOKEN, None) is RUN_TOKEN_CALLER
 
 
-def test_what_one_service_revokes_the_others_know_at_once(tmp_path: Path) -> None:
+def test_a_revocation_by_one_service_applies_to_the_others_at_once(tmp_path: Path) -> None:
     authority, clock = Authority.create(tmp_path / "a", run="test"), ManualClock(start=1000.0)
     first, second = (Authenticator(TOKEN, authority=authority, clock=clock) for _ in range(2))
     callers = [node() for _ in range(3)]
@@ -43,7 +43,7 @@ def test_what_one_service_revokes_the_others_know_at_once(tmp_path: Path) -> Non
             second.caller(text, None)
 
 
-def test_revocations_are_forgotten_once_they_say_nothing_more(tmp_path: Path) -> None:
+def test_revocations_are_removed_after_the_credential_expires(tmp_path: Path) -> None:
     revoked = Revocations(tmp_path)
     revoked.add({"old": 10.0}, now=5.0)
     revoked.add({"new": 30.0}, now=20.0)
@@ -51,7 +51,7 @@ def test_revocations_are_forgotten_once_they_say_nothing_more(tmp_path: Path) ->
 
 
 @given(st.text(max_size=40), st.text(max_size=40), st.sampled_from(Role))
-def test_what_a_credential_says_comes_back(name: str, pool: str, role: Role) -> None:
+def test_a_signed_credential_decodes_to_its_caller(name: str, pool: str, role: Role) -> None:
     grants = Role.NODE if role is Role.JOINER else None
     caller = Caller(id=new_id(), role=role, grants=grants, expires_at=12.0, name=name, pool=pool)
     text = CredentialSigner(TOKEN).sign(caller)
@@ -60,14 +60,14 @@ def test_what_a_credential_says_comes_back(name: str, pool: str, role: Role) -> 
 
 
 @given(st.text(max_size=60))
-def test_no_text_gets_anybody_in(text: str) -> None:
+def test_arbitrary_text_is_refused_as_a_credential(text: str) -> None:
     for given_ in (text, f"afc.{text}", f"afj.{text}", f"afc.{text}.{text}"):
         with pytest.raises(NotAuthenticated):
             Authenticator(TOKEN).caller(given_, None)
 
 
 @given(st.data())
-def test_a_credential_of_which_one_letter_changed_is_none(data: st.DataObject) -> None:
+def test_a_credential_with_one_changed_letter_is_refused(data: st.DataObject) -> None:
     text = CredentialSigner(TOKEN).sign(node(until=2e10))
     at = data.draw(st.integers(0, len(text) - 2))
     other = data.draw(st.sampled_from("abcXYZ019-_.=").filter(lambda letter: letter != text[at]))

@@ -19,7 +19,7 @@ def holder(role: Role = Role.NODE, name: str = "gpu-1") -> Caller:
     return Caller(id=new_id(), role=role, expires_at=time.time() + 3600, name=name, pool="gpu")
 
 
-def test_its_key_is_its_owners_and_its_pin_outlives_a_restart(tmp_path: Path) -> None:
+def test_the_authority_key_is_private_and_the_pin_survives_a_restart(tmp_path: Path) -> None:
     made = Authority.create(tmp_path / "authority", run="test")
     assert stat.S_IMODE((tmp_path / "authority" / "ca.key").stat().st_mode) == 0o600
     assert stat.S_IMODE((tmp_path / "authority").stat().st_mode) == 0o700
@@ -52,7 +52,7 @@ def test_a_folder_without_a_valid_authority_is_refused(tmp_path: Path, damage: s
     assert "canary" not in str(found.value)
 
 
-def test_a_callers_certificate_says_who_it_is_and_no_more(tmp_path: Path) -> None:
+def test_a_callers_certificate_has_its_identity_and_only_client_use(tmp_path: Path) -> None:
     caller, (_, request) = holder(), new_request()
     pem = Authority.create(tmp_path, run="test").for_caller(request, caller)
     shown = read_certificate(pem)
@@ -85,7 +85,7 @@ def test_only_the_key_of_a_signing_request_is_used(tmp_path: Path) -> None:
         x509.load_pem_x509_certificate(pem).extensions.get_extension_for_class(x509.BasicConstraints)
 
 
-def test_a_service_is_known_by_all_its_names(tmp_path: Path) -> None:
+def test_a_service_certificate_has_all_names_of_the_service(tmp_path: Path) -> None:
     own = Authority.create(tmp_path, run="test").for_service("0.0.0.0", ("flow.example.org", "10.0.0.5"))  # noqa: S104 (a name in the certificate)
     names = x509.load_pem_x509_certificates(own.certificate)[0].extensions.get_extension_for_class(
         x509.SubjectAlternativeName
@@ -104,7 +104,7 @@ def test_a_certificate_of_another_authority_is_refused(tmp_path: Path) -> None:
         read_certificate(b"garbage")
 
 
-def test_each_request_is_for_another_key() -> None:
+def test_each_signing_request_has_a_new_key() -> None:
     (_, one), (_, other) = new_request(), new_request()
     assert key_digest(one) == key_digest(one) != key_digest(other)
 
@@ -115,7 +115,7 @@ def test_an_invalid_pin_is_refused(text: str) -> None:
         checked_pin(text)
 
 
-def test_a_pin_is_of_the_key_and_openssl_reads_what_is_written(tmp_path: Path) -> None:
+def test_the_pin_matches_the_certificate_which_openssl_can_load(tmp_path: Path) -> None:
     authority = Authority.create(tmp_path, run="test")
     assert pin_of(x509.load_pem_x509_certificate(authority.pem)) == authority.pin
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

@@ -11,7 +11,7 @@ from maintainer.fleet.servicer import _acting_actor
 
 
 @pytest.mark.parametrize("role", [role for role in Role if role is not Role.JOINER])
-def test_only_the_page_and_the_run_token_name_the_person_that_they_act_for(role: Role) -> None:
+def test_only_the_page_and_the_run_token_can_act_for_a_named_person(role: Role) -> None:
     claimed = Actor(name="ann", role=FleetRole.ADMIN)
 
     async def named() -> tuple[str, Actor]:

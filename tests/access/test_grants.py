@@ -35,21 +35,21 @@ def caller_of(role: Role, pool: str) -> Caller:
 
 
 @pytest.mark.parametrize("role", Role)
-def test_a_caller_grants_the_roles_of_its_row_and_no_others(role: Role) -> None:
+def test_a_caller_can_grant_only_the_roles_of_its_table_row(role: Role) -> None:
     for pool in ("", "gpu"):
         granted = {one.value for one in Role if may(caller_of(role, ""), one, pool)}
         assert granted == set(ANYWHERE[role].split())
 
 
 @pytest.mark.parametrize("role", [role for role in Role if role is not Role.ADMIN])
-def test_a_caller_of_one_pool_grants_in_that_pool_only(role: Role) -> None:
+def test_a_caller_of_one_pool_can_grant_in_that_pool_only(role: Role) -> None:
     bound = caller_of(role, "gpu")
     assert {role.value for role in Role if may(bound, role, "gpu")} == set(ANYWHERE[role].split())
     for elsewhere in ("", "cpu"):
         assert not [role for role in Role if may(bound, role, elsewhere)]
 
 
-def test_no_role_grants_one_that_may_grant_more() -> None:
+def test_no_role_can_grant_a_role_with_more_grants() -> None:
     for role, granted in ANYWHERE.items():
         for one in granted.split():
             assert set(ANYWHERE[Role(one)].split()) <= set(granted.split()), (role, one)

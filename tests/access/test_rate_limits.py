@@ -8,7 +8,7 @@ from astraflow.contract.errors import RateLimited
 from tests.fakes.clock import ManualClock
 
 
-def test_a_bucket_is_emptied_and_fills_again() -> None:
+def test_a_bucket_refills_after_it_is_empty() -> None:
     clock = ManualClock()
     buckets = TokenBuckets(Rate(burst=2, per_minute=6.0), clock)
     taken = []
@@ -24,7 +24,7 @@ def test_a_bucket_is_emptied_and_fills_again() -> None:
     assert buckets.wait_s("a") == 0.0
 
 
-def test_asking_while_it_is_shut_makes_it_no_longer() -> None:
+def test_refused_calls_do_not_extend_the_block_after_failures() -> None:
     clock = ManualClock()
     found = PeerLimits(clock)
     for number in range(FAILURES.burst):
@@ -36,7 +36,7 @@ def test_asking_while_it_is_shut_makes_it_no_longer() -> None:
     found.check_failures("a", "another")
 
 
-def test_what_was_good_and_is_no_more_waits_like_others() -> None:
+def test_a_credential_that_stops_working_is_limited_like_any_other() -> None:
     found = PeerLimits(ManualClock())
     found.record_success("a", "mine")
     for number in range(FAILURES.burst):
@@ -48,7 +48,7 @@ def test_what_was_good_and_is_no_more_waits_like_others() -> None:
     found.check_failures("b", "mine")
 
 
-def test_the_number_of_peers_that_are_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_remembered_peers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rate_limits, "MAX_REMEMBERED", 3)
     buckets = TokenBuckets(Rate(burst=1, per_minute=1.0), ManualClock())
     for peer in "abcd":
@@ -67,5 +67,5 @@ def test_the_number_of_peers_that_are_remembered_is_bounded(monkeypatch: pytest.
         ("unix:", "unix"),
     ],
 )
-def test_a_peer_is_an_address_without_its_port(peer: str, host: str) -> None:
+def test_a_peer_is_identified_by_its_address_without_the_port(peer: str, host: str) -> None:
     assert peer_host(peer) == host

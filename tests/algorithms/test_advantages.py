@@ -76,9 +76,7 @@ def tensors(found: Members) -> tuple[Tensor, RowData]:
 
 @pytest.mark.parametrize(("kind", "one"), GROUP_KINDS.items())
 @given(found=members)
-def test_group_advantages_are_those_of_a_loop(
-    kind: str, one: Callable[[float, list[float]], float], found: Members
-) -> None:
+def test_group_advantages_match_a_loop(kind: str, one: Callable[[float, list[float]], float], found: Members) -> None:
     result = advantages.build({"kind": kind})(*tensors(found))
 
     assert_close(result, by_loop(found, one))
@@ -86,7 +84,7 @@ def test_group_advantages_are_those_of_a_loop(
 
 @pytest.mark.parametrize(("kind", "one"), GROUP_KINDS.items())
 @given(found=members, data=st.data())
-def test_rows_of_a_slot_are_compared_with_each_other_if_asked(
+def test_per_slot_compares_rows_of_one_slot(
     kind: str, one: Callable[[float, list[float]], float], found: Members, data: st.DataObject
 ) -> None:
     slots = data.draw(st.lists(st.integers(0, 2), min_size=len(found), max_size=len(found)))
@@ -99,7 +97,7 @@ def test_rows_of_a_slot_are_compared_with_each_other_if_asked(
 
 
 @given(members)
-def test_whitened_advantages_are_those_of_a_loop(found: Members) -> None:
+def test_whitened_advantages_match_a_loop(found: Members) -> None:
     counted = [reward for reward, _, counts in found if counts]
 
     result = advantages.build({"kind": "batch_whitened"})(*tensors(found))
@@ -108,12 +106,12 @@ def test_whitened_advantages_are_those_of_a_loop(found: Members) -> None:
     assert_close(result, expected)
 
 
-def test_a_group_of_equal_rewards_carries_no_signal() -> None:
+def test_a_group_of_equal_rewards_has_zero_advantages() -> None:
     for kind in GROUP_KINDS:
         assert not advantages.build({"kind": kind})(torch.ones(8), row_data([0] * 8, [True] * 8)).any()
 
 
-def test_an_uncounted_member_changes_nothing_for_the_others() -> None:
+def test_an_excluded_member_does_not_affect_the_others() -> None:
     rewards = torch.tensor([1.0, 0.0, 0.0, 55.0])
 
     for kind in advantages.kinds():
@@ -147,6 +145,6 @@ def test_a_penalty_over_more_than_the_limit_is_refused() -> None:
         advantages.build({"kind": "overlong_penalty", "max_tokens": 100})
 
 
-def test_a_wrong_name_is_answered_with_the_nearest() -> None:
+def test_an_unknown_kind_is_refused_with_the_nearest() -> None:
     with raises_code(InvalidInput, "plugin.unknown_kind", "'group_relative'"):
         advantages.build({"kind": "group_relativ"})

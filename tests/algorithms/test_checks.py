@@ -19,7 +19,7 @@ def with_correction(loss: str, correction: str, **options: Any) -> AlgorithmConf
     return config({"kind": loss, "corrections": [{"kind": correction}], **options})
 
 
-GAE = {"token_advantages": [{"kind": "gae"}]}
+GAE = {"advantages": [], "token_advantages": [{"kind": "gae"}]}
 DISTILLATION = {"token_advantages": [{"kind": "distillation"}]}
 TWO = [{"kind": "tis"}, {"kind": "icepop"}]
 REFUSED: list[tuple[str, AlgorithmConfig]] = [
@@ -45,6 +45,8 @@ REFUSED: list[tuple[str, AlgorithmConfig]] = [
     ("config.invalid", config({"kind": "ppo", "aggregation": "fixed_length"})),
     ("config.invalid", config({"kind": "ppo", "aggregation": "sequence_mean", "fixed_length": 9})),
     ("config.invalid", config({"kind": "ppo", "entropy_target": 0.2})),
+    ("algorithm.two_baselines", config({"kind": "ppo"}, critic={}, token_advantages=GAE["token_advantages"])),
+    ("algorithm.policy_loss_of_critic", config({"kind": "ppo"}, critic={"loss": {"kind": "sft"}}, **GAE)),
     ("config.invalid", config({"kind": "ppo"}, critic={"loss": {"kind": "critic", "clip": 1}}, **GAE)),
     ("config.invalid", config({"kind": "ppo"}, token_advantages=[{"kind": "whitened", "eps": 1}])),
     ("plugin.unknown_kind", config({"kind": "ppo"}, token_advantages=[{"kind": "whiten"}])),
@@ -53,7 +55,7 @@ REFUSED: list[tuple[str, AlgorithmConfig]] = [
 
 
 @pytest.mark.parametrize(("code", "algorithm"), REFUSED, ids=[f"{n}-{code}" for n, (code, _) in enumerate(REFUSED)])
-def test_a_combination_that_cannot_work_is_refused(code: str, algorithm: AlgorithmConfig) -> None:
+def test_an_invalid_combination_is_refused(code: str, algorithm: AlgorithmConfig) -> None:
     with raises_code(InvalidInput, code):
         check_algorithm(algorithm)
 
@@ -66,12 +68,17 @@ def test_a_combination_that_cannot_work_is_refused(code: str, algorithm: Algorit
         with_correction("ppo", "tis", anchor="current"),
         with_correction("gspo", "mis"),
         config({"kind": "gspo", "corrections": [{"kind": "tis", "level": "sequence"}, {"kind": "opsm"}]}),
-        config({"kind": "ppo", "dual_clip": 3.0}, token_advantages=[{"kind": "gae"}, {"kind": "whitened"}], critic={}),
+        config(
+            {"kind": "ppo", "dual_clip": 3.0},
+            advantages=[{"kind": "overlong_penalty", "max_tokens": 64}],
+            token_advantages=[{"kind": "gae"}, {"kind": "whitened"}],
+            critic={"warmup_steps": 5},
+        ),
         config({"kind": "reinforce"}, teacher={"kind": "tiny"}, **DISTILLATION),
     ],
     ids=str,
 )
-def test_a_combination_that_works_is_accepted(algorithm: AlgorithmConfig) -> None:
+def test_a_valid_combination_is_accepted(algorithm: AlgorithmConfig) -> None:
     check_algorithm(algorithm, {"train": 1.0})
 
 

@@ -45,7 +45,7 @@ CASES: list[tuple[dict[str, Any], Factor]] = [
 
 @pytest.mark.parametrize(("spec", "factor"), CASES, ids=lambda case: str(case) if isinstance(case, dict) else "")
 @given(found=rows)
-def test_a_correction_is_its_formula(spec: dict[str, Any], factor: Factor, found: Rows) -> None:
+def test_a_correction_matches_its_formula(spec: dict[str, Any], factor: Factor, found: Rows) -> None:
     near = [[t._replace(proximal=t.behaviour + (t.proximal + 2) / 8) for t in row] for row in found]
     loss = losses.build({"kind": "reinforce", "anchor": "proximal", "corrections": (spec,)})
 
@@ -61,7 +61,7 @@ def test_a_correction_is_its_formula(spec: dict[str, Any], factor: Factor, found
 
 
 @given(rows)
-def test_without_a_proximal_pass_the_weight_is_the_current_policy_over_the_behaviour_policy(found: Rows) -> None:
+def test_without_a_proximal_pass_the_current_policy_is_the_numerator(found: Rows) -> None:
     own = batch_of([[t._replace(proximal=t.logprob) for t in row] for row in found])
     expected, result = (
         outcome(losses.build({"kind": "ppo", "anchor": anchor, "corrections": ({"kind": "tis"},)}), own)
@@ -72,7 +72,7 @@ def test_without_a_proximal_pass_the_weight_is_the_current_policy_over_the_behav
     assert_close(result.logprob_grad, expected.logprob_grad)
 
 
-def test_cut_tokens_stay_in_the_denominator() -> None:
+def test_masked_tokens_stay_in_the_denominator() -> None:
     cut, kept = Token(proximal=-1.0, behaviour=-4.0), Token()
     spec = {"kind": "ppo", "anchor": "proximal", "corrections": ({"kind": "icepop"},)}
 
@@ -81,7 +81,7 @@ def test_cut_tokens_stay_in_the_denominator() -> None:
     assert_close(result.logprob_grad, [0.0, -0.5])
 
 
-def test_corrections_multiply() -> None:
+def test_corrections_are_multiplied() -> None:
     weighted, rejected = Token(behaviour=-1.5), Token(behaviour=-1.5, advantage=-1.0, logprob=-3.0)
     spec = {"kind": "reinforce", "anchor": "proximal", "corrections": ({"kind": "tis"}, {"kind": "opsm"})}
 
@@ -97,7 +97,7 @@ def test_a_product_of_many_ratios_stays_finite() -> None:
         assert math.isfinite(outcome(loss, batch_of([row])).loss)
 
 
-def test_a_token_without_recorded_logprob_is_left_out_of_the_mean_of_its_row() -> None:
+def test_tokens_without_recorded_logprob_are_left_out_of_the_row_mean() -> None:
     spec = {"kind": "geometric_mask", "low": 0.9, "high": 1.1}
     loss = losses.build({"kind": "reinforce", "anchor": "proximal", "corrections": (spec,)})
     inside = Token(proximal=-1.0, behaviour=-1.09)
@@ -114,6 +114,6 @@ def test_an_empty_range_is_refused() -> None:
         corrections.build({"kind": "icepop", "low": 6.0})
 
 
-def test_a_wrong_option_of_a_correction_is_found_when_the_loss_is_checked() -> None:
+def test_checking_a_loss_checks_the_options_of_its_corrections() -> None:
     with raises_code(InvalidInput, "config.invalid", "cap"):
         losses.check({"kind": "ppo", "corrections": ({"kind": "tis", "capp": 3},)})

@@ -51,7 +51,7 @@ def test_the_loss_is_the_mean_over_pairs(found: Rows, data: st.DataObject) -> No
     assert apart.metrics == pytest.approx(whole.metrics)
 
 
-def test_equal_rewards_are_no_pair_whatever_the_lengths() -> None:
+def test_equal_rewards_make_no_pair() -> None:
     third = 1 / 3
     found = [[Token(advantage=third, logprob=-0.5)] * length for length in (1, 3, 7, 49)]
 

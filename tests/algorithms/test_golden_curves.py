@@ -16,7 +16,7 @@ STORED = json.loads(FILE.read_text())
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_the_curve_is_the_stored_one(name: str) -> None:
+def test_training_curves_match_the_stored_ones(name: str) -> None:
     found = curve(ALGORITHMS[name])
 
     for quantity, values in found.items():
@@ -25,7 +25,7 @@ def test_the_curve_is_the_stored_one(name: str) -> None:
     assert found["grad_norm"][0] > 0
 
 
-def test_every_algorithm_is_a_valid_configuration_and_every_plugin_is_in_one() -> None:
+def test_every_example_algorithm_is_valid_and_every_plugin_is_covered() -> None:
     configs = [AlgorithmConfig.parse(algorithm, where="algorithm") for algorithm in ALGORITHMS.values()]
     for config in configs:
         check_algorithm(config)

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from astraflow.algorithms.losses import losses
 from astraflow.algorithms.losses.base import Loss
-from astraflow.algorithms.tokens import Pass
+from astraflow.algorithms.losses.critic import explained_variance
+from astraflow.algorithms.tokens import Pass, SingleRank
 from astraflow.contract.errors import InvalidInput
-from tests.algorithms.data import Rows, Token, assert_close, batch_of, close, outcome, rows
+from tests.algorithms.data import Rows, Token, assert_close, batch_of, close, on_ranks, outcome, rows
 from tests.errors import raises_code
 
 Term = tuple[float, float]
@@ -136,7 +137,7 @@ def test_sft_is_the_negative_log_likelihood(aggregation: str, found: Rows) -> No
 
 @pytest.mark.parametrize("clip", [None, 0.2])
 @given(found=rows)
-def test_the_critic_gains_nothing_beyond_the_clip(clip: float | None, found: Rows) -> None:
+def test_the_critic_loss_matches_its_formula(clip: float | None, found: Rows) -> None:
     def term(t: Token) -> Term:
         bounded = t.value if clip is None else min(max(t.value, t.old_value - clip), t.old_value + clip)
         if (t.value - t.target) ** 2 >= (bounded - t.target) ** 2:
@@ -173,7 +174,7 @@ KL: dict[str, Callable[[float], Term]] = {
 @pytest.mark.parametrize("is_unbiased", [False, True])
 @pytest.mark.parametrize("estimator", KL)
 @given(found=rows)
-def test_the_divergence_penalty_is_that_of_its_estimator(estimator: str, is_unbiased: bool, found: Rows) -> None:
+def test_the_divergence_penalty_matches_its_estimator(estimator: str, is_unbiased: bool, found: Rows) -> None:
     spec = {"kind": "reinforce", "anchor": "behaviour", "kl_coefficient": 0.5, "kl_estimator": estimator}
     near = [[t._replace(reference=max(t.reference, t.logprob - 2)) for t in row] for row in found]
     near = [[t._replace(reference=min(t.reference, t.logprob + 2)) for t in row] for row in near]
@@ -298,7 +299,7 @@ def test_clipped_tokens_are_counted() -> None:
     assert outcome(losses.build({"kind": "dppo"}), batch_of(found)).metrics["clip_fraction"] == 2
 
 
-def test_passes_are_asked_for_only_when_they_are_read() -> None:
+def test_losses_declare_only_the_passes_that_they_read() -> None:
     assert losses.build({"kind": "ppo"}).needs == frozenset()
     assert losses.build({"kind": "ppo", "kl_coefficient": 0.1}).needs == {Pass.REFERENCE}
     assert losses.build({"kind": "reinforce", "anchor": "proximal"}).needs == {Pass.PROXIMAL}
@@ -308,7 +309,7 @@ def test_passes_are_asked_for_only_when_they_are_read() -> None:
     assert losses.build({"kind": "critic"}).needs == {Pass.VALUES}
 
 
-def test_a_pass_that_nothing_computed_is_an_error_and_not_a_zero() -> None:
+def test_a_missing_pass_is_an_error() -> None:
     batch = batch_of([[Token()]])
     lacking = replace(batch, tokens=replace(batch.tokens, proximal_logprobs=None, values=None, returns=None))
 
@@ -327,3 +328,20 @@ def test_an_empty_micro_batch_contributes_nothing() -> None:
         )
         assert close(divided.loss, whole.loss)
         assert_close(divided.logprob_grad, whole.logprob_grad)
+
+
+def test_the_explained_variance_is_that_of_all_ranks() -> None:
+    returns = torch.tensor([1.0, -2.0, 0.5, 3.0, 7.0])
+    values = torch.tensor([0.5, -1.0, 0.0, 3.5, 6.0])
+    expected = 1 - float((returns - values).var() / returns.var())
+
+    found = on_ranks(
+        3,
+        lambda rank, ranks: explained_variance(
+            values[2 * rank : 2 * rank + 2], returns[2 * rank : 2 * rank + 2], ranks
+        ),
+    )
+
+    assert found == [pytest.approx(expected, rel=1e-6)] * 3
+    assert math.isnan(explained_variance(values, torch.ones(5), SingleRank()))
+    assert math.isnan(explained_variance(values[:0], returns[:0], SingleRank()))

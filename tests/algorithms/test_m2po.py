@@ -40,7 +40,7 @@ def by_dropping(found: list[float], threshold: float) -> float:
 
 @pytest.mark.parametrize("threshold", [0.004, 0.04, 1.0])
 @given(found=gaps)
-def test_the_fewest_largest_gaps_are_dropped(threshold: float, found: list[float]) -> None:
+def test_the_fewest_largest_gaps_are_masked(threshold: float, found: list[float]) -> None:
     result = solve_clip_range(torch.tensor(found, dtype=torch.float64), threshold=threshold)
 
     assert close(float(result.largest_gap), by_dropping(found, threshold)) or math.isinf(result.largest_gap)
@@ -73,7 +73,7 @@ def test_the_loss_is_ppo_with_the_range_of_the_batch(found: Rows) -> None:
 
 
 @given(rows)
-def test_with_an_infinite_threshold_only_the_bounds_are_left(found: Rows) -> None:
+def test_with_an_infinite_threshold_the_loss_is_ppo_with_the_outer_bounds(found: Rows) -> None:
     ppo = {"kind": "ppo", "clip_low": 0.95, "clip_high": 20.0}
     batch = batch_of(found)
 
@@ -84,7 +84,7 @@ def test_with_an_infinite_threshold_only_the_bounds_are_left(found: Rows) -> Non
     assert_close(result.logprob_grad, expected.logprob_grad)
 
 
-def test_the_largest_gap_that_is_kept_keeps_its_gradient_in_float32() -> None:
+def test_the_largest_kept_gap_has_a_gradient_in_float32() -> None:
     generator = torch.Generator().manual_seed(3)
     for _ in range(50):
         behaviour = -torch.rand(40, generator=generator)
@@ -129,7 +129,7 @@ def test_the_range_is_exactly_equal_on_any_number_of_ranks(seed: int) -> None:
             assert torch.equal(found.second_moment, expected.second_moment)
 
 
-def test_a_rank_without_tokens_takes_part() -> None:
+def test_a_rank_without_tokens_does_not_change_the_result() -> None:
     found = [[Token(logprob=-0.5), Token(logprob=-0.9)], [Token(logprob=-1.4, advantage=-1.0)]]
     loss, batch = losses.build({"kind": "m2po"}), batch_of(found)
 

@@ -22,13 +22,15 @@ def measured(found: Rows, is_own: list[bool] | None = None) -> dict[str, float]:
 
 
 @given(rows)
-def test_the_measures_are_their_formulas(found: Rows) -> None:
+def test_the_measures_match_their_formulas(found: Rows) -> None:
     gaps = [t.logprob - t.behaviour for row in found for t in row]
     ratios = [math.exp(gap) for gap in gaps]
 
     assert measured(found) == pytest.approx(
         {
             "mismatch_k3": math.fsum(r - 1 - gap for r, gap in zip(ratios, gaps, strict=True)) / len(gaps),
+            "mismatch_js": math.fsum((r * math.log(2 * r / (1 + r)) + math.log(2 / (1 + r))) / 2 for r in ratios)
+            / len(gaps),
             "mismatch_factor": math.fsum(math.exp(abs(gap)) for gap in gaps) / len(gaps),
             "mismatch_sample_size": math.fsum(ratios) ** 2 / len(gaps) / math.fsum(r * r for r in ratios),
             "mismatch_cut": sum(not 0.5 <= r <= 5 for r in ratios) / len(gaps),
@@ -48,7 +50,7 @@ def test_only_tokens_of_the_own_version_with_a_recorded_logprob_are_measured() -
 
 
 @given(rows)
-def test_sums_of_parts_and_ranks_are_those_of_the_whole(found: Rows) -> None:
+def test_sums_do_not_depend_on_parts_and_ranks(found: Rows) -> None:
     batch = batch_of(found)
 
     def share(rank: int, count: int) -> tuple[torch.Tensor, TokenData]:
@@ -76,9 +78,9 @@ def test_training_stops_after_consecutive_steps_above_the_bound() -> None:
         check_mismatch(count, 0.03, config)
 
 
-def test_without_a_bound_training_goes_on() -> None:
+def test_without_a_bound_training_continues() -> None:
     assert check_mismatch(0, 9.0, AlgorithmConfig(max_mismatch=None, max_mismatch_steps=1)) == 0
 
 
-def test_a_divergence_that_is_no_number_counts_as_above_the_bound() -> None:
+def test_a_divergence_of_nan_counts_as_above_the_bound() -> None:
     assert check_mismatch(0, math.nan, AlgorithmConfig()) == 1

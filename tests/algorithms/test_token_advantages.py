@@ -21,7 +21,7 @@ def applied(found: Rows, **spec: object) -> TokenData:
 
 
 @given(rows)
-def test_credit_decays_with_the_turns_that_follow(found: Rows) -> None:
+def test_turn_discount_decays_with_the_following_turns(found: Rows) -> None:
     expected = [t.advantage * 0.9 ** ((len(row) - 1) // 2 - place // 2) for row in found for place, t in enumerate(row)]
 
     assert_close(applied(found, kind="turn_discount", gamma=0.9).advantages, expected)
@@ -29,7 +29,7 @@ def test_credit_decays_with_the_turns_that_follow(found: Rows) -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 4])
 @given(found=rows)
-def test_whitened_advantages_are_those_of_the_whole_batch_on_any_number_of_ranks(count: int, found: Rows) -> None:
+def test_whitened_advantages_do_not_depend_on_the_number_of_ranks(count: int, found: Rows) -> None:
     batch, whitened = batch_of(found), token_advantages.build({"kind": "whitened"})
     values = [t.advantage for row in found for t in row]
     mean, spread = statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
@@ -57,7 +57,7 @@ def generalized(row: list[Token], gamma: float, decay: float) -> list[float]:
 
 @pytest.mark.parametrize(("gamma", "decay"), [(1.0, 0.95), (0.9, 0.5), (1.0, 1.0), (0.99, 0.0)])
 @given(found=rows)
-def test_gae_is_the_sum_of_discounted_differences(gamma: float, decay: float, found: Rows) -> None:
+def test_gae_matches_its_formula(gamma: float, decay: float, found: Rows) -> None:
     result = applied(found, kind="gae", gamma=gamma, gae_lambda=decay)
 
     expected = [value for row in found for value in generalized(row, gamma, decay)]
@@ -78,7 +78,7 @@ def test_with_lambda_1_the_returns_are_the_rewards() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(-2, 2), st.sampled_from([0.0, 0.5, 1.0])), max_size=40))
-def test_decayed_sums_are_those_of_a_loop(found: list[tuple[float, float]]) -> None:
+def test_decayed_sums_match_a_loop(found: list[tuple[float, float]]) -> None:
     expected, following = [], 0.0
     for value, decay in reversed(found):
         following = value + decay * following
@@ -89,7 +89,7 @@ def test_decayed_sums_are_those_of_a_loop(found: list[tuple[float, float]]) -> N
 
 
 @given(rows)
-def test_distillation_is_the_teachers_log_ratio_where_the_token_is_still_likely(found: Rows) -> None:
+def test_distillation_is_the_clipped_log_ratio_of_the_teacher(found: Rows) -> None:
     result = applied(found, kind="distillation")
 
     assert_close(
@@ -102,7 +102,7 @@ def test_distillation_is_the_teachers_log_ratio_where_the_token_is_still_likely(
     )
 
 
-def test_distillation_may_add_to_the_reward_and_drops_tokens_without_recorded_logprob() -> None:
+def test_distillation_can_add_to_the_reward_and_drops_unrecorded_tokens() -> None:
     found = [[Token(reference=-0.5), Token(reference=-0.5, behaviour=math.nan)]]
 
     result = applied(found, kind="distillation", coefficient=2.0, reward_coefficient=0.5)
@@ -110,13 +110,13 @@ def test_distillation_may_add_to_the_reward_and_drops_tokens_without_recorded_lo
     assert_close(result.advantages, [2 * 0.5 + 0.5, 0.0])
 
 
-def test_passes_are_asked_for() -> None:
+def test_token_advantages_declare_their_passes() -> None:
     assert token_advantages.build({"kind": "gae"}).needs == {Pass.VALUES}
     assert token_advantages.build({"kind": "distillation"}).needs == {Pass.TEACHER, Pass.PROXIMAL}
     assert token_advantages.build({"kind": "whitened"}).needs == frozenset()
 
 
-def test_an_empty_share_is_possible_and_keeps_its_type() -> None:
+def test_an_empty_share_keeps_its_dtype() -> None:
     batch = batch_of([[Token()], []])
     empty = batch.tokens.select(torch.zeros(0, dtype=torch.long))
     empty = replace(empty, advantages=empty.advantages.float())

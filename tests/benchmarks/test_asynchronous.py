@@ -33,7 +33,7 @@ def outcome(mode: str, *, seconds: float) -> Outcome:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
-def test_a_tiny_run_of_every_mode_is_what_it_says(mode: Mode, tmp_path: Path) -> None:
+def test_a_short_run_of_every_mode_has_consistent_figures(mode: Mode, tmp_path: Path) -> None:
     found = measure(TINY, mode, tmp_path / "run", warm_up=1, steps=3, seed=1)
     assert len(found.iterations_s) == 3
     assert found.ended_s[0] == 0.0
@@ -43,7 +43,7 @@ def test_a_tiny_run_of_every_mode_is_what_it_says(mode: Mode, tmp_path: Path) ->
     assert found.staleness == 0 or mode is ASYNCHRONOUS
 
 
-def test_the_modes_have_the_same_gpus_and_differ_in_how_they_use_them() -> None:
+def test_the_modes_have_the_same_number_of_gpus() -> None:
     setting = Setting()
     runs = {mode.name: recipe(setting, mode, seed=0) for mode in MODES}
     token_s = {name: trainer_config(run, "solver").backend["token_s"] for name, run in runs.items()}
@@ -60,7 +60,7 @@ def test_the_modes_have_the_same_gpus_and_differ_in_how_they_use_them() -> None:
         assert runs[mode.name].nodes.capacity * runs[mode.name].nodes.count == setting.episodes
 
 
-def test_compression_changes_no_ratio() -> None:
+def test_time_compression_keeps_all_ratios() -> None:
     plain, packed = (recipe(setting, ASYNCHRONOUS, seed=0) for setting in (replace(TINY, faster=1.0), TINY))
     engines = plain.nodes.engine, packed.nodes.engine
     assert engines[0]["tokens_per_s"] * TINY.faster == pytest.approx(engines[1]["tokens_per_s"])
@@ -70,7 +70,7 @@ def test_compression_changes_no_ratio() -> None:
     assert trained[0] == pytest.approx(trained[1] * TINY.faster)
 
 
-def test_tables_and_plot_show_every_mode_by_its_median() -> None:
+def test_tables_and_plot_have_the_median_of_every_mode() -> None:
     outcomes = [outcome("asynchronous", seconds=50.0), outcome("synchronous", seconds=200.0)]
     lines = table(outcomes).splitlines()
     assert lines[3].split()[2:4] == ["200.0", "4.00"]

@@ -17,6 +17,6 @@ def test_a_short_run_has_a_line_for_every_variant_and_replay_saves_rollouts() ->
     assert all(outcome.stale < 0.01 for outcome in outcomes)
 
 
-def test_a_plot_is_well_formed_whatever_curves_are_called() -> None:
+def test_curve_names_are_escaped_in_plots() -> None:
     picture = line_plot([Curve(name="a < b", points=((0, 1), (2, 3)))], x_label="x & y", y_label="z")
     assert "a < b" in "".join(ElementTree.fromstring(picture).itertext())  # noqa: S314 (we drew it ourselves)

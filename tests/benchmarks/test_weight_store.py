@@ -9,7 +9,7 @@ from tests.benchmarks.weight_store import catch_up, serving, uploads
 ELEMENTS = 2**16
 
 
-def test_one_delta_over_several_versions_is_smaller_than_the_chain(tmp_path: Path) -> None:
+def test_a_direct_delta_over_several_versions_is_smaller_than_the_chain(tmp_path: Path) -> None:
     one, two, eight = catch_up.measure(tmp_path, elements=ELEMENTS, learning_rate=1e-5, distances=(1, 2, 8))
 
     assert one.max_direct_delta_bytes < 1.1 * one.chain_bytes
@@ -17,7 +17,7 @@ def test_one_delta_over_several_versions_is_smaller_than_the_chain(tmp_path: Pat
     assert eight.max_direct_delta_bytes < 0.7 * eight.chain_bytes
 
 
-def test_versions_are_taken_in_each_way(tmp_path: Path) -> None:
+def test_versions_are_uploaded_by_each_method(tmp_path: Path) -> None:
     rows = uploads.measure(tmp_path, elements=ELEMENTS, learning_rate=1e-5, count=2)
 
     assert [row.sent for row in rows] == ["delta", "shared bits", "shared bits and delta"]

@@ -22,7 +22,7 @@ def pair() -> Pair:
     return pair_of(old[:300_000], new[:300_000])
 
 
-def test_every_codec_leads_to_the_target_in_the_expected_order(pair: Pair) -> None:
+def test_every_codec_reproduces_the_target_with_the_expected_size(pair: Pair) -> None:
     found = {row.codec: row for row in measure(pair, CODECS, repeat=1)}
 
     assert found["index64 + value"].bytes_per_changed == pytest.approx(10)
@@ -34,7 +34,7 @@ def test_every_codec_leads_to_the_target_in_the_expected_order(pair: Pair) -> No
     assert "</svg>" in plot(list(found.values()))
 
 
-def test_recorded_versions_are_those_of_the_store(tmp_path: Path) -> None:
+def test_recorded_versions_are_read_from_the_store(tmp_path: Path) -> None:
     tensors = [snapshot(0, {"weight": (Dtype.BFLOAT16, (64, 48))})]
     while len(tensors) < 5:
         tensors.append(stepped(tensors[-1], seed=len(tensors)))

@@ -13,7 +13,7 @@ from tests.benchmarks.wide_area.link import FAR_ADDRESS, Direction, LinkSpec, ru
 SPEC = LinkSpec(bits_per_s=8e6, delay_s=0.1, queue_s=0.5)
 
 
-def test_a_packet_waits_for_its_turn_and_then_for_the_way() -> None:
+def test_a_packet_is_delayed_by_serialization_and_propagation() -> None:
     way = Direction(SPEC, seed=0)
     for number in range(3):
         way.take(bytes([number]), 100_000, now=10.0)
@@ -24,7 +24,7 @@ def test_a_packet_waits_for_its_turn_and_then_for_the_way() -> None:
     assert way.due(99.0) is None
 
 
-def test_a_full_queue_drops_what_comes_last() -> None:
+def test_a_full_queue_drops_the_newest_packets() -> None:
     way = Direction(SPEC, seed=0)
     for _ in range(10):
         way.take(b"", 100_000, now=0.0)
@@ -48,7 +48,7 @@ def test_jitter_is_bounded_and_keeps_the_order() -> None:
     assert len({round(at - 0.001 * number, 6) for number, at in enumerate(due)}) > 5
 
 
-def test_so_much_is_lost() -> None:
+def test_the_configured_share_of_packets_is_lost() -> None:
     way = Direction(replace(SPEC, loss=0.25), seed=0)
     for number in range(2000):
         way.take(b"", 1, now=float(number))
@@ -61,7 +61,7 @@ needs_link = pytest.mark.needs("link")
 
 
 @needs_link
-def test_connections_over_the_link_take_its_round_trip_and_its_rate() -> None:
+def test_connections_have_the_round_trip_time_and_rate_of_the_link() -> None:
     spec = LinkSpec(bits_per_s=1e9, delay_s=0.05)
     with running(spec) as link:
         module = [sys.executable, "-m", "tests.benchmarks.wide_area.plain_tcp"]
@@ -80,7 +80,7 @@ def test_connections_over_the_link_take_its_round_trip_and_its_rate() -> None:
 
 
 @needs_link
-def test_a_version_comes_over_a_link_that_loses_and_goes_down() -> None:
+def test_a_version_is_transferred_over_a_lossy_link_with_outages() -> None:
     spec = LinkSpec(bits_per_s=4e8, delay_s=0.02, loss=0.002, jitter_s=0.005)
     case = Case(name="bad", spec=spec, connections=3, rounds=3, sizes_mb=(33,), outage_s=0.5)
 

@@ -54,13 +54,13 @@ async def test_a_proposal_is_listed_and_approved_once_with_a_reason(tmp_path: Pa
         plan = await proposed(fleet, 2)
         listed = (await run(fleet, "proposals")).output
         assert f"astraflow maintainer approve {plan.id}" in listed
-        assert "[b]trainer[/b] waits" in listed, "what others wrote is no markup"
+        assert "[b]trainer[/b] waits" in listed, "text of other authors is not rendered as markup"
         assert "1 to launch" in listed
         assert "astraflow maintainer approve" in (await run(fleet, "status")).output
         decide = ("approve", plan.id, "--reason", "checked", "--key", "k-1")
         applied = await read(fleet, *decide)
         assert len(applied["launched"]) == 1
-        assert await read(fleet, *decide) == applied, "the same key is answered with the first answer"
+        assert await read(fleet, *decide) == applied, "a repeated key gets the first answer"
         async with connect_fleet(fleet.address, TOKEN) as plane:
             notes = [decision for decision in await plane.decisions(pool=POOL) if decision.kind == "note"]
             assert [(note.reason, note.actor.name) for note in notes] == [("checked", getpass.getuser())]
@@ -78,10 +78,10 @@ async def test_a_proposal_is_listed_and_approved_once_with_a_reason(tmp_path: Pa
         assert again.exception.code == "proposal.not_waiting"
 
 
-async def test_a_proposal_is_rejected_with_a_reason_and_cannot_be_applied_then(tmp_path: Path) -> None:
+async def test_a_rejection_needs_a_reason_and_prevents_approval(tmp_path: Path) -> None:
     async with running_fleet(tmp_path, nodes=1) as fleet:
         plan = await proposed(fleet, 2)
-        assert (await run(fleet, "reject", plan.id)).exit_code == 2, "a no has a reason"
+        assert (await run(fleet, "reject", plan.id)).exit_code == 2, "a rejection needs a reason"
         decide = ("reject", plan.id, "--reason", "not now", "--key", "n-1")
         said = await read(fleet, *decide)
         assert (said["kind"], said["reason"]) == ("reject", "not now")

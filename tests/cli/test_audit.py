@@ -82,7 +82,9 @@ def test_verifying_a_broken_chain_names_the_first_invalid_entry_and_exits_with_1
     assert "valid before" in said.err
 
 
-def test_looking_changes_nothing(database: Database, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_verify_and_export_change_no_file(
+    database: Database, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     database.close()
     files = sorted((tmp_path / "run" / "web").iterdir())
     before = [(file, file.read_bytes()) for file in files]
@@ -91,7 +93,7 @@ def test_looking_changes_nothing(database: Database, tmp_path: Path, capfd: pyte
     assert [(file, file.read_bytes()) for file in sorted((tmp_path / "run" / "web").iterdir())] == before
 
 
-def test_the_run_that_is_active_here_is_the_one_that_is_meant(
+def test_the_active_run_of_this_machine_is_the_default(
     database: Database, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     nothing = Said(capfd, "verify")

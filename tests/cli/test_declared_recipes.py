@@ -24,7 +24,7 @@ def write(file: Path, text: str = OWN) -> Path:
     return file
 
 
-def test_files_are_recipes_by_the_names_that_packaged_ones_have(tmp_path: Path) -> None:
+def test_declared_recipes_are_named_like_packaged_ones(tmp_path: Path) -> None:
     for place in ("evening.toml", "night/recipe.toml", "night/long.toml", "night/notes.md", ".hidden.toml"):
         write(tmp_path / place)
     assert names(tmp_path) == {"evening": "", "night": "", "night/long": ""}
@@ -53,7 +53,7 @@ def test_a_broken_recipe_is_listed_with_its_problem(tmp_path: Path) -> None:
     assert "rename" in problems["two words"]
 
 
-def test_two_folders_with_one_name_have_the_first_of_them(tmp_path: Path) -> None:
+def test_a_recipe_in_the_first_folder_hides_the_second_of_that_name(tmp_path: Path) -> None:
     first, second = write(tmp_path / "a" / "own.toml"), write(tmp_path / "b" / "own.toml")
     found = {
         declared_recipe.file: declared_recipe.problem
@@ -63,14 +63,14 @@ def test_two_folders_with_one_name_have_the_first_of_them(tmp_path: Path) -> Non
     assert str(first) in found[second]
 
 
-def test_links_are_not_followed(tmp_path: Path) -> None:
+def test_symbolic_links_are_not_followed(tmp_path: Path) -> None:
     outside = write(tmp_path / "outside" / "own.toml")
     folder = tmp_path / "declared_recipes"
     folder.mkdir()
     (folder / "link.toml").symlink_to(outside)
     (folder / "linked").symlink_to(outside.parent)
     assert "symbolic link" in names(folder)["link"]
-    assert list(names(folder)) == ["link"], "what is in a linked folder is not looked at"
+    assert list(names(folder)) == ["link"], "linked folders are not searched"
     with pytest.raises(InvalidInput, match="symbolic link"):
         recipe_form(str(folder / "link.toml"), folders=[folder])
 
@@ -80,7 +80,7 @@ def test_a_recipe_that_is_not_a_regular_file_is_not_opened(tmp_path: Path) -> No
     assert "not a file" in names(tmp_path)["pipe"]
 
 
-def test_a_recipe_extends_nothing_outside_of_its_folders(tmp_path: Path) -> None:
+def test_a_recipe_cannot_extend_a_file_outside_the_declared_folders(tmp_path: Path) -> None:
     write(tmp_path / "outside.toml")
     folder = tmp_path / "declared_recipes"
     sly = write(folder / "sly.toml", 'extends = "../outside.toml"\n')

@@ -111,7 +111,7 @@ def make_environment(folder: Path, *, python: str = "#!/bin/sh\nexit 0\n", is_co
     return environment
 
 
-def test_an_installation_is_continued_after_a_failed_check_and_can_be_removed(
+def test_an_installation_resumes_after_a_failed_check_and_can_be_removed(
     cli: Cli, folder: Path, release: EngineRelease, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_wheel(tmp_path / "wheels", "torch", "2.0")
@@ -176,13 +176,13 @@ def test_an_installation_is_continued_after_a_failed_check_and_can_be_removed(
         ("ERROR: something else", "engine.install_failed"),
     ],
 )
-def test_a_failure_of_pip_is_explained(cli: Cli, folder: Path, release: EngineRelease, output: str, code: str) -> None:
+def test_pip_failures_have_error_codes(cli: Cli, folder: Path, release: EngineRelease, output: str, code: str) -> None:
     make_environment(folder, python=f"#!/bin/sh\necho '{output}'\nexit 1\n", is_complete=False)
     assert f"[{code}]" in cli("engines", "install", "sglang", "--yes")[1]
     assert installed_environments() == []
 
 
-def test_an_environment_without_the_venv_module_names_it(
+def test_a_missing_venv_module_is_reported(
     cli: Cli, release: EngineRelease, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     python = tmp_path / "python"
@@ -192,7 +192,7 @@ def test_an_environment_without_the_venv_module_names_it(
     assert "[engine.install_no_venv]" in cli("engines", "install", "sglang", "--yes")[1]
 
 
-def test_another_python_is_needed_for_the_pins(
+def test_a_missing_python_version_is_reported(
     cli: Cli, release: EngineRelease, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(releases, "RELEASES", (replace(release, python=(3, 99)),))
@@ -200,7 +200,7 @@ def test_another_python_is_needed_for_the_pins(
     assert (code, "[engine.missing_software]" in said, "3.99" in said) == (2, True, True)
 
 
-def test_a_full_disk_is_noticed_before_anything_is_downloaded(
+def test_too_little_disk_space_is_refused_before_the_download(
     cli: Cli, folder: Path, release: EngineRelease, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shutil.disk_usage", lambda _place: SimpleNamespace(free=10**6))
@@ -219,7 +219,7 @@ def test_a_full_disk_is_noticed_before_anything_is_downloaded(
         ("sglang", {"shared_bytes": 64 * 2**20}, ["64 MiB", "--shm-size"]),
     ],
 )
-def test_a_machine_that_cannot_run_an_engine_says_why(kind: str, facts: dict[str, object], words: list[str]) -> None:
+def test_an_unsupported_host_is_refused_with_the_reason(kind: str, facts: dict[str, object], words: list[str]) -> None:
     assert obstacles(find_release(kind, "cpu"), HOST) == []
     host = replace(HOST, **facts)  # type: ignore[arg-type]
     (reason,) = obstacles(find_release(kind, "cpu"), host)
@@ -228,7 +228,7 @@ def test_a_machine_that_cannot_run_an_engine_says_why(kind: str, facts: dict[str
         installer.check_can_install(find_release(kind, "cpu"), host, name="x")
 
 
-def test_a_machine_with_a_gpu_takes_the_release_for_it() -> None:
+def test_a_host_with_a_gpu_selects_the_cuda_release() -> None:
     gpus, driver = parse_smi(["NVIDIA H100 80GB HBM3, 580.82.07, 81559", "No devices were found"])
     assert (gpus, driver) == ((Gpu(name="NVIDIA H100 80GB HBM3", memory_bytes=81559 * 2**20),), "580.82.07")
     host = replace(HOST, gpus=gpus, driver=driver)
@@ -256,7 +256,7 @@ def test_an_invalid_installation_is_refused(cli: Cli, folder: Path, arguments: t
     assert (ended, f"[{code}]" in said) == (2, True), said
 
 
-def test_nothing_is_installed_after_a_no(
+def test_nothing_is_installed_without_consent(
     cli: Cli, folder: Path, release: EngineRelease, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True))
@@ -276,14 +276,14 @@ def test_an_environment_is_changed_by_one_process_at_a_time(cli: Cli, folder: Pa
 
 
 @pytest.mark.parametrize("name", ["sglang", "../home"])
-def test_what_is_not_installed_cannot_be_removed(cli: Cli, folder: Path, name: str) -> None:
+def test_removing_an_unknown_environment_is_refused(cli: Cli, folder: Path, name: str) -> None:
     make_environment(folder)
     code, _ = cli("engines", "remove", name)
     assert code == 2
     assert len(installed_environments()) == 1
 
 
-def test_a_check_of_the_list_fails_with_the_reason_of_the_server(
+def test_list_check_fails_with_the_reason_of_the_server(
     cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_environment(folder, python="#!/bin/sh\necho no module named sglang\nexit 3\n")
@@ -297,7 +297,7 @@ def test_a_check_of_the_list_fails_with_the_reason_of_the_server(
     assert (code, "it answers" in said) == (0, True)
 
 
-def test_the_doctor_lists_engines_that_are_installed_and_those_that_could_be(folder: Path) -> None:
+def test_the_doctor_lists_installed_and_installable_engines(folder: Path) -> None:
     sglang, vllm = engine_findings(HOST, [make_environment(folder)])
     assert (sglang.subject, sglang.is_ok, "sglang-cpu" in sglang.message) == ("engine sglang", True, True)
     assert (vllm.is_ok, "astraflow engines install vllm" in vllm.message) == (False, True)
@@ -325,7 +325,7 @@ def test_requirement_files_pin_the_server(release: EngineRelease) -> None:
 
 
 @pytest.mark.parametrize("kind", ["sglang", "vllm"])
-def test_the_demo_fits_a_server_on_this_machine(kind: str) -> None:
+def test_the_demo_has_settings_for_an_engine_server(kind: str) -> None:
     recipe = load_recipe(DEMO, [f"nodes.engine.kind={kind}", *SERVER_SETTINGS])
     model = recipe.policies["solver"].model
     assert model["hidden_size"] // model["heads"] == 64

@@ -57,7 +57,7 @@ def test_a_round_is_shown_with_its_figures_and_their_error() -> None:
     assert "± 0.030" in lines[-1]
 
 
-async def test_asked_for_a_version_the_command_waits_for_its_scores(tmp_path: Path) -> None:
+async def test_the_command_waits_for_the_scores_of_a_requested_version(tmp_path: Path) -> None:
     async with running(tmp_path, config(evaluations={"held-out": evaluation(prompts=2)})) as service:
         await service.trainer().attach(version=Version(7), backend="local", is_simulated=False)
         asking = await command("held-out", service.link.address, "--version", "5", "--json", "--reason", "to see")
@@ -90,7 +90,7 @@ async def test_interrupting_the_command_does_not_stop_the_round(tmp_path: Path) 
         assert "[evaluation.round_running]" in said.decode()
 
 
-async def test_a_stopped_round_is_no_success(tmp_path: Path) -> None:
+async def test_a_stopped_round_exits_with_1(tmp_path: Path) -> None:
     async with running(tmp_path, config(evaluations={"held-out": evaluation()})) as service:
         asking = await command("held-out", service.link.address)
         await next_tasks(service)

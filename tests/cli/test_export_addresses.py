@@ -13,20 +13,20 @@ def recipe(*overrides: str) -> Recipe:
     return load_recipe("smoke", overrides, check=Check.NONE)
 
 
-def test_nothing_goes_anywhere_unless_it_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exports_are_off_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ASTRAFLOW_TRACES", raising=False)
     assert keda_address(recipe()) == ""
     assert traces_destination(recipe(), Path("/runs/a")) == ""
 
 
-def test_keda_is_where_the_recipe_says_with_the_defaults_of_the_rest() -> None:
+def test_the_keda_address_comes_from_the_recipe_with_defaults() -> None:
     assert keda_address(recipe("dataflow.keda.port=9000")) == "127.0.0.1:9000"
     assert keda_address(recipe("dataflow.keda={}")) == "127.0.0.1:9465"
     with pytest.raises(InvalidInput, match=r"dataflow\.keda"):
         keda_address(recipe("dataflow.keda.port=-1"))
 
 
-def test_a_folder_of_the_recipe_is_in_the_runs_and_the_variable_goes_before_it(
+def test_a_trace_folder_is_inside_the_run_and_the_variable_overrides_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("ASTRAFLOW_TRACES", raising=False)

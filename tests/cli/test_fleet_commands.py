@@ -29,7 +29,7 @@ async def read(fleet: RunningFleet, *arguments: str) -> Any:
     return json.loads(ran.stdout)
 
 
-async def test_a_pool_is_looked_at_planned_changed_and_held(tmp_path: Path) -> None:
+async def test_a_pool_can_be_shown_planned_changed_and_overridden(tmp_path: Path) -> None:
     async with running_fleet(tmp_path, nodes=1) as fleet:
         before = await read(fleet, "status")
         assert [pool["spec"]["id"] for pool in before["pools"]] == ["eu"]
@@ -47,7 +47,7 @@ async def test_a_pool_is_looked_at_planned_changed_and_held(tmp_path: Path) -> N
         assert kinds == ["override", "apply"]
 
 
-async def test_output_for_people_is_a_table_with_the_next_command(tmp_path: Path) -> None:
+async def test_table_output_suggests_the_next_command(tmp_path: Path) -> None:
     async with running_fleet(tmp_path, nodes=1) as fleet:
         ran = await run(fleet, "status")
         assert ran.exit_code == 0, ran.exception

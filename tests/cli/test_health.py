@@ -47,7 +47,7 @@ def page(status: int) -> Iterator[str]:
             thread.join()
 
 
-async def test_a_service_that_speaks_mutual_tls_is_asked_with_what_the_environment_names(tmp_path: Path) -> None:
+async def test_a_mutual_tls_service_is_checked_with_the_credentials_of_the_environment(tmp_path: Path) -> None:
     authority, token = Authority.create(tmp_path / "authority", run="evening"), tmp_path / "token"
     token.write_text("run-token")
     tls = authority_tls(authority, "127.0.0.1")
@@ -61,7 +61,7 @@ async def test_a_service_that_speaks_mutual_tls_is_asked_with_what_the_environme
         assert isinstance(refused.exception, NotAuthenticated)
 
 
-def test_a_page_that_is_well_is_and_one_that_is_not_is_not() -> None:
+def test_the_health_of_the_page_follows_its_status_code() -> None:
     with page(200) as address:
         assert asked("web", f"{address}/").exit_code == 0
     with page(503) as address:
@@ -80,7 +80,7 @@ def test_a_page_that_is_well_is_and_one_that_is_not_is_not() -> None:
         (("trainer", "127.0.0.1:1"), InvalidInput),
     ],
 )
-def test_what_does_not_answer_and_what_cannot_be_asked_is_said(
+def test_unreachable_services_and_invalid_arguments_are_errors(
     words: tuple[str, str], problem: type[AstraFlowError]
 ) -> None:
     done = asked(*words, ASTRAFLOW_TOKEN="run-token")

@@ -29,7 +29,7 @@ def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
     return run
 
 
-def test_help_is_there_at_once_and_imports_nothing_heavy() -> None:
+def test_help_imports_no_heavy_package() -> None:
     code = (
         "import sys; from astraflow.cli.main import app; from typer.testing import CliRunner\n"
         "assert CliRunner().invoke(app, ['--help']).exit_code == 0\n"
@@ -45,19 +45,19 @@ def test_help_is_there_at_once_and_imports_nothing_heavy() -> None:
     "command",
     [[], ["demo"], ["run"], ["join"], ["report"], ["evaluate"], ["plugins"], ["prepare"], ["doctor"], ["recipes"]],
 )
-def test_every_command_explains_itself(command: list[str]) -> None:
+def test_every_command_has_help(command: list[str]) -> None:
     assert CliRunner().invoke(app, [*command, "--help"]).exit_code == 0
 
 
 @pytest.mark.parametrize("role", ["dataflow", "weights", "trainer", "node", "web", "fleet", "maintainer"])
-def test_every_role_explains_itself(role: str) -> None:
+def test_every_role_has_help(role: str) -> None:
     assert CliRunner().invoke(app, ["serve", role, "--help"]).exit_code == 0
 
 
 @pytest.mark.parametrize(
     "command", ["run", "once", "prompt", "replay", "status", "mode", "proposals", "approve", "reject", "eval"]
 )
-def test_every_command_of_the_maintainer_explains_itself(command: str) -> None:
+def test_every_maintainer_command_has_help(command: str) -> None:
     assert CliRunner().invoke(app, ["maintainer", command, "--help"]).exit_code == 0
 
 
@@ -67,13 +67,15 @@ def test_a_maintainer_without_a_fleet_service_is_refused(cli: Cli, tmp_path: Pat
     assert "[cli.fleet_required]" in said
 
 
-def test_recipes_are_listed_with_what_they_do() -> None:
+def test_recipes_are_listed_with_their_summary() -> None:
     shown = CliRunner().invoke(app, ["recipes"]).output
     assert "reverse/sort" in shown
     assert "without torch" in shown.replace("\n", " ")
 
 
-def test_the_doctor_says_what_is_there_and_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_doctor_lists_its_checks_and_fails_without_disk_space(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shown = CliRunner().invoke(app, ["doctor"])
     assert shown.exit_code == 0
     assert all(
@@ -127,7 +129,7 @@ def test_invalid_commands_are_refused_with_one_line(
     assert ended == code
 
 
-def test_a_port_in_use_is_named(cli: Cli, tmp_path: Path) -> None:
+def test_a_port_in_use_is_refused(cli: Cli, tmp_path: Path) -> None:
     import socket
 
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -139,14 +141,14 @@ def test_a_port_in_use_is_named(cli: Cli, tmp_path: Path) -> None:
     assert f"127.0.0.1:{port}" in said
 
 
-def test_a_place_that_cannot_be_written_is_a_sentence(cli: Cli, tmp_path: Path) -> None:
+def test_an_unwritable_run_directory_is_refused(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     code, said = cli("run", "smoke", "--run-dir", str(tmp_path / "file" / "run"))
     assert code == 2
     assert "[storage.unusable]" in said
 
 
-def test_a_folder_with_another_run_is_a_sentence(cli: Cli, tmp_path: Path) -> None:
+def test_a_directory_of_another_run_is_refused(cli: Cli, tmp_path: Path) -> None:
     with RunDirectory.opened(tmp_path / "run", name="x", seed=0, recipe=json.dumps({"name": "x"})):
         pass
     code, said = cli("run", "smoke", "--run-dir", str(tmp_path / "run"))
@@ -154,7 +156,7 @@ def test_a_folder_with_another_run_is_a_sentence(cli: Cli, tmp_path: Path) -> No
     assert "[run_directory.other_settings]" in said
 
 
-def test_defects_are_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unexpected_exceptions_are_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken() -> None:
         raise ZeroDivisionError
 
@@ -167,7 +169,7 @@ def test_defects_are_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     ("arguments", "recipe", "has_fleet"),
     [([], "reverse", False), (["--fleet"], "reverse", True), (["--pools"], "regions", True)],
 )
-def test_the_demo_learns_and_with_pools_shows_a_fleet(
+def test_the_demo_selects_the_recipe_and_the_fleet_by_its_options(
     cli: Cli, monkeypatch: pytest.MonkeyPatch, arguments: list[str], recipe: str, has_fleet: bool
 ) -> None:
     began: list[tuple[str, bool]] = []

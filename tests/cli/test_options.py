@@ -20,17 +20,17 @@ def file(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def nothing_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(TOKEN, raising=False)
     monkeypatch.delenv(TOKEN_FILE, raising=False)
 
 
-def test_a_file_that_is_named_goes_before_the_environment(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_explicit_token_file_overrides_the_environment(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(TOKEN, "environment")
     assert read_token(file) == "file"
 
 
-def test_a_token_in_the_environment_goes_before_a_file_there(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_token_in_the_environment_overrides_a_token_file_in_it(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine has its own token in its environment, beside the variables inherited from its parent process."""
     monkeypatch.setenv(TOKEN_FILE, str(file))
     assert read_token(None) == "file"
@@ -38,12 +38,12 @@ def test_a_token_in_the_environment_goes_before_a_file_there(file: Path, monkeyp
     assert read_token(None) == "environment"
 
 
-def test_without_any_there_is_no_token() -> None:
+def test_without_a_source_the_token_is_empty() -> None:
     assert read_token(None) == ""
 
 
 @pytest.mark.parametrize("read", [read_ca_hash, read_weights_key])
-def test_a_pin_and_a_key_are_given_as_they_are_or_in_a_file(read: Callable[[str], str], file: Path) -> None:
+def test_pins_and_keys_are_given_as_values_or_files(read: Callable[[str], str], file: Path) -> None:
     assert read("") == ""
     assert read("sha256:5f") == "sha256:5f"
     assert read(str(file)) == "file"
@@ -53,7 +53,7 @@ def test_a_pin_and_a_key_are_given_as_they_are_or_in_a_file(read: Callable[[str]
     ("content", "said"),
     [(None, "No such file"), (b" \n", "it is empty"), (b"\xff", "not a text file")],
 )
-def test_a_file_that_does_not_do_is_named(tmp_path: Path, content: bytes | None, said: str) -> None:
+def test_an_unusable_token_file_is_refused_with_its_path(tmp_path: Path, content: bytes | None, said: str) -> None:
     path = tmp_path / "secret"
     if content is not None:
         path.write_bytes(content)
@@ -62,7 +62,7 @@ def test_a_file_that_does_not_do_is_named(tmp_path: Path, content: bytes | None,
     assert str(path) in str(refused.value)
 
 
-def test_every_command_of_the_fleet_can_reach_one_behind_mutual_tls() -> None:
+def test_every_fleet_command_has_the_mutual_tls_options() -> None:
     ways = {"--token-file", "--authority", "--tls-ca", "--tls-client-certificate", "--tls-client-key"}
     commands = typer.main.get_command(fleet).commands  # type: ignore[attr-defined]
     assert {name for name, command in commands.items() if ways - options_of(command)} == set()

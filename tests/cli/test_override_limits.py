@@ -97,20 +97,20 @@ def registries() -> Iterator[Registry[Any]]:
     yield from {registry.noun: registry for _, registry, _ in plugin_specs(load_recipe("smoke"))}.values()
 
 
-def test_every_setting_that_is_no_number_or_closed_choice_declares_its_trust_class() -> None:
+def test_every_free_text_setting_declares_its_trust_class() -> None:
     models: list[type[BaseModel]] = [Recipe, DataflowConfig, TrainerConfig]
     models += [registry.options(kind) for registry in registries() for kind in registry.kinds()]
     found = {name for model in models for name in undeclared(model)}
     assert found - OPEN_TABLES == set(), "declare Annotated[..., SettableBy.RECIPE], or another class, on these fields"
 
 
-def test_every_table_of_the_fleet_has_a_trust_class() -> None:
+def test_every_fleet_table_has_a_trust_class() -> None:
     covered = {pattern[0] for pattern, _ in FLEET_CLASSES if pattern}
     only_the_recipe = {"cluster", "database", "providers"}
     assert covered | only_the_recipe == set(FleetConfig.model_fields)
 
 
-def test_text_without_a_class_cannot_be_overridden_also_in_a_plugin_of_a_third_party(
+def test_text_without_a_trust_class_cannot_be_overridden(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Options(Config):
@@ -161,9 +161,7 @@ def test_text_without_a_class_cannot_be_overridden_also_in_a_plugin_of_a_third_p
         ("no.such=1", "no.such"),
     ],
 )
-def test_places_addresses_and_variables_come_from_the_recipe_whoever_asks(
-    fleets: str, override: str, key: str, role: str
-) -> None:
+def test_no_role_can_override_paths_addresses_and_variables(fleets: str, override: str, key: str, role: str) -> None:
     assert refused(fleets, override, role=role) == [key]
 
 
@@ -190,12 +188,12 @@ def test_places_addresses_and_variables_come_from_the_recipe_whoever_asks(
         ("policies.solver.backend={kind = 'local', device = 'cpu'}", {"agent", "operator", "admin"}),
     ],
 )
-def test_bounds_and_budgets_are_admins_and_training_is_for_all(fleets: str, override: str, roles: set[str]) -> None:
+def test_only_admins_override_bounds_and_budgets(fleets: str, override: str, roles: set[str]) -> None:
     asked = ("viewer", "agent", "operator", "admin")
     assert {role for role in asked if not refused(fleets, override, role=role)} == roles
 
 
-def test_data_is_read_below_a_declared_place_with_links_followed(tmp_path: Path) -> None:
+def test_data_paths_stay_inside_declared_folders_after_links_are_resolved(tmp_path: Path) -> None:
     data, secret = tmp_path / "data", tmp_path / "secret.jsonl"
     (data / "inner").mkdir(parents=True)
     for file in (data / "a.jsonl", data / "inner" / "b.jsonl", secret):
@@ -236,7 +234,7 @@ def test_data_is_read_below_a_declared_place_with_links_followed(tmp_path: Path)
         assert not read(path, kind="parquet"), path
 
 
-def test_with_a_refusal_no_override_is_applied(fleets: str) -> None:
+def test_one_refused_override_prevents_all_overrides(fleets: str) -> None:
     overrides = ["fleet.providers.sky.endpoint=http://203.0.113.9", "stop.steps=7"]
     limits = Limits(role="admin")
     form = recipe_form(fleets, overrides, limits=limits)

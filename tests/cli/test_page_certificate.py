@@ -27,20 +27,20 @@ def authority(tmp_path: Path) -> Authority:
     return Authority.create(tmp_path / "authority", run="evening")
 
 
-def made(authority: Authority, folder: Path, *names: str) -> bytes:
+def page_pem(authority: Authority, folder: Path, *names: str) -> bytes:
     return page_certificate(authority, folder, host="0.0.0.0", names=names).read_bytes()  # noqa: S104 (not bound)
 
 
-def test_it_is_made_once_for_its_owner_alone(authority: Authority, tmp_path: Path) -> None:
-    first = made(authority, tmp_path, "page.example.org")
-    assert made(authority, tmp_path, "page.example.org") == first
-    assert made(authority, tmp_path) == first
+def test_the_certificate_is_created_once_in_a_private_file(authority: Authority, tmp_path: Path) -> None:
+    first = page_pem(authority, tmp_path, "page.example.org")
+    assert page_pem(authority, tmp_path, "page.example.org") == first
+    assert page_pem(authority, tmp_path) == first
     (file,) = tmp_path.glob("*.pem")
     assert file.stat().st_mode & 0o777 == 0o600
 
 
-def test_a_browser_that_knows_the_authority_takes_it(authority: Authority, tmp_path: Path) -> None:
-    made(authority, tmp_path, "page.example.org")
+def test_a_client_that_trusts_the_authority_accepts_the_certificate(authority: Authority, tmp_path: Path) -> None:
+    page_pem(authority, tmp_path, "page.example.org")
     (file,) = tmp_path.glob("*.pem")
     server, browser = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.create_default_context(cadata=authority.pem.decode())
     server.load_cert_chain(file, file)
@@ -50,24 +50,28 @@ def test_a_browser_that_knows_the_authority_takes_it(authority: Authority, tmp_p
         shake_hands(server, browser, "other.example.org")
 
 
-def test_another_name_another_authority_or_a_broken_file_make_a_new_one(authority: Authority, tmp_path: Path) -> None:
-    first = made(authority, tmp_path)
-    named = made(authority, tmp_path, "page.example.org")
+def test_a_new_certificate_replaces_one_of_other_names_authority_or_damage(
+    authority: Authority, tmp_path: Path
+) -> None:
+    first = page_pem(authority, tmp_path)
+    named = page_pem(authority, tmp_path, "page.example.org")
     assert named != first
-    other = made(Authority.create(tmp_path / "other", run="evening"), tmp_path, "page.example.org")
+    other = page_pem(Authority.create(tmp_path / "other", run="evening"), tmp_path, "page.example.org")
     assert other != named
     (file,) = tmp_path.glob("*.pem")
     file.write_bytes(other[: len(other) // 3])
-    assert made(authority, tmp_path) not in (first, named, other)
+    assert page_pem(authority, tmp_path) not in (first, named, other)
 
 
 @pytest.mark.parametrize(("days_more", "is_kept"), [(1.0, True), (-1.0, False)])
-def test_one_that_ends_soon_is_made_anew(authority: Authority, tmp_path: Path, days_more: float, is_kept: bool) -> None:
+def test_a_certificate_close_to_expiry_is_replaced(
+    authority: Authority, tmp_path: Path, days_more: float, is_kept: bool
+) -> None:
     """A service certificate is valid for one year."""
     age_s = 365 * DAY_S - MIN_REMAINING_VALIDITY.total_seconds() - days_more * DAY_S
     old = authority.for_service("0.0.0.0", clock=Earlier(age_s))  # noqa: S104 (not bound)
     (tmp_path / "page.pem").write_bytes(old.certificate + old.key)
-    assert (made(authority, tmp_path) == old.certificate + old.key) is is_kept
+    assert (page_pem(authority, tmp_path) == old.certificate + old.key) is is_kept
 
 
 def shake_hands(server: ssl.SSLContext, browser: ssl.SSLContext, name: str) -> None:

@@ -34,7 +34,7 @@ async def command(*arguments: str) -> tuple[int | None, str, str]:
     return process.returncode, out.decode(), err.decode()
 
 
-def test_a_table_shows_what_is_in_force_and_what_is_to_come() -> None:
+def test_the_table_shows_current_and_planned_plugins() -> None:
     planned = PlannedPlugins(
         slot=PluginSlot.FILTERS, specs=({"kind": "informative"},), actor="ada", reason="a try", version=Version(3)
     )
@@ -50,7 +50,7 @@ def test_a_table_shows_what_is_in_force_and_what_is_to_come() -> None:
     assert '{"kind": "replay"}' in lines[3]
 
 
-def test_a_change_is_read_from_json_with_who_asks() -> None:
+def test_a_change_is_parsed_from_json_with_its_actor() -> None:
     change = change_of(flow="train", selector='{"kind": "greso"}', filters="[]", reason="a try")
     assert change is not None
     assert (change.flow, change.selector, change.filters) == (FlowId("train"), {"kind": "greso"}, ())
@@ -58,7 +58,7 @@ def test_a_change_is_read_from_json_with_who_asks() -> None:
     assert "@" in change.actor
 
 
-def test_without_options_nothing_changes() -> None:
+def test_without_options_there_is_no_change() -> None:
     assert change_of() is None
 
 
@@ -72,14 +72,14 @@ def test_without_options_nothing_changes() -> None:
         ({"flow": "train", "filters": '["length"]', "reason": "r"}, "plugins.invalid_spec"),
     ],
 )
-def test_a_change_that_makes_no_sense_is_explained(given: dict[str, str], code: str) -> None:
+def test_an_invalid_change_is_refused(given: dict[str, str], code: str) -> None:
     with pytest.raises(InvalidInput) as caught:
         change_of(**given)
     assert caught.value.code == code
 
 
 @pytest.mark.anyio
-async def test_the_command_asks_the_run_and_says_what_it_answers() -> None:
+async def test_the_command_sends_the_change_and_prints_the_answer() -> None:
     fake = FakeControlPlane(sequence=30)
     async with fake.serving() as address:
         code, said, _ = await command(

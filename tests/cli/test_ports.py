@@ -6,7 +6,7 @@ from astraflow.cli.ports import free_ports, is_free
 from astraflow.contract.errors import InvalidInput
 
 
-def test_free_ports_are_different_and_can_be_listened_on() -> None:
+def test_free_ports_are_distinct_and_available() -> None:
     ports = free_ports(5)
     assert len(set(ports)) == 5
     assert all(is_free(port) for port in ports)

@@ -52,14 +52,14 @@ def test_the_short_form_has_environment_pools_bounds_and_budget(here: str) -> No
     assert (budget.kind, budget.value, budget.is_optional) == ("number", None, True)
 
 
-def test_a_recipe_without_a_fleet_has_no_fields_of_one() -> None:
+def test_a_recipe_without_a_fleet_has_no_fleet_fields() -> None:
     form = recipe_form("smoke")
     assert not form.has_fleet
     assert form.pools == ()
     assert not [field.key for field in form.fields if field.key.startswith("fleet")]
 
 
-def test_a_problem_of_the_fleet_is_shown_at_its_field(here: str) -> None:
+def test_a_fleet_problem_is_reported_at_its_field(here: str) -> None:
     wrong = recipe_form(here, ["fleet.pools.eu.max_nodes=-1", "fleet.budget.usd_per_hour_max=-2"])
     problems = {problem.key: problem.message for problem in wrong.problems}
     assert set(problems) == {"fleet.pools.eu.max_nodes", "fleet.budget.usd_per_hour_max"}
@@ -69,7 +69,7 @@ def test_a_problem_of_the_fleet_is_shown_at_its_field(here: str) -> None:
     assert problem.message.endswith("known: here")
 
 
-def test_a_plugin_that_takes_seconds_to_import_is_checked_when_it_was_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plugin_with_a_slow_import_is_checked_only_after_a_change(monkeypatch: pytest.MonkeyPatch) -> None:
     checked: list[str] = []
     monkeypatch.setattr(losses, "is_heavy", lambda kind: True)
     monkeypatch.setattr(losses, "check", lambda spec: checked.append(spec["kind"]))
@@ -97,7 +97,7 @@ def test_a_list_of_plugins_keeps_order_and_options(tmp_path: Path) -> None:
     assert changed.flows["train"].filters == ({"kind": "length", "max_tokens": 9},)
 
 
-def test_disk_memory_and_ports_are_looked_at_before_a_launch(here: str) -> None:
+def test_disk_memory_and_ports_are_checked_before_a_launch(here: str) -> None:
     checks = {check.name: check for check in recipe_form(here).checks}
     assert list(checks) == ["Recipe", "Disk", "Memory", "Ports"]
     assert "on 127.0.0.1" in checks["Ports"].message
@@ -116,7 +116,7 @@ def test_a_foreign_join_address_fails_the_ports_check_of_remote_pools(tmp_path: 
     assert "'203.0.113.77'" in ports.message
 
 
-def test_providers_are_asked_for_prices_and_whether_they_would(here: str) -> None:
+def test_a_preflight_asks_providers_for_prices_and_launch_checks(here: str) -> None:
     answer = preflight_recipe(here)
     (pool,) = answer["pools"]
     assert (pool["node_usd_per_hour"], pool["max_nodes"]) == (2.0, 3)

@@ -44,7 +44,7 @@ def test_tables_show_policies_flows_and_nodes() -> None:
         assert part in text
 
 
-def test_nodes_that_left_are_not_shown() -> None:
+def test_departed_nodes_are_not_shown() -> None:
     nodes = (make.node_report("node-1.1", state=NodeState.GONE), make.node_report("node-2.1"))
     text = shown(nodes=nodes)
     assert "node-2" in text
@@ -63,7 +63,7 @@ def test_a_repeated_event_shows_its_count() -> None:
 
 
 @pytest.mark.anyio
-async def test_one_report_is_printed_and_that_is_it() -> None:
+async def test_once_prints_one_report() -> None:
     async with FakeControlPlane(sequence=30).serving() as address:
         reporting = await command(address, "--token", TOKEN, "--once")
         out, _ = await reporting.communicate()
@@ -72,7 +72,7 @@ async def test_one_report_is_printed_and_that_is_it() -> None:
 
 
 @pytest.mark.anyio
-async def test_reports_follow_as_lines_of_json_until_it_is_stopped() -> None:
+async def test_json_prints_one_report_per_line_until_a_signal() -> None:
     fake = FakeControlPlane(sequence=30)
     async with fake.serving() as address:
         reporting = await command(address, "--token", TOKEN, "--json")
@@ -87,7 +87,7 @@ async def test_reports_follow_as_lines_of_json_until_it_is_stopped() -> None:
     assert reporting.returncode == 0
 
 
-def test_the_run_of_this_machine_is_found_with_its_token() -> None:
+def test_the_active_run_of_this_machine_is_found_with_its_token() -> None:
     with RunDirectory.opened(None, name="smoke", seed=0, recipe="{}") as directory:
         directory.update_facts(dataflow="127.0.0.1:4711")
         assert find_run("", "", None).address == "127.0.0.1:4711"
@@ -98,7 +98,7 @@ def test_the_run_of_this_machine_is_found_with_its_token() -> None:
         assert caught.value.code == "cli.no_token"
 
 
-def test_a_token_may_come_from_a_file_or_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_token_can_come_from_a_file_or_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "token"
     file.write_text("from-file\n")
     monkeypatch.setenv("ASTRAFLOW_TOKEN", "from-environment")

@@ -16,7 +16,7 @@ def opened(path: Path | None = None, recipe: str = RECIPE):  # type: ignore[no-u
     return RunDirectory.opened(path, name="smoke", seed=3, recipe=recipe)
 
 
-def test_a_run_directory_records_what_makes_the_run_repeatable() -> None:
+def test_a_run_directory_records_recipe_seed_and_commit() -> None:
     with opened() as directory:
         facts = directory.facts
         assert directory.path.parent == runs_folder().resolve()
@@ -26,7 +26,7 @@ def test_a_run_directory_records_what_makes_the_run_repeatable() -> None:
         assert directory.recipe_file.read_text() == RECIPE
 
 
-def test_the_token_is_for_its_owner_only() -> None:
+def test_the_token_file_is_private() -> None:
     with opened() as directory:
         assert stat.S_IMODE(directory.token_file.stat().st_mode) == 0o600
         assert stat.S_IMODE(directory.path.stat().st_mode) == 0o700
@@ -58,13 +58,13 @@ def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
         pass
 
 
-def test_active_runs_are_found_wherever_they_are(tmp_path: Path) -> None:
+def test_active_runs_are_found_in_any_directory(tmp_path: Path) -> None:
     with opened(), opened(tmp_path / "elsewhere"):
         assert {directory.path.resolve().name == "elsewhere" for directory in active_runs()} == {True, False}
     assert active_runs() == []
 
 
-def test_notes_are_stored() -> None:
+def test_facts_and_process_events_are_stored() -> None:
     with opened() as directory:
         directory.update_facts(dataflow="127.0.0.1:7")
         directory.record_process_event("node-1 started", {"node-1": 77})

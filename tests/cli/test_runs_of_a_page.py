@@ -53,7 +53,7 @@ async def astraflow(cli: ForkingProgram, *arguments: str, **environment: str) ->
     return process.returncode or 0, out.decode(), problem.decode()
 
 
-async def test_runs_are_launched_listed_resumed_and_read_through_the_page(
+async def test_runs_can_be_launched_listed_resumed_and_read_over_the_page(
     page: RunningWeb, cli: ForkingProgram
 ) -> None:
     async with page.logged_in() as admin:
@@ -80,7 +80,7 @@ async def test_runs_are_launched_listed_resumed_and_read_through_the_page(
     assert "a look" in audit
 
 
-async def test_missing_and_refused_launches_print_one_line(page: RunningWeb, cli: ForkingProgram) -> None:
+async def test_refused_launches_print_a_one_line_error(page: RunningWeb, cli: ForkingProgram) -> None:
     async with page.logged_in() as admin:
         made = await admin.post("/settings/tokens", data={"name": "ci", "scope": "viewer", "days": "1"})
         known = {"ASTRAFLOW_WEB": page.address, "ASTRAFLOW_WEB_TOKEN": shown_secret(made)}
@@ -98,7 +98,7 @@ async def test_missing_and_refused_launches_print_one_line(page: RunningWeb, cli
         assert words in problem
 
 
-async def test_a_run_directory_is_reopened_to_look_at_and_nothing_in_it_changes(tmp_path: Path) -> None:
+async def test_viewing_a_run_directory_is_read_only(tmp_path: Path) -> None:
     directory = run_folder(tmp_path / "run")
     database = open_database(directory / "web", "")
     record = RunRecord(
@@ -147,13 +147,13 @@ async def test_a_reopened_run_has_its_charts_trajectories_and_evaluations(tmp_pa
 
     metrics = {stream.steps: stream.metrics for report in reports for stream in report.streams}
     archived = [row["step"] for row in steps]
-    assert archived == sorted(set(archived)), "one for each archived report: by the second, and earlier by the minute"
+    assert archived == sorted(set(archived)), "one for each archived report, by second and earlier by minute"
     assert max(metrics) == archived[-1]
     assert all({name: row[name] for name in metrics[row["step"]]} == metrics[row["step"]] for row in steps)
     assert "reverse-0001" in listed.text
     assert "Recorded; the run ended at 1970-01-01 00:22:30 UTC." in run
     assert 'id="samples"' in run
-    assert "min_reward=1.0" in run, "a bar of the histogram leads on"
+    assert "min_reward=1.0" in run, "histogram bars are links"
     assert '<th scope="row">1</th>' in run.partition('id="evaluations"')[2]
     assert "answer 3.0" in found
     assert "answer 3.1" not in found

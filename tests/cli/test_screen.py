@@ -19,17 +19,17 @@ def written(width: int = 200, *, is_terminal: bool = False) -> tuple[Console, io
     return Console(file=out, width=width, force_terminal=is_terminal, color_system=None), out
 
 
-def test_the_examples_in_the_docstrings_hold() -> None:
+def test_doctests_hold() -> None:
     assert doctest.testmod(module).failed == 0
 
 
-def test_progress_is_one_line_with_the_figures_that_matter() -> None:
+def test_progress_is_one_line_with_the_main_figures() -> None:
     nodes = (make.node_report("node-1.1"), make.node_report("node-2.1", state=NodeState.LOST))
     (line,) = progress_lines(make.report(make.stream_report(steps=12, rewards=(0.5, 0.7)), nodes=nodes))
     assert line == "step 12  reward 0.600  version 12  wait 25%  buffer 3  rollouts 40/s  nodes 1"
 
 
-def test_several_policies_get_a_line_each_with_their_names() -> None:
+def test_each_policy_has_a_progress_line_with_its_name() -> None:
     lines = progress_lines(make.report(make.stream_report(), make.stream_report("verifier")))
     assert [line.split()[0] for line in lines] == ["solver", "verifier"]
 
@@ -39,7 +39,7 @@ def test_unknown_values_are_not_shown_as_numbers() -> None:
     assert "nan" not in line
 
 
-def test_without_a_terminal_lines_come_every_few_seconds() -> None:
+def test_without_a_terminal_progress_is_printed_every_five_seconds() -> None:
     console, out = written()
     clock = ManualClock()
     with Screen(console, clock=clock) as screen:
@@ -61,7 +61,7 @@ def test_a_terminal_shows_every_change_and_keeps_messages() -> None:
     assert all(text in out.getvalue() for text in ("starting", "step 1 ", "step 2 ", "node-1 left"))
 
 
-def test_the_summary_says_everything_a_person_asks_first() -> None:
+def test_the_summary_has_the_result_and_the_main_figures() -> None:
     tally = Tally([PolicyId("solver")], window_steps=2)
     counters = {"weight_bytes_full": 428_000.0, "weight_updates_full": 2.0, "weight_bytes_delta": 61_000.0}
     node = make.node_report(counters=counters, gauges={"logprob_gap_max": 1.2e-5})

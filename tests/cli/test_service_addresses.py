@@ -11,7 +11,7 @@ EVERYWHERE = WILDCARDS[0]
 needs_address = pytest.mark.needs("address")
 
 
-def test_on_loopback_nothing_is_encrypted_and_nobody_else_is_told_anything() -> None:
+def test_loopback_addresses_have_no_tls_and_no_enrolment() -> None:
     places = choose_addresses("127.0.0.1", advertise="", tls=None, web_port=0, metrics="off")
     assert not places.is_tls
     assert places.enroll == ""
@@ -20,13 +20,13 @@ def test_on_loopback_nothing_is_encrypted_and_nobody_else_is_told_anything() -> 
 
 
 @needs_address
-def test_beyond_loopback_tls_is_on() -> None:
+def test_addresses_beyond_loopback_have_tls_and_enrolment() -> None:
     places = choose_addresses(beyond_loopback(), advertise="", tls=None, web_port=0, metrics="off")
     assert places.is_tls
     assert places.enroll == f"{beyond_loopback()}:{places.enroll_port}"
 
 
-def test_machines_elsewhere_are_told_the_name_and_this_machine_goes_no_long_way_round() -> None:
+def test_remote_machines_get_the_advertised_name_and_local_services_use_loopback() -> None:
     places = choose_addresses(EVERYWHERE, advertise="runs.example.org", tls=None, web_port=0, metrics="off")
     assert places.is_tls
     assert places.enroll == f"runs.example.org:{places.enroll_port}"
@@ -42,6 +42,6 @@ def test_machines_elsewhere_are_told_the_name_and_this_machine_goes_no_long_way_
         (EVERYWHERE, "127.0.0.1", "a loopback address"),
     ],
 )
-def test_what_would_let_nobody_in_is_refused(host: str, advertise: str, says: str) -> None:
+def test_unreachable_addresses_are_refused(host: str, advertise: str, says: str) -> None:
     with pytest.raises(InvalidInput, match=says):
         choose_addresses(host, advertise=advertise, tls=None, web_port=0, metrics="off")

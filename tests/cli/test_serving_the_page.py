@@ -32,7 +32,7 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Serve:
     return served
 
 
-def test_it_keeps_what_is_its_own_in_the_users_home_of_astraflow_and_not_where_it_was_typed(
+def test_the_page_stores_its_data_in_the_astraflow_home_by_default(
     serve: Serve, own_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -41,7 +41,7 @@ def test_it_keeps_what_is_its_own_in_the_users_home_of_astraflow_and_not_where_i
     assert serve("--directory", str(tmp_path / "page"))["--directory"] == str(tmp_path / "page")
 
 
-def test_beyond_loopback_it_has_a_certificate_of_the_runs_authority(serve: Serve, tmp_path: Path) -> None:
+def test_the_page_gets_a_certificate_of_the_runs_authority_beyond_loopback(serve: Serve, tmp_path: Path) -> None:
     folder = str(Authority.create(tmp_path / "authority", run="evening").folder)
     told = serve("--host", BEYOND, "--authority", folder, "--directory", str(tmp_path / "page"))
     assert told["--tls-certificate"] == told["--tls-key"] == str(tmp_path / "page" / "page.pem")
@@ -56,18 +56,18 @@ def test_beyond_loopback_it_has_a_certificate_of_the_runs_authority(serve: Serve
         (("--host", BEYOND, "--tls-certificate", "own.pem", "--tls-key", "own.key"), "own.pem"),
     ],
 )
-def test_it_gets_none_on_loopback_behind_a_proxy_or_beside_one_of_its_own(
+def test_no_certificate_is_issued_on_loopback_behind_a_proxy_or_beside_a_given_one(
     serve: Serve, tmp_path: Path, words: tuple[str, ...], certificate: str | None
 ) -> None:
     folder = str(Authority.create(tmp_path / "authority", run="evening").folder)
     assert serve("--authority", folder, *words).get("--tls-certificate") == certificate
 
 
-def test_beyond_loopback_without_an_authority_it_gets_none_and_will_refuse(serve: Serve) -> None:
+def test_no_certificate_is_issued_without_an_authority(serve: Serve) -> None:
     assert "--tls-certificate" not in serve("--host", BEYOND)
 
 
-def test_a_page_elsewhere_joins_with_a_pin_and_keeps_its_credential(serve: Serve, tmp_path: Path) -> None:
+def test_a_remote_page_gets_the_pin_and_the_credential_folder(serve: Serve, tmp_path: Path) -> None:
     pin = f"sha256:{'0' * 64}"
     (tmp_path / "pin").write_text(f"{pin}\n")
     for given in (pin, str(tmp_path / "pin")):

@@ -27,20 +27,20 @@ def test_without_a_scenario_the_names_are_listed() -> None:
     assert "spot-drought" in typed()
 
 
-def test_a_scenario_is_a_table_of_the_policies_and_a_plot(tmp_path: Path) -> None:
+def test_a_scenario_prints_a_table_of_policies_and_writes_a_plot(tmp_path: Path) -> None:
     table = typed("step", *SHORT, "--plot", str(tmp_path / "nodes.svg"))
     assert [line.split()[0] for line in table.splitlines()[-3:]] == ["fixed", "plain", "sizer"]
     root = ElementTree.fromstring((tmp_path / "nodes.svg").read_text())  # noqa: S314 (written by this test)
     assert len(root.findall("{http://www.w3.org/2000/svg}polyline")) == 3
 
 
-def test_json_holds_figures_and_the_course() -> None:
+def test_json_output_has_totals_and_the_time_series() -> None:
     shown = json.loads(typed("steady", *SHORT, "--json"))
     assert shown["policies"]["fixed"]["node_hours"] == pytest.approx(11.0)
     assert len(shown["course"]["ticks"]) == 61
 
 
-def test_a_scenario_can_be_a_file(tmp_path: Path) -> None:
+def test_a_scenario_is_read_from_a_file(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text('hours = 1.0\n[pools.gpu]\nnodes = 4\n[[events]]\nat_h = 0.5\nkind = "loss"\nshare = 0.5\n')
     scenario = read_scenario(str(file), ["pools.gpu.bounds.max_nodes=6"])
@@ -60,7 +60,7 @@ def test_invalid_arguments_are_refused_with_a_suggestion(tmp_path: Path) -> None
         recorded_spec(tmp_path, ["trainer.step_s=3"])
 
 
-def test_a_replay_is_drawn_as_steps() -> None:
+def test_a_replay_plot_has_one_line() -> None:
     moved = make.pool_advice(target=5, at=1600.0)
     answer = WhatIfAnswer(
         recommendations=(make.pool_advice(target=2), moved),

@@ -53,7 +53,7 @@ def is_running(pid: int) -> bool:
         return False
 
 
-async def test_a_program_that_announces_itself_is_ready_and_gone_after_the_block(tmp_path: Path) -> None:
+async def test_a_program_is_ready_when_it_says_so_and_stopped_at_the_end(tmp_path: Path) -> None:
     heard = Heard()
     async with Supervisor(heard, restart_limits=QUICK) as supervisor:
         supervisor.start(program(tmp_path, SERVE))
@@ -63,7 +63,7 @@ async def test_a_program_that_announces_itself_is_ready_and_gone_after_the_block
     assert (tmp_path / "role.log").read_text() == "ready here:1\n"
 
 
-async def test_a_killed_program_is_started_again(tmp_path: Path) -> None:
+async def test_a_killed_program_is_restarted(tmp_path: Path) -> None:
     heard = Heard()
     async with Supervisor(heard, restart_limits=QUICK) as supervisor:
         supervisor.start(program(tmp_path, SERVE))
@@ -74,7 +74,7 @@ async def test_a_killed_program_is_started_again(tmp_path: Path) -> None:
     assert heard.of("failed")[0].message.endswith("signal 9")
 
 
-async def test_a_program_that_keeps_failing_is_given_up_with_its_log(tmp_path: Path) -> None:
+async def test_a_program_that_keeps_failing_is_abandoned_with_its_log(tmp_path: Path) -> None:
     with pytest.raises(ExceptionGroup) as failed:
         async with Supervisor(Heard(), restart_limits=QUICK) as supervisor:
             supervisor.start(program(tmp_path, "raise ValueError('unlucky')"))
@@ -123,7 +123,7 @@ async def test_a_program_that_ignores_a_stop_is_killed_with_its_children(tmp_pat
 
 
 @pytest.mark.parametrize("code", [0, 143], ids=["complete", "terminated"])
-async def test_a_node_that_leaves_on_purpose_stays_away(tmp_path: Path, code: int) -> None:
+async def test_a_program_that_may_exit_is_not_restarted(tmp_path: Path, code: int) -> None:
     heard = Heard()
     async with Supervisor(heard, restart_limits=QUICK) as supervisor:
         supervisor.start(program(tmp_path, f"raise SystemExit({code})", announces=False, may_exit=True))
@@ -132,7 +132,7 @@ async def test_a_node_that_leaves_on_purpose_stays_away(tmp_path: Path, code: in
     assert heard.of("failed") == []
 
 
-async def test_waves_stop_one_after_the_other(tmp_path: Path) -> None:
+async def test_programs_stop_in_the_order_of_their_waves(tmp_path: Path) -> None:
     order = tmp_path / "order"
     code = (
         "import signal, sys, time\n"
@@ -148,7 +148,7 @@ async def test_waves_stop_one_after_the_other(tmp_path: Path) -> None:
     assert order.read_text().split() == ["node", "service"]
 
 
-async def test_progress_is_passed_on(tmp_path: Path) -> None:
+async def test_progress_lines_become_events(tmp_path: Path) -> None:
     heard = Heard()
     async with Supervisor(heard, restart_limits=QUICK) as supervisor:
         supervisor.start(program(tmp_path, f"print('progress half way', flush=True); {SERVE}"))
@@ -169,7 +169,7 @@ async def test_a_program_that_is_never_ready_fails_with_its_log(tmp_path: Path) 
     assert str(problem).endswith("\n  busy")
 
 
-async def test_an_inessential_program_that_cannot_run_leaves_the_others_alone(tmp_path: Path) -> None:
+async def test_a_failed_inessential_program_does_not_stop_the_others(tmp_path: Path) -> None:
     heard = Heard()
     async with Supervisor(heard, restart_limits=QUICK) as supervisor:
         supervisor.start(program(tmp_path, SERVE, name="service"))
@@ -194,7 +194,7 @@ async def test_a_program_that_was_ready_is_restarted_twice_after_refusing_its_in
     assert len(heard.of("started")) == 3
 
 
-async def test_a_missing_program_is_named(tmp_path: Path) -> None:
+async def test_a_missing_program_is_reported_with_its_name(tmp_path: Path) -> None:
     absent = Program(name="web", argv=("/nowhere/python",), log=tmp_path / "web.log")
     with pytest.raises(ExceptionGroup) as failed:
         async with Supervisor(Heard(), restart_limits=QUICK) as supervisor:

@@ -23,7 +23,7 @@ def learned(has_learned: bool = True) -> Completion:
     return Completion(reason="because", has_learned=has_learned, at=7.0, ends_run=True)
 
 
-def test_dataflow_says_whether_the_run_has_learned() -> None:
+def test_has_learned_follows_the_completion_of_dataflow() -> None:
     gathered = tally()
     gathered.observe(make.report(make.stream_report(steps=4, rewards=(1.0,) * 4)))
     assert not gathered.has_learned
@@ -33,13 +33,13 @@ def test_dataflow_says_whether_the_run_has_learned() -> None:
     assert gathered.has_learned
 
 
-def test_a_lucky_first_step_is_no_window() -> None:
+def test_fewer_steps_than_the_window_give_no_reward() -> None:
     gathered = tally()
     gathered.observe(make.report(make.stream_report(steps=3, rewards=(1.0, 1.0, 1.0))))
     assert summary(gathered).reward_last is None
 
 
-def test_the_policy_that_is_behind_stands_for_the_run() -> None:
+def test_the_lowest_reward_of_all_policies_counts() -> None:
     gathered = tally(SOLVER, VERIFIER)
     good, bad = (1.0,) * 4, (0.1,) * 4
     gathered.observe(
@@ -48,7 +48,7 @@ def test_the_policy_that_is_behind_stands_for_the_run() -> None:
     assert summary(gathered).reward_last == pytest.approx(0.1)
 
 
-def test_the_first_steps_are_remembered_when_reports_no_longer_hold_them() -> None:
+def test_the_rewards_of_the_first_steps_are_kept() -> None:
     gathered = tally()
     gathered.observe(make.report(make.stream_report(steps=5, rewards=(0.1, 0.2, 0.3, 0.4, 0.5))))
     gathered.observe(make.report(make.stream_report(steps=40, rewards=(0.8,) * 32)))
@@ -56,7 +56,7 @@ def test_the_first_steps_are_remembered_when_reports_no_longer_hold_them() -> No
     assert summary(gathered).reward_last == pytest.approx(0.8)
 
 
-def test_counters_of_nodes_that_started_again_add_up() -> None:
+def test_counters_of_restarted_nodes_are_summed() -> None:
     gathered = tally()
     first = {"weight_bytes_full": 100.0, "weight_updates_full": 1.0, "weight_bytes_delta": 7.0}
     gathered.observe(make.report(nodes=(make.node_report("node-1.1", counters=first),)))
@@ -82,13 +82,13 @@ def test_times_count_from_the_command_and_from_the_first_step() -> None:
     assert (summary(gathered).seconds, summary(gathered).seconds_training) == (20.0, 10.0)
 
 
-def test_the_wait_is_a_share_of_all_the_trainers_time() -> None:
+def test_the_wait_fraction_is_relative_to_the_trainers_total_time() -> None:
     gathered = tally()
     gathered.observe(make.report(make.stream_report(steps=1, wait_s=1.0, compute_s=2.0, publish_s=1.0)))
     assert summary(gathered).wait_fraction == 0.25
 
 
-def test_imbalanced_counts_are_reported_and_remembered() -> None:
+def test_imbalanced_counts_are_reported_and_kept_in_the_summary() -> None:
     odd = make.report(make.stream_report(steps=1, admitted=99), flows=(replace(make.flow_report(), issued=50),))
     issued, admitted = imbalances(odd)
     assert issued.startswith("flow train: 50")
@@ -113,7 +113,7 @@ def test_every_partial_rollout_is_accounted_for_once() -> None:
     assert " 3 " in partial
 
 
-def test_only_a_run_that_learned_balanced_and_did_not_fail_ends_well() -> None:
+def test_the_exit_code_is_0_only_for_a_balanced_run_that_learned() -> None:
     gathered = tally()
     assert summary(gathered).exit_code == 1
     gathered.observe(replace(make.report(make.stream_report(steps=1)), completion=learned()))

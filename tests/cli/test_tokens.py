@@ -20,7 +20,7 @@ async def asked(fake: FakeControlPlane, *arguments: str) -> Result:
         return await asyncio.to_thread(CliRunner().invoke, app, ["token", address, "--token", TOKEN, *arguments])
 
 
-async def test_a_pool_alone_is_that_of_a_node_and_beside_a_role_the_only_one_to_touch() -> None:
+async def test_a_pool_selects_a_node_token_or_limits_the_role() -> None:
     fake = FakeControlPlane()
     node = await asked(fake, "--pool", "eu")
     assert "astraflow join 127.0.0.1:7001 --token afj.node.0" in node.output
@@ -29,14 +29,14 @@ async def test_a_pool_alone_is_that_of_a_node_and_beside_a_role_the_only_one_to_
     assert [(kind, pool) for kind, pool, _ in fake.actions] == [("mint", "eu"), ("mint", "eu")]
 
 
-async def test_who_is_to_join_is_said_once() -> None:
+async def test_a_missing_or_ambiguous_role_is_refused() -> None:
     for wrong in ((), ("--pool", "eu", "--policy", "solver"), ("--role", "operator", "--policy", "solver")):
         refused = await asked(FakeControlPlane(), *wrong)
         assert isinstance(refused.exception, InvalidInput)
         assert refused.exception.code == "token.role_required"
 
 
-async def test_a_token_goes_into_a_file_of_the_mode_that_is_asked_for_and_is_not_printed(tmp_path: Path) -> None:
+async def test_a_token_is_written_to_a_file_of_the_given_mode_and_not_printed(tmp_path: Path) -> None:
     for arguments, mode in (((), 0o600), (("--mode", "440"), 0o440), (("--mode", "0600", "--json"), 0o600)):
         file = tmp_path / "pool.token"
         minted = await asked(FakeControlPlane(), "--pool", "eu", "--reusable", "--out", str(file), *arguments)
@@ -49,7 +49,7 @@ async def test_a_token_goes_into_a_file_of_the_mode_that_is_asked_for_and_is_not
 
 
 @pytest.mark.parametrize("mode", ["rw", "622", "666", "755", "0", "-600", "99"])
-async def test_a_token_is_not_written_where_others_may_change_it(tmp_path: Path, mode: str) -> None:
+async def test_file_modes_that_let_others_write_are_refused(tmp_path: Path, mode: str) -> None:
     fake = FakeControlPlane()
     refused = await asked(fake, "--pool", "eu", "--out", str(tmp_path / "pool.token"), "--mode", mode)
     assert isinstance(refused.exception, InvalidInput)
@@ -57,7 +57,7 @@ async def test_a_token_is_not_written_where_others_may_change_it(tmp_path: Path,
     assert list(tmp_path.iterdir()) == []
 
 
-async def test_the_tokens_are_listed_with_their_uses() -> None:
+async def test_tokens_are_listed_with_their_uses() -> None:
     listed = await asked(FakeControlPlane(), "--list", "--json")
     (known,) = json.loads(listed.output)
     assert (known["pool"], known["uses"], known["is_reusable"]) == ("eu", 3, True)
@@ -65,6 +65,6 @@ async def test_the_tokens_are_listed_with_their_uses() -> None:
     assert "used 3" in shown.output
 
 
-async def test_only_a_reusable_token_has_several_uses() -> None:
+async def test_several_uses_require_a_reusable_token() -> None:
     refused = await asked(FakeControlPlane(), "--pool", "eu", "--uses", "3")
     assert isinstance(refused.exception, InvalidInput)

@@ -42,7 +42,7 @@ async def test_an_offline_run_returns_the_reports_of_dataflow(tmp_path: Path) ->
     assert [evaluation.round for evaluation in await kept.evaluations()] == [2, 1]
     assert await kept.evaluations(before=2, limit=5) == (make.round_report(1),)
     assert (await kept.events(EventQuery())).events == ()
-    assert sorted((tmp_path / "dataflow").iterdir()) == files, "looking leaves no trace"
+    assert sorted((tmp_path / "dataflow").iterdir()) == files, "reading leaves the files unchanged"
 
 
 async def test_records_written_before_a_crash_are_read(tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ async def test_records_written_before_a_crash_are_read(tmp_path: Path) -> None:
     assert await OfflineRun(tmp_path / "crashed").trajectories(ALL) == page
 
 
-async def test_a_log_that_a_crash_tore_holds_what_was_whole_before(tmp_path: Path) -> None:
+async def test_a_truncated_write_ahead_log_is_read_up_to_the_last_commit(tmp_path: Path) -> None:
     archive, samples = filled(tmp_path / "run")
     await samples.page(ALL)
     fill(archive, groups=5)
@@ -85,7 +85,7 @@ async def test_a_damaged_or_missing_archive_is_refused(tmp_path: Path) -> None:
         await OfflineRun(tmp_path).rewards(SPREAD)
 
 
-async def test_a_row_that_holds_something_else_is_a_sentence(tmp_path: Path) -> None:
+async def test_undecodable_rows_are_reported_as_corrupt_data(tmp_path: Path) -> None:
     archive, _ = filled(tmp_path)
     archive.put("update samples set body = ?", b"\xff\xff\xff")
     archive.put("update rounds set body = ?", b"\xff\xff\xff")
@@ -97,15 +97,15 @@ async def test_a_row_that_holds_something_else_is_a_sentence(tmp_path: Path) -> 
         await kept.evaluations()
 
 
-def test_reports_are_minutes_and_then_seconds(tmp_path: Path) -> None:
+def test_reports_are_by_minute_and_lately_by_second(tmp_path: Path) -> None:
     synthetic_run, archive = SyntheticRun(began_at=1200.0), recorded_archive(tmp_path)
     fill(archive, reports=tuple(synthetic_run.report(second) for second in range(1, 301)))
     archive.close()
     skipped: list[CorruptData] = []
     told = [report.sequence for report in offline_reports(tmp_path, on_skipped=skipped.append)]
 
-    assert told[-60:] == list(range(241, 301)), "every one of the last minutes"
-    assert told[:-60] == [59, 119, 179, 239], "before that, one a minute"
+    assert told[-60:] == list(range(241, 301)), "every second of the last minute"
+    assert told[:-60] == [59, 119, 179, 239], "one per minute before that"
 
 
 def test_reports_of_a_folder_without_an_archive_are_refused(tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_reports_of_a_folder_without_an_archive_are_refused(tmp_path: Path) -> N
         list(offline_reports(tmp_path, on_skipped=skipped.append))
 
 
-def test_rows_that_cannot_be_read_are_skipped_and_counted(tmp_path: Path) -> None:
+def test_unreadable_rows_are_skipped_and_counted(tmp_path: Path) -> None:
     synthetic_run, archive = SyntheticRun(began_at=1200.0), recorded_archive(tmp_path)
     fill(archive, reports=tuple(synthetic_run.report(second) for second in range(1, 31)))
     truncated, bomb = compress_report(synthetic_run.report(11))[:-40], ZstdCompressor().compress(b"\0" * 2**30)

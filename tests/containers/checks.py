@@ -51,7 +51,7 @@ class Checks:
             self.kill_services,
             self.drain_node,
             self.restart_engine,
-            self.lose_power,
+            self.kill_the_host,
             self.stop_and_start,
             self.share_memory,
             self.remove_all,
@@ -133,7 +133,7 @@ class Checks:
         require({node.id for node in self.down("node")} == drained, "not exactly the drained node stayed away")
         return f"the engine stopped in {stopping_s:.0f} s; learning again {seconds:.0f} s after its start"
 
-    def lose_power(self) -> str:
+    def kill_the_host(self) -> str:
         """After all processes, including the engine, are killed, the next engine start restores the run."""
         self.stack.engine.cut()
         self.stack.engine.start()

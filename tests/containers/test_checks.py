@@ -22,14 +22,14 @@ STREAM = {
 REPORT: dict[str, Any] = {"flows": [FLOW], "streams": [STREAM]}
 
 
-def test_a_report_whose_counts_add_up_tells_steps_and_issued_groups() -> None:
+def test_a_balanced_report_returns_steps_and_issued_groups() -> None:
     assert balanced(REPORT) == (1, 10)
 
 
 @pytest.mark.parametrize(
     ("table", "field"), [("flows", "issued"), ("flows", "open"), ("streams", "buffered"), ("streams", "steps")]
 )
-def test_a_report_that_has_one_group_more_is_broken(table: str, field: str) -> None:
+def test_an_unbalanced_report_fails_the_check(table: str, field: str) -> None:
     report = deepcopy(REPORT)
     report[table][0][field] += 1
     with pytest.raises(CheckFailed):
@@ -40,7 +40,7 @@ def test_a_report_that_has_one_group_more_is_broken(table: str, field: str) -> N
     ("problem", "code", "name"),
     [(None, PASSED, "passed"), (CheckFailed("why"), FAILED, "failed"), (NotStarted("why"), NOT_STARTED, "not started")],
 )
-def test_the_verdict_is_one_line_and_an_exit_code(problem: Exception | None, code: int, name: str) -> None:
+def test_the_verdict_has_one_line_and_an_exit_code(problem: Exception | None, code: int, name: str) -> None:
     def check() -> str:
         if problem is not None:
             raise problem

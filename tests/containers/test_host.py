@@ -11,7 +11,7 @@ FIRST = """\
 SECOND = "29 23 0:26 / /sys/fs/cgroup rw,nosuid shared:5 - cgroup2 cgroup2 rw,nsdelegate\n"
 
 
-def test_hierarchies_of_the_first_version_are_found_with_their_controllers() -> None:
+def test_cgroup_v1_hierarchies_are_found_with_their_controllers() -> None:
     found = control_groups(FIRST)
     assert dict(zip(found.controllers, map(str, found.folders), strict=True)) == {
         "cpu,cpuacct": "/sys/fs/cgroup/cpu,cpuacct",
@@ -19,17 +19,17 @@ def test_hierarchies_of_the_first_version_are_found_with_their_controllers() -> 
     }
 
 
-def test_the_one_hierarchy_of_the_second_version_has_no_controllers_to_name() -> None:
+def test_the_cgroup_v2_hierarchy_has_no_named_controllers() -> None:
     found = control_groups(SECOND)
     assert ([str(folder) for folder in found.folders], found.controllers) == (["/sys/fs/cgroup"], ())
 
 
-def test_without_control_groups_no_engine_is_started() -> None:
+def test_without_control_groups_the_check_does_not_start() -> None:
     with pytest.raises(NotStarted):
         control_groups("21 1 8:1 / / rw - ext4 /dev/vda rw\n")
 
 
-def test_the_mirror_is_the_one_with_whole_suites() -> None:
+def test_the_mirror_with_complete_suites_is_selected() -> None:
     assert mirror_of(["http://mirror/debian-security/", "http://mirror/debian/"]) == "http://mirror/debian/"
     with pytest.raises(NotStarted):
         mirror_of(["http://mirror/ubuntu/"])

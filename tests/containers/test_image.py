@@ -10,7 +10,7 @@ SETTINGS = [
 ]
 
 
-def test_the_build_asks_the_indexes_of_this_host_and_no_folder_of_it() -> None:
+def test_the_build_uses_the_package_indexes_of_the_host_but_no_local_folders() -> None:
     parser = ConfigParser()
     parser.read_string(pip_configuration([*SETTINGS, ("find-links", "/opt/wheels")]))
     told = dict(parser["global"])
@@ -20,7 +20,7 @@ def test_the_build_asks_the_indexes_of_this_host_and_no_folder_of_it() -> None:
     assert "find-links" not in told
 
 
-def test_only_wheels_of_torch_are_taken_from_folders_of_this_host(tmp_path: Path) -> None:
+def test_only_torch_wheels_are_taken_from_local_folders(tmp_path: Path) -> None:
     for name in ("torch-1+cpu-cp311.whl", "numpy-1-cp311.whl"):
         (tmp_path / name).touch()
     found = local_wheels([*SETTINGS, ("find-links", f"https://links.example file://{tmp_path} {tmp_path}")])

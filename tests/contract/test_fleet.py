@@ -15,7 +15,7 @@ SOLVERS: dict[str, Any] = {"id": PoolId("solvers"), "provider": "here", "policie
 
 
 @pytest.mark.parametrize("mode", [Mode.UP_ONLY, Mode.ON])
-def test_a_pool_of_some_policies_is_sized_by_people_only(mode: Mode) -> None:
+def test_a_pool_of_some_policies_cannot_be_autoscaled(mode: Mode) -> None:
     with raises_code(InvalidInput, "pool.partial_autoscaling", "solvers", mode.value, "advise or off"):
         PoolSpec(**SOLVERS, mode=mode)
     for by_hand in (Mode.OFF, Mode.ADVISE):
@@ -24,7 +24,7 @@ def test_a_pool_of_some_policies_is_sized_by_people_only(mode: Mode) -> None:
     assert PoolSpec(**{**SOLVERS, "policies": ()}, mode=mode).mode is mode
 
 
-def test_policies_of_a_pool_are_names() -> None:
+def test_the_policies_of_a_pool_are_checked_names() -> None:
     spec = PoolSpec(**{**SOLVERS, "policies": ["solver", "verifier"]})  # as JSON has them
 
     assert spec.policies == (PolicyId("solver"), PolicyId("verifier"))

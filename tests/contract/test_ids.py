@@ -21,7 +21,7 @@ every_kind = pytest.mark.parametrize(
 
 @every_kind
 @given(first=st.sampled_from(LETTERS), rest=st.text(LETTERS + "._:/-", max_size=127))
-def test_names_of_letters_digits_and_some_signs_are_taken(kind: type[Name], first: str, rest: str) -> None:
+def test_valid_names_are_accepted(kind: type[Name], first: str, rest: str) -> None:
     name = kind(first + rest)
     assert name == first + rest
     assert type(name) is kind
@@ -39,32 +39,32 @@ def test_invalid_names_are_refused_with_their_value(kind: type[Name], text: str)
     assert caught.value.code == "id.invalid_name"
 
 
-def test_a_long_wrong_name_is_not_repeated_in_full() -> None:
+def test_a_long_invalid_name_is_shortened_in_the_error() -> None:
     with pytest.raises(InvalidInput) as refused:
         PolicyId("x" * 100_000)
     assert len(str(refused.value)) < 300
 
 
-def test_the_ids_of_a_run_are_names() -> None:
+def test_ids_of_groups_tasks_and_batches_are_valid_names() -> None:
     assert GroupId("train:17").startswith("train")
     assert TaskId("train:17/3") == "train:17/3"
     assert BatchId("solver:250") == "solver:250"
 
 
-def test_ids_are_used_like_what_they_are() -> None:
+def test_ids_behave_like_strings_and_integers() -> None:
     steps: dict[str, int] = {PolicyId("solver"): 1}
     assert steps["solver"] == 1
     assert json.dumps({"node": NodeId("n-1"), "version": Version(3)}) == '{"node": "n-1", "version": 3}'
     assert sorted([Version(3), Version(1)]) == [1, 3]
 
 
-def test_ids_have_no_room_for_anything_else() -> None:
+def test_ids_have_no_other_attributes() -> None:
     with pytest.raises(AttributeError):
         PolicyId("solver").note = "x"  # type: ignore[attr-defined]  # refused at run time
 
 
 @given(st.integers(0, MAX_VERSION))
-def test_versions_count_from_zero(value: int) -> None:
+def test_nonnegative_versions_are_accepted(value: int) -> None:
     assert Version(value) == value
     assert type(Version(value)) is Version
 

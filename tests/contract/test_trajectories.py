@@ -31,14 +31,14 @@ def trajectory(*spans: Span, tokens: int, logprobs: int, reward: float = 1.0) ->
     )
 
 
-def test_the_mask_is_true_where_the_model_wrote() -> None:
+def test_the_loss_mask_is_true_for_model_tokens() -> None:
     made = trajectory(context(2), written(3, 4), context(1), written(1, 5), tokens=7, logprobs=4)
     assert made.loss_mask().tolist() == [False, False, True, True, True, False, True]
     assert made.loss_mask().dtype == np.bool_
     assert made.model_tokens == 4
 
 
-def test_it_is_as_old_as_its_oldest_token() -> None:
+def test_the_oldest_version_is_the_minimum_over_the_spans() -> None:
     assert trajectory(written(1, 5), written(1, 3), written(1, 4), tokens=3, logprobs=3).oldest_version == 3
     assert trajectory(context(2), tokens=2, logprobs=0).oldest_version is None
     assert trajectory(tokens=0, logprobs=0).loss_mask().tolist() == []
@@ -64,12 +64,12 @@ def test_inconsistent_trajectories_are_refused(
 
 
 @pytest.mark.parametrize("reward", [float("nan"), float("inf"), float("-inf")])
-def test_a_reward_is_a_finite_number(reward: float) -> None:
+def test_a_reward_that_is_not_finite_is_refused(reward: float) -> None:
     with raises_code(InvalidInput, "trajectory.invalid", "reward"):
         make.trajectory(reward=reward)
 
 
-def test_an_episode_has_a_result_or_a_failure() -> None:
+def test_an_episode_without_a_result_or_a_failure_is_refused() -> None:
     task, node = TaskId("train:0/0"), NodeId("node-1")
     with raises_code(InvalidInput, "episode.empty"):
         Episode(task=task, node=node, trajectories=())
@@ -77,12 +77,12 @@ def test_an_episode_has_a_result_or_a_failure() -> None:
     assert Episode(task=task, node=node, trajectories=(), failure=failure).failure == failure
 
 
-def test_only_what_may_go_better_elsewhere_is_infrastructure() -> None:
+def test_only_engine_and_environment_failures_are_infrastructure() -> None:
     assert {boundary.value for boundary in Boundary if boundary.is_infrastructure} == {"engine", "environment"}
 
 
 @pytest.mark.parametrize(("tokens", "logprobs", "spanned"), [(3, 2, 3), (3, 3, 2), (0, 0, 1)])
-def test_a_generation_has_a_logprob_and_a_version_for_each_token(tokens: int, logprobs: int, spanned: int) -> None:
+def test_a_generation_of_unequal_lengths_is_refused(tokens: int, logprobs: int, spanned: int) -> None:
     with raises_code(InvalidInput, "generation.length_mismatch"):
         Generation(
             tokens=np.zeros(tokens, dtype=np.int32),

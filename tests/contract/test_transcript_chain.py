@@ -25,12 +25,12 @@ def chain(length: int) -> list[TranscriptEntry]:
 
 
 @given(st.integers(0, 8), st.integers(0, 8))
-def test_any_stretch_of_what_was_written_is_whole(begin: int, end: int) -> None:
+def test_any_range_of_the_chain_is_valid(begin: int, end: int) -> None:
     assert first_broken_entry(chain(9)[begin : end + 1]) is None
 
 
 @given(st.integers(0, 8), st.sampled_from(["at", "wake", "kind", "body", "previous", "hash", "ordinal"]))
-def test_an_entry_that_was_changed_is_named(place: int, name: str) -> None:
+def test_a_changed_entry_is_found(place: int, name: str) -> None:
     entries = chain(9)
     other: dict[str, Any] = {"at": 99.5, "body": {"number": -1}, "previous": "f" * 64, "hash": "e" * 64, "ordinal": 44}
     entries[place] = replace(entries[place], **{name: other.get(name, "other")})
@@ -38,7 +38,7 @@ def test_an_entry_that_was_changed_is_named(place: int, name: str) -> None:
 
 
 @given(st.integers(1, 7))
-def test_an_entry_that_was_taken_out_is_missed(place: int) -> None:
+def test_a_missing_entry_is_found(place: int) -> None:
     entries = chain(9)
     del entries[place]
     assert first_broken_entry(entries) == place + 1

@@ -32,15 +32,15 @@ def manifest(*tensors: TensorSpec) -> Manifest:
         (Dtype.FLOAT8_E5M2, 1),
     ],
 )
-def test_every_type_knows_its_width(dtype: Dtype, size_bytes: int) -> None:
+def test_dtypes_have_their_size(dtype: Dtype, size_bytes: int) -> None:
     assert dtype.size_bytes == size_bytes
 
 
-def test_no_type_is_without_a_width() -> None:
+def test_every_dtype_has_a_size() -> None:
     assert all(dtype.size_bytes in (1, 2, 4) for dtype in Dtype)
 
 
-def test_sizes_follow_from_shapes() -> None:
+def test_tensor_sizes_follow_from_shapes() -> None:
     matrix = TensorSpec(name="w", dtype=Dtype.FLOAT32, shape=(3, 5), offset=0)
     scalar = TensorSpec(name="s", dtype=Dtype.BFLOAT16, shape=(), offset=60)
     empty = TensorSpec(name="e", dtype=Dtype.BFLOAT16, shape=(0, 7), offset=62)
@@ -49,7 +49,7 @@ def test_sizes_follow_from_shapes() -> None:
     assert manifest().size_bytes == 0
 
 
-def test_a_delta_has_a_base_and_a_full_snapshot_has_none() -> None:
+def test_only_deltas_have_a_base() -> None:
     assert transfer(TransferKind.DELTA, base=4).base == 4
     assert transfer(TransferKind.FULL, base=None).base is None
     for kind, base in ((TransferKind.DELTA, None), (TransferKind.FULL, 0)):
@@ -58,7 +58,7 @@ def test_a_delta_has_a_base_and_a_full_snapshot_has_none() -> None:
         assert caught.value.code == "transfer.wrong_base"
 
 
-def test_a_plan_costs_what_its_transfers_cost() -> None:
+def test_the_size_of_a_plan_is_the_sum_of_its_transfers() -> None:
     chain = tuple(transfer(TransferKind.DELTA, base=base, size_bytes=base) for base in (2, 3, 4))
     assert TransferPlan(manifest=manifest(), transfers=chain).size_bytes == 9
     assert TransferPlan(manifest=manifest(), transfers=()).size_bytes == 0

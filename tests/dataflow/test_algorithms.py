@@ -65,7 +65,7 @@ def test_fresh_takes_groups_in_its_order(order: str, expected: list[int]) -> Non
     assert len(buffer) == 1
 
 
-def test_failed_members_are_left_out_never_scored_zero() -> None:
+def test_failed_members_are_left_out_instead_of_scored_zero() -> None:
     broken = Episode(
         task=TaskId("train:0/2"),
         node=NodeId("node"),

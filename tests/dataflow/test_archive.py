@@ -35,7 +35,7 @@ def make_room(archive: Archive) -> None:
     archive.rows("pragma max_page_count = 1000000")
 
 
-async def test_a_question_sees_all_that_was_put_before_it(tmp_path: Path) -> None:
+async def test_a_read_sees_all_earlier_writes(tmp_path: Path) -> None:
     archive = opened(tmp_path)
     archive.put(INSERT, 1, b"one")
     archive.put(INSERT, 2, lambda: b"made by the writer")
@@ -43,7 +43,7 @@ async def test_a_question_sees_all_that_was_put_before_it(tmp_path: Path) -> Non
     archive.close()
 
 
-async def test_it_writes_once_a_second_and_when_it_ends(tmp_path: Path) -> None:
+async def test_the_archive_flushes_once_a_second_and_at_the_end(tmp_path: Path) -> None:
     clock = ManualClock()
     archive = Archive(tmp_path / "history.sqlite", clock=clock)
     writing = asyncio.create_task(archive.run())
@@ -132,7 +132,7 @@ async def test_a_file_of_another_release_is_set_aside(tmp_path: Path) -> None:
     again.close()
 
 
-async def test_a_run_that_keeps_nothing_begins_with_an_empty_archive(tmp_path: Path) -> None:
+async def test_an_archive_can_start_empty(tmp_path: Path) -> None:
     archive = opened(tmp_path)
     archive.put(INSERT, 1, b"")
     archive.close()
@@ -141,7 +141,7 @@ async def test_a_run_that_keeps_nothing_begins_with_an_empty_archive(tmp_path: P
     again.close()
 
 
-def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+def test_an_unwritable_archive_path_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InvalidInput) as caught:
         opened(tmp_path / "file")

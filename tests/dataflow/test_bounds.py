@@ -12,7 +12,7 @@ from tests.dataflow.test_service import assert_balanced, episode, produce, step_
 pytestmark = pytest.mark.anyio
 
 
-async def test_no_group_is_issued_while_results_fill_the_memory_and_none_that_is_out_is_refused(tmp_path: Path) -> None:
+async def test_the_memory_limit_stops_issuing_but_accepts_issued_groups(tmp_path: Path) -> None:
     async with running(tmp_path, config(max_staleness=8, memory_bytes=1)) as service:
         node = (await service.nodes.join(facts())).node
         lease = await service.nodes.lease(node, 8, wait_s=2)
@@ -73,5 +73,5 @@ async def test_a_durable_run_removes_unneeded_payloads(tmp_path: Path) -> None:
         assert batch is not None
         await trainer.report_step(step_of(batch))
     async with running(tmp_path) as service:
-        assert not list(tmp_path.rglob("*.segment")), "what nothing points to goes at the next start"
+        assert not list(tmp_path.rglob("*.segment")), "unreferenced files are removed at the next start"
         assert_balanced(await service.control.report())

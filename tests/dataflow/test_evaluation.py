@@ -39,7 +39,7 @@ GRACE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Desk:
+class EvaluationWork:
     """Run, its operations, and the node that does the work."""
 
     run: Run
@@ -78,7 +78,9 @@ class Desk:
 
 
 @asynccontextmanager
-async def desk(folder: Path, settings: DataflowConfig, clock: ManualClock | None = None) -> AsyncIterator[Desk]:
+async def evaluating(
+    folder: Path, settings: DataflowConfig, clock: ManualClock | None = None
+) -> AsyncIterator[EvaluationWork]:
     """Opens a run that restores the state in the folder; its trainers are attached."""
     clock = clock or ManualClock()
     journal, archive = Journal(folder / "journal.sqlite"), archive_in(folder)
@@ -89,7 +91,7 @@ async def desk(folder: Path, settings: DataflowConfig, clock: ManualClock | None
     for policy, stream in run.streams.items():
         trainers.attach(policy, stream.version, backend="local", is_simulated=False)
     try:
-        yield Desk(
+        yield EvaluationWork(
             run=run,
             nodes=nodes,
             trainers=trainers,
@@ -125,8 +127,8 @@ def values(report: EvaluationReport) -> dict[str, float]:
     return {score.name: score.value for score in report.scores}
 
 
-async def test_a_round_begins_with_the_first_version_and_ends_with_scores(tmp_path: Path) -> None:
-    async with desk(tmp_path, with_evaluation(at_start=True, prompts=2)) as work:
+async def test_a_round_starts_with_the_first_version_and_ends_with_scores(tmp_path: Path) -> None:
+    async with evaluating(tmp_path, with_evaluation(at_start=True, prompts=2)) as work:
         tasks = await work.lease()
         assert [task.pinned for task in tasks] == [{SOLVER: Version(0)}] * 4
         assert len({task.prompt.id for task in tasks}) == 2
@@ -145,8 +147,8 @@ async def test_a_round_begins_with_the_first_version_and_ends_with_scores(tmp_pa
         assert (ended.actor, ended.reason) == ("schedule", "version 0")
 
 
-async def test_rounds_follow_the_versions_and_a_newer_one_takes_the_place_of_one_that_waits(tmp_path: Path) -> None:
-    async with desk(tmp_path, with_evaluation(every_versions=2)) as work:
+async def test_scheduled_rounds_follow_versions_and_replace_a_waiting_round(tmp_path: Path) -> None:
+    async with evaluating(tmp_path, with_evaluation(every_versions=2)) as work:
         await work.step_to(1)
         assert work.states() == []
         await work.step_to(2)
@@ -159,8 +161,8 @@ async def test_rounds_follow_the_versions_and_a_newer_one_takes_the_place_of_one
         assert {task.pinned[SOLVER] for task in await work.lease()} == {7}
 
 
-async def test_training_does_not_notice_an_evaluation(tmp_path: Path) -> None:
-    async with desk(tmp_path, with_evaluation(at_start=True)) as work:
+async def test_an_evaluation_does_not_change_training_counts(tmp_path: Path) -> None:
+    async with evaluating(tmp_path, with_evaluation(at_start=True)) as work:
         before = work.report()
         tasks = await work.lease(6)
         texts = [replace(answer(task).trajectories[0], prompt_text="rev", completion_text="dcba") for task in tasks]
@@ -178,8 +180,8 @@ async def test_training_does_not_notice_an_evaluation(tmp_path: Path) -> None:
         assert found == {("evaluated", None, HELD_OUT)}
 
 
-async def test_evaluations_take_their_share_of_a_node_while_training_goes_on(tmp_path: Path) -> None:
-    async with desk(tmp_path, with_evaluation(at_start=True, prompts=50)) as work:
+async def test_evaluations_get_only_their_share_of_a_node_during_training(tmp_path: Path) -> None:
+    async with evaluating(tmp_path, with_evaluation(at_start=True, prompts=50)) as work:
         lease = await work.nodes.lease(work.node, 8, versions={}, wait_s=0, evaluation_capacity=3)
         mine = [task for task in lease.tasks if task.pinned]
         assert (len(mine), len(lease.tasks)) == (3, 8)
@@ -189,40 +191,40 @@ async def test_evaluations_take_their_share_of_a_node_while_training_goes_on(tmp
         assert len(await work.lease(at_most=3)) == 2
 
 
-async def test_evaluations_go_on_while_training_is_full_or_paused(tmp_path: Path) -> None:
-    async with desk(tmp_path, with_evaluation(at_start=True, prompts=50)) as work:
+async def test_evaluations_continue_while_training_is_full_or_paused(tmp_path: Path) -> None:
+    async with evaluating(tmp_path, with_evaluation(at_start=True, prompts=50)) as work:
         lease = await work.nodes.lease(work.node, 1000, versions={}, wait_s=0)
-        assert len(lease.tasks) == 8, "the gate lets out no more"
+        assert len(lease.tasks) == 8, "the gate is closed"
         assert len(await work.lease(at_most=3)) == 3
         work.run.pause_flow(FlowId("train-solver"), is_paused=True, actor="ada", reason="to look")
-        assert len(await work.lease(20, at_most=3)) == 20, "nothing of training waits: all of the node is free"
-        assert await work.lease(20, at_most=0) == [], "but for one that takes none"
+        assert len(await work.lease(20, at_most=3)) == 20, "without training tasks the whole node is available"
+        assert await work.lease(20, at_most=0) == [], "a node with an evaluation share of zero gets none"
 
 
-async def test_results_that_fill_the_memory_hold_up_training_only(tmp_path: Path) -> None:
+async def test_the_memory_limit_stops_training_but_not_evaluations(tmp_path: Path) -> None:
     settings = with_evaluation(at_start=True).model_copy(update={"memory_bytes": 1})
-    async with desk(tmp_path, settings) as work:
+    async with evaluating(tmp_path, settings) as work:
         lease = await work.nodes.lease(work.node, 1, versions={}, wait_s=0)
         await work.push([Episode(task=lease.tasks[0].id, node=work.node, trajectories=(make.trajectory(),))])
         assert not work.run.may_issue
         assert len(await work.lease()) == 6
 
 
-async def test_a_node_works_on_one_round_at_a_time_and_the_oldest_first(tmp_path: Path) -> None:
+async def test_a_node_works_on_one_round_at_a_time_oldest_first(tmp_path: Path) -> None:
     settings = config(evaluations={name: evaluation(at_start=True, prompts=2) for name in ("first", "second")})
-    async with desk(tmp_path, settings) as work:
+    async with evaluating(tmp_path, settings) as work:
         other = work.nodes.join(facts("other")).id
         tasks = await work.lease(3)
         assert {task.flow for task in tasks} == {"first"}
         assert {task.flow for task in await work.lease(1, node=other)} == {"first"}
-        assert await work.lease() == [], "it still holds the versions of the first"
+        assert await work.lease() == [], "the engine still serves the versions of the first round"
         assert await work.lease(node=other) == []
         await work.push(map(answer, tasks))
         assert {task.flow for task in await work.lease()} == {"second"}
 
 
-async def test_only_the_pinned_version_may_have_written_a_result(tmp_path: Path) -> None:
-    async with desk(tmp_path, with_evaluation(every_versions=3)) as work:
+async def test_results_of_another_than_the_pinned_version_are_refused(tmp_path: Path) -> None:
+    async with evaluating(tmp_path, with_evaluation(every_versions=3)) as work:
         await work.step_to(3)
         (task, *_) = await work.lease()
         for version in (2, 4):
@@ -234,14 +236,14 @@ async def test_only_the_pinned_version_may_have_written_a_result(tmp_path: Path)
         assert await work.push([answer(task)]) == ["duplicate"]
 
 
-async def test_a_failed_sample_is_retried_then_masked_and_never_scored_zero(tmp_path: Path) -> None:
-    async with desk(tmp_path, with_evaluation(at_start=True, prompts=2)) as work:
+async def test_a_failed_sample_is_retried_then_left_out_of_the_scores(tmp_path: Path) -> None:
+    async with evaluating(tmp_path, with_evaluation(at_start=True, prompts=2)) as work:
         first, second, third, fourth = await work.lease()
         assert await work.push([broken(first)]) == ["retried"]
         (again,) = await work.lease()
         assert (again.id, again.attempt, again.pinned) == (first.id, 1, first.pinned)
         assert await work.push([broken(again), answer(second)]) == ["failed_engine", "accepted"]
-        assert await work.push([broken(third, Boundary.REWARD)]) == ["failed_reward"], "a defect would only repeat"
+        assert await work.push([broken(third, Boundary.REWARD)]) == ["failed_reward"], "a reward failure is not retried"
         await work.push([broken(fourth, Boundary.REWARD)])
 
         (ended,) = work.ended()
@@ -251,23 +253,23 @@ async def test_a_failed_sample_is_retried_then_masked_and_never_scored_zero(tmp_
 
 
 async def test_a_round_without_any_success_ends_without_scores(tmp_path: Path) -> None:
-    async with desk(tmp_path, with_evaluation(at_start=True, prompts=1, max_attempts=1)) as work:
+    async with evaluating(tmp_path, with_evaluation(at_start=True, prompts=1, max_attempts=1)) as work:
         await work.push(map(broken, await work.lease()))
         (ended,) = work.ended()
         assert (ended.state, ended.failed, ended.scores) == (EvaluationState.DONE, 1, ())
 
 
-async def test_a_round_survives_a_crash_in_its_middle(tmp_path: Path) -> None:
+async def test_a_running_round_survives_a_crash(tmp_path: Path) -> None:
     clock, settings = ManualClock(), with_evaluation(at_start=True)
-    async with desk(tmp_path, settings, clock) as work:
+    async with evaluating(tmp_path, settings, clock) as work:
         tasks = await work.lease()
         await work.push([answer(tasks[0], reward=0.0), answer(tasks[1]), answer(tasks[2])])
         before = work.report().evaluations
-    async with desk(tmp_path, settings, clock) as work:
+    async with evaluating(tmp_path, settings, clock) as work:
         assert work.report().evaluations == before
         assert await work.push([answer(tasks[0]), answer(tasks[2])]) == ["late", "duplicate"]
-        assert await work.push([answer(tasks[3])]) == ["accepted"], "its node ran on meanwhile"
-        assert await work.lease() == [], "the others may still be run by somebody"
+        assert await work.push([answer(tasks[3])]) == ["accepted"], "the node kept running during the restart"
+        assert await work.lease() == [], "the other tasks may still be running on the node"
         clock.advance(GRACE_S + 0.1)
         work.nodes.tick()
         again = await work.lease()
@@ -276,38 +278,38 @@ async def test_a_round_survives_a_crash_in_its_middle(tmp_path: Path) -> None:
         await work.push(map(answer, again))
         ended = work.ended()
         assert values(ended[0])["avg@2"] == pytest.approx(5 / 6)
-    async with desk(tmp_path, settings, clock) as work:
+    async with evaluating(tmp_path, settings, clock) as work:
         assert work.ended() == ended
         assert work.states() == [(1, "done")]
         await work.step_to(1)
-        assert work.states() == [(1, "done")], "the start was evaluated once"
+        assert work.states() == [(1, "done")], "the first version was evaluated once"
 
 
-async def test_rounds_that_ended_are_looked_at_in_the_archive_also_of_one_that_began_anew(tmp_path: Path) -> None:
+async def test_ended_rounds_are_restored_into_a_new_archive(tmp_path: Path) -> None:
     clock, settings = ManualClock(), with_evaluation(at_start=True, prompts=2)
-    async with desk(tmp_path, settings, clock) as work:
+    async with evaluating(tmp_path, settings, clock) as work:
         await work.push(map(answer, await work.lease()))
         ended = work.ended()
         assert len(ended) == 1
         assert await work.kept() == ended
     for file in tmp_path.glob("history.sqlite*"):
         file.unlink()
-    async with desk(tmp_path, settings, clock) as work:
+    async with evaluating(tmp_path, settings, clock) as work:
         assert await work.kept() == ended
 
 
 async def test_waiting_rounds_survive_a_crash(tmp_path: Path) -> None:
     settings = with_evaluation(every_versions=1)
-    async with desk(tmp_path, settings) as work:
+    async with evaluating(tmp_path, settings) as work:
         await work.step_to(1)
         await work.step_to(2)
         await work.run.journal.wait_durable()
-    async with desk(tmp_path, settings) as work:
+    async with evaluating(tmp_path, settings) as work:
         assert work.states() == [(1, "running"), (0, "waiting")]
 
 
-async def test_a_silent_node_gives_its_share_to_another(tmp_path: Path) -> None:
-    async with desk(tmp_path, with_evaluation(at_start=True)) as work:
+async def test_tasks_of_a_silent_node_go_to_another_node(tmp_path: Path) -> None:
+    async with evaluating(tmp_path, with_evaluation(at_start=True)) as work:
         held = await work.lease()
         work.clock.advance(5.1)
         work.nodes.tick()
@@ -315,8 +317,8 @@ async def test_a_silent_node_gives_its_share_to_another(tmp_path: Path) -> None:
         assert {task.id for task in await work.lease(node=other)} == {task.id for task in held}
 
 
-async def test_people_ask_for_rounds_of_any_version_that_was_made(tmp_path: Path) -> None:
-    async with desk(tmp_path, with_evaluation()) as work:
+async def test_rounds_of_any_published_version_can_be_requested(tmp_path: Path) -> None:
+    async with evaluating(tmp_path, with_evaluation()) as work:
         await work.step_to(5)
         report = work.evaluator.request(HELD_OUT, {SOLVER: Version(3)}, actor="ada", reason="to compare")
         assert (report.round, report.versions, report.state) == (1, {SOLVER: 3}, EvaluationState.RUNNING)
@@ -329,7 +331,7 @@ async def test_people_ask_for_rounds_of_any_version_that_was_made(tmp_path: Path
 
 
 async def test_an_invalid_evaluation_request_is_refused(tmp_path: Path) -> None:
-    async with desk(tmp_path, with_evaluation()) as work:
+    async with evaluating(tmp_path, with_evaluation()) as work:
         with pytest.raises(InvalidInput) as caught:
             work.evaluator.request(FlowId("held-in"), {}, actor="ada", reason="")
         assert caught.value.code == "evaluation.unknown"
@@ -342,7 +344,7 @@ async def test_an_invalid_evaluation_request_is_refused(tmp_path: Path) -> None:
         with pytest.raises(InvalidInput) as caught:
             work.evaluator.stop(HELD_OUT, actor="ada", reason="")
         assert caught.value.code == "evaluation.no_round_running"
-    async with desk(tmp_path / "without", config()) as work:
+    async with evaluating(tmp_path / "without", config()) as work:
         with pytest.raises(InvalidInput) as caught:
             work.evaluator.request(HELD_OUT, {}, actor="ada", reason="")
         assert caught.value.code == "evaluation.unknown"
@@ -350,7 +352,7 @@ async def test_an_invalid_evaluation_request_is_refused(tmp_path: Path) -> None:
 
 async def test_a_stopped_round_keeps_only_scores_of_complete_prompts(tmp_path: Path) -> None:
     settings = with_evaluation(every_versions=1)
-    async with desk(tmp_path, settings) as work:
+    async with evaluating(tmp_path, settings) as work:
         await work.step_to(1)
         await work.step_to(2)
         tasks = await work.lease(5)
@@ -368,14 +370,14 @@ async def test_a_stopped_round_keeps_only_scores_of_complete_prompts(tmp_path: P
         assert len(fresh) == 6
         assert not {task.id for task in fresh} & {task.id for task in tasks}
         await work.run.journal.wait_durable()
-    async with desk(tmp_path, settings) as work:
+    async with evaluating(tmp_path, settings) as work:
         assert work.states() == [(1, "stopped"), (2, "running")]
 
 
 async def test_two_policies_are_pinned_and_scored_together(tmp_path: Path) -> None:
     together = evaluation(prompts=1).model_copy(update={"workflow": {"kind": "solve_and_verify"}})
     settings = config(policies=("solver", "verifier"), evaluations={"held-out": together})
-    async with desk(tmp_path, settings) as work:
+    async with evaluating(tmp_path, settings) as work:
         await work.step_to(4)
         await work.trainers.pull(PolicyId("verifier"), Version(2), wait_s=0)
         work.evaluator.request(HELD_OUT, {}, actor="ada", reason="")
@@ -386,25 +388,25 @@ async def test_two_policies_are_pinned_and_scored_together(tmp_path: Path) -> No
         await work.push([answer(tasks[1], reward=0.0, said="")])
         scores = {(str(score.policy), score.name): score.value for score in work.ended()[0].scores}
         assert scores["solver", "avg@2"] == scores["verifier", "avg@2"] == 0.5, "the last try is the answer"
-        assert scores["solver", "maj@2"] == 1.0, "an empty answer is no vote"
+        assert scores["solver", "maj@2"] == 1.0, "empty answers do not vote"
 
 
 async def test_a_schedule_waits_for_every_policy(tmp_path: Path) -> None:
     together = evaluation(every_versions=2).model_copy(update={"workflow": {"kind": "solve_and_verify"}})
     settings = config(policies=("solver", "verifier"), evaluations={"held-out": together})
-    async with desk(tmp_path, settings) as work:
+    async with evaluating(tmp_path, settings) as work:
         await work.step_to(9)
         assert work.states() == []
         await work.trainers.pull(PolicyId("verifier"), Version(2), wait_s=0)
         assert [evaluation.versions for evaluation in work.report().evaluations] == [{"solver": 9, "verifier": 2}]
 
 
-async def test_rounds_before_and_after_a_restart_are_about_the_same_data(tmp_path: Path) -> None:
+async def test_a_restart_with_another_evaluation_dataset_is_refused(tmp_path: Path) -> None:
     other = config(evaluations={"held-out": evaluation(dataset={"kind": "letters", "length": 5})})
-    async with desk(tmp_path, with_evaluation(at_start=True)) as work:
+    async with evaluating(tmp_path, with_evaluation(at_start=True)) as work:
         await work.run.journal.wait_durable()
     with pytest.raises(InvalidInput) as caught:
-        async with desk(tmp_path, other):
+        async with evaluating(tmp_path, other):
             pass
     assert caught.value.code == "dataset.changed"
 
@@ -414,7 +416,7 @@ def test_an_evaluation_cannot_have_the_name_of_a_flow() -> None:
         config(evaluations={"train-solver": evaluation()})
 
 
-async def test_rounds_are_asked_for_followed_paged_and_stopped_over_the_wire(tmp_path: Path) -> None:
+async def test_rounds_are_requested_watched_paged_and_stopped_over_grpc(tmp_path: Path) -> None:
     settings = config(evaluations={"held-out": evaluation(share=0.5), "other": evaluation(prompts=1)})
     async with running(tmp_path, settings) as service:
         welcome = await service.nodes.join(facts())
@@ -452,7 +454,7 @@ async def test_rounds_are_asked_for_followed_paged_and_stopped_over_the_wire(tmp
 
 
 async def test_partial_rollouts_of_a_round_are_continued_at_any_version(tmp_path: Path) -> None:
-    async with desk(tmp_path, with_evaluation(at_start=True, prompts=1)) as work:
+    async with evaluating(tmp_path, with_evaluation(at_start=True, prompts=1)) as work:
         (task, _) = await work.lease()
         await work.step_to(1)
         other = make.partial(task.id, make.recorded(version=1))
@@ -468,13 +470,13 @@ async def test_partial_rollouts_of_a_round_are_continued_at_any_version(tmp_path
 
 async def test_a_stopped_round_discards_partial_rollouts(tmp_path: Path) -> None:
     settings = with_evaluation(at_start=True, prompts=1)
-    async with desk(tmp_path, settings) as work:
+    async with evaluating(tmp_path, settings) as work:
         (task, _) = await work.lease()
         await work.nodes.hand_back(work.node, [make.partial(task.id)])
         assert work.report().held_bytes == 16
         work.evaluator.stop(HELD_OUT, actor="ada", reason="enough")
         assert work.report().held_bytes == 0
         await work.run.journal.wait_durable()
-    async with desk(tmp_path, settings) as work:
+    async with evaluating(tmp_path, settings) as work:
         assert work.report().held_bytes == 0
         assert work.run.journal.rows("select * from unfinished") == []

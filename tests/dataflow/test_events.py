@@ -61,7 +61,7 @@ async def test_events_are_found_by_kind_subject_and_text(tmp_path: Path) -> None
         assert await messages_of(events, text="node-1", kinds=("node_lost",)) == ["silent 12 s"]
 
 
-async def test_the_oldest_leave(tmp_path: Path) -> None:
+async def test_the_oldest_events_are_removed(tmp_path: Path) -> None:
     async with opened(tmp_path, kept=100) as events:
         for number in range(150):
             events.record_action("flow_paused", "train", actor="ada", reason=str(number))
@@ -70,7 +70,7 @@ async def test_the_oldest_leave(tmp_path: Path) -> None:
         assert left[-1] == "by ada: 50"
 
 
-async def test_ordinals_grow_over_restarts(tmp_path: Path) -> None:
+async def test_ordinals_increase_across_restarts(tmp_path: Path) -> None:
     async with opened(tmp_path) as events:
         events.add("node_joined", "node-1", "first")
     async with opened(tmp_path) as events:
@@ -79,7 +79,7 @@ async def test_ordinals_grow_over_restarts(tmp_path: Path) -> None:
         assert [event.ordinal for event in events.latest(10)] == [1, 2]
 
 
-async def test_an_action_survives_the_loss_of_the_archive_and_an_event_does_not(tmp_path: Path) -> None:
+async def test_actions_survive_the_loss_of_the_archive_and_events_do_not(tmp_path: Path) -> None:
     async with opened(tmp_path) as events:
         events.add("node_joined", "node-1", "seen in the run itself")
         events.record_action("flow_paused", "train", actor="ada", reason="looking")

@@ -81,7 +81,7 @@ class RunUnderFire(RuleBasedStateMachine):
         self.planned: dict[PluginSlot, list[Spec]] = {}
         self.has_replayed = self._replays
         self._open()
-        self.a_node_pushes_all_it_held(lag=0, differs=False)  # gives the selector state to remember
+        self.push_all_results(lag=0, differs=False)  # gives the selector state to remember
 
     def teardown(self) -> None:
         self._close()
@@ -89,31 +89,31 @@ class RunUnderFire(RuleBasedStateMachine):
         shutil.rmtree(self.folder)
 
     @rule(capacity=st.integers(1, 5))
-    def a_node_leases(self, capacity: int) -> None:
+    def lease_tasks(self, capacity: int) -> None:
         lease = self.loop.run(self.nodes.lease(self.node, capacity, versions={}, wait_s=0))
         self.held += lease.tasks
 
     @rule(data=st.data(), lag=st.integers(0, MAX_STALENESS + 1), fails=st.booleans())
-    def a_node_pushes_what_it_held_once(self, data: st.DataObject, lag: int, fails: bool) -> None:
+    def push_an_earlier_result(self, data: st.DataObject, lag: int, fails: bool) -> None:
         if not self.held:
             return
         task = data.draw(st.sampled_from(self.held))
         self._push(self._episode(task, lag=lag, fails=fails))
 
     @rule(lag=st.integers(0, MAX_STALENESS + 1), differs=st.sampled_from([True, True, False]))
-    def a_node_pushes_all_it_held(self, lag: int, differs: bool) -> None:
+    def push_all_results(self, lag: int, differs: bool) -> None:
         """Leaves pushed tasks in the list: pushing them again must change nothing."""
-        self.a_node_leases(8)
+        self.lease_tasks(8)
         for task in self.held[-8:]:
             self._push(self._episode(task, lag=lag, fails=False, differs=differs))
 
     @rule()
-    def the_trainer_makes_a_step(self) -> None:
-        self.the_trainer_pulls()
-        self.the_trainer_acknowledges(twice=False)
+    def take_a_step(self) -> None:
+        self.pull_a_batch()
+        self.acknowledge_a_batch(twice=False)
 
     @rule(data=st.data())
-    def a_push_is_repeated(self, data: st.DataObject) -> None:
+    def repeat_a_push(self, data: st.DataObject) -> None:
         if not self.acknowledged:
             return
         task = data.draw(st.sampled_from(sorted(self.acknowledged)))
@@ -121,13 +121,13 @@ class RunUnderFire(RuleBasedStateMachine):
         assert outcome in ALREADY_COUNTED
 
     @rule()
-    def leases_run_out(self) -> None:
+    def expire_leases(self) -> None:
         self.clock.advance(LEASE_S + 1)
         self.nodes.tick()
         self.node = self.nodes.join(facts()).id
 
     @rule()
-    def the_trainer_pulls(self) -> None:
+    def pull_a_batch(self) -> None:
         batch = self.loop.run(self.trainers.pull(SOLVER, Version(self.version), wait_s=0))
         if batch is None:
             return
@@ -135,7 +135,7 @@ class RunUnderFire(RuleBasedStateMachine):
         self.batch = batch
 
     @rule()
-    def the_trainer_pulls_before_it_acknowledges(self) -> None:
+    def pull_before_acknowledging(self) -> None:
         """The trainer pulls a batch while the checkpoint with the previous batch is written."""
         if self.batch is None:
             return
@@ -169,7 +169,7 @@ class RunUnderFire(RuleBasedStateMachine):
         self.has_replayed |= self._replays
 
     @rule(twice=st.booleans())
-    def the_trainer_acknowledges(self, twice: bool) -> None:
+    def acknowledge_a_batch(self, twice: bool) -> None:
         if self.batch is None:
             return
         self.version += 1
@@ -187,7 +187,7 @@ class RunUnderFire(RuleBasedStateMachine):
         self.batch, self.following = self.following, None
 
     @rule(flow=st.sampled_from([{}, *FLOW_CHANGES]), sampler=st.sampled_from([None, *SAMPLERS]))
-    def plugins_are_changed(self, flow: Spec, sampler: Spec | None) -> None:
+    def request_plugin_change(self, flow: Spec, sampler: Spec | None) -> None:
         """Checks with the invariants that an acknowledged change persists."""
         asked: dict[str, Any] = {"actor": "ada", "reason": "a try"}
         if flow:
@@ -196,14 +196,14 @@ class RunUnderFire(RuleBasedStateMachine):
             self.loop.run(self._change(PluginChange(policy=SOLVER, sampler=sampler, **asked)))
 
     @rule(flow=st.sampled_from(FLOW_CHANGES), sampler=st.sampled_from(SAMPLERS))
-    def plugins_are_changed_shortly_before_a_kill(self, flow: Spec, sampler: Spec) -> None:
-        self.plugins_are_changed(flow, sampler)
-        self.a_node_pushes_all_it_held(lag=0, differs=True)
-        self.the_trainer_makes_a_step()
-        self.dataflow_is_killed()
+    def change_plugins_before_a_kill(self, flow: Spec, sampler: Spec) -> None:
+        self.request_plugin_change(flow, sampler)
+        self.push_all_results(lag=0, differs=True)
+        self.take_a_step()
+        self.kill_dataflow()
 
     @rule()
-    def dataflow_is_killed(self) -> None:
+    def kill_dataflow(self) -> None:
         """Restarts dataflow from a copy of its files, made before the old process can close them.
 
         The copy is made between two commits, since it takes time; `test_journal_crashes` kills within commits.
@@ -217,7 +217,7 @@ class RunUnderFire(RuleBasedStateMachine):
         self._open()
 
     @invariant()
-    def the_counts_balance(self) -> None:
+    def counts_balance(self) -> None:
         if not hasattr(self, "run"):
             return
         report = build_report(self.run, name="test", sequence=1, now=self.clock.now(), wall=0, uptime_s=0)
@@ -233,13 +233,13 @@ class RunUnderFire(RuleBasedStateMachine):
         assert not stream.replayable or self._replays
 
     @invariant()
-    def nothing_is_trained_twice(self) -> None:
+    def no_group_is_trained_twice(self) -> None:
         """Holds unless a sampler replays; replayed groups are counted as replayed."""
         assert all(times == 1 for times in getattr(self, "trained", Counter()).values())
         assert getattr(self, "has_replayed", False) or not getattr(self, "replayed", set())
 
     @invariant()
-    def the_plugins_are_those_that_were_asked_for(self) -> None:
+    def plugins_match_the_last_change(self) -> None:
         if not hasattr(self, "run"):
             return
         report = build_report(self.run, name="test", sequence=1, now=self.clock.now(), wall=0, uptime_s=0)
@@ -329,7 +329,7 @@ class EvaluationUnderFire(RunUnderFire):
         super().start()
 
     @rule(capacity=st.integers(1, 5), at_most=st.integers(0, 5))
-    def a_node_leases_with_its_share(self, capacity: int, at_most: int) -> None:
+    def lease_tasks_with_an_evaluation_share(self, capacity: int, at_most: int) -> None:
         leasing = self.nodes.lease(self.node, capacity, versions={}, wait_s=0, evaluation_capacity=at_most)
         lease = self.loop.run(leasing)
         pinned = [task for task in lease.tasks if task.pinned]
@@ -338,7 +338,7 @@ class EvaluationUnderFire(RunUnderFire):
         self.held += lease.tasks
 
     @rule()
-    def somebody_stops_the_round(self) -> None:
+    def stop_a_round(self) -> None:
         if self.run.evaluations[HELD_OUT].rounds.round is not None:
             Evaluator(self.run).stop(HELD_OUT, actor="ada", reason="enough")
             stopped = {task.id for task in self.held if task.pinned and task.id not in self.acknowledged}
@@ -346,7 +346,7 @@ class EvaluationUnderFire(RunUnderFire):
             self.loop.run(self.journal.wait_durable())
 
     @invariant()
-    def rounds_that_ended_stay_as_they_were(self) -> None:
+    def ended_rounds_do_not_change(self) -> None:
         if not hasattr(self, "run"):
             return
         ended = self.run.evaluations[HELD_OUT].ended_rounds
@@ -359,7 +359,7 @@ class EvaluationUnderFire(RunUnderFire):
         )
 
     @invariant()
-    def nothing_of_a_round_is_kept_longer_than_it(self) -> None:
+    def no_task_outlives_its_round(self) -> None:
         if not hasattr(self, "run"):
             return
         flow = self.run.evaluations[HELD_OUT].flow

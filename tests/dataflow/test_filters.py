@@ -64,7 +64,7 @@ def of_length(tokens: int, *, is_truncated: bool = False) -> Trajectory:
     return written((list(range(tokens)), 0), is_truncated=is_truncated)
 
 
-def test_length_drops_groups_that_were_mostly_cut_off() -> None:
+def test_length_drops_groups_that_are_mostly_truncated() -> None:
     cut, whole = of_length(5, is_truncated=True), of_length(5)
     assert keeps("length", group(cut, cut, whole, whole))
     assert not keeps("length", group(cut, cut, cut, whole))
@@ -81,7 +81,7 @@ def test_length_drops_groups_that_are_mostly_too_short_or_too_long() -> None:
 
 
 @given(st.lists(st.tuples(st.lists(st.integers(0, 2), min_size=1, max_size=12), st.integers(-1, 2)), max_size=5))
-def test_repetition_counts_like_a_slow_obvious_loop(stretches: list[tuple[list[int], int]]) -> None:
+def test_repetition_counts_match_a_reference_implementation(stretches: list[tuple[list[int], int]]) -> None:
     trajectory = written(*stretches)
     seen: set[tuple[int, ...]] = set()
     total = repeated = run_length = 0
@@ -104,7 +104,7 @@ def test_repetition_drops_groups_that_are_mostly_loops() -> None:
     assert keeps("repetition", group(told_twice, told_twice))
 
 
-def test_off_policy_weighs_tokens_by_the_version_that_wrote_them() -> None:
+def test_off_policy_counts_tokens_by_their_version() -> None:
     crossing = group(written(([1] * 4, 2), ([1] * 6, 4)))
     assert keeps("off_policy", crossing, version=4)
     assert not keeps("off_policy", crossing, version=4, max_share=0.3)
@@ -119,7 +119,7 @@ stretches = st.lists(
 
 
 @given(members=st.lists(stretches, min_size=1, max_size=4), version=st.integers(0, 6), age=st.integers(0, 3))
-def test_off_policy_decides_like_a_slow_obvious_loop(
+def test_off_policy_matches_a_reference_implementation(
     members: list[list[tuple[list[int], int]]], version: int, age: int
 ) -> None:
     versions = [of for member in members for tokens, of in member for _ in tokens if of >= 0]
@@ -129,7 +129,7 @@ def test_off_policy_decides_like_a_slow_obvious_loop(
 
 
 @given(members=st.lists(st.tuples(stretches, st.booleans()), min_size=1, max_size=5), allows=st.booleans())
-def test_length_decides_like_a_slow_obvious_loop(
+def test_length_matches_a_reference_implementation(
     members: list[tuple[list[tuple[list[int], int]], bool]], allows: bool
 ) -> None:
     bad = 0
@@ -141,7 +141,7 @@ def test_length_decides_like_a_slow_obvious_loop(
     assert kept is (bad / len(members) <= 0.5)
 
 
-def test_each_policy_of_a_group_is_judged_by_its_own_rewards() -> None:
+def test_each_policy_of_a_group_is_filtered_by_its_own_rewards() -> None:
     """Trains only the verifier where the solver always fails and the verifier is right at times."""
     episodes = tuple(
         Episode(
@@ -159,7 +159,7 @@ def test_each_policy_of_a_group_is_judged_by_its_own_rewards() -> None:
 
 
 @pytest.mark.parametrize("kind", ["informative", "length", "off_policy", "repetition"])
-def test_figures_of_filters_outlive_a_restart(kind: str) -> None:
+def test_filter_metrics_survive_a_restart(kind: str) -> None:
     before = slot_plugins(kind)
     for _, plugin in before:
         plugin.keep(group(written(([1] * 9, 0), is_truncated=True), written(([1] * 9, 0))), Version(9))
@@ -169,5 +169,5 @@ def test_figures_of_filters_outlive_a_restart(kind: str) -> None:
     assert any(before.metrics().values())
 
 
-def test_two_filters_of_one_kind_are_told_apart() -> None:
+def test_metrics_of_two_filters_of_one_kind_have_different_names() -> None:
     assert list(slot_plugins("length", "length").metrics()) == ["length.truncated_share", "length 2.truncated_share"]

@@ -93,7 +93,7 @@ class Session:
                     assert await self._acknowledge(batch.id, self.stream.version)
         self.told.issued_by.append(self.flow.issued)
 
-    async def act_again(self, number: int, action: tuple[str, Any], before: Told) -> None:
+    async def repeat_action(self, number: int, action: tuple[str, Any], before: Told) -> None:
         """Repeats an action of an earlier session, of which all, some or nothing may have been committed."""
         if action[0] == "lease" and self.flow.issued < before.issued_by[number]:
             await self.lease(before.issued_by[number] - self.flow.issued)
@@ -187,7 +187,7 @@ async def continued(
     async with session(folder, chosen) as playing:
         prompts = {group.id: group.prompt.id for group in playing.flow.open_groups.values()}
         for number in range(done, len(script)):
-            await playing.act_again(number, script[number], before)
+            await playing.repeat_action(number, script[number], before)
         return prompts | playing.told.prompts, await frontier(playing)
 
 
@@ -240,7 +240,7 @@ EVENTFUL: list[tuple[str, Any]] = [
 @example(drawn=EVENTFUL)
 @settings(max_examples=2, suppress_health_check=[HealthCheck.too_slow])
 @given(drawn=st.lists(actions, min_size=3, max_size=10))
-def test_after_a_kill_at_any_commit_no_prompt_is_skipped_or_repeated(
+def test_no_prompt_is_skipped_or_repeated_after_a_kill_at_any_commit(
     tmp_path_factory: pytest.TempPathFactory, name: str, drawn: list[tuple[str, Any]]
 ) -> None:
     script = [("lease", 6), *drawn, ("lease", 4)]

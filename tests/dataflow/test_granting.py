@@ -47,7 +47,7 @@ async def called(service: Dataflow, role: Role, pool: str) -> AsyncIterator[Cont
 
 
 @pytest.mark.parametrize(("caller", "bound"), CALLERS)
-async def test_a_caller_mints_and_revokes_what_the_table_says_and_nothing_else(
+async def test_a_caller_can_mint_and_revoke_only_the_join_tokens_of_the_table(
     tmp_path: Path, caller: Role, bound: str
 ) -> None:
     async with dataflow(tmp_path) as service, called(service, caller, bound) as control:
@@ -67,9 +67,7 @@ async def test_a_caller_mints_and_revokes_what_the_table_says_and_nothing_else(
 
 
 @pytest.mark.parametrize(("caller", "bound"), CALLERS)
-async def test_a_caller_revokes_the_credentials_that_it_may_grant_and_no_others(
-    tmp_path: Path, caller: Role, bound: str
-) -> None:
+async def test_a_caller_can_revoke_only_credentials_that_it_may_grant(tmp_path: Path, caller: Role, bound: str) -> None:
     async with dataflow(tmp_path) as service, called(service, caller, bound) as control:
         for role in GRANTABLE:
             for pool in ("gpu", "cpu") if role in WITH_POOL else ("",):
@@ -90,7 +88,7 @@ async def test_a_caller_revokes_the_credentials_that_it_may_grant_and_no_others(
                     await service.control.revoke_credential(role.value, name, actor="x", reason="next")
 
 
-async def test_an_agent_of_one_pool_ends_no_node_of_another(tmp_path: Path) -> None:
+async def test_an_agent_of_one_pool_cannot_revoke_a_node_of_another(tmp_path: Path) -> None:
     async with dataflow(tmp_path) as service, called(service, Role.AGENT, "cpu") as control:
         credential = await service.enrolled((await service.minted()).token, new_request()[1])
         async with node(service, credential) as client:

@@ -34,7 +34,7 @@ def partial_rollouts(report: Report) -> dict[str, int]:
     return {name: count for name, count in report.flows[0].partial_rollouts.items() if count}
 
 
-async def test_another_node_gets_the_task_first_and_with_what_was_written(tmp_path: Path) -> None:
+async def test_a_returned_task_is_leased_first_and_with_its_partial_rollout(tmp_path: Path) -> None:
     async with running(tmp_path, config(group_size=4, batch_groups=1)) as service:
         ada, tasks = await leased(service, 2)
         written = make.recorded("dc"), make.recorded("whole", request="second")
@@ -51,7 +51,7 @@ async def test_another_node_gets_the_task_first_and_with_what_was_written(tmp_pa
         assert report.flows[0].tasks_returned == 1
 
 
-async def test_only_who_holds_a_task_at_its_present_attempt_may_hand_it_back(tmp_path: Path) -> None:
+async def test_only_the_current_lease_holder_can_return_a_task(tmp_path: Path) -> None:
     async with running(tmp_path, config(group_size=4, batch_groups=1)) as service:
         ada, (task, other) = await leased(service, 2)
         bob = (await service.nodes.join(facts("bob"))).node
@@ -59,7 +59,7 @@ async def test_only_who_holds_a_task_at_its_present_attempt_may_hand_it_back(tmp
         failed = Episode(task=other.id, node=ada, trajectories=(), failure=failure)
         assert await service.nodes.push(ada, [failed]) == ("retried",)
         assert await service.nodes.hand_back(bob, [make.partial(task.id)]) == ("late",)
-        assert await service.nodes.hand_back(ada, [make.partial(other.id)]) == ("late",), "it has failed"
+        assert await service.nodes.hand_back(ada, [make.partial(other.id)]) == ("late",), "the attempt has failed"
         assert await service.nodes.hand_back(ada, [make.partial(task.id, attempt=1)]) == ("late",)
         assert await service.nodes.hand_back(ada, [make.partial(task.id)] * 2) == ("handed_back", "late")
         assert await service.nodes.hand_back(ada, [make.partial("train-solver:99/0")]) == ("unknown",)
@@ -69,7 +69,7 @@ async def test_only_who_holds_a_task_at_its_present_attempt_may_hand_it_back(tmp
         assert report.held_bytes == 16
 
 
-async def test_a_result_of_the_node_that_handed_back_still_counts_if_it_is_the_first(tmp_path: Path) -> None:
+async def test_a_result_of_the_previous_holder_counts_if_it_is_the_first(tmp_path: Path) -> None:
     async with running(tmp_path, config(group_size=3, batch_groups=1)) as service:
         ada, (task, _) = await leased(service, 2)
         await service.nodes.hand_back(ada, [make.partial(task.id)])
@@ -79,7 +79,7 @@ async def test_a_result_of_the_node_that_handed_back_still_counts_if_it_is_the_f
         assert partial_rollouts(await service.control.report()) == {"handed_back": 1, "discarded": 1}
 
 
-async def test_a_failure_of_a_former_holder_uses_no_attempt(tmp_path: Path) -> None:
+async def test_a_failure_of_a_previous_holder_uses_no_attempt(tmp_path: Path) -> None:
     async with running(tmp_path, config(group_size=2, batch_groups=1, max_attempts=2)) as service:
         ada, (task, _) = await leased(service, 2)
         await service.nodes.hand_back(ada, [make.partial(task.id)])
@@ -91,7 +91,7 @@ async def test_a_failure_of_a_former_holder_uses_no_attempt(tmp_path: Path) -> N
         assert await service.nodes.push(bob, [make.episode(again.id)]) == ("accepted",)
 
 
-async def test_a_retry_begins_in_a_fresh_environment_without_what_was_written(tmp_path: Path) -> None:
+async def test_a_retry_starts_without_the_partial_rollout(tmp_path: Path) -> None:
     async with running(tmp_path, config(group_size=2, batch_groups=1)) as service:
         ada, (task,) = await leased(service, 1)
         await service.nodes.hand_back(ada, [make.partial(task.id)])
@@ -106,9 +106,7 @@ async def test_a_retry_begins_in_a_fresh_environment_without_what_was_written(tm
         assert partial_rollouts(await service.control.report()) == {"handed_back": 1, "discarded": 1}
 
 
-async def test_a_restart_keeps_what_was_handed_back_and_which_try_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_partial_rollouts_and_attempts_survive_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service_module, "GRACE_S", 0.5)
     run = config(group_size=4, batch_groups=1)
     broken = Failure(boundary=Boundary.ENGINE, message="broke")
@@ -151,11 +149,11 @@ async def test_a_partial_rollout_that_is_too_stale_is_restarted(tmp_path: Path) 
         }
     async with running(tmp_path, config(group_size=2, batch_groups=1)) as service:
         assert partial_rollouts(await service.control.report())["stored"] == 1, (
-            "what is stale is gone from the journal too"
+            "stale partial rollouts are also removed from the journal"
         )
 
 
-async def test_nothing_written_is_handed_back_as_nothing(tmp_path: Path) -> None:
+async def test_an_empty_partial_rollout_keeps_the_earlier_one(tmp_path: Path) -> None:
     async with running(tmp_path, config(group_size=2, batch_groups=1)) as service:
         ada, (task, _) = await leased(service, 2)
         kept = make.partial(task.id)
@@ -163,11 +161,13 @@ async def test_nothing_written_is_handed_back_as_nothing(tmp_path: Path) -> None
         bob, (again,) = await leased(service, 1, "bob")
         await service.nodes.hand_back(bob, [make.partial(again.id, nothing=True)])
         (third,) = (await service.nodes.lease(ada, 1, wait_s=1)).tasks
-        assert (third.id, len(third.resume_from)) == (task.id, 1), "it was not begun, so what there was is still good"
+        assert (third.id, len(third.resume_from)) == (task.id, 1), (
+            "the task was not started, so the stored rollout is still valid"
+        )
         assert partial_rollouts(await service.control.report())["handed_back"] == 1
 
 
-async def test_a_lease_is_no_larger_than_a_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_size_of_a_lease_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(assignment, "MAX_LEASE_BYTES", 100)
     async with running(tmp_path, config(group_size=4, batch_groups=2)) as service:
         ada, tasks = await leased(service, 4)
@@ -187,7 +187,7 @@ async def test_an_invalid_or_too_large_partial_rollout_is_refused(tmp_path: Path
         with raises_code(InvalidInput, "partial_rollout.too_large"):
             make.partial(task.id, make.recorded("a" * (MAX_PARTIAL_ROLLOUT_BYTES // 8 + 1)))
         with pytest.raises(UnknownNode):
-            await service.nodes.hand_back(NodeId("nobody"), [])
+            await service.nodes.hand_back(NodeId("unknown"), [])
         assert (await service.control.report()).flows[0].tasks_leased == 1
 
 
@@ -208,7 +208,7 @@ async def test_every_heartbeat_repeats_the_deadline_of_a_drain(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(("is_asked", "cause"), [(True, Cause.REQUESTED), (False, Cause.PREEMPTED)])
-async def test_a_report_says_who_was_first_to_make_a_node_go(tmp_path: Path, is_asked: bool, cause: Cause) -> None:
+async def test_the_report_has_the_first_cause_of_a_departure(tmp_path: Path, is_asked: bool, cause: Cause) -> None:
     async with running(tmp_path) as service:
         ada, _ = await leased(service, 1)
         assert (await service.control.report()).nodes[0].cause is None
@@ -231,14 +231,14 @@ async def test_an_idle_preempted_node_reports_the_notice_when_it_leaves(tmp_path
         assert (node.state, node.cause) == (NodeState.GONE, Cause.PREEMPTED)
 
 
-async def test_a_node_that_stops_by_itself_says_no_cause(tmp_path: Path) -> None:
+async def test_a_node_that_stops_by_itself_has_no_cause(tmp_path: Path) -> None:
     async with running(tmp_path) as service:
         ada, _ = await leased(service, 1)
         await service.nodes.heartbeat(NodeStatus(node=ada, running=(), versions={}, leave_reason="stopped"))
         assert (await service.control.report()).nodes[0].cause is None
 
 
-async def test_a_node_that_ends_by_itself_is_draining_and_gets_nothing_more(tmp_path: Path) -> None:
+async def test_a_node_that_announces_its_end_is_draining_and_gets_no_tasks(tmp_path: Path) -> None:
     async with running(tmp_path) as service:
         ada, _ = await leased(service, 1)
         for _ in range(2):

@@ -46,7 +46,7 @@ async def kept(history: History, *, after: int = 0, limit: int = 10_000, resolut
     return [report.sequence for report in reply.reports]
 
 
-async def test_reports_are_kept_whole_but_for_what_repeats(tmp_path: Path) -> None:
+async def test_reports_are_stored_completely_except_for_node_errors(tmp_path: Path) -> None:
     async with opened(tmp_path) as history:
         node = replace(make.node_report(), errors=("again and again",))
         given = replace(report(1), nodes=(node,))
@@ -56,7 +56,7 @@ async def test_reports_are_kept_whole_but_for_what_repeats(tmp_path: Path) -> No
         assert history.latest == given
 
 
-async def test_the_latest_that_were_asked_for_come_oldest_first(tmp_path: Path) -> None:
+async def test_the_latest_reports_are_returned_oldest_first(tmp_path: Path) -> None:
     async with opened(tmp_path, seconds=5) as history:
         for second in range(1, 11):
             history.add(report(second))
@@ -66,9 +66,7 @@ async def test_the_latest_that_were_asked_for_come_oldest_first(tmp_path: Path) 
         assert await kept(history, after=2**64 - 1) == await kept(history, limit=0) == []
 
 
-async def test_what_does_not_fit_into_one_answer_comes_in_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_large_answer_is_split_into_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history_module, "PAGE_BYTES", 1500)
     async with opened(tmp_path) as history:
         for second in range(1, 11):
@@ -80,7 +78,7 @@ async def test_what_does_not_fit_into_one_answer_comes_in_the_next(
         assert rest[0] == first.reports[-1].sequence + 1
 
 
-async def test_a_point_a_minute_is_kept_for_the_run(tmp_path: Path) -> None:
+async def test_one_point_per_minute_is_kept_for_the_run(tmp_path: Path) -> None:
     async with opened(tmp_path, seconds=10, minutes=3) as history:
         for second in range(60 * 5 + 1):
             history.add(report(second))
@@ -89,7 +87,7 @@ async def test_a_point_a_minute_is_kept_for_the_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 59, 60, 61, 119, 120, 121])
-async def test_a_restart_makes_no_gap_and_no_double(tmp_path: Path, cut: int) -> None:
+async def test_a_restart_leaves_no_gap_and_no_duplicate(tmp_path: Path, cut: int) -> None:
     async with opened(tmp_path) as history:
         for second in range(1, cut + 1):
             history.add(report(second))
@@ -101,7 +99,7 @@ async def test_a_restart_makes_no_gap_and_no_double(tmp_path: Path, cut: int) ->
         assert await kept(history, resolution_s=60) == [59, 119, 179]
 
 
-async def test_the_sequence_goes_on_when_the_archive_is_lost(tmp_path: Path) -> None:
+async def test_the_sequence_continues_after_the_loss_of_the_archive(tmp_path: Path) -> None:
     async with opened(tmp_path) as history:
         history.add(report(1))
         history.add(report(2))
@@ -111,7 +109,7 @@ async def test_the_sequence_goes_on_when_the_archive_is_lost(tmp_path: Path) -> 
         assert history.next_sequence == 3
 
 
-async def test_no_history_is_kept_at_other_resolutions(tmp_path: Path) -> None:
+async def test_an_unknown_resolution_is_refused(tmp_path: Path) -> None:
     async with opened(tmp_path) as history:
         with pytest.raises(InvalidInput) as caught:
             await history.page_after(0, limit=1, resolution_s=5)
@@ -135,7 +133,7 @@ def bad_rows() -> list[bytes]:
 
 @pytest.mark.parametrize("table", ["seconds", "minutes"])
 @pytest.mark.parametrize("body", bad_rows())
-async def test_a_row_that_cannot_be_shown_is_left_out_and_counted_after_a_restart(
+async def test_an_unreadable_row_is_left_out_and_counted_after_a_restart(
     tmp_path: Path, table: str, body: bytes
 ) -> None:
     async with opened(tmp_path) as history:
@@ -151,7 +149,7 @@ async def test_a_row_that_cannot_be_shown_is_left_out_and_counted_after_a_restar
         assert set(shown) >= {1, 3, 4}
 
 
-async def test_a_report_that_cannot_be_encoded_is_left_out_and_the_next_is_kept(tmp_path: Path) -> None:
+async def test_a_report_that_cannot_be_encoded_is_left_out_and_later_ones_kept(tmp_path: Path) -> None:
     async with opened(tmp_path) as history:
         history.add(replace(report(1), memory_bytes=-1))
         history.add(report(2))

@@ -76,7 +76,7 @@ async def unchanged(service: Service, before: Report) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_no_bytes_make_a_service_fail(tmp_path: Path, seed: int) -> None:
+async def test_mutated_requests_never_make_the_service_fail(tmp_path: Path, seed: int) -> None:
     """Changes, cuts, doubles and inserts bytes of valid requests; the service accepts a request whole or not at all."""
     chance = random.Random(f"hostile/{seed}")
     async with running(tmp_path) as service:
@@ -184,7 +184,7 @@ def with_arrays(tokens: list[int], logprobs: list[float]) -> bytes:
         (b"\0" * 1000, "as PushRequest"),
     ],
 )
-async def test_a_push_that_breaks_a_rule_is_refused_whole(tmp_path: Path, body: bytes, says: str) -> None:
+async def test_an_invalid_push_is_refused_completely(tmp_path: Path, body: bytes, says: str) -> None:
     async with running(tmp_path) as service:
         node = (await service.nodes.join(facts())).node
         await service.nodes.lease(node, 4, wait_s=2)
@@ -195,7 +195,7 @@ async def test_a_push_that_breaks_a_rule_is_refused_whole(tmp_path: Path, body: 
         await unchanged(service, before)
         await works(service)
     journal = Journal(tmp_path / "journal.sqlite")
-    assert not list(journal.payloads()), "the good results were trained, and the bad ones never stored"
+    assert not list(journal.payloads()), "valid results were trained and invalid ones never stored"
 
 
 async def test_a_version_beyond_the_trainers_next_one_is_refused(tmp_path: Path) -> None:
@@ -209,7 +209,7 @@ async def test_a_version_beyond_the_trainers_next_one_is_refused(tmp_path: Path)
         assert await service.nodes.push(node, [episode(task, version=4)]) == ("accepted",)
 
 
-async def test_another_runs_token_opens_nothing(tmp_path: Path) -> None:
+async def test_the_token_of_another_run_is_refused_by_every_method(tmp_path: Path) -> None:
     async with running(tmp_path) as service, dial(service.link.address, token="other") as link:
         await service.nodes.join(facts())
         before = await service.control.report()
@@ -220,7 +220,7 @@ async def test_another_runs_token_opens_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("wait_s", [float("nan"), float("inf"), float("-inf")])
-async def test_no_call_waits_for_ever(tmp_path: Path, wait_s: float) -> None:
+async def test_waits_that_are_not_finite_are_refused(tmp_path: Path, wait_s: float) -> None:
     async with running(tmp_path) as service:
         node = (await service.nodes.join(facts())).node
         stranger = Stranger(service.link.channel)
@@ -236,7 +236,7 @@ async def test_no_call_waits_for_ever(tmp_path: Path, wait_s: float) -> None:
 NAN, INF = float("nan"), float("inf")
 
 
-def beats_that_break_a_rule(node: NodeId) -> Iterator[pb.HeartbeatRequest]:
+def invalid_heartbeats(node: NodeId) -> Iterator[pb.HeartbeatRequest]:
     for value in (NAN, INF, -INF, 1.7e308):
         yield pb.HeartbeatRequest(node=node, counters={"busy_s": value})
         yield pb.HeartbeatRequest(node=node, gauges={"tokens_per_s": value})
@@ -254,17 +254,17 @@ def beats_that_break_a_rule(node: NodeId) -> Iterator[pb.HeartbeatRequest]:
         yield pb.HeartbeatRequest(node=node, links=[common.LinkReport(source=source)])
 
 
-async def test_a_beat_that_breaks_a_rule_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+async def test_an_invalid_heartbeat_is_refused_and_changes_nothing(tmp_path: Path) -> None:
     async with running(tmp_path) as service:
         node = (await service.nodes.join(facts())).node
         stranger = Stranger(service.link.channel)
-        for heartbeat in beats_that_break_a_rule(node):
+        for heartbeat in invalid_heartbeats(node):
             assert isinstance(await stranger.send("Heartbeat", heartbeat.SerializeToString()), InvalidInput), heartbeat
         (shown,) = (await service.control.report()).nodes
         assert (shown.counters, shown.gauges, shown.errors, shown.links) == ({}, {}, (), ())
 
 
-async def test_figures_that_no_release_knows_are_left_out(tmp_path: Path) -> None:
+async def test_unknown_counters_and_gauges_are_ignored(tmp_path: Path) -> None:
     async with running(tmp_path) as service:
         node = (await service.nodes.join(facts())).node
         heartbeat = pb.HeartbeatRequest(node=node, counters={"busy_s": 2.0, "invented": 3.0}, gauges={"invented": 1.0})
@@ -277,7 +277,7 @@ def labels(field: str, text: str) -> dict[str, Any]:
     return {field: text}
 
 
-def facts_that_break_a_rule() -> Iterator[common.NodeFacts]:
+def invalid_facts() -> Iterator[common.NodeFacts]:
     for value in (NAN, INF, 1.7e308):
         yield common.NodeFacts(name="node", pool="local", price_per_hour=value)
     yield common.NodeFacts(name="node", pool="local", capacity=4097)
@@ -288,15 +288,15 @@ def facts_that_break_a_rule() -> Iterator[common.NodeFacts]:
     yield common.NodeFacts(name="node", pool="local", running=["train:0/0"] * 4097)
 
 
-async def test_facts_that_break_a_rule_let_no_node_join(tmp_path: Path) -> None:
+async def test_a_join_with_invalid_facts_is_refused(tmp_path: Path) -> None:
     async with running(tmp_path) as service:
         stranger = Stranger(service.link.channel)
-        for given in facts_that_break_a_rule():
+        for given in invalid_facts():
             assert isinstance(await stranger.send("Join", given.SerializeToString()), InvalidInput), given
         assert (await service.control.report()).nodes == ()
 
 
-async def test_a_step_report_that_breaks_a_rule_is_refused_whole(tmp_path: Path) -> None:
+async def test_an_invalid_step_report_is_refused_completely(tmp_path: Path) -> None:
     async with running(tmp_path) as service:
         await service.trainer().attach(version=Version(0), backend="local", is_simulated=False)
         before = await service.control.report()
@@ -312,7 +312,7 @@ async def test_a_step_report_that_breaks_a_rule_is_refused_whole(tmp_path: Path)
         await unchanged(service, before)
 
 
-async def test_large_beats_of_one_node_keep_no_other_from_being_answered(tmp_path: Path) -> None:
+async def test_too_large_heartbeats_of_one_node_do_not_delay_other_nodes(tmp_path: Path) -> None:
     """Refuses large heartbeats by their size alone, without decoding them."""
     large = pb.HeartbeatRequest(counters={f"counter-{place:07}": 1.0 for place in range(2**20)}).SerializeToString()
     async with running(tmp_path, config(lease_s=2.0)) as service, dial(service.link.address, token=TOKEN) as hostile:
@@ -327,7 +327,7 @@ async def test_large_beats_of_one_node_keep_no_other_from_being_answered(tmp_pat
         assert shown.state in (NodeState.JOINING, NodeState.READY)
 
 
-async def test_a_push_that_is_replayed_for_ever_counts_once(tmp_path: Path) -> None:
+async def test_a_replayed_push_counts_once(tmp_path: Path) -> None:
     async with running(tmp_path) as service:
         node = (await service.nodes.join(facts())).node
         lease = await service.nodes.lease(node, 4, wait_s=2)
@@ -340,7 +340,7 @@ async def test_a_push_that_is_replayed_for_ever_counts_once(tmp_path: Path) -> N
         assert sum(count for outcome, count in flow.episodes.items() if outcome != "accepted") == 76
 
 
-async def test_tokens_of_a_trajectory_without_a_model_span_are_left_out(tmp_path: Path) -> None:
+async def test_a_trajectory_without_a_model_span_is_left_out(tmp_path: Path) -> None:
     """Leaves out the member: without tokens of the model there is nothing to train on."""
     silent = Trajectory(
         policy=make.trajectory().policy,

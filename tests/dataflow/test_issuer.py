@@ -60,7 +60,7 @@ def issuer(selector: Listening, *, seed: int = 0) -> Issuer:
     return Issuer(FlowId("train"), dataset, slot_plugins, group_size=3)
 
 
-def test_a_selector_hears_of_each_version_once_over_restarts_too() -> None:
+def test_a_selector_observes_each_version_once_across_restarts() -> None:
     first, second = Listening(), Listening()
     before, after = issuer(first), issuer(second)
     for version in (0, 1, 1, 3, 2):
@@ -71,7 +71,7 @@ def test_a_selector_hears_of_each_version_once_over_restarts_too() -> None:
     assert (first.heard, second.heard) == ([1, 3], [4])
 
 
-def test_a_selector_hears_rewards_by_policy_and_nothing_of_members_that_failed() -> None:
+def test_a_selector_observes_rewards_by_policy_without_failed_members() -> None:
     selector = Listening()
     source = issuer(selector)
     group = source.next_group()
@@ -86,7 +86,7 @@ def test_a_selector_hears_rewards_by_policy_and_nothing_of_members_that_failed()
     assert selector.heard == [(3, {PolicyId("solver"): (1.0, 1.0), PolicyId("verifier"): (0.5, 0.5)})]
 
 
-def test_a_cursor_goes_on_with_the_same_data_alone() -> None:
+def test_a_cursor_is_refused_for_other_data() -> None:
     before = issuer(Listening())
     before.next_group()
     same, other = issuer(Listening()), issuer(Listening(), seed=1)
@@ -124,7 +124,7 @@ async def commit(journal: Journal) -> None:
 
 
 @pytest.mark.anyio
-async def test_a_run_tells_at_a_restart_that_its_data_changed(tmp_path: Path) -> None:
+async def test_a_restart_with_changed_data_is_refused(tmp_path: Path) -> None:
     path, database = tables.write_jsonl(tmp_path / "rows.jsonl"), tmp_path / "journal.sqlite"
     journal = Journal(database)
     run = built(reading(path), database, journal)
@@ -141,7 +141,7 @@ async def test_a_run_tells_at_a_restart_that_its_data_changed(tmp_path: Path) ->
 
 
 @pytest.mark.anyio
-async def test_a_flow_of_another_name_begins_with_the_new_data(tmp_path: Path) -> None:
+async def test_a_renamed_flow_starts_with_the_new_data(tmp_path: Path) -> None:
     path, database = tables.write_jsonl(tmp_path / "rows.jsonl"), tmp_path / "journal.sqlite"
     journal = Journal(database)
     run = built(reading(path), database, journal)

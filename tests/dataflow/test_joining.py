@@ -126,7 +126,7 @@ async def test_a_join_token_is_exchanged_for_a_working_credential(tmp_path: Path
         ]
 
 
-async def test_a_join_token_is_good_once(tmp_path: Path) -> None:
+async def test_a_join_token_works_once(tmp_path: Path) -> None:
     async with dataflow(tmp_path) as service:
         minted, (_, first), (_, second) = await service.minted(), new_request(), new_request()
         await service.enrolled(minted.token, first)
@@ -137,7 +137,7 @@ async def test_a_join_token_is_good_once(tmp_path: Path) -> None:
         assert len(await service.events("join_token_refused")) == 1  # reported once, repeats are counted
 
 
-async def test_whose_answer_was_lost_asks_again_with_the_same_key(tmp_path: Path) -> None:
+async def test_an_enrolment_can_be_repeated_with_the_same_key(tmp_path: Path) -> None:
     async with dataflow(tmp_path) as service:
         minted, (_, request) = await service.minted(), new_request()
         await service.enrolled(minted.token, request)
@@ -169,7 +169,7 @@ async def test_a_join_token_permits_only_its_role_name_and_pool(tmp_path: Path) 
                     await client.join(wrong)
 
 
-async def test_an_operator_of_one_pool_drains_its_nodes_and_no_others(tmp_path: Path) -> None:
+async def test_an_operator_of_one_pool_can_drain_only_its_nodes(tmp_path: Path) -> None:
     async with dataflow(tmp_path) as service:
         nodes = {}
         for pool in ("gpu", "cpu"):
@@ -247,7 +247,7 @@ async def test_a_retired_node_rejoins_only_with_a_new_token(tmp_path: Path, how:
         await service.enrolled((await service.minted()).token, request)
 
 
-async def test_all_of_it_outlives_a_restart(tmp_path: Path) -> None:
+async def test_tokens_and_credentials_survive_a_restart(tmp_path: Path) -> None:
     (_, request), (_, other) = new_request(), new_request()
     async with dataflow(tmp_path) as service:
         unused, used, revoked = [await service.minted() for _ in range(3)]
@@ -356,7 +356,7 @@ async def test_a_result_pushed_in_the_name_of_another_node_is_refused(tmp_path: 
         assert any("never held" in event for event in await service.events("push_refused"))
 
 
-async def test_a_result_counts_although_the_lease_ran_out_and_the_node_joined_again(tmp_path: Path) -> None:
+async def test_a_result_counts_after_the_lease_expired_and_the_node_rejoined(tmp_path: Path) -> None:
     async with dataflow(tmp_path) as service:
         credential = await service.enrolled((await service.minted()).token, new_request()[1])
         async with node(service, credential) as client:
@@ -366,7 +366,7 @@ async def test_a_result_counts_although_the_lease_ran_out_and_the_node_joined_ag
             assert await client.push(again, [make.episode(task.id, node=again)]) == ("accepted",)
 
 
-async def test_a_reusable_token_lets_in_any_number_of_nodes_of_its_pool(tmp_path: Path) -> None:
+async def test_a_reusable_token_admits_any_number_of_nodes_of_its_pool(tmp_path: Path) -> None:
     async with dataflow(tmp_path) as service:
         minted = await service.minted(is_reusable=True)
         assert minted.expires_at - service.clock.wall() == pytest.approx(7 * 24 * 3600, abs=2)
@@ -384,7 +384,7 @@ async def test_a_reusable_token_lets_in_any_number_of_nodes_of_its_pool(tmp_path
         assert minted.token not in repr(known)
 
 
-async def test_a_node_that_was_killed_comes_back_under_its_name_with_a_reusable_token(tmp_path: Path) -> None:
+async def test_a_killed_node_rejoins_under_its_name_with_a_reusable_token(tmp_path: Path) -> None:
     async with dataflow(tmp_path) as service:
         minted, (_, request) = await service.minted(is_reusable=True), new_request()
         first = await service.enrolled(minted.token, request)
@@ -407,7 +407,7 @@ async def test_a_node_that_was_killed_comes_back_under_its_name_with_a_reusable_
         assert uses == [2]
 
 
-async def test_a_node_that_said_goodbye_comes_back_with_a_reusable_token(tmp_path: Path) -> None:
+async def test_a_node_that_left_rejoins_with_a_reusable_token(tmp_path: Path) -> None:
     async with dataflow(tmp_path) as service:
         minted = await service.minted(is_reusable=True)
         for incarnation in (1, 2, 3):
@@ -417,7 +417,7 @@ async def test_a_node_that_said_goodbye_comes_back_with_a_reusable_token(tmp_pat
                 await client.leave(NodeId(f"n.{incarnation}"), reason="restart")
 
 
-async def test_a_reusable_token_does_not_take_the_name_of_another_tokens_node(tmp_path: Path) -> None:
+async def test_a_reusable_token_cannot_take_the_name_of_another_tokens_node(tmp_path: Path) -> None:
     async with dataflow(tmp_path) as service:
         await service.enrolled((await service.minted(pool="cpu")).token, new_request()[1])
         other = await service.minted(is_reusable=True)
@@ -426,7 +426,7 @@ async def test_a_reusable_token_does_not_take_the_name_of_another_tokens_node(tm
             await service.enrolled(other.token, new_request()[1])
 
 
-async def test_revoking_a_reusable_token_revokes_what_came_from_it(tmp_path: Path) -> None:
+async def test_revoking_a_reusable_token_revokes_its_credentials(tmp_path: Path) -> None:
     async with dataflow(tmp_path) as service:
         minted, other = [await service.minted(is_reusable=True) for _ in range(2)]
         credential = await service.enrolled(minted.token, new_request()[1])
@@ -446,7 +446,7 @@ async def test_revoking_a_reusable_token_revokes_what_came_from_it(tmp_path: Pat
             await service.enrolled(minted.token, new_request()[1])
 
 
-async def test_a_reusable_token_is_good_for_as_long_and_as_often_as_it_says(tmp_path: Path) -> None:
+async def test_a_reusable_token_is_limited_in_time_and_uses(tmp_path: Path) -> None:
     async with dataflow(tmp_path) as service:
         minted = await service.minted(is_reusable=True, max_uses=2, valid_s=7200.0)
         for name in ("a", "b"):
@@ -461,7 +461,7 @@ async def test_a_reusable_token_is_good_for_as_long_and_as_often_as_it_says(tmp_
         assert await service.control.join_tokens() == ()
 
 
-async def test_uses_of_a_reusable_token_outlive_a_restart(tmp_path: Path) -> None:
+async def test_uses_of_a_reusable_token_survive_a_restart(tmp_path: Path) -> None:
     async with dataflow(tmp_path) as service:
         minted = await service.minted(is_reusable=True, max_uses=2)
         await service.enrolled(minted.token, new_request()[1], name="a")
@@ -484,7 +484,7 @@ async def test_uses_of_a_reusable_token_outlive_a_restart(tmp_path: Path) -> Non
         {"role": "node", "pool": "gpu", "max_uses": 2, "is_reusable": False},
     ],
 )
-async def test_a_reusable_token_is_for_nodes_of_one_pool_within_bounds(tmp_path: Path, options: dict[str, Any]) -> None:
+async def test_an_invalid_reusable_token_is_not_minted(tmp_path: Path, options: dict[str, Any]) -> None:
     async with dataflow(tmp_path) as service:
         with pytest.raises(InvalidInput):
             await service.control.mint_join_token(**{"is_reusable": True, **MINTED, **options})

@@ -27,7 +27,7 @@ async def committing(journal: Journal) -> AsyncIterator[None]:
         await asyncio.gather(working, return_exceptions=True)
 
 
-async def test_durable_returns_when_another_connection_sees_the_change(tmp_path: Path) -> None:
+async def test_wait_durable_returns_after_the_commit_is_visible_to_others(tmp_path: Path) -> None:
     path = tmp_path / "journal.sqlite"
     journal = Journal(path)
     async with committing(journal):
@@ -38,7 +38,7 @@ async def test_durable_returns_when_another_connection_sees_the_change(tmp_path:
         other.close()
 
 
-async def test_states_are_those_of_the_commit_they_came_with(tmp_path: Path) -> None:
+async def test_stored_states_match_their_commit(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal.sqlite")
     count = 0
     journal.register_state("count", lambda: {"count": count})
@@ -56,7 +56,7 @@ async def test_states_are_those_of_the_commit_they_came_with(tmp_path: Path) -> 
         await reopened.wait_durable()
 
 
-async def test_a_full_disk_is_said_and_survived(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_full_disk_is_reported_and_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal_module, "RETRY_S", 0.01)
     journal = Journal(tmp_path / "journal.sqlite")
     (pages,) = journal.rows("pragma page_count")[0]
@@ -74,14 +74,14 @@ async def test_a_full_disk_is_said_and_survived(tmp_path: Path, monkeypatch: pyt
         assert journal.rows("select length(body) from acts") == [(100_000,)]
 
 
-def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+def test_an_unwritable_journal_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("not a directory")
     with pytest.raises(InvalidInput) as caught:
         Journal(tmp_path / "file" / "journal.sqlite")
     assert caught.value.code == "journal.unusable"
 
 
-def test_a_file_that_is_no_journal_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_journal_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "journal.sqlite"
     path.write_bytes(b"torn" * 1000)
     with pytest.raises(InvalidInput, match=r"journal\.sqlite"):

@@ -85,7 +85,7 @@ actions = st.lists(
 
 @settings(max_examples=20, deadline=None)
 @given(asked=actions)
-def test_what_a_kill_leaves_is_a_prefix_with_all_that_was_durable(
+def test_after_a_kill_the_journal_has_all_durable_changes(
     tmp_path_factory: pytest.TempPathFactory, asked: list[tuple[str, int]]
 ) -> None:
     with pytest.MonkeyPatch.context() as patched:
@@ -100,7 +100,7 @@ def test_what_a_kill_leaves_is_a_prefix_with_all_that_was_durable(
         shutil.rmtree(folder)
 
 
-def test_a_long_run_keeps_its_files_within_a_few_times_what_is_needed(tmp_path: Path) -> None:
+def test_the_files_of_a_long_run_stay_within_a_few_times_the_needed_size(tmp_path: Path) -> None:
     """Keeps two payloads for ever among hundreds that come and go."""
     segment_bytes = 16 * PAGE_BYTES
 

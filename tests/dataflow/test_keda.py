@@ -72,7 +72,7 @@ async def test_keda_reads_the_target_as_the_metric(tmp_path: Path, generated: Pa
     }
 
 
-async def test_a_pool_that_is_only_advised_on_is_left_as_it_is(tmp_path: Path, generated: Path, free_port: int) -> None:
+async def test_a_pool_in_mode_advise_is_not_scaled(tmp_path: Path, generated: Path, free_port: int) -> None:
     async with running(tmp_path, with_keda(free_port, "advise")) as service:
         await has_advice(service.nodes, service.control)
         said = await ask(generated, free_port, "local")
@@ -92,7 +92,7 @@ async def test_invalid_queries_are_refused_with_the_known_pools(
     assert "local" in unknown["details"]
 
 
-async def test_with_certificates_only_those_of_its_authority_are_answered(
+async def test_only_clients_with_a_certificate_of_the_authority_are_answered(
     tmp_path: Path, generated: Path, free_port: int
 ) -> None:
     ours, theirs = (Authority.create(tmp_path / name, run=name) for name in ("ours", "theirs"))
@@ -121,7 +121,7 @@ def written(folder: Path, pair: KeyPair) -> tuple[Path, Path]:
     return certificate, key
 
 
-def test_beyond_loopback_it_wants_certificates_or_a_word() -> None:
+def test_listening_beyond_loopback_needs_certificates_or_is_open() -> None:
     with pytest.raises(InvalidInput, match="is_open"):
         KedaConfig.parse({"host": "0.0.0.0"}, where="keda")  # noqa: S104 (refused)
     assert KedaConfig.parse({"host": "0.0.0.0", "is_open": True}, where="keda").is_open  # noqa: S104

@@ -22,7 +22,7 @@ def queued(members: Iterable[int]) -> Leases:
     return leases
 
 
-def test_expired_lease_returns_the_task_to_the_front_of_the_queue() -> None:
+def test_an_expired_lease_returns_the_task_to_the_front_of_the_queue() -> None:
     leases, (first, second) = queued(range(2)), ids(0, 1)
     leases.lease(ADA, 1, now=0)
     assert leases.expire(now=9.9) == []
@@ -30,14 +30,14 @@ def test_expired_lease_returns_the_task_to_the_front_of_the_queue() -> None:
     assert leases.lease(BOB, 2, now=10) == [first, second]
 
 
-def test_a_task_that_does_not_suit_a_node_keeps_its_place_for_another() -> None:
+def test_an_unsuitable_task_keeps_its_place_in_the_queue() -> None:
     leases = queued(range(4))
     assert leases.lease(ADA, 2, now=0, is_suitable=lambda task: task in ids(1, 3)) == ids(1, 3)
     assert (leases.held_by(ADA), leases.queued) == (2, 2)
     assert leases.lease(BOB, 2, now=0) == ids(0, 2)
 
 
-def test_what_comes_back_together_goes_out_in_the_order_in_which_it_was_held() -> None:
+def test_returned_tasks_are_leased_in_their_earlier_order() -> None:
     leases = queued(range(6))
     leases.lease(ADA, 3, now=0)
     leases.renew(ADA, ids(0), now=1)
@@ -46,7 +46,7 @@ def test_what_comes_back_together_goes_out_in_the_order_in_which_it_was_held() -
     assert leases.lease(BOB, 6, now=10) == ids(0, 1, 2, 3, 4, 5)
 
 
-def test_a_beat_renews_only_what_it_names_and_holds() -> None:
+def test_a_heartbeat_renews_only_named_tasks_of_its_node() -> None:
     leases, tasks = queued(range(3)), ids(0, 1, 2)
     leases.lease(ADA, 2, now=0)
     leases.lease(BOB, 1, now=0)
@@ -54,7 +54,7 @@ def test_a_beat_renews_only_what_it_names_and_holds() -> None:
     assert leases.expire(now=12) == [(tasks[1], ADA), (tasks[2], BOB)]
 
 
-def test_a_task_in_doubt_belongs_to_the_node_that_claims_it() -> None:
+def test_an_unconfirmed_task_belongs_to_the_node_that_claims_it() -> None:
     leases = Leases(lease_s=10)
     claimed, unclaimed = ids(0, 1)
     leases.add_unconfirmed([claimed, unclaimed], now=0, grace_s=3)
@@ -64,7 +64,7 @@ def test_a_task_in_doubt_belongs_to_the_node_that_claims_it() -> None:
     assert (leases.held_by(ADA), leases.queued, leases.holder(claimed)) == (1, 1, ADA)
 
 
-def test_a_node_that_comes_back_claims_what_waits_but_not_what_another_holds() -> None:
+def test_a_returning_node_claims_queued_tasks_but_not_leased_ones() -> None:
     leases, (lost, taken) = queued(range(2)), ids(0, 1)
     leases.lease(ADA, 2, now=0)
     leases.return_tasks_of(ADA)
@@ -83,7 +83,7 @@ def test_a_result_removes_a_task_that_was_queued_again() -> None:
     assert not leases.complete(task)
 
 
-def test_a_task_that_is_given_back_is_the_next_one() -> None:
+def test_a_requeued_task_is_leased_next() -> None:
     leases = queued(range(3))
     leases.lease(ADA, 2, now=0)
     leases.requeue(ids(1)[0])
@@ -95,7 +95,7 @@ STEPS = ["lease", "renew", "claim", "expire", "return", "give back", "complete"]
 
 
 @given(in_doubt=st.integers(0, 4), steps=st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 8)), max_size=60))
-def test_every_task_is_always_where_a_plain_list_and_dict_have_it(in_doubt: int, steps: list[tuple[str, int]]) -> None:
+def test_leases_match_a_reference_implementation(in_doubt: int, steps: list[tuple[str, int]]) -> None:
     """Compares with a model that does everything in the slow, obvious way."""
     leases, tasks = Leases(lease_s=LEASE_S), ids(*range(8))
     leases.add_unconfirmed(tasks[:in_doubt], now=0, grace_s=GRACE_S)

@@ -87,11 +87,11 @@ class LeasesUnderFire(RuleBasedStateMachine):
             return
         self.run.pause_flow(FLOW, is_paused=True, actor="a test", reason="no more")
         self.nodes = {name: NodeModel() for name in NAMES}
-        self.time_passes(2 * LEASE_S)
+        self.advance_time(2 * LEASE_S)
         while tasks := self._lease("ada", 8):
             for task in tasks:
                 self._push("ada", task, "success", used=True)
-        self.the_counts_balance()
+        self.counts_balance()
         assert not self.run.flows[FLOW].open_groups
         assert all(member.result for member in self.members.values())
         self._close()
@@ -99,17 +99,17 @@ class LeasesUnderFire(RuleBasedStateMachine):
         shutil.rmtree(self.folder)
 
     @rule(name=names, capacity=st.integers(1, 4))
-    def a_node_leases(self, name: str, capacity: int) -> None:
+    def lease_tasks(self, name: str, capacity: int) -> None:
         self._lease(name, capacity)
 
     @rule(name=names, choice=choices, outcome=st.sampled_from(["success", "engine", "reward"]), used=st.booleans())
-    def a_node_pushes(self, name: str, choice: int, outcome: str, used: bool) -> None:
+    def push_a_result(self, name: str, choice: int, outcome: str, used: bool) -> None:
         """Pushes a task that the node leased, whether or not it still holds it, possibly more than once."""
         if self.nodes[name].tasks:
             self._push(name, self.nodes[name].tasks[choice % len(self.nodes[name].tasks)], outcome, used=used)
 
     @rule(name=names, choice=choices, tokens=st.integers(0, 3), lag=st.integers(0, 2), used=st.booleans())
-    def a_node_hands_back(self, name: str, choice: int, tokens: int, lag: int, used: bool) -> None:
+    def return_a_task(self, name: str, choice: int, tokens: int, lag: int, used: bool) -> None:
         if not self.nodes[name].tasks:
             return
         task = self.nodes[name].tasks[choice % len(self.nodes[name].tasks)]
@@ -132,26 +132,26 @@ class LeasesUnderFire(RuleBasedStateMachine):
             self._drop_stale()
 
     @rule(name=names)
-    def a_node_beats(self, name: str) -> None:
+    def send_a_heartbeat(self, name: str) -> None:
         node, running = self._id(name), tuple(task.id for task in self.nodes[name].tasks)
         self.side.heartbeat(NodeStatus(node=node, running=running, versions={}))
         self.nodes[name].beat_at = self.clock.now()
         self._renew(name)
 
     @rule(name=names)
-    def a_node_leaves(self, name: str) -> None:
+    def let_a_node_leave(self, name: str) -> None:
         self.side.leave(self._id(name), "a test")
         self._return_all_of(name)
         self.nodes[name] = NodeModel()
 
     @rule(name=names)
-    def a_node_starts_again(self, name: str) -> None:
+    def restart_a_node(self, name: str) -> None:
         """Joins again under the same name without tasks: the earlier process is replaced."""
         self.nodes[name].tasks = []
         self._join(name)
 
     @rule(seconds=st.sampled_from([0.5, 1.0, LEASE_S - 0.5, LEASE_S + 0.5]))
-    def time_passes(self, seconds: float) -> None:
+    def advance_time(self, seconds: float) -> None:
         self.clock.advance(seconds)
         now = self.clock.now()
         self.side.tick()
@@ -165,14 +165,14 @@ class LeasesUnderFire(RuleBasedStateMachine):
         self.loop.run(self.journal.wait_durable())
 
     @rule()
-    def the_trainer_moves_on(self) -> None:
+    def advance_the_trainer(self) -> None:
         self.version += 1
         self.trainers.attach(SOLVER, Version(self.version), backend="a test", is_simulated=True)
         self._drop_stale()
         self.loop.run(self.journal.wait_durable())
 
     @rule()
-    def dataflow_is_killed(self) -> None:
+    def kill_dataflow(self) -> None:
         """Restarts dataflow from a copy of its files, made before the old process can close them."""
         fresh = Path(tempfile.mkdtemp())
         with self.writing:
@@ -188,7 +188,7 @@ class LeasesUnderFire(RuleBasedStateMachine):
             node.id = None
 
     @invariant()
-    def the_counts_balance(self) -> None:
+    def counts_balance(self) -> None:
         if not hasattr(self, "run"):
             return
         report = build_report(self.run, name="test", sequence=1, now=self.clock.now(), wall=0, uptime_s=0)
@@ -205,7 +205,7 @@ class LeasesUnderFire(RuleBasedStateMachine):
         }
 
     @invariant()
-    def every_group_has_the_rewards_it_was_given_and_no_others(self) -> None:
+    def every_group_has_exactly_its_rewards(self) -> None:
         """Checks that masked members have no row, so that no zero reward is invented for them."""
         if not hasattr(self, "run"):
             return

@@ -23,7 +23,7 @@ def report(second: int, *, pools: tuple[PoolReport, ...] = (), **stream: Any) ->
     return replace(make.report(make.stream_report(**given), sequence=second), at=6000.0 + second, pools=pools)
 
 
-def test_rates_are_means_over_the_minute_and_counts_are_the_last() -> None:
+def test_rates_are_means_of_the_minute_and_counts_its_last_values() -> None:
     reports = [
         report(0, produced_per_s=1.0, consumed_per_s=4.0, trained=10, pools=(pool(tokens_per_s=10.0, ready=1),)),
         report(1, produced_per_s=3.0, consumed_per_s=0.0, trained=14, pools=(pool(tokens_per_s=30.0, ready=2),)),
@@ -34,7 +34,7 @@ def test_rates_are_means_over_the_minute_and_counts_are_the_last() -> None:
     assert (whole.sequence, whole.at, whole.nodes) == (1, 6001.0, ())
 
 
-def test_the_wait_is_taken_between_the_ends_of_two_minutes() -> None:
+def test_the_wait_fraction_is_measured_between_the_ends_of_two_minutes() -> None:
     before = report(0, wait_s=100.0, compute_s=200.0, publish_s=0.0)
     reports = [
         report(60, wait_s=101.0, compute_s=201.0, publish_s=0.0, wait_fraction=0.9),
@@ -44,13 +44,13 @@ def test_the_wait_is_taken_between_the_ends_of_two_minutes() -> None:
     assert point(reports[:1], before=reports[0]).streams[0].wait_fraction == pytest.approx(0.9)
 
 
-def test_a_step_that_many_reports_saw_counts_once() -> None:
+def test_a_step_in_several_reports_counts_once() -> None:
     seen = [(1, 0.2), (1, 0.2), (1, 0.2), (2, 0.8)]
     reports = [report(at, steps=step, reward_mean=reward) for at, (step, reward) in enumerate(seen)]
     assert point(reports, before=None).streams[0].reward_mean == pytest.approx(0.5)
 
 
-def test_seconds_without_rollouts_do_not_pull_the_reward_down() -> None:
+def test_seconds_without_rollouts_do_not_lower_the_reward() -> None:
     quiet: dict[str, Any] = {"produced_per_s": 0.0, "reward_produced": 0.0}
     reports = [report(0, **quiet), report(1, produced_per_s=2.0, reward_produced=0.5), report(2, **quiet)]
     assert point(reports, before=None).streams[0].reward_produced == pytest.approx(0.5)
@@ -58,7 +58,7 @@ def test_seconds_without_rollouts_do_not_pull_the_reward_down() -> None:
 
 
 @given(seconds=st.lists(st.integers(0, 600), min_size=1, max_size=40, unique=True).map(sorted))
-def test_every_minute_that_ended_has_one_point_wherever_a_restart_comes(seconds: list[int]) -> None:
+def test_every_ended_minute_has_one_point_despite_a_restart(seconds: list[int]) -> None:
     def points_of(reports: list[Report], minutes: MinuteAggregator) -> list[int]:
         return [ended.sequence for report in reports if (ended := minutes.add(report)) is not None]
 

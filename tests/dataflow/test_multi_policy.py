@@ -189,7 +189,7 @@ def rows_by_policy(batch: Batch | None) -> tuple[set[str], int]:
 
 
 @pytest.mark.anyio
-async def test_each_policy_has_batches_and_a_bound_of_its_own(tmp_path: Path) -> None:
+async def test_each_policy_has_its_own_batches_and_staleness_bound(tmp_path: Path) -> None:
     solver = StreamConfig(batch_groups=4, max_staleness=1)
     verifier = StreamConfig(batch_groups=3, max_staleness=3)
     async with world(tmp_path, config(solver=solver, verifier=verifier, shared=False)) as it:
@@ -201,7 +201,7 @@ async def test_each_policy_has_batches_and_a_bound_of_its_own(tmp_path: Path) ->
 
 
 @pytest.mark.anyio
-async def test_a_shared_flow_feeds_each_policy_its_own_share_up_to_the_stricter_bound(tmp_path: Path) -> None:
+async def test_a_shared_flow_feeds_both_policies_up_to_the_stricter_bound(tmp_path: Path) -> None:
     solver = StreamConfig(batch_groups=4, max_staleness=1)
     verifier = StreamConfig(batch_groups=3, max_staleness=3)
     async with world(tmp_path, config(solver=solver, verifier=verifier, shared=True)) as it:
@@ -212,7 +212,7 @@ async def test_a_shared_flow_feeds_each_policy_its_own_share_up_to_the_stricter_
 
 
 @pytest.mark.anyio
-async def test_with_flows_of_their_own_a_stalled_trainer_stops_its_own_stream_alone(tmp_path: Path) -> None:
+async def test_a_stalled_trainer_with_its_own_flow_stops_only_its_stream(tmp_path: Path) -> None:
     async with world(tmp_path, config(shared=False, when_full="wait")) as it:
         for step in range(1, 31):
             await it.roll_out()
@@ -242,7 +242,7 @@ async def test_a_shared_flow_continues_without_a_stalled_trainer_up_to_its_bound
 
 
 @pytest.mark.anyio
-async def test_a_trainer_that_is_only_slower_is_waited_for_and_nothing_is_wasted(tmp_path: Path) -> None:
+async def test_a_shared_flow_waits_for_a_slower_trainer_and_drops_nothing(tmp_path: Path) -> None:
     async with world(tmp_path, config(shared=True)) as it:
         for _ in range(20):
             it.wait(PATIENCE_S - 1)
@@ -265,7 +265,7 @@ async def test_a_flow_with_patience_waits_for_a_stalled_trainer(tmp_path: Path) 
 
 
 @pytest.mark.anyio
-async def test_patience_is_measured_in_steps_as_they_usually_are(tmp_path: Path) -> None:
+async def test_a_trainer_is_stalled_after_a_multiple_of_its_usual_step_time(tmp_path: Path) -> None:
     steps = StreamConfig(batch_groups=4, max_staleness=2, stalled_after_steps=5, stalled_after_s=2 * STEP_S)
     async with world(tmp_path, config(solver=steps, shared=True)) as it:
         await it.roll_out()
@@ -290,7 +290,7 @@ async def test_a_trainer_that_waits_for_rollouts_is_not_stalled(tmp_path: Path) 
 
 
 @pytest.mark.anyio
-async def test_a_trainer_that_comes_back_trains_on_what_waited_and_is_waited_for_again(tmp_path: Path) -> None:
+async def test_a_resumed_trainer_gets_the_buffered_groups_and_is_waited_for(tmp_path: Path) -> None:
     async with world(tmp_path, config(shared=True)) as it:
         while await it.roll_out() or await it.step(VERIFIER):
             pass
@@ -311,7 +311,7 @@ async def test_a_trainer_that_comes_back_trains_on_what_waited_and_is_waited_for
 
 
 @pytest.mark.anyio
-async def test_a_leased_task_is_never_refused_whatever_became_full_meanwhile(tmp_path: Path) -> None:
+async def test_results_of_leased_tasks_are_accepted_into_a_full_stream(tmp_path: Path) -> None:
     async with world(tmp_path, config(shared=True)) as it:
         out = await it.lease()
         it.wait(10 * PATIENCE_S)
@@ -334,7 +334,7 @@ async def test_filters_refuse_spare_shares_without_opening_the_gate(tmp_path: Pa
 
 
 @pytest.mark.anyio
-async def test_it_is_a_full_stream_that_is_shed_not_a_node_behind(tmp_path: Path) -> None:
+async def test_a_node_with_old_weights_does_not_cause_dropped_groups(tmp_path: Path) -> None:
     async with world(tmp_path, config(shared=True)) as it:
         await it.roll_out()
         assert await it.step(SOLVER) is not None
@@ -369,7 +369,7 @@ async def test_staleness_zero_is_a_barrier_for_both_trainers_and_the_node(tmp_pa
 
 
 @pytest.mark.anyio
-async def test_what_is_issued_for_new_weights_is_not_begun_by_a_node_with_old_ones(tmp_path: Path) -> None:
+async def test_groups_issued_for_new_weights_are_not_leased_to_nodes_with_old_ones(tmp_path: Path) -> None:
     synchronous = StreamConfig(batch_groups=4, max_staleness=0)
     settings_ = config(solver=synchronous, verifier=synchronous, shared=True, when_full="wait")
     async with world(tmp_path, settings_) as it:
@@ -409,24 +409,24 @@ class TwoTrainersUnderFire(RuleBasedStateMachine):
         shutil.rmtree(self.folder)
 
     @rule(capacity=st.integers(1, 8))
-    def a_node_leases(self, capacity: int) -> None:
+    def lease_tasks(self, capacity: int) -> None:
         self.held += self.loop.run(self.world.lease(capacity))
 
     @rule(data=st.data(), reward=st.sampled_from([None, None, 1.0]))
-    def a_node_pushes_something(self, data: st.DataObject, reward: float | None) -> None:
+    def push_some_results(self, data: st.DataObject, reward: float | None) -> None:
         if self.held:
             task = data.draw(st.sampled_from(self.held))
             self.held.remove(task)
             self.loop.run(self.world.push([task], reward=reward))
 
     @rule(reward=st.sampled_from([None, None, 1.0]))
-    def a_node_pushes_all_it_has(self, reward: float | None) -> None:
-        self.a_node_leases(8)
+    def push_all_results(self, reward: float | None) -> None:
+        self.lease_tasks(8)
         self.loop.run(self.world.push(self.held, reward=reward))
         self.held = []
 
     @rule(policy=st.sampled_from([SOLVER, VERIFIER]))
-    def a_trainer_makes_a_step(self, policy: PolicyId) -> None:
+    def take_a_step(self, policy: PolicyId) -> None:
         before = self.versions[policy]
         batch = self.loop.run(self.world.step(policy))
         for row in batch.rows if batch else ():
@@ -435,23 +435,23 @@ class TwoTrainersUnderFire(RuleBasedStateMachine):
             assert born is not None and before - born <= self.config.streams[policy].max_staleness
 
     @rule()
-    def time_passes(self) -> None:
+    def advance_time(self) -> None:
         self.world.wait(PATIENCE_S + 1)
 
     @rule(policy=st.sampled_from([SOLVER, VERIFIER]))
-    def one_trainer_goes_on_whatever_the_other_does(self, policy: PolicyId) -> None:
+    def train_only_one_policy(self, policy: PolicyId) -> None:
         """Checks that another step is always possible with working nodes, once the other trainer's patience is over."""
         before = self.versions[policy]
         for _ in range(20):
-            self.a_node_pushes_all_it_has(None)
-            self.a_trainer_makes_a_step(policy)
+            self.push_all_results(None)
+            self.take_a_step(policy)
             if self.versions[policy] > before:
                 return
-            self.time_passes()
+            self.advance_time()
         pytest.fail(f"the trainer of {policy} is stopped: {self.world.report().streams}")
 
     @rule()
-    def dataflow_is_killed(self) -> None:
+    def kill_dataflow(self) -> None:
         """Restarts dataflow from a copy of its files, made before the old process can close them."""
         fresh = Path(tempfile.mkdtemp())
         with self.writing:
@@ -462,7 +462,7 @@ class TwoTrainersUnderFire(RuleBasedStateMachine):
         self._open()
 
     @invariant()
-    def everything_balances_within_its_bounds(self) -> None:
+    def counts_balance_and_bounds_hold(self) -> None:
         if not hasattr(self, "world"):
             return
         for stream in self.world.report().streams:

@@ -36,7 +36,7 @@ async def test_a_name_in_the_registry_is_refused_to_another_credential(tmp_path:
         assert any("n" in event for event in await service.events("node_refused"))
 
 
-async def test_calls_about_another_credentials_node_are_refused_although_the_name_is_equal(tmp_path: Path) -> None:
+async def test_calls_for_the_node_of_another_credential_are_refused_despite_an_equal_name(tmp_path: Path) -> None:
     async with dataflow(tmp_path) as service, node(service, TOKEN) as local:
         held = (await local.join(own("n", "local"))).node
         (task, *_) = (await local.lease(held, 1, wait_s=1)).tasks
@@ -54,7 +54,7 @@ async def test_calls_about_another_credentials_node_are_refused_although_the_nam
         assert len(await service.events("node_refused")) >= 1
 
 
-async def test_a_result_counts_for_the_credential_that_held_the_lease_and_for_no_other_of_its_name(
+async def test_a_result_counts_only_for_the_credential_that_held_the_lease(
     tmp_path: Path,
 ) -> None:
     async with dataflow(tmp_path) as service, node(service, TOKEN) as local:
@@ -66,7 +66,7 @@ async def test_a_result_counts_for_the_credential_that_held_the_lease_and_for_no
             assert await other.push(own_id, [make.episode(task.id, node=own_id)]) == ("late",)
 
 
-async def test_a_node_with_its_own_renewed_credential_takes_its_name_and_results_along(tmp_path: Path) -> None:
+async def test_a_node_with_a_renewed_credential_keeps_its_name_and_results(tmp_path: Path) -> None:
     async with dataflow(tmp_path) as service:
         first = await service.enrolled((await service.minted()).token, new_request()[1])
         async with node(service, first) as client:
@@ -79,7 +79,7 @@ async def test_a_node_with_its_own_renewed_credential_takes_its_name_and_results
             assert await client.push(again, [make.episode(task.id, node=again)]) == ("accepted",)
 
 
-async def test_a_fresh_credential_has_the_name_once_the_old_one_left_or_was_revoked(tmp_path: Path) -> None:
+async def test_a_new_credential_gets_a_name_after_the_old_one_left_or_was_revoked(tmp_path: Path) -> None:
     async with dataflow(tmp_path) as service:
         for number, turn in enumerate(("leave", "revoke", "last"), start=1):
             text = await service.enrolled((await service.minted()).token, new_request()[1])
@@ -92,7 +92,7 @@ async def test_a_fresh_credential_has_the_name_once_the_old_one_left_or_was_revo
                     await service.control.revoke_credential("node", "n", actor="ann", reason="over")
 
 
-async def test_a_fresh_credential_has_the_name_once_the_old_node_was_lost(tmp_path: Path) -> None:
+async def test_a_new_credential_gets_a_name_after_the_old_node_was_lost(tmp_path: Path) -> None:
     async with dataflow(tmp_path) as service:
         async with node(service, TOKEN) as local:
             await local.join(own("n", "local"))
@@ -104,7 +104,7 @@ async def test_a_fresh_credential_has_the_name_once_the_old_node_was_lost(tmp_pa
             assert joined.node == NodeId("n.2")
 
 
-async def test_whoever_holds_the_run_token_restarts_nodes_under_their_names(tmp_path: Path) -> None:
+async def test_the_run_token_can_restart_nodes_under_their_names(tmp_path: Path) -> None:
     async with dataflow(tmp_path) as service, node(service, TOKEN) as local:
         first = (await local.join(own("n", "local"))).node
         (task, *_) = (await local.lease(first, 1, wait_s=1)).tasks
@@ -113,7 +113,7 @@ async def test_whoever_holds_the_run_token_restarts_nodes_under_their_names(tmp_
 
 
 @pytest.mark.parametrize("reward", [1e6, -1e6, 1000.1, 1.7e308])
-async def test_a_reward_beyond_the_flows_range_is_a_failure_and_never_trained(tmp_path: Path, reward: float) -> None:
+async def test_a_reward_outside_the_range_of_the_flow_is_a_failure(tmp_path: Path, reward: float) -> None:
     async with dataflow(tmp_path) as service, node(service, TOKEN) as local:
         held = (await local.join(own("n", "local"))).node
         (task, other, *_) = (await local.lease(held, 2, wait_s=1)).tasks

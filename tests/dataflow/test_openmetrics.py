@@ -47,14 +47,14 @@ def sample(report: Report, name: str, **labels: str) -> float:
 
 
 @pytest.mark.needs("promtool")
-def test_promtool_finds_nothing_to_say() -> None:
+def test_the_metrics_pass_promtool() -> None:
     text, content_type = exposition(full_report(), "")
     checked = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, timeout=30)
     assert (checked.returncode, checked.stdout, checked.stderr) == (0, b"", b"")
     assert content_type.startswith("text/plain; version=0.0.4")
 
 
-def test_both_formats_say_the_same() -> None:
+def test_both_formats_have_the_same_samples() -> None:
     text, _ = exposition(full_report(), "text/plain")
     plain = {
         (sample.name, frozenset(sample.labels.items())): sample.value
@@ -65,7 +65,7 @@ def test_both_formats_say_the_same() -> None:
     assert exposition(full_report(), OPENMETRICS)[0].endswith(b"# EOF\n")
 
 
-def test_figures_are_those_of_the_report() -> None:
+def test_samples_have_the_values_of_the_report() -> None:
     report = full_report()
     assert sample(report, "astraflow_flow_issued_groups_total", flow="train") == 10
     assert sample(report, "astraflow_flow_dropped_groups_total", flow="train", reason="informative") == 1
@@ -89,21 +89,21 @@ def test_figures_are_those_of_the_report() -> None:
     assert sample(report, "astraflow_run_info", run="evening", simulated="engine scripted") == 1
 
 
-def test_nodes_that_left_are_gone_and_lost_ones_are_not_ready() -> None:
+def test_departed_nodes_have_no_samples_and_lost_ones_are_not_ready() -> None:
     gone, lost = (make.node_report(f"{state.value}.1", state=state) for state in (NodeState.GONE, NodeState.LOST))
     found = samples(make.report(nodes=(gone, lost)))
     ready = {labels: value for (name, labels), value in found.items() if name == "astraflow_node_ready"}
     assert ready == {frozenset({("node", "lost.1"), ("pool", "local")}): 0.0}
 
 
-def test_strange_names_stay_values_of_labels() -> None:
+def test_special_characters_are_escaped_in_label_values() -> None:
     node = replace(make.node_report(), id=NodeId("n/1:a-b"))
     flow = replace(make.flow_report(), dropped={'a "quoted"\nreason\\': 1})
     found = samples(make.report(nodes=(node,), flows=(flow,)))
     assert any(("reason", 'a "quoted"\nreason\\') in labels for _, labels in found)
 
 
-def test_every_figure_that_nodes_tell_has_a_family() -> None:
+def test_every_counter_and_gauge_of_nodes_has_a_family() -> None:
     assert set(NODE_COUNTER_FAMILIES) == set(NODE_COUNTERS)
     assert set(NODE_GAUGE_FAMILIES) == set(NODE_GAUGES)
 
@@ -112,7 +112,7 @@ def test_the_documentation_lists_every_family() -> None:
     assert table() in DOCS.read_text(), "docs/observability.md: take what `python -m tests.dataflow.families` prints"
 
 
-async def test_the_endpoint_answers_in_the_format_that_is_asked_for() -> None:
+async def test_the_endpoint_answers_in_the_requested_format() -> None:
     async with serving_metrics(MetricsEndpoint(host="127.0.0.1", port=0), full_report, Losses()) as address:
         async with httpx.AsyncClient() as client:
             plain = await client.get(address, headers={"accept-encoding": "identity"})
@@ -131,15 +131,15 @@ async def test_the_endpoint_answers_in_the_format_that_is_asked_for() -> None:
         assert (written.status_code, written.headers["allow"]) == (405, "GET, HEAD")
 
 
-async def test_a_token_is_asked_for_where_there_is_one() -> None:
-    door = MetricsEndpoint(host="127.0.0.1", port=0, token="let-me-see")
-    async with serving_metrics(door, full_report, Losses()) as address, httpx.AsyncClient() as client:
+async def test_a_configured_token_is_required() -> None:
+    endpoint = MetricsEndpoint(host="127.0.0.1", port=0, token="let-me-see")
+    async with serving_metrics(endpoint, full_report, Losses()) as address, httpx.AsyncClient() as client:
         without = await client.get(address)
         wrong = await client.get(address, headers={"authorization": "Bearer something"})
         right = await client.get(address, headers={"authorization": "Bearer let-me-see"})
     assert (without.status_code, wrong.status_code, right.status_code) == (401, 401, 200)
     assert without.headers["www-authenticate"] == "Bearer"
-    assert "let-me-see" not in repr(door)
+    assert "let-me-see" not in repr(endpoint)
 
 
 @pytest.mark.parametrize(
@@ -151,13 +151,13 @@ async def test_a_token_is_asked_for_where_there_is_one() -> None:
         (":9464", "metrics.invalid_address"),
     ],
 )
-def test_a_place_where_metrics_cannot_or_must_not_be_is_refused(address: str, code: str) -> None:
+def test_invalid_and_unprotected_addresses_are_refused(address: str, code: str) -> None:
     with pytest.raises(InvalidInput) as caught:
         metrics_endpoint(address, token="")
     assert caught.value.code == code
 
 
-def test_beyond_loopback_with_a_token_and_off_are_fine() -> None:
+def test_addresses_beyond_loopback_with_a_token_and_off_are_accepted() -> None:
     everywhere = MetricsEndpoint(host="0.0.0.0", port=9464, token="secret")  # noqa: S104 (tested here)
     assert metrics_endpoint("0.0.0.0:9464", token="secret") == everywhere
     assert metrics_endpoint("[::1]:0", token="") == MetricsEndpoint(host="::1", port=0)
@@ -165,8 +165,8 @@ def test_beyond_loopback_with_a_token_and_off_are_fine() -> None:
 
 
 async def test_a_service_serves_metrics_and_refuses_a_port_in_use(tmp_path: Path) -> None:
-    door = MetricsEndpoint(host="127.0.0.1", port=0)
-    async with serving_metrics(door, full_report, Losses()) as taken:
+    endpoint = MetricsEndpoint(host="127.0.0.1", port=0)
+    async with serving_metrics(endpoint, full_report, Losses()) as taken:
         place = taken.removeprefix("http://").removesuffix("/metrics")
         with pytest.raises(ExceptionGroup) as refused:
             async with running(tmp_path, config().model_copy(update={"metrics": place})):
@@ -181,10 +181,10 @@ async def test_a_service_serves_metrics_and_refuses_a_port_in_use(tmp_path: Path
 
 
 async def test_a_failed_scrape_is_counted_and_the_next_one_succeeds() -> None:
-    untold: dict[str, Any] = {"at": None}
-    losses, reports = Losses(), [replace(full_report(), **untold), full_report()]
-    door = MetricsEndpoint(host="127.0.0.1", port=0)
-    async with serving_metrics(door, lambda: reports.pop(0), losses) as address, httpx.AsyncClient() as client:
+    incomplete: dict[str, Any] = {"at": None}
+    losses, reports = Losses(), [replace(full_report(), **incomplete), full_report()]
+    endpoint = MetricsEndpoint(host="127.0.0.1", port=0)
+    async with serving_metrics(endpoint, lambda: reports.pop(0), losses) as address, httpx.AsyncClient() as client:
         assert (await client.get(address)).status_code == 503
         told = (await client.get(address)).text
     assert losses.counts["metrics"] == 1

@@ -46,7 +46,7 @@ async def test_a_node_gets_only_tasks_of_flows_whose_policies_it_serves(tmp_path
         assert (await service.control.report()).problems == ()
 
 
-async def test_a_task_that_is_returned_goes_to_a_node_that_serves_its_flow(tmp_path: Path) -> None:
+async def test_a_returned_task_goes_to_a_node_that_serves_its_flow(tmp_path: Path) -> None:
     async with running(tmp_path, config(policies=BOTH)) as service:
         first = await ready_node(service.nodes, "a", SOLVER)
         verifying = await ready_node(service.nodes, "b", VERIFIER)

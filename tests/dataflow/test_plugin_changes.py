@@ -152,7 +152,7 @@ async def test_a_plugin_change_states_when_it_takes_effect(tmp_path: Path) -> No
         ),
     ],
 )  # fmt: skip
-async def test_a_mistake_is_told_at_once_in_the_words_of_a_recipe(
+async def test_an_invalid_spec_has_the_error_of_the_recipe(
     tmp_path: Path, key: str, wanted: PluginChange, spec: str
 ) -> None:
     with pytest.raises(InvalidInput) as in_recipe:
@@ -191,7 +191,7 @@ async def test_an_invalid_plugin_change_is_refused_and_changes_nothing(
         assert reported(run) == before
 
 
-async def test_one_mistake_in_a_change_keeps_all_of_it_back(tmp_path: Path) -> None:
+async def test_one_invalid_plugin_prevents_the_whole_change(tmp_path: Path) -> None:
     async with opened(tmp_path, config()) as (run, _):
         attach(run, 0)
         with pytest.raises(InvalidInput, match=r"filters\.1"):
@@ -199,7 +199,7 @@ async def test_one_mistake_in_a_change_keeps_all_of_it_back(tmp_path: Path) -> N
         assert flow_of(run).planned == ()
 
 
-async def test_a_group_is_judged_by_the_filters_in_force_when_it_finishes(tmp_path: Path) -> None:
+async def test_a_group_is_filtered_by_the_filters_at_its_completion(tmp_path: Path) -> None:
     async with opened(tmp_path, config(max_staleness=4)) as (run, _):
         attach(run, 0)
         tasks = await lease(run, 8)
@@ -213,7 +213,7 @@ async def test_a_group_is_judged_by_the_filters_in_force_when_it_finishes(tmp_pa
         assert_balanced(reported(run))
 
 
-async def test_a_flow_of_two_policies_changes_when_both_have_reached_the_next_version(tmp_path: Path) -> None:
+async def test_a_flow_of_two_policies_changes_after_both_reach_the_next_version(tmp_path: Path) -> None:
     plain = config(policies=("solver", "verifier"))
     both = {"kind": "solve_and_verify", "solver": "solver", "verifier": "verifier"}
     flow = plain.flows["train-solver"].model_copy(update={"workflow": both})
@@ -243,7 +243,7 @@ async def test_without_a_next_version_a_change_takes_effect_at_once(tmp_path: Pa
         assert (flow_of(run).selector, stream_of(run).sampler) == (SEQUENTIAL, FRESH)
 
 
-async def test_pausing_a_flow_puts_in_force_what_was_planned(tmp_path: Path) -> None:
+async def test_pausing_a_flow_applies_its_planned_changes(tmp_path: Path) -> None:
     async with opened(tmp_path, config()) as (run, _):
         attach(run, 0)
         run.change_plugins(of_flow(selector=GRESO))
@@ -253,7 +253,7 @@ async def test_pausing_a_flow_puts_in_force_what_was_planned(tmp_path: Path) -> 
         assert (flow_of(run).selector, stream_of(run).sampler) == (GRESO, REPLAY)
 
 
-async def test_a_run_whose_filters_drop_everything_is_put_right_by_a_pause(tmp_path: Path) -> None:
+async def test_a_pause_lets_a_run_recover_from_filters_that_drop_everything(tmp_path: Path) -> None:
     async with opened(tmp_path, edited(filters=({"kind": "length", "min_tokens": 99},))) as (run, _):
         attach(run, 0)
         await push(run, await lease(run, 8), spread=True)
@@ -266,7 +266,7 @@ async def test_a_run_whose_filters_drop_everything_is_put_right_by_a_pause(tmp_p
         assert_balanced(reported(run))
 
 
-async def test_the_latest_of_several_changes_holds_and_what_is_in_force_takes_a_plan_back(tmp_path: Path) -> None:
+async def test_the_latest_change_applies_and_the_current_plugin_cancels_a_plan(tmp_path: Path) -> None:
     async with opened(tmp_path, config()) as (run, _):
         attach(run, 0)
         run.change_plugins(of_flow(selector=GRESO))
@@ -285,7 +285,7 @@ async def test_the_latest_of_several_changes_holds_and_what_is_in_force_takes_a_
 
 
 @pytest.mark.parametrize("is_carried_out", [False, True])
-async def test_a_change_outlives_a_restart_planned_or_in_force(tmp_path: Path, is_carried_out: bool) -> None:
+async def test_planned_and_applied_changes_survive_a_restart(tmp_path: Path, is_carried_out: bool) -> None:
     async with opened(tmp_path, config()) as (run, journal):
         attach(run, 0)
         run.change_plugins(of_flow(selector=GRESO, filters=()))
@@ -304,7 +304,7 @@ async def test_a_change_outlives_a_restart_planned_or_in_force(tmp_path: Path, i
         assert (flow_of(run).selector, flow_of(run).filters, stream_of(run).sampler) == (GRESO, (), REPLAY)
 
 
-async def test_a_recipe_that_was_edited_since_holds_for_what_was_edited(tmp_path: Path) -> None:
+async def test_an_edited_recipe_overrides_earlier_changes_of_the_same_plugin(tmp_path: Path) -> None:
     async with opened(tmp_path, config()) as (run, journal):
         run.change_plugins(of_flow(selector=GRESO, filters=(INFORMATIVE,)))
         await journal.wait_durable()
@@ -431,7 +431,7 @@ async def test_a_sampler_that_stops_replaying_removes_its_groups(tmp_path: Path)
         assert journal.rows("select count(*) from groups") == [(buffered + flow_of(run).open,)]
 
 
-async def test_a_sampler_that_begins_to_replay_has_what_is_trained_from_then_on(tmp_path: Path) -> None:
+async def test_a_sampler_that_starts_to_replay_has_groups_trained_from_then_on(tmp_path: Path) -> None:
     async with opened(tmp_path, config(max_staleness=8)) as (run, _):
         attach(run, 0)
         await push(run, await lease(run, 16), spread=True)
@@ -447,7 +447,7 @@ async def test_a_sampler_that_begins_to_replay_has_what_is_trained_from_then_on(
         assert_balanced(reported(run))
 
 
-async def test_a_batch_that_is_out_stays_as_it_is(tmp_path: Path) -> None:
+async def test_a_served_batch_is_not_changed(tmp_path: Path) -> None:
     async with opened(tmp_path, config(max_staleness=8, sampler=REPLAY)) as (run, _):
         attach(run, 0)
         await push(run, await lease(run, 16), spread=True)
@@ -501,7 +501,7 @@ class Breaking:
         return {}
 
 
-async def test_a_plugin_that_breaks_costs_no_push_and_no_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failing_plugin_loses_no_push_and_no_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for registry in (selectors, filters, samplers):
         monkeypatch.setitem(registry._registered, "breaking", (Breaking, PickyOptions))
     breaking = {"kind": "breaking"}
@@ -531,7 +531,7 @@ class PathOptions(Config):
     limit: int = 1
 
 
-async def test_a_change_sets_no_option_that_only_the_recipe_may_set(
+async def test_a_change_cannot_set_options_reserved_to_the_recipe(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     built: list[str] = []

@@ -40,7 +40,7 @@ def solved(task: Task, node: NodeId) -> Episode:
     return Episode(task=task.id, node=node, trajectories=(make.trajectory(reward=1.0),))
 
 
-async def test_rows_of_a_selector_come_back_after_a_restart(tmp_path: Path) -> None:
+async def test_rows_of_a_selector_are_restored_after_a_restart(tmp_path: Path) -> None:
     async with opened(tmp_path, selecting("greso")) as (run, journal):
         groups = await push_equal_rewards(run)
         assert len(journal.saved_rows("flow train-solver greso")) == groups
@@ -49,7 +49,7 @@ async def test_rows_of_a_selector_come_back_after_a_restart(tmp_path: Path) -> N
         assert report.flows[0].plugins["greso.streaks"] == groups
 
 
-async def test_a_selector_that_is_replaced_leaves_nothing_behind(tmp_path: Path) -> None:
+async def test_rows_of_a_replaced_selector_are_removed(tmp_path: Path) -> None:
     async with opened(tmp_path, selecting("greso")) as (run, _):
         await push_equal_rewards(run)
     async with opened(tmp_path, selecting("uniform")) as (run, journal):
@@ -58,7 +58,7 @@ async def test_a_selector_that_is_replaced_leaves_nothing_behind(tmp_path: Path)
         assert run.flows[next(iter(run.flows))].metrics()["uniform.draws"] == 0
 
 
-async def test_a_commit_writes_the_rows_that_changed_and_deletes_those_that_are_gone(tmp_path: Path) -> None:
+async def test_a_commit_writes_changed_rows_and_deletes_removed_ones(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal.sqlite")
     changes: list[dict[int, int | None]] = [{1: 10, 2: 20}, {}, {2: None, 3: 30}]
     journal.register_rows("owner", lambda: dict(changes.pop(0)) if changes else {})
@@ -71,9 +71,7 @@ async def test_a_commit_writes_the_rows_that_changed_and_deletes_those_that_are_
     await asyncio.gather(committing, return_exceptions=True)
 
 
-async def test_rows_of_a_commit_that_failed_are_in_the_next_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_rows_of_a_failed_commit_are_in_the_next_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal_module, "RETRY_S", 0.01)
     journal = Journal(tmp_path / "journal.sqlite")
     changes: list[dict[int, str | None]] = [{1: "x" * 100_000, 2: "old"}, {2: "new"}]

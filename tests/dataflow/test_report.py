@@ -18,7 +18,7 @@ from tests.fakes.clock import ManualClock
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_full_disk_is_in_the_report_and_stops_issuing_until_there_is_room(
+async def test_a_full_disk_is_reported_and_stops_issuing_until_space_is_free(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(journal_module, "RETRY_S", 0.01)

@@ -19,7 +19,7 @@ async def kept(archive: Archive) -> list[EvaluationReport]:
     return await archive.read(lambda database: find_rounds(database, before=None, limit=100))
 
 
-async def test_the_latest_rounds_stay_as_they_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_the_latest_rounds_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(round_archive, "MAX_STORED_ROUNDS", 3)
     archive = archive_in(tmp_path)
     rows = RoundArchive(archive)
@@ -29,7 +29,7 @@ async def test_the_latest_rounds_stay_as_they_ended(tmp_path: Path, monkeypatch:
     archive.close()
 
 
-async def test_what_the_archive_lost_is_put_back_once(tmp_path: Path) -> None:
+async def test_rounds_missing_in_the_archive_are_restored_once(tmp_path: Path) -> None:
     archive = archive_in(tmp_path)
     rows = RoundArchive(archive)
     rows.add(make.round_report(2))

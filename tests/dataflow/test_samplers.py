@@ -64,7 +64,7 @@ def build(kind: str, **options: Any) -> Sampler:
     fresh=st.lists(st.integers(3, 5), min_size=8, max_size=20),
     trained=st.lists(st.integers(3, 5), max_size=12),
 )
-def test_a_batch_is_full_of_different_groups_and_replays_no_more_than_it_says(
+def test_a_batch_has_distinct_groups_and_at_most_the_configured_replays(
     kind: str, count: int, fresh: list[int], trained: list[int]
 ) -> None:
     sampler = build(kind)
@@ -78,7 +78,7 @@ def test_a_batch_is_full_of_different_groups_and_replays_no_more_than_it_says(
     assert sum(int(name.partition(":")[2]) >= 100 for name in names) <= count - needed
 
 
-def test_priority_takes_the_widest_spread_but_loses_none_at_its_deadline() -> None:
+def test_priority_prefers_groups_at_their_deadline_then_the_widest_spread() -> None:
     groups = [
         routed(0, rewards=(0.0, 0.1), version=3),
         routed(1, rewards=(0.0, 0.5), version=4),
@@ -90,7 +90,7 @@ def test_priority_takes_the_widest_spread_but_loses_none_at_its_deadline() -> No
     assert sampled(build("priority", by="reward"), groups, [], 4) == [3, 2, 4, 1]
 
 
-def test_replay_fills_its_share_and_no_more_than_there_is() -> None:
+def test_replay_fills_its_share_from_the_available_groups() -> None:
     replay = build("replay", ratio=0.5)
     fresh = [routed(number, version=5) for number in range(6)]
     trained = [routed(100 + number, version=5) for number in range(3)]
@@ -102,13 +102,13 @@ def test_replay_fills_its_share_and_no_more_than_there_is() -> None:
     assert replay.metrics() == {"replayed_share": 0.25}
 
 
-def test_a_fresh_group_at_its_deadline_goes_before_a_replay() -> None:
+def test_a_fresh_group_at_its_deadline_precedes_replays() -> None:
     fresh = [routed(number, version=3) for number in range(3)] + [routed(3, version=5)]
     assert sampled(build("replay", ratio=0.5), fresh, [routed(100, version=5)] * 3, 5)[:3] == [0, 1, 2]
 
 
 @pytest.mark.parametrize(("weighting", "preferred"), [("recency", 101), ("reward", 100), ("uniform", None)])
-def test_replay_prefers_what_its_weighting_says(weighting: str, preferred: int | None) -> None:
+def test_replay_prefers_groups_by_its_weighting(weighting: str, preferred: int | None) -> None:
     replay = build("replay", ratio=0.25, weighting=weighting)
     counts = Counter[int]()
     for version in range(8, 808):
@@ -137,21 +137,21 @@ def test_replay_draws_in_proportion_to_its_weights(weighting: str, expected: flo
     assert new / 4000 == pytest.approx(expected, abs=0.03)  # four standard deviations
 
 
-def test_replay_tells_ages_apart_however_old_groups_may_be() -> None:
+def test_replay_weights_differ_for_very_old_groups() -> None:
     replay = build("replay", ratio=0.25)
     trained = [routed(number, version=5000 - 40 * number) for number in range(100, 104)]
     assert sampled(replay, [routed(number, version=9999) for number in range(4)], trained, 9999)[-1] == 100
 
 
 @pytest.mark.parametrize("kind", ["priority", "replay"])
-def test_figures_of_samplers_outlive_a_restart(kind: str) -> None:
+def test_sampler_metrics_survive_a_restart(kind: str) -> None:
     before, after = build(kind), build(kind)
     sampled(before, [routed(number) for number in range(4)], [routed(9)], MAX_STALENESS)
     after.load_state_dict(json.loads(json.dumps(before.state_dict())))
     assert after.metrics() == before.metrics()
 
 
-def test_with_replay_the_gate_lets_out_what_batches_will_take() -> None:
+def test_with_replay_the_gate_issues_the_groups_that_batches_need() -> None:
     """Issues no group that becomes stale and never keeps the trainer waiting, however fast the nodes are.
 
     With such nodes groups wait until their deadline, so that at times there is nothing to replay.
@@ -187,14 +187,14 @@ def test_trained_groups_of_equal_weight_are_replayed_equally_often(reward: float
     assert all(255 <= drawn[number] <= 345 for number in range(4)), drawn  # 300 each, standard deviation 9
 
 
-def test_very_old_groups_may_still_be_replayed() -> None:
+def test_very_old_groups_can_be_replayed() -> None:
     """Gives very old groups a small weight, never zero, where the staleness bound allows them."""
     sampler = build("replay", ratio=0.25)
     old = [routed(number, version=0) for number in range(2)]
     assert sampled(sampler, [routed(100 + number) for number in range(3)], old, 5000)[-1] in (0, 1)
 
 
-def test_what_is_replayed_depends_on_the_groups_and_not_on_their_order() -> None:
+def test_replays_do_not_depend_on_the_order_of_the_groups() -> None:
     trained = [routed(number) for number in range(8)]
     fresh = [routed(100 + number) for number in range(2)]
     sampler = build("replay", ratio=0.5)

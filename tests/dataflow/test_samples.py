@@ -68,7 +68,7 @@ def tasks(page: TrajectoryPage) -> list[str]:
     return [sample.task.removeprefix("train:") for sample in page.trajectories]
 
 
-async def test_a_sample_comes_back_with_all_that_is_known_of_it(tmp_path: Path) -> None:
+async def test_a_sample_is_read_back_completely(tmp_path: Path) -> None:
     archive, samples = opened(tmp_path)
     samples.add(group(3), {SOLVER: "buffered"}, at=12.0)
     samples.set_outcome(SOLVER, GroupId("train:3"), outcome="trained", step=7)
@@ -81,7 +81,7 @@ async def test_a_sample_comes_back_with_all_that_is_known_of_it(tmp_path: Path) 
     archive.close()
 
 
-async def test_samples_survive_a_restart_and_go_on_changing(tmp_path: Path) -> None:
+async def test_samples_survive_a_restart_and_can_still_change(tmp_path: Path) -> None:
     archive, samples = opened(tmp_path)
     samples.add(group(1), {SOLVER: "buffered"}, at=1.0)
     samples.add(group(2), {SOLVER: "buffered"}, at=1.0)
@@ -97,7 +97,7 @@ async def test_samples_survive_a_restart_and_go_on_changing(tmp_path: Path) -> N
     archive.close()
 
 
-async def test_a_group_that_comes_in_again_after_a_crash_replaces_itself(tmp_path: Path) -> None:
+async def test_a_group_received_again_after_a_crash_replaces_the_first_copy(tmp_path: Path) -> None:
     archive, samples = opened(tmp_path)
     samples.add(group(1), {SOLVER: "buffered"}, at=1.0)
     samples.add(group(1), {SOLVER: "buffered"}, at=2.0)
@@ -105,7 +105,7 @@ async def test_a_group_that_comes_in_again_after_a_crash_replaces_itself(tmp_pat
     archive.close()
 
 
-async def test_members_that_failed_are_shown_beside_the_others(tmp_path: Path) -> None:
+async def test_failed_members_are_returned_beside_the_others(tmp_path: Path) -> None:
     archive, samples = opened(tmp_path)
     samples.add(group(1, (1.0, None)), {SOLVER: "buffered"}, at=1.0)
     samples.add(group(2, (None, None)), {SOLVER: "failed"}, at=1.0)
@@ -124,7 +124,7 @@ async def test_members_that_failed_are_shown_beside_the_others(tmp_path: Path) -
     archive.close()
 
 
-async def test_samples_are_found_by_what_they_are(tmp_path: Path) -> None:
+async def test_samples_are_found_by_their_attributes(tmp_path: Path) -> None:
     archive, samples = opened(tmp_path)
     for number in range(1, 5):
         made = group(number, (number / 4, 0.0), text="50% done" if number == 2 else "other", node=f"node-{number}")
@@ -145,7 +145,7 @@ async def test_samples_are_found_by_what_they_are(tmp_path: Path) -> None:
     archive.close()
 
 
-async def test_pages_go_both_ways_and_say_whether_there_is_more(tmp_path: Path) -> None:
+async def test_samples_are_paged_both_ways(tmp_path: Path) -> None:
     archive, samples = opened(tmp_path)
     for number in range(3):
         samples.add(group(number), {SOLVER: "buffered"}, at=1.0)
@@ -162,7 +162,7 @@ async def test_pages_go_both_ways_and_say_whether_there_is_more(tmp_path: Path) 
     archive.close()
 
 
-async def test_long_texts_make_short_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_pages_are_limited_in_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sample_lookups, "PAGE_BYTES", 5000)
     archive, samples = opened(tmp_path)
     for number in range(3):
@@ -173,7 +173,7 @@ async def test_long_texts_make_short_pages(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(("limit", "limit_bytes"), [(4, 10**9), (100, 4 * 700), (0, 10**9)])
-async def test_the_oldest_leave_by_count_and_by_size(tmp_path: Path, limit: int, limit_bytes: int) -> None:
+async def test_the_oldest_samples_are_removed_by_count_and_size(tmp_path: Path, limit: int, limit_bytes: int) -> None:
     archive, samples = opened(tmp_path, limit=limit, limit_bytes=limit_bytes)
     for number in range(10):
         samples.add(group(number), {SOLVER: "buffered"}, at=1.0)
@@ -186,7 +186,7 @@ async def test_the_oldest_leave_by_count_and_by_size(tmp_path: Path, limit: int,
     archive.close()
 
 
-async def test_groups_of_a_step_come_with_their_figures(tmp_path: Path) -> None:
+async def test_the_groups_of_a_step_have_their_statistics(tmp_path: Path) -> None:
     archive, samples = opened(tmp_path)
     for number, rewards in enumerate([(0.0, 1.0), (0.5, 0.5, None), (None,)]):
         samples.add(group(number, rewards), {SOLVER: "failed" if rewards == (None,) else "buffered"}, at=float(number))
@@ -209,7 +209,7 @@ async def test_groups_of_a_step_come_with_their_figures(tmp_path: Path) -> None:
     archive.close()
 
 
-async def test_a_question_leaves_the_event_loop_free(tmp_path: Path) -> None:
+async def test_a_query_does_not_block_the_event_loop(tmp_path: Path) -> None:
     archive, samples = opened(tmp_path)
     samples.add(group(1), {SOLVER: "buffered"}, at=1.0)
     turns = 0
@@ -270,7 +270,7 @@ async def test_the_bins_of_rewards_match_queries(tmp_path: Path) -> None:
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=12), st.integers(3, 40))
 @example([1.7e308, -1.7e308, 0.0], 20)
 @example([0.0, 5e-324], 20)
-def test_any_rewards_that_a_run_has_kept_are_told_in_finite_bins(rewards: list[float], at_most: int) -> None:
+def test_any_stored_rewards_have_finite_bins(rewards: list[float], at_most: int) -> None:
     with TemporaryDirectory() as folder:
         archive, samples = opened(Path(folder))
         samples.add(group(1, tuple(rewards)), {SOLVER: "buffered"}, at=1.0)
@@ -286,7 +286,7 @@ def test_any_rewards_that_a_run_has_kept_are_told_in_finite_bins(rewards: list[f
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=30), st.integers(3, 40))
-def test_bins_are_as_few_as_asked_for_and_round(rewards: list[float], at_most: int) -> None:
+def test_the_number_of_bins_is_limited(rewards: list[float], at_most: int) -> None:
     low, high = min(rewards), max(rewards)
     width = bin_width(low, high, at_most=at_most)
     assert math.floor(high / width) - math.floor(low / width) + 1 <= at_most

@@ -44,13 +44,13 @@ def majority_by_trying(prompt: Samples) -> float:
 
 
 @given(prompt=samples_of_a_prompt, k=st.integers(1, 8))
-def test_pass_at_k_is_the_share_of_draws_with_a_right_answer(prompt: Samples, k: int) -> None:
+def test_pass_at_k_matches_enumeration(prompt: Samples, k: int) -> None:
     found = pass_at(k, samples=len(prompt), correct=sum(map(is_right, prompt)))
     assert found is None if k > len(prompt) else found == pytest.approx(float(pass_by_trying(prompt, k)))
 
 
 @given(prompt=samples_of_a_prompt)
-def test_the_majority_is_right_as_often_as_when_the_vote_is_held(prompt: Samples) -> None:
+def test_the_majority_score_matches_enumeration(prompt: Samples) -> None:
     assert majority(prompt, correct_threshold=RIGHT_FROM) == pytest.approx(majority_by_trying(prompt))
 
 
@@ -63,7 +63,7 @@ def test_the_order_of_samples_does_not_matter(prompt: list[Sample], order: rando
 
 @settings(max_examples=60)
 @given(prompts=st.lists(samples_of_a_prompt | st.just([]), max_size=6), samples=st.integers(1, 9))
-def test_figures_are_means_over_prompts_with_their_standard_error(prompts: list[list[Sample]], samples: int) -> None:
+def test_scores_are_means_over_prompts_with_standard_errors(prompts: list[list[Sample]], samples: int) -> None:
     found = scores(prompts, samples=samples, correct_threshold=RIGHT_FROM)
     sampled = [prompt for prompt in prompts if prompt]
     means = [fmean(sample.reward for sample in prompt) for prompt in sampled]
@@ -78,13 +78,13 @@ def test_figures_are_means_over_prompts_with_their_standard_error(prompts: list[
 
 
 @given(prompt=samples_of_a_prompt)
-def test_more_tries_never_make_a_pass_less_likely(prompt: Samples) -> None:
+def test_pass_at_k_does_not_decrease_with_k(prompt: Samples) -> None:
     found = scores([prompt], samples=len(prompt), correct_threshold=RIGHT_FROM)
     passes = [found[name].value for name in found if name.startswith("pass@")]
     assert passes == sorted(passes)
 
 
-def test_a_tie_is_decided_by_chance() -> None:
+def test_a_tied_vote_scores_its_expected_value() -> None:
     tie = [Sample(reward=1.0, answer="4"), Sample(reward=0.0, answer="5"), Sample(reward=0.0, answer="6")]
     assert majority(tie, correct_threshold=RIGHT_FROM) == pytest.approx(1 / 3)
 

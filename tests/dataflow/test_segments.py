@@ -12,63 +12,63 @@ from astraflow.dataflow import segments
 from astraflow.dataflow.segments import MIN_NEEDED_SHARE, PAGE_BYTES, RecordLocation, SegmentFiles, SegmentMap
 
 
-def test_a_block_begins_at_a_page_and_its_records_stand_together() -> None:
-    places = SegmentMap()
-    places.append([(1, 100), (2, 200)])
-    (third,) = places.append([(3, 10)])
-    assert [places.location(number).offset for number in (1, 2)] == [0, places.location(1).size_bytes]
+def test_a_block_starts_at_a_page_and_has_adjacent_records() -> None:
+    segment_map = SegmentMap()
+    segment_map.append([(1, 100), (2, 200)])
+    (third,) = segment_map.append([(3, 10)])
+    assert [segment_map.location(number).offset for number in (1, 2)] == [0, segment_map.location(1).size_bytes]
     assert third.offset == PAGE_BYTES
 
 
-def test_a_full_segment_is_sealed_and_removed_once_nothing_in_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_segment_is_removed_when_no_record_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segments, "SEGMENT_BYTES", 2 * PAGE_BYTES)
-    places = SegmentMap()
+    segment_map = SegmentMap()
     for number in range(3):
-        places.append([(number, PAGE_BYTES // 2)])
-    assert [places.location(number).segment for number in range(3)] == [1, 1, 2]
-    places.drop(0)
-    assert places.take_unneeded_segments() == []
-    places.drop(1)
-    assert places.take_unneeded_segments() == [1]
-    assert places.take_unneeded_segments() == []
+        segment_map.append([(number, PAGE_BYTES // 2)])
+    assert [segment_map.location(number).segment for number in range(3)] == [1, 1, 2]
+    segment_map.drop(0)
+    assert segment_map.take_unneeded_segments() == []
+    segment_map.drop(1)
+    assert segment_map.take_unneeded_segments() == [1]
+    assert segment_map.take_unneeded_segments() == []
 
 
-def test_the_open_segment_stays_however_little_is_needed() -> None:
-    places = SegmentMap()
-    places.append([(1, 10)])
-    places.drop(1)
-    assert places.take_unneeded_segments() == []
-    assert places.records_to_compact() == []
+def test_the_open_segment_is_never_removed_or_compacted() -> None:
+    segment_map = SegmentMap()
+    segment_map.append([(1, 10)])
+    segment_map.drop(1)
+    assert segment_map.take_unneeded_segments() == []
+    assert segment_map.records_to_compact() == []
 
 
-def test_what_is_left_of_a_nearly_useless_segment_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remaining_records_of_a_mostly_unneeded_segment_are_compacted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segments, "SEGMENT_BYTES", 8 * PAGE_BYTES)
-    places = SegmentMap()
-    places.append([(number, PAGE_BYTES) for number in range(12)])
+    segment_map = SegmentMap()
+    segment_map.append([(number, PAGE_BYTES) for number in range(12)])
     for number in range(7):
-        assert places.records_to_compact() == []
-        places.drop(number)
-    assert places.records_to_compact() == [7]
+        assert segment_map.records_to_compact() == []
+        segment_map.drop(number)
+    assert segment_map.records_to_compact() == [7]
 
 
 @pytest.mark.parametrize("sizes", [[0], [1, 2, 3], [PAGE_BYTES - 12], [5_000_000, 17, 9_000_000]])
-def test_records_come_back_as_they_were(tmp_path: Path, sizes: list[int]) -> None:
+def test_records_round_trip(tmp_path: Path, sizes: list[int]) -> None:
     """Covers records larger than the write buffer."""
-    files, places = SegmentFiles(tmp_path), SegmentMap()
+    files, segment_map = SegmentFiles(tmp_path), SegmentMap()
     bodies = {number: bytes([number + 1]) * size for number, size in enumerate(sizes)}
     for _ in range(2):
-        placed = places.append([(number, len(body)) for number, body in bodies.items()])
+        placed = segment_map.append([(number, len(body)) for number, body in bodies.items()])
         files.write(zip(placed, bodies.values(), strict=True))
         assert {number: files.read(place) for number, place in zip(bodies, placed, strict=True)} == bodies
         for number in bodies:
-            places.drop(number)
+            segment_map.drop(number)
     files.close()
 
 
 @pytest.mark.parametrize("offset", [0, 5, 12, 100])
-def test_a_damaged_record_is_refused_by_name(tmp_path: Path, offset: int) -> None:
-    files, places = SegmentFiles(tmp_path), SegmentMap()
-    (place,) = places.append([(1, 100)])
+def test_a_damaged_record_is_refused(tmp_path: Path, offset: int) -> None:
+    files, segment_map = SegmentFiles(tmp_path), SegmentMap()
+    (place,) = segment_map.append([(1, 100)])
     files.write([(place, b"x" * 100)])
     files.close()
     (path,) = tmp_path.iterdir()
@@ -80,9 +80,9 @@ def test_a_damaged_record_is_refused_by_name(tmp_path: Path, offset: int) -> Non
     assert caught.value.code == "journal.damaged"
 
 
-def test_a_segment_that_is_cut_or_gone_is_told(tmp_path: Path) -> None:
-    files, places = SegmentFiles(tmp_path), SegmentMap()
-    (place,) = places.append([(1, 10_000)])
+def test_truncated_and_missing_segments_are_refused(tmp_path: Path) -> None:
+    files, segment_map = SegmentFiles(tmp_path), SegmentMap()
+    (place,) = segment_map.append([(1, 10_000)])
     files.write([(place, b"x" * 10_000)])
     (path,) = tmp_path.iterdir()
     path.write_bytes(path.read_bytes()[:5000])
@@ -96,22 +96,20 @@ def test_a_segment_that_is_cut_or_gone_is_told(tmp_path: Path) -> None:
     assert caught.value.code == "journal.unreadable"
 
 
-def test_a_segment_that_is_not_needed_is_written_over_by_a_later_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unneeded_segment_file_is_reused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Never reads the segment's earlier content as its new one."""
     monkeypatch.setattr(segments, "SEGMENT_BYTES", 2 * PAGE_BYTES)
-    files, places = SegmentFiles(tmp_path), SegmentMap()
+    files, segment_map = SegmentFiles(tmp_path), SegmentMap()
     inodes = set[int]()
     for number in range(20):
-        (place,) = places.append([(number, 2 * PAGE_BYTES)])
+        (place,) = segment_map.append([(number, 2 * PAGE_BYTES)])
         files.write([(place, bytes([number]) * 2 * PAGE_BYTES)])
         inodes.add((tmp_path / f"{place.segment:08d}.segment").stat().st_ino)
         assert files.read(place) == bytes([number]) * 2 * PAGE_BYTES
-        places.drop(number)
-        files.remove(places.take_unneeded_segments())
+        segment_map.drop(number)
+        files.remove(segment_map.take_unneeded_segments())
     assert len(inodes) <= 3
-    (place,) = places.append([(100, 10)])
+    (place,) = segment_map.append([(100, 10)])
     files.write([(place, b"0123456789")])
     unwritten = RecordLocation(segment=place.segment, offset=PAGE_BYTES, length=100)
     with pytest.raises(CorruptData) as caught:
@@ -121,11 +119,11 @@ def test_a_segment_that_is_not_needed_is_written_over_by_a_later_one(
     assert not list(tmp_path.glob("*.spare"))
 
 
-def test_segments_too_many_are_cut_away_little_by_little(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spare_segments_are_truncated_gradually(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segments, "SEGMENT_BYTES", 4 * PAGE_BYTES)
     monkeypatch.setattr(segments, "SHRINK_BYTES", 2 * PAGE_BYTES)
-    files, places = SegmentFiles(tmp_path), SegmentMap()
-    placed = places.append([(number, 4 * PAGE_BYTES - 12) for number in range(6)])
+    files, segment_map = SegmentFiles(tmp_path), SegmentMap()
+    placed = segment_map.append([(number, 4 * PAGE_BYTES - 12) for number in range(6)])
     files.write((place, b"x" * place.length) for place in placed)
     assert len({place.segment for place in placed}) == 6
     sizes = list[int]()
@@ -138,11 +136,11 @@ def test_segments_too_many_are_cut_away_little_by_little(tmp_path: Path, monkeyp
     files.close()
 
 
-def test_a_file_system_without_direct_writes_is_written_through_its_cache(tmp_path: Path) -> None:
+def test_a_file_system_without_direct_writes_uses_buffered_writes(tmp_path: Path) -> None:
     """Uses /dev/shm, which does not support direct writes."""
     shared = Path("/dev/shm") / f"astraflow-{tmp_path.name}"  # noqa: S108 (its own folder, removed below)
-    files, places = SegmentFiles(shared), SegmentMap()
-    (place,) = places.append([(1, 5)])
+    files, segment_map = SegmentFiles(shared), SegmentMap()
+    (place,) = segment_map.append([(1, 5)])
     try:
         files.write([(place, b"hello")])
         assert files.read(place) == b"hello"
@@ -154,31 +152,31 @@ def test_a_file_system_without_direct_writes_is_written_through_its_cache(tmp_pa
 
 @settings(max_examples=60)
 @given(data=st.data())
-def test_files_stay_within_a_few_times_what_is_needed(data: st.DataObject) -> None:
+def test_files_stay_within_a_few_times_the_needed_size(data: st.DataObject) -> None:
     """Drops records in any order while nearly unused segments are emptied."""
-    places, needed, last = SegmentMap(), set[int](), 0
+    segment_map, needed, last = SegmentMap(), set[int](), 0
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(segments, "SEGMENT_BYTES", 16 * PAGE_BYTES)
         for _ in range(data.draw(st.integers(1, 60))):
             count = data.draw(st.integers(0, 8))
             numbers = range(last, last := last + count)
-            places.append([(number, data.draw(st.integers(0, 3 * PAGE_BYTES))) for number in numbers])
+            segment_map.append([(number, data.draw(st.integers(0, 3 * PAGE_BYTES))) for number in numbers])
             needed |= set(numbers)
             for number in data.draw(st.lists(st.sampled_from(sorted(needed)), unique=True)) if needed else ():
-                places.drop(number)
+                segment_map.drop(number)
                 needed.discard(number)
-            while scattered := places.records_to_compact():
-                lengths = [(number, places.location(number).length) for number in scattered]
+            while scattered := segment_map.records_to_compact():
+                lengths = [(number, segment_map.location(number).length) for number in scattered]
                 for number in scattered:
-                    places.drop(number)
-                places.append(lengths)
-            places.take_unneeded_segments()
-            spread = {number: places.location(number) for number in needed}
+                    segment_map.drop(number)
+                segment_map.append(lengths)
+            segment_map.take_unneeded_segments()
+            spread = {number: segment_map.location(number) for number in needed}
             assert not overlapping(list(spread.values()))
             used = sum(place.size_bytes for place in spread.values())
-            assert places.size_bytes <= used / MIN_NEEDED_SHARE + 20 * PAGE_BYTES
+            assert segment_map.size_bytes <= used / MIN_NEEDED_SHARE + 20 * PAGE_BYTES
 
 
-def overlapping(places: list[RecordLocation]) -> bool:
-    ordered = sorted((place.segment, place.offset, place.size_bytes) for place in places)
+def overlapping(segment_map: list[RecordLocation]) -> bool:
+    ordered = sorted((place.segment, place.offset, place.size_bytes) for place in segment_map)
     return any(a[0] == b[0] and a[1] + a[2] > b[1] for a, b in pairwise(ordered))

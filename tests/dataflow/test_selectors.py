@@ -57,7 +57,7 @@ def observe(selector: Selector, index: int, rewards: tuple[float, ...]) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
-def test_a_restarted_selector_goes_on_as_if_it_had_not_stopped(kind: str, data: st.DataObject) -> None:
+def test_a_restarted_selector_continues_unchanged(kind: str, data: st.DataObject) -> None:
     straight, restarting, rows = build(kind), build(kind), dict[int, Any]()
     scores = st.sampled_from([EASY, HARD, MIXED, ()])
     for step, (rewards, is_restarted) in enumerate(data.draw(st.lists(st.tuples(scores, st.booleans()), max_size=60))):
@@ -73,7 +73,7 @@ def test_a_restarted_selector_goes_on_as_if_it_had_not_stopped(kind: str, data: 
 
 
 @pytest.mark.parametrize("is_shuffled", [True, False])
-def test_sequential_takes_every_prompt_once_an_epoch(is_shuffled: bool) -> None:
+def test_sequential_selects_every_prompt_once_per_epoch(is_shuffled: bool) -> None:
     sequential = build("sequential", 50, is_shuffled=is_shuffled)
     first, second = ([sequential.select() for _ in range(50)] for _ in range(2))
     assert sorted(first) == sorted(second) == list(range(50))
@@ -81,7 +81,7 @@ def test_sequential_takes_every_prompt_once_an_epoch(is_shuffled: bool) -> None:
     assert sequential.metrics() == {"epochs": 2.0}
 
 
-def test_sequential_stores_nothing_however_large_the_data() -> None:
+def test_sequential_stores_only_a_counter_for_any_dataset_size() -> None:
     sequential = build("sequential", 10**12)
     assert len({sequential.select() for _ in range(100)}) == 100
     assert sequential.state_dict() == {"chosen": 100}
@@ -97,7 +97,7 @@ def chosen_in(selector: Selector, epochs: int, *, size: int, rewards: Mapping[in
     return counts
 
 
-def test_greso_issues_what_teaches_each_time_and_what_does_not_at_its_floor() -> None:
+def test_greso_always_issues_mixed_prompts_and_others_at_their_floor() -> None:
     size, epochs = 300, 80
     rewards = dict.fromkeys(range(100), EASY) | dict.fromkeys(range(100, 200), HARD)
     greso = build("greso", size, floor_easy=0.05, floor_hard=0.3)
@@ -108,7 +108,7 @@ def test_greso_issues_what_teaches_each_time_and_what_does_not_at_its_floor() ->
     assert shares[2] == pytest.approx(1.0, abs=0.01)
 
 
-def test_greso_forgets_a_streak_at_any_spread_and_begins_anew_when_easy_turns_hard() -> None:
+def test_greso_resets_a_streak_at_mixed_rewards_and_restarts_it_when_easy_turns_hard() -> None:
     greso = build("greso")
     assert isinstance(greso, RowProvider)
     streaks: list[Any] = []
@@ -118,14 +118,14 @@ def test_greso_forgets_a_streak_at_any_spread_and_begins_anew_when_easy_turns_ha
     assert streaks == [1, 2, -1, -2, -3, 1, None]
 
 
-def test_greso_learns_nothing_from_a_group_that_failed() -> None:
+def test_greso_ignores_failed_groups() -> None:
     greso = build("greso")
     assert isinstance(greso, RowProvider)
     greso.observe(3, {})
     assert greso.changed_rows() == {}
 
 
-def test_greso_moves_its_chances_a_step_a_version_after_the_first_pass() -> None:
+def test_greso_changes_its_probabilities_by_one_step_per_version_after_the_first_pass() -> None:
     greso = build("greso", 4)
     observe(greso, greso.select(), EASY)
     greso.advance(Version(1))
@@ -196,7 +196,7 @@ class SlowGreso:
 
 @settings(max_examples=60, deadline=None)
 @given(happened=happenings)
-def test_greso_chooses_like_a_slow_obvious_loop(happened: list[Any]) -> None:
+def test_greso_matches_a_reference_implementation(happened: list[Any]) -> None:
     size = 4
     greso, slow = build("greso", size), SlowGreso(size)
     for one in happened:
@@ -214,7 +214,7 @@ def test_greso_chooses_like_a_slow_obvious_loop(happened: list[Any]) -> None:
         )
 
 
-def test_greso_takes_a_prompt_for_easy_when_no_policy_fails_and_for_hard_when_one_does() -> None:
+def test_greso_counts_a_prompt_as_hard_if_any_policy_fails() -> None:
     greso = build("greso")
     assert isinstance(greso, RowProvider)
     greso.observe(3, {SOLVER: HARD, VERIFIER: (1.0,) * 6})
@@ -223,14 +223,14 @@ def test_greso_takes_a_prompt_for_easy_when_no_policy_fails_and_for_hard_when_on
     assert greso.changed_rows() == {3: -1, 4: 1}
 
 
-def test_greso_learns_nothing_from_the_last_member_of_a_group_that_failed() -> None:
+def test_greso_ignores_groups_with_one_remaining_member() -> None:
     greso = build("greso")
     assert isinstance(greso, RowProvider)
     observe(greso, 3, (0.0,))
     assert greso.changed_rows() == {}
 
 
-def test_greso_goes_by_the_spread_that_its_options_ask_for() -> None:
+def test_greso_uses_the_configured_minimum_spread() -> None:
     greso = build("greso", min_spread=0.2)
     assert isinstance(greso, RowProvider)
     observe(greso, 3, (0.7, 0.8))
@@ -271,7 +271,7 @@ class SlowCurriculum:
 
 @settings(max_examples=60, deadline=None)
 @given(happened=happenings)
-def test_curriculum_chooses_like_a_slow_obvious_loop(happened: list[Any]) -> None:
+def test_curriculum_matches_a_reference_implementation(happened: list[Any]) -> None:
     curriculum, slow = build("curriculum", 4), SlowCurriculum(4)
     for one in happened:
         if one == "select":
@@ -281,7 +281,7 @@ def test_curriculum_chooses_like_a_slow_obvious_loop(happened: list[Any]) -> Non
             slow.observe(*one)
 
 
-def test_curriculum_goes_by_the_policy_that_can_learn_not_by_the_mean_of_one_that_fails_and_one_that_does_not() -> None:
+def test_curriculum_uses_the_policy_closest_to_the_target_instead_of_the_mean() -> None:
     curriculum = build("curriculum")
     assert isinstance(curriculum, RowProvider)
     curriculum.observe(3, {SOLVER: HARD, VERIFIER: EASY})
@@ -313,7 +313,7 @@ def mixed(weights: list[float]) -> Selector:
 
 @settings(max_examples=60, deadline=None)
 @given(weights=st.lists(st.floats(0.001, 1000), min_size=1, max_size=8))
-def test_a_mixture_of_any_weights_keeps_every_share_up_to_one_prompt(weights: list[float]) -> None:
+def test_a_mixture_keeps_the_shares_of_any_weights_within_one_prompt(weights: list[float]) -> None:
     mixture, counts = mixed(weights), [0] * len(weights)
     for number in range(1, 200):
         counts[mixture.select() // 8] += 1
@@ -321,7 +321,7 @@ def test_a_mixture_of_any_weights_keeps_every_share_up_to_one_prompt(weights: li
         assert all(abs(count - share) < 1 + 1e-6 for count, share in zip(counts, shares, strict=True))
 
 
-def test_a_mixture_does_not_make_up_for_the_time_before_its_weights_changed() -> None:
+def test_a_mixture_with_new_weights_ignores_earlier_shares() -> None:
     before, after, same = mixed([9, 1]), mixed([1, 1]), mixed([9, 1])
     for _ in range(100):
         before.select()
@@ -331,7 +331,7 @@ def test_a_mixture_does_not_make_up_for_the_time_before_its_weights_changed() ->
     assert same.metrics()["part-0.chosen"] == 90
 
 
-def test_a_mixture_keeps_its_shares_at_all_times_and_learns_in_the_right_part() -> None:
+def test_a_mixture_keeps_its_shares_and_passes_rewards_to_the_right_part() -> None:
     mixture = build("mixture")
     assert isinstance(mixture, RowProvider)
     counts = Counter[bool]()

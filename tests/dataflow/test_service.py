@@ -98,7 +98,7 @@ async def test_the_gate_stops_issuing_at_the_staleness_bound(tmp_path: Path) -> 
         assert (await service.nodes.lease(node, 1, wait_s=0.05)).tasks == ()
 
 
-async def test_a_node_behind_gets_only_what_can_still_be_trained_in_time(tmp_path: Path) -> None:
+async def test_a_node_with_old_weights_gets_only_tasks_within_the_staleness_bound(tmp_path: Path) -> None:
     solver = PolicyId("solver")
     async with running(tmp_path, config(batch_groups=1, max_staleness=1, group_size=1)) as service:
         node = (await service.nodes.join(facts())).node
@@ -147,7 +147,7 @@ async def test_a_waiting_lease_wakes_when_the_trainer_advances(tmp_path: Path) -
         assert len((await waiting).tasks) == 4
 
 
-async def test_a_batch_is_redelivered_until_acknowledged_even_over_a_restart(tmp_path: Path) -> None:
+async def test_a_batch_is_redelivered_until_acknowledged_across_a_restart(tmp_path: Path) -> None:
     async with running(tmp_path) as service:
         await produce(service, 3)
         first = await service.trainer().pull_batch(version=Version(0), wait_s=2)
@@ -168,7 +168,7 @@ async def test_a_batch_is_redelivered_until_acknowledged_even_over_a_restart(tmp
         assert_balanced(report)
 
 
-async def test_the_next_batch_is_served_before_the_acknowledgement_of_the_one_before(tmp_path: Path) -> None:
+async def test_the_next_batch_is_served_before_the_previous_acknowledgement(tmp_path: Path) -> None:
     async with running(tmp_path) as service:
         await produce(service, 4)
         trainer = service.trainer()
@@ -205,7 +205,7 @@ async def test_no_batch_is_served_beyond_the_last_step_of_a_run(tmp_path: Path) 
             await trainer.pull_batch(version=Version(1), wait_s=0)
 
 
-async def test_a_restart_forgets_nothing_and_repeats_no_group(tmp_path: Path) -> None:
+async def test_a_restart_loses_no_result_and_repeats_no_group(tmp_path: Path) -> None:
     async with running(tmp_path) as service:
         node = (await service.nodes.join(facts())).node
         lease = await service.nodes.lease(node, 4, wait_s=1)
@@ -225,7 +225,9 @@ async def test_a_restart_forgets_nothing_and_repeats_no_group(tmp_path: Path) ->
         assert_balanced(await service.control.report())
 
 
-async def test_unclaimed_tasks_go_out_again_after_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unclaimed_tasks_are_leased_again_after_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(service_module, "GRACE_S", 0.5)
     async with running(tmp_path) as service:
         node = (await service.nodes.join(facts())).node
@@ -236,7 +238,7 @@ async def test_unclaimed_tasks_go_out_again_after_a_restart(tmp_path: Path, monk
         assert {task.id for task in again.tasks} == {task.id for task in lost.tasks}
 
 
-async def test_leaving_returns_tasks_at_once(tmp_path: Path) -> None:
+async def test_leaving_returns_tasks_immediately(tmp_path: Path) -> None:
     async with running(tmp_path) as service:
         first = (await service.nodes.join(facts("first"))).node
         second = (await service.nodes.join(facts("second"))).node
@@ -249,7 +251,7 @@ async def test_leaving_returns_tasks_at_once(tmp_path: Path) -> None:
             await service.nodes.lease(first, 1, wait_s=0)
 
 
-async def test_a_node_that_restarts_replaces_its_earlier_self(tmp_path: Path) -> None:
+async def test_a_restarted_node_replaces_its_earlier_process(tmp_path: Path) -> None:
     async with running(tmp_path) as service:
         first = (await service.nodes.join(facts("same"))).node
         await service.nodes.lease(first, 8, wait_s=1, versions={PolicyId("solver"): Version(0)})
@@ -274,7 +276,7 @@ async def test_a_silent_node_is_lost_and_its_late_result_still_counts_once(tmp_p
         assert_balanced(report)
 
 
-async def test_beats_renew_leases(tmp_path: Path) -> None:
+async def test_heartbeats_renew_leases(tmp_path: Path) -> None:
     async with running(tmp_path, config(lease_s=0.6)) as service:
         node = (await service.nodes.join(facts())).node
         lease = await service.nodes.lease(node, 2, wait_s=1)
@@ -303,7 +305,7 @@ async def test_infrastructure_failures_are_retried_then_masked(tmp_path: Path) -
         assert await service.nodes.push(node, [broken]) == ("retried",)
         again = await service.nodes.lease(node, 1, wait_s=1)
         assert (again.tasks[0].id, again.tasks[0].attempt) == (broken.task, 1)
-        assert await service.nodes.push(node, [broken]) == ("superseded",), "sent again, it is not a second failure"
+        assert await service.nodes.push(node, [broken]) == ("superseded",), "a repeated push is not a second failure"
         last = replace(broken, attempt=1)
         outcomes = await service.nodes.push(node, [last, *(episode(task) for task in lease.tasks[1:])])
         assert outcomes == ("failed_engine", "accepted", "accepted")
@@ -312,7 +314,7 @@ async def test_infrastructure_failures_are_retried_then_masked(tmp_path: Path) -
         assert [row.task for row in batch.rows] == [task.id for task in lease.tasks[1:]]
 
 
-async def test_equal_rewards_are_filtered_and_make_room(tmp_path: Path) -> None:
+async def test_filtered_groups_are_replaced_by_new_ones(tmp_path: Path) -> None:
     async with running(tmp_path, config(filters=("informative",), max_staleness=0)) as service:
         node = (await service.nodes.join(facts())).node
         lease = await service.nodes.lease(node, 100, wait_s=1)
@@ -371,7 +373,7 @@ async def test_foreign_results_are_refused_and_change_nothing(tmp_path: Path) ->
         assert_balanced(report)
 
 
-async def test_the_report_is_watched_and_its_history_survives_a_restart(tmp_path: Path) -> None:
+async def test_the_report_can_be_watched_and_its_history_survives_a_restart(tmp_path: Path) -> None:
     async with running(tmp_path) as service:
         await produce(service, 2)
         sequences = []
@@ -388,7 +390,7 @@ async def test_the_report_is_watched_and_its_history_survives_a_restart(tmp_path
         assert "node_joined" in kinds
 
 
-async def test_people_drain_nodes_and_pause_flows(tmp_path: Path) -> None:
+async def test_nodes_can_be_drained_and_flows_paused(tmp_path: Path) -> None:
     async with running(tmp_path) as service:
         node = (await service.nodes.join(facts())).node
         await service.control.pause_flow(FlowId("train-solver"), is_paused=True, actor="ada", reason="looking")
@@ -406,7 +408,7 @@ async def test_people_drain_nodes_and_pause_flows(tmp_path: Path) -> None:
         assert caught.value.code == "flow.unknown"
 
 
-async def test_trajectories_groups_and_events_outlive_the_service(tmp_path: Path) -> None:
+async def test_trajectories_groups_and_events_survive_a_restart(tmp_path: Path) -> None:
     async with running(tmp_path) as service:
         node = (await service.nodes.join(facts())).node
         lease = await service.nodes.lease(node, 4, wait_s=1)
@@ -435,17 +437,17 @@ async def test_trajectories_groups_and_events_outlive_the_service(tmp_path: Path
         assert await service.control.history(limit=0) == ()
 
 
-async def test_a_run_that_keeps_nothing_shows_nothing_of_the_run_before(tmp_path: Path) -> None:
-    unkept = config().model_copy(update={"durability": "none"})
-    async with running(tmp_path, unkept) as service:
+async def test_a_run_without_durability_starts_with_no_earlier_events(tmp_path: Path) -> None:
+    without_durability = config().model_copy(update={"durability": "none"})
+    async with running(tmp_path, without_durability) as service:
         await service.control.pause_flow(FlowId("train-solver"), is_paused=True, actor="ada", reason="looking")
         assert len((await service.control.events(EventQuery(text="ada"))).events) == 1
-    async with running(tmp_path, unkept) as service:
+    async with running(tmp_path, without_durability) as service:
         (event,) = (await service.control.events(EventQuery())).events
         assert (event.kind, event.subject) == ("service_started", "test")
 
 
-async def test_lease_expiries_are_one_event_for_each_node(tmp_path: Path) -> None:
+async def test_lease_expiries_are_one_event_per_node(tmp_path: Path) -> None:
     async with running(tmp_path, config(lease_s=0.3)) as service:
         node = (await service.nodes.join(facts("quiet"))).node
         await service.nodes.lease(node, 8, wait_s=1)
@@ -454,7 +456,7 @@ async def test_lease_expiries_are_one_event_for_each_node(tmp_path: Path) -> Non
         assert (event.subject, event.message.split()[0]) == (node, "8")
 
 
-async def test_versions_that_trainers_tell_of_and_links_of_nodes_are_in_the_report(tmp_path: Path) -> None:
+async def test_reported_versions_and_links_of_nodes_are_in_the_report(tmp_path: Path) -> None:
     (told,) = make.weights_report(0).versions
     async with running(tmp_path) as service:
         await produce(service, 2)
@@ -477,7 +479,7 @@ async def test_versions_that_trainers_tell_of_and_links_of_nodes_are_in_the_repo
         assert (await service.control.report()).weights[0].versions == (told,)
 
 
-async def test_reports_that_cannot_be_made_or_sent_are_left_out_and_the_service_goes_on(
+async def test_reports_that_fail_to_build_or_encode_are_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Fails each step of a report once: the watcher still receives later reports from the same process."""

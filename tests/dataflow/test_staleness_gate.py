@@ -137,28 +137,28 @@ def feed(*, nodes: int, max_staleness: int) -> Feed:
     return found
 
 
-def test_a_bound_that_is_too_tight_keeps_the_trainer_waiting_however_many_nodes_there_are() -> None:
+def test_a_too_tight_bound_keeps_the_trainer_waiting_with_any_number_of_nodes() -> None:
     """Leaves slots for 1.15 times the demand partly empty in each step; six times as many change little."""
     enough, many = feed(nodes=17, max_staleness=2), feed(nodes=100, max_staleness=2)
     assert enough.wait > 0.1
     assert enough.idle > 0.1
     assert many.wait > 0.08
     assert many.idle > 0.8
-    assert enough.stream.counts.dropped["stale"] > 0.05 * enough.stream.counts.issued, "stragglers come too late"
+    assert enough.stream.counts.dropped["stale"] > 0.05 * enough.stream.counts.issued, "slow groups become stale"
 
 
-def test_the_bound_that_littles_law_asks_for_feeds_the_trainer_with_the_same_nodes() -> None:
+def test_the_bound_of_littles_law_feeds_the_trainer_with_the_same_nodes() -> None:
     tight = feed(nodes=17, max_staleness=2)
     group_s = sum(tight.group_s) / len(tight.group_s)
     needed = staleness_needed(group_s=group_s, step_s=STEP_S)
     assert needed == 3
     fed = feed(nodes=17, max_staleness=needed)
-    assert fed.wait < 0.03, "of which the pull is 0.016"
+    assert fed.wait < 0.03, "the pull alone is 0.016"
     assert fed.stream.counts.dropped["stale"] < 0.05 * fed.stream.counts.issued
 
 
 @pytest.mark.parametrize("max_staleness", [2, 3])
-def test_what_is_in_work_is_what_littles_law_says(max_staleness: int) -> None:
+def test_groups_in_progress_follow_littles_law(max_staleness: int) -> None:
     found = feed(nodes=100, max_staleness=max_staleness)
     rate = len(found.group_s) / found.now
     in_work = rate * sum(found.group_s) / len(found.group_s)
@@ -174,7 +174,7 @@ class GateUnderFire(RuleBasedStateMachine):
         self.out: list[tuple[int, Version]] = []
 
     @rule(lag=st.integers(0, 5), groups=st.integers(1, 20))
-    def a_node_begins_what_it_may(self, lag: int, groups: int) -> None:
+    def issue_to_a_node(self, lag: int, groups: int) -> None:
         served = Version(max(0, self.stream.version - lag))
         for _ in range(groups):
             if self.stream.issue_headroom(served) <= 0:
@@ -184,7 +184,7 @@ class GateUnderFire(RuleBasedStateMachine):
 
     @precondition(lambda self: self.out)
     @rule(data=st.data(), is_refused=st.booleans())
-    def a_group_comes_back(self, data: st.DataObject, is_refused: bool) -> None:
+    def complete_a_group(self, data: st.DataObject, is_refused: bool) -> None:
         ordinal, born = self.out.pop(data.draw(st.integers(0, len(self.out) - 1)))
         if is_refused:
             self.stream.counts.refused += 1
@@ -192,7 +192,7 @@ class GateUnderFire(RuleBasedStateMachine):
             self.stream.admit(routed(ordinal, version=born))
 
     @rule()
-    def the_trainer_makes_a_step(self) -> None:
+    def take_a_step(self) -> None:
         served = self.stream.next_batch()
         if served is None:
             return
@@ -201,7 +201,7 @@ class GateUnderFire(RuleBasedStateMachine):
         trained(self.stream)
 
     @rule()
-    def all_come_back_at_once_and_are_trained_in_time(self) -> None:
+    def complete_and_train_all_groups_in_time(self) -> None:
         """Checks that all open groups fit into the batches that may still train them."""
         in_time = [(ordinal, born) for ordinal, born in self.out if born >= self.stream.oldest_trainable_version]
         self.stream.counts.refused += len(self.out) - len(in_time)
@@ -214,7 +214,7 @@ class GateUnderFire(RuleBasedStateMachine):
         assert self.stream.counts.dropped["stale"] == before
 
     @invariant()
-    def no_more_is_out_than_batches_will_take(self) -> None:
+    def issued_groups_fit_into_batches(self) -> None:
         if hasattr(self, "stream"):
             stream = self.stream
             held = len(self.out) + len(stream.buffer) + stream.in_batch

@@ -27,7 +27,7 @@ def judged(condition: StopCondition, *rewards: float, policy: PolicyId = SOLVER,
     ]
 
 
-def test_the_mean_over_a_full_window_completes_a_run_once() -> None:
+def test_the_mean_reward_of_a_full_window_completes_a_run_once() -> None:
     condition = StopCondition(StopConfig(reward=0.9, window_steps=4, steps=100), [SOLVER])
     assert judged(condition, 1.0, 1.0, 0.2, 1.0, 1.0, 1.0, 0.8, 1.0) == [7]
     assert condition.is_over
@@ -36,13 +36,13 @@ def test_the_mean_over_a_full_window_completes_a_run_once() -> None:
     assert judged(condition, 1.0, 1.0, first=9) == []
 
 
-def test_every_policy_has_to_learn() -> None:
+def test_every_policy_must_reach_the_reward() -> None:
     condition = StopCondition(StopConfig(reward=0.9, window_steps=2, steps=100), [SOLVER, VERIFIER])
     assert judged(condition, 1.0, 1.0, 1.0) == []
     assert judged(condition, 0.1, 1.0, 1.0, policy=VERIFIER) == [3]
 
 
-def test_without_a_reward_the_steps_of_every_policy_decide() -> None:
+def test_without_a_reward_the_run_ends_after_the_steps_of_every_policy() -> None:
     condition = StopCondition(StopConfig(steps=3), [SOLVER, VERIFIER])
     assert judged(condition, *[0.0] * 5) == []
     assert judged(condition, *[0.0] * 5, policy=VERIFIER) == [3]
@@ -50,7 +50,7 @@ def test_without_a_reward_the_steps_of_every_policy_decide() -> None:
     assert condition.completion.has_learned
 
 
-def test_steps_that_ran_out_end_a_run_that_did_not_learn() -> None:
+def test_the_step_limit_ends_a_run_that_did_not_learn() -> None:
     condition = StopCondition(StopConfig(reward=0.9, window_steps=2, steps=3), [SOLVER])
     assert judged(condition, 0.1, 0.1, 0.1) == [3]
     assert condition.is_over
@@ -58,13 +58,13 @@ def test_steps_that_ran_out_end_a_run_that_did_not_learn() -> None:
     assert not condition.completion.has_learned
 
 
-def test_a_run_that_continues_may_learn_after_its_steps() -> None:
+def test_a_continued_run_can_learn_after_its_step_limit() -> None:
     condition = StopCondition(StopConfig(reward=0.9, window_steps=2, steps=3, then="continue"), [SOLVER])
     assert judged(condition, 0.1, 0.1, 0.1, 1.0, 1.0, 1.0) == [3, 5]
     assert not condition.is_over
 
 
-def test_without_a_condition_a_run_has_no_end() -> None:
+def test_a_run_without_a_condition_does_not_end() -> None:
     assert judged(StopCondition(None, [SOLVER]), *[1.0] * 50) == []
 
 
@@ -75,7 +75,7 @@ def test_without_a_condition_a_run_has_no_end() -> None:
     reward=st.sampled_from([None, 0.5, 0.9]),
     restarts=st.sets(st.integers(0, 30)),
 )
-def test_restarts_at_any_steps_change_nothing(
+def test_restarts_at_any_step_do_not_change_the_completion(
     rewards: list[float], window: int, steps: int, reward: float | None, restarts: set[int]
 ) -> None:
     chosen = StopConfig(reward=reward, window_steps=window, steps=steps)
@@ -90,7 +90,7 @@ def test_restarts_at_any_steps_change_nothing(
     assert broken.completion == whole.completion
 
 
-def test_more_steps_let_a_complete_run_continue_and_ending_what_continued_ends_it() -> None:
+def test_a_changed_condition_continues_or_ends_a_complete_run() -> None:
     first = StopCondition(StopConfig(steps=3), [SOLVER])
     judged(first, *[0.0] * 3)
     more = StopCondition(StopConfig(steps=5), [SOLVER])
@@ -133,7 +133,7 @@ async def seen_complete(service: Service) -> Report:
 
 
 @pytest.mark.anyio
-async def test_the_step_that_meets_the_condition_ends_the_run_and_a_restart_knows_it(tmp_path: Path) -> None:
+async def test_a_completed_run_stays_complete_after_a_restart(tmp_path: Path) -> None:
     chosen = config(max_staleness=4, stop=StopConfig(steps=2))
     async with running(tmp_path, chosen) as service:
         await trained(service, 2)
@@ -153,7 +153,7 @@ async def test_the_step_that_meets_the_condition_ends_the_run_and_a_restart_know
 
 
 @pytest.mark.anyio
-async def test_a_trainer_that_waits_is_told_at_once_that_another_one_completed_the_run(tmp_path: Path) -> None:
+async def test_a_waiting_trainer_ends_immediately_when_the_run_completes(tmp_path: Path) -> None:
     chosen = config(policies=("solver", "verifier"), stop=StopConfig(reward=0.0, window_steps=1))
     async with running(tmp_path, chosen) as service:
         node = (await service.nodes.join(facts("producer"))).node
@@ -174,7 +174,7 @@ async def test_a_trainer_that_waits_is_told_at_once_that_another_one_completed_t
 
 
 @pytest.mark.anyio
-async def test_nodes_finish_the_round_of_an_evaluation_before_they_are_sent_away(tmp_path: Path) -> None:
+async def test_nodes_finish_an_evaluation_round_before_they_are_told_to_leave(tmp_path: Path) -> None:
     chosen = config(max_staleness=4, stop=StopConfig(steps=1), evaluations={"held-out": evaluation()})
     async with running(tmp_path, chosen) as service:
         await trained(service, 0)

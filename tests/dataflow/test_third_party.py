@@ -121,7 +121,7 @@ def installed(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("installed")
-def test_a_run_is_built_of_an_installed_packages_algorithms(tmp_path: Path) -> None:
+def test_a_run_uses_plugins_of_an_installed_package(tmp_path: Path) -> None:
     plain = config()
     chosen = {"selector": {"kind": "sample_last", "level": 0.1}, "filters": ({"kind": "sample_picky"},)}
     run_config = plain.model_copy(
@@ -139,7 +139,7 @@ def test_a_run_is_built_of_an_installed_packages_algorithms(tmp_path: Path) -> N
 
 
 @pytest.mark.usefixtures("installed")
-def test_an_installed_packages_algorithms_are_listed_and_their_options_checked() -> None:
+def test_plugins_of_an_installed_package_are_listed_and_their_options_checked() -> None:
     assert "sample_last" in selectors.kinds()
     assert "sample_picky" in filters.kinds()
     assert "sample_latest" in samplers.kinds()
@@ -147,6 +147,6 @@ def test_an_installed_packages_algorithms_are_listed_and_their_options_checked()
         filters.build({"kind": "sample_picky", "levels": 1})
 
 
-def test_without_the_package_its_kinds_are_unknown() -> None:
+def test_plugins_of_a_package_that_is_not_installed_are_unknown() -> None:
     with raises_code(InvalidInput, "plugin.unknown_kind", "'sample_last'"):
         selectors.build({"kind": "sample_last"}, 10, 0)

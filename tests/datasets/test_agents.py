@@ -27,14 +27,14 @@ def questions(spec: dict[str, Any]) -> list[str]:
     return [str(found.prompt(index).fields["question"]) for index in range(found.size)]
 
 
-def test_games_are_those_of_the_split_and_the_task_types(games: Path) -> None:
+def test_games_are_selected_by_split_and_task_type(games: Path) -> None:
     both = ["Put a mug on the shelf.", "Put a hot apple into the fridge."]
     assert questions({"path": str(games)}) == questions({"path": str(games / "json_2.1.1")}) == both
     assert questions({"path": str(games), "task_types": ["pick_heat_then_place_in_recep"]}) == both[1:]
     assert questions({"is_sample": True, "split": "valid_unseen"}) == ["Look at a book under the lamp."]
 
 
-def test_a_game_is_named_by_its_file() -> None:
+def test_the_id_of_a_game_is_its_path() -> None:
     prompt = datasets.build({"kind": "alfworld", "is_sample": True}, 0).prompt(0)
     assert prompt.id == f"sample/alfworld:train/{MUG}"
     assert (SAMPLES / "alfworld" / "json_2.1.1" / str(prompt.fields["game"])).is_file()
@@ -48,7 +48,7 @@ def test_a_game_is_named_by_its_file() -> None:
         lambda game: game.parent.rename(game.parent.with_name("pick_and_place_simple-AppleSliced-None-Shelf-1")),
     ],
 )
-def test_games_that_cannot_be_played_are_left_out(games: Path, spoil: Any) -> None:
+def test_unplayable_games_are_left_out(games: Path, spoil: Any) -> None:
     whole = datasets.build({"kind": "alfworld", "path": str(games)}, 0)
     spoil(games / "json_2.1.1" / "train" / MUG)
     rest = datasets.build({"kind": "alfworld", "path": str(games)}, 0)
@@ -64,7 +64,7 @@ def test_games_that_cannot_be_played_are_left_out(games: Path, spoil: Any) -> No
         (json.dumps({"task_type": "pick_and_place_simple"}), "dataset.wrong_field"),
     ],
 )
-def test_a_damaged_game_is_named(games: Path, facts: str, code: str) -> None:
+def test_a_damaged_game_is_refused(games: Path, facts: str, code: str) -> None:
     (games / "json_2.1.1" / "train" / MUG / "traj_data.json").write_text(facts)
     with pytest.raises(InvalidInput) as caught:
         questions({"path": str(games)})
@@ -79,12 +79,12 @@ def test_a_damaged_game_is_named(games: Path, facts: str, code: str) -> None:
         ({"is_sample": True, "task_types": ["juggle"]}, "config.invalid", "juggle; known: look_at_obj_in_light"),
     ],
 )
-def test_wrong_options_are_answered(spec: dict[str, Any], code: str, quoted: str) -> None:
+def test_invalid_options_are_refused(spec: dict[str, Any], code: str, quoted: str) -> None:
     with raises_code(InvalidInput, code, quoted):
         questions(spec)
 
 
-def test_splits_of_the_shop_are_the_published_ones() -> None:
+def test_webshop_splits_are_the_published_ones() -> None:
     found = {
         split: datasets.build({"kind": "webshop", "split": split}, 0) for split in ("test", "eval", "train", "all")
     }
@@ -98,7 +98,7 @@ def test_splits_of_the_shop_are_the_published_ones() -> None:
     assert firsts == {"test": 0, "eval": 500, "train": 1500, "all": 0}
 
 
-def test_goals_of_a_file_have_their_words(tmp_path: Path) -> None:
+def test_webshop_goals_can_come_from_a_file(tmp_path: Path) -> None:
     rows = [{"asin": f"A{number}", "instruction_text": f"buy {number}"} for number in range(502)]
     path = tables.write_jsonl(tmp_path / "goals.jsonl", rows)
     found = datasets.build({"kind": "webshop", "split": "eval", "path": str(path)}, 0)
@@ -106,7 +106,7 @@ def test_goals_of_a_file_have_their_words(tmp_path: Path) -> None:
     assert found.prompt(1).fields == {"question": "buy 501", "answer": "", "goal": 501, "asin": "A501"}
 
 
-def test_a_small_shop_has_no_training_split() -> None:
+def test_a_webshop_with_few_goals_has_no_training_split() -> None:
     with pytest.raises(InvalidInput) as caught:
         datasets.build({"kind": "webshop", "goals": 100}, 0)
     assert caught.value.code == "dataset.empty"

@@ -30,7 +30,7 @@ class Touch:
 
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
-def test_packed_tests_are_parsed_whatever_the_protocol(protocol: int) -> None:
+def test_packed_tests_of_every_pickle_protocol_are_parsed(protocol: int) -> None:
     private = packed(pickle.dumps(json.dumps([*STDIN, {"input": "é\n", "output": ""}]), protocol))
     found = livecodebench_tests(json.dumps(STDIN), private, "{}", "row 1")
     assert found == [EXPECTED, EXPECTED, {"kind": "stdin", "input": "é\n", "output": ""}]
@@ -52,18 +52,18 @@ def test_packed_tests_are_never_executed(content: bytes, message: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["not base 64!", base64.b64encode(b"not compressed").decode()])
-def test_what_cannot_be_unpacked_is_named(text: str) -> None:
+def test_undecodable_packed_tests_are_refused(text: str) -> None:
     with pytest.raises(InvalidInput, match="row 1: packed"):
         livecodebench_tests("[]", text, "{}", "row 1")
 
 
-def test_packed_tests_that_are_cut_off_are_named() -> None:
+def test_truncated_packed_tests_are_refused() -> None:
     whole = zlib.compress(pickle.dumps("[]" * 1000))
     with pytest.raises(InvalidInput, match="truncated"):
         livecodebench_tests("[]", base64.b64encode(whole[:-5]).decode(), "{}", "row 1")
 
 
-def test_a_call_has_its_arguments_by_line() -> None:
+def test_the_arguments_of_a_call_are_read_by_line() -> None:
     tests = [{"input": '[1, 2]\n"x"', "output": "null", "testtype": "functional"}]
     found = livecodebench_tests(json.dumps(tests), "[]", '{"func_name": "f"}', "row 1")
     assert found == [{"kind": "call", "function": "f", "arguments": [[1, 2], "x"], "expected": [None]}]
@@ -93,7 +93,7 @@ def test_a_call_has_its_arguments_by_line() -> None:
         ),
     ],
 )
-def test_every_published_form_becomes_one(raw: Any, expected: dict[str, Any]) -> None:
+def test_every_published_format_is_normalized(raw: Any, expected: dict[str, Any]) -> None:
     assert deepcoder_tests(raw, "of_row", "row 1") == [expected]
 
 
@@ -107,7 +107,7 @@ def test_every_published_form_becomes_one(raw: Any, expected: dict[str, Any]) ->
         ([{"type": "function_call", "input": [], "output": 1}], "neither it nor the row names"),
     ],
 )
-def test_other_forms_are_named(raw: Any, message: str) -> None:
+def test_unknown_test_formats_are_refused(raw: Any, message: str) -> None:
     with pytest.raises(InvalidInput, match=f"row 1: .*{message}"):
         deepcoder_tests(raw, "", "row 1")
 
@@ -126,7 +126,7 @@ def test_the_largest_tests_are_left_out_first(tests: list[str], max_bytes: int) 
 
 
 @pytest.mark.parametrize("name", ["deepcoder", "deepcoder_taco", "humaneval"])
-def test_solutions_of_the_samples_pass_their_tests(name: str) -> None:
+def test_sample_solutions_pass_their_tests(name: str) -> None:
     found = datasets.build({"kind": "code", "name": name, "is_sample": True}, 0)
     for index in range(found.size):
         fields = found.prompt(index).fields

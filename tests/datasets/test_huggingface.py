@@ -66,21 +66,21 @@ def test_configurations_of_a_folder_follow_its_card(tmp_path: Path, cache: str) 
     assert dataset(tmp_path, cache=cache, files=["small.jsonl"]).size == 3
 
 
-def test_chosen_columns_stand_for_the_row(tmp_path: Path) -> None:
+def test_only_selected_columns_are_in_the_prompt(tmp_path: Path) -> None:
     path = tables.save_to_disk(tmp_path / "saved", [{**row, "picture": b"\x00"} for row in tables.ROWS])
     with raises_code(InvalidInput, "dataset.wrong_field", "'picture'"):
         dataset(path)
     assert fields_of(dataset(path, fields=["facts"], limit=2)) == tables.ROWS[:2]
 
 
-def test_copies_agree_on_the_fingerprint_and_other_rows_do_not(tmp_path: Path) -> None:
+def test_the_fingerprint_depends_on_the_rows_only(tmp_path: Path) -> None:
     saved = [tables.save_to_disk(tmp_path / name) for name in ("a", "b")]
     moved = tables.save_to_disk(tmp_path / "c", [*tables.ROWS[1:], tables.ROWS[0]])
     one, same, other = (dataset(path).fingerprint for path in (*saved, moved))
     assert one == same != other
 
 
-def test_wrong_data_sets_are_named(tmp_path: Path, cache: str) -> None:
+def test_invalid_datasets_are_refused(tmp_path: Path, cache: str) -> None:
     saved = tables.save_to_disk(tmp_path / "saved", split="train")
     (tmp_path / "rows.xyz").write_text("")
     holes = tables.save_to_disk(
@@ -115,7 +115,9 @@ def test_an_offline_hub_names_the_download_command(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("problem", [ConnectionError("no route"), httpx.ConnectError("no route")])
-def test_an_unreachable_hub_is_its_own_error(monkeypatch: pytest.MonkeyPatch, cache: str, problem: Exception) -> None:
+def test_an_unreachable_hub_has_its_own_error_code(
+    monkeypatch: pytest.MonkeyPatch, cache: str, problem: Exception
+) -> None:
     def fail(*_: Any, **__: Any) -> None:
         raise problem
 
@@ -125,7 +127,7 @@ def test_an_unreachable_hub_is_its_own_error(monkeypatch: pytest.MonkeyPatch, ca
     assert caught.value.code == "dataset.hub_unreachable"
 
 
-def test_a_defect_is_not_taken_for_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unexpected_errors_are_not_reported_as_network_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any, **__: Any) -> None:
         raise ZeroDivisionError
 
@@ -134,7 +136,7 @@ def test_a_defect_is_not_taken_for_the_network(monkeypatch: pytest.MonkeyPatch) 
         dataset("owner/name")
 
 
-def test_files_of_the_hub_are_asked_for_by_name_and_revision(tmp_path: Path) -> None:
+def test_hub_files_are_requested_by_name_and_revision(tmp_path: Path) -> None:
     origin = arrow.DatasetSource(path="owner/name", revision="abc", files=("a.jsonl", "b.jsonl"), split="test[:5]")
     assert arrow._arguments(origin, tmp_path / "none") == {
         "path": "json",

@@ -43,18 +43,18 @@ def test_lines_become_prompts_with_all_their_fields(tmp_path: Path) -> None:
         (b"\n\n", "is empty"),
     ],
 )
-def test_a_bad_line_is_named(tmp_path: Path, content: bytes, message: str) -> None:
+def test_an_invalid_line_is_refused_with_its_number(tmp_path: Path, content: bytes, message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         dataset(tmp_path / "bad.jsonl", content)
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput) as caught:
         datasets.build({"kind": "jsonl", "path": str(tmp_path / "none.jsonl")}, 0)
     assert caught.value.code == "dataset.unreadable"
 
 
-def test_a_line_is_found_whatever_stands_between_the_lines(tmp_path: Path) -> None:
+def test_blank_lines_between_records_are_skipped(tmp_path: Path) -> None:
     first, second = b'{"question": "a", "answer": "1"}', b'{"question": "b", "answer": "2"}'
     found = dataset(tmp_path / "a.jsonl", b"\n" + first + b"\r\n\x0c\n \n" + second)
 
@@ -64,7 +64,7 @@ def test_a_line_is_found_whatever_stands_between_the_lines(tmp_path: Path) -> No
     ]
 
 
-def test_only_chosen_fields_of_the_first_rows_are_handed_out(tmp_path: Path) -> None:
+def test_fields_and_limit_select_columns_and_rows(tmp_path: Path) -> None:
     path = tables.write_jsonl(tmp_path / "a.jsonl")
     found = datasets.build({"kind": "jsonl", "path": str(path), "fields": ["answer"], "limit": 7}, 0)
 
@@ -75,7 +75,7 @@ def test_only_chosen_fields_of_the_first_rows_are_handed_out(tmp_path: Path) -> 
     assert caught.value.code == "dataset.index_out_of_range"
 
 
-def test_what_is_held_does_not_grow_with_the_lines(tmp_path: Path) -> None:
+def test_memory_does_not_grow_with_the_length_of_lines(tmp_path: Path) -> None:
     rows = [{"question": "q" * 10_000, "answer": "a"} for _ in range(300)]
     path = tables.write_jsonl(tmp_path / "a.jsonl", rows)
     tracemalloc.start()
@@ -89,7 +89,7 @@ def test_what_is_held_does_not_grow_with_the_lines(tmp_path: Path) -> None:
     assert held < peak < path.stat().st_size / 4
 
 
-def test_a_file_that_is_written_to_while_in_use_is_noticed(tmp_path: Path) -> None:
+def test_a_file_modified_while_in_use_is_refused(tmp_path: Path) -> None:
     path = tables.write_jsonl(tmp_path / "a.jsonl")
     found = datasets.build({"kind": "jsonl", "path": str(path)}, 0)
     with path.open("a") as more:
@@ -100,7 +100,7 @@ def test_a_file_that_is_written_to_while_in_use_is_noticed(tmp_path: Path) -> No
     assert caught.value.code == "dataset.modified"
 
 
-def test_a_file_that_is_replaced_is_read_to_its_end(tmp_path: Path) -> None:
+def test_a_replaced_file_can_still_be_read(tmp_path: Path) -> None:
     path = tables.write_jsonl(tmp_path / "a.jsonl")
     found = datasets.build({"kind": "jsonl", "path": str(path)}, 0)
     tables.write_jsonl(tmp_path / "b.jsonl", tables.ROWS[:3]).replace(path)
@@ -115,7 +115,7 @@ def test_a_copy_has_the_same_fingerprint(tmp_path: Path) -> None:
     assert one.fingerprint == other.fingerprint
 
 
-def test_a_folder_is_no_file(tmp_path: Path) -> None:
+def test_a_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput) as caught:
         datasets.build({"kind": "jsonl", "path": str(tmp_path)}, 0)
     assert caught.value.code == "dataset.unreadable"

@@ -33,18 +33,18 @@ def count_reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return numbers
 
 
-def test_shards_are_one_data_set_in_the_order_of_their_names(tmp_path: Path) -> None:
+def test_shards_are_read_in_the_order_of_their_names(tmp_path: Path) -> None:
     folder = tables.write_shards(tmp_path / "shards")
     for path in (folder, folder / "part-*.parquet"):
         found = dataset(path)
         assert [found.prompt(index).fields for index in range(found.size)] == tables.ROWS
 
 
-def test_one_file_is_enough(tmp_path: Path) -> None:
+def test_a_single_file_is_read(tmp_path: Path) -> None:
     assert dataset(tables.write_parquet(tmp_path / "a.parquet")).prompt(49).fields == tables.ROWS[49]
 
 
-def test_an_address_is_read_like_a_folder() -> None:
+def test_a_remote_filesystem_is_read_like_a_folder() -> None:
     memory = fsspec.filesystem("memory")
     content = pyarrow.BufferOutputStream()
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(tables.ROWS), content, row_group_size=8)
@@ -69,7 +69,7 @@ def test_memory_in_use_stays_within_the_cache_limit(tmp_path: Path, monkeypatch:
     assert reads == [0, 1, 2, 1]
 
 
-def test_a_row_group_larger_than_the_cache_is_still_read_once_in_a_row(
+def test_a_row_group_larger_than_the_cache_is_read_once_for_consecutive_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = ShardTable(str(tables.write_parquet(tmp_path / "a.parquet", group_rows=25)), WANTED, cache_bytes=1)
@@ -89,7 +89,7 @@ def test_windows_are_shuffled_and_read_each_row_group_once(tmp_path: Path, monke
     assert set(ids) == {f"row:{number}" for number in range(50)}
 
 
-def test_only_chosen_columns_are_read(tmp_path: Path) -> None:
+def test_only_selected_columns_are_read(tmp_path: Path) -> None:
     rows = [{**row, "picture": b"\x00"} for row in tables.ROWS]
     path = tables.write_parquet(tmp_path / "a.parquet", rows)
 
@@ -107,7 +107,7 @@ def test_only_chosen_columns_are_read(tmp_path: Path) -> None:
         ({}, {"fields": ["level"]}, "dataset.wrong_field"),
     ],
 )
-def test_rows_that_make_no_prompts_are_named(
+def test_rows_that_cannot_become_prompts_are_refused(
     tmp_path: Path, change: dict[str, Any], options: dict[str, Any], code: str
 ) -> None:
     path = tables.write_parquet(tmp_path / "a.parquet", [{**tables.ROWS[0], **change}, *tables.ROWS[1:]])
@@ -116,7 +116,7 @@ def test_rows_that_make_no_prompts_are_named(
     assert caught.value.code == code
 
 
-def test_shards_must_agree(tmp_path: Path) -> None:
+def test_shards_with_different_columns_are_refused(tmp_path: Path) -> None:
     folder = tables.write_shards(tmp_path / "shards")
     tables.write_parquet(folder / "z.parquet", [{**row, "more": 1} for row in tables.ROWS])
     with pytest.raises(InvalidInput) as caught:
@@ -132,20 +132,20 @@ def test_shards_must_agree(tmp_path: Path) -> None:
         ("rows.jsonl", "dataset.unreadable"),
     ],
 )
-def test_a_file_that_is_not_parquet_is_named(tmp_path: Path, path: str, code: str) -> None:
+def test_missing_and_invalid_files_are_refused(tmp_path: Path, path: str, code: str) -> None:
     tables.write_jsonl(tmp_path / "rows.jsonl")
     with pytest.raises(InvalidInput) as caught:
         dataset(tmp_path / path)
     assert caught.value.code == code
 
 
-def test_an_unknown_address_is_named() -> None:
+def test_an_unknown_filesystem_is_refused() -> None:
     with pytest.raises(InvalidInput) as caught:
         dataset("shelf://a/b.parquet")
     assert caught.value.code == "dataset.unreadable"
 
 
-def test_no_rows_are_no_data_set(tmp_path: Path) -> None:
+def test_an_empty_dataset_is_refused(tmp_path: Path) -> None:
     empty = pyarrow.table(
         {"question": pyarrow.array([], pyarrow.string()), "answer": pyarrow.array([], pyarrow.string())}
     )
@@ -155,7 +155,7 @@ def test_no_rows_are_no_data_set(tmp_path: Path) -> None:
     assert caught.value.code == "dataset.empty"
 
 
-def test_a_shard_that_changes_while_in_use_is_noticed(tmp_path: Path) -> None:
+def test_a_shard_modified_while_in_use_is_refused(tmp_path: Path) -> None:
     path = tables.write_parquet(tmp_path / "a.parquet")
     found = dataset(path)
     tables.write_parquet(path, tables.ROWS[:20])
@@ -163,7 +163,7 @@ def test_a_shard_that_changes_while_in_use_is_noticed(tmp_path: Path) -> None:
         found.prompt(0)
 
 
-def test_the_fingerprint_follows_the_rows_and_the_window(tmp_path: Path) -> None:
+def test_the_fingerprint_depends_on_rows_and_shuffle_window(tmp_path: Path) -> None:
     same = [tables.write_parquet(tmp_path / name) for name in ("a.parquet", "b.parquet")]
     other = tables.write_parquet(tmp_path / "c.parquet", [*tables.ROWS[1:], tables.ROWS[0]])
     prints = [dataset(path).fingerprint for path in (*same, other)]

@@ -67,7 +67,7 @@ def as_saved(folder: Path, rows: tables.Rows, split: str) -> Path:
 
 @pytest.mark.parametrize(("kind", "name"), SETS)
 @pytest.mark.parametrize("copy", [as_jsonl, as_json, as_parquet, as_shards, as_saved])
-def test_every_set_has_one_shape_whatever_it_is_read_from(
+def test_every_dataset_has_the_same_fields_from_every_file_format(
     tmp_path: Path, kind: str, name: str, copy: Callable[[Path, tables.Rows, str], Path]
 ) -> None:
     sample = datasets.build({"kind": kind, "name": name, "is_sample": True}, 0)
@@ -83,7 +83,7 @@ def test_every_set_has_one_shape_whatever_it_is_read_from(
     assert found.prompt(0).id.startswith(f"{name}:")
 
 
-def test_a_downloaded_repository_is_read_as_its_card_says(tmp_path: Path) -> None:
+def test_a_downloaded_repository_is_read_by_its_dataset_card(tmp_path: Path) -> None:
     card = "---\nconfigs:\n- config_name: codeforces\n  data_files:\n  - split: test\n    path: cf/*.parquet\n---\n"
     (tmp_path / "README.md").write_text(card)
     (tmp_path / "cf").mkdir()
@@ -92,7 +92,7 @@ def test_a_downloaded_repository_is_read_as_its_card_says(tmp_path: Path) -> Non
     assert datasets.build(spec, 0).size == 1
 
 
-def test_of_a_repository_without_a_usable_card_the_known_file_is_read(tmp_path: Path) -> None:
+def test_without_a_usable_dataset_card_the_known_file_is_read(tmp_path: Path) -> None:
     (tmp_path / "README.md").write_text("# Training data\n")
     tables.write_jsonl(tmp_path / "ASearcher-Base-35k.jsonl", [rows_of("asearcher")[0]])
     tables.write_jsonl(tmp_path / "ASearcher-LRM-35k.jsonl", [{"idx": 1}])
@@ -100,14 +100,14 @@ def test_of_a_repository_without_a_usable_card_the_known_file_is_read(tmp_path: 
     assert datasets.build(spec, 0).size == 1
 
 
-def test_problems_are_put_as_the_template_says() -> None:
+def test_the_question_follows_the_template() -> None:
     found = datasets.build({"kind": "math", "name": "amc", "is_sample": True, "template": "Solve {x}: {question}"}, 0)
     fields = found.prompt(0).fields
     assert fields["question"] == f"Solve {{x}}: {fields['problem']}"
     assert fields["answer"] == "120"
 
 
-def test_code_is_asked_for_as_its_tests_will_run_it() -> None:
+def test_the_question_of_a_code_problem_names_the_expected_form() -> None:
     def asked(name: str, index: int) -> str:
         return str(
             datasets.build({"kind": "code", "name": name, "is_sample": True}, 0).prompt(index).fields["question"]
@@ -143,7 +143,7 @@ def test_duplicate_answers_are_removed() -> None:
         ({"kind": "math", "name": "amc", "path": "/none/such"}, "dataset.not_found", "/none/such"),
     ],
 )
-def test_wrong_options_are_answered(spec: dict[str, Any], code: str, quoted: str) -> None:
+def test_invalid_options_are_refused(spec: dict[str, Any], code: str, quoted: str) -> None:
     with raises_code(InvalidInput, code, quoted):
         datasets.build(spec, 0)
 
@@ -154,7 +154,7 @@ def test_a_file_of_another_dataset_is_refused_by_its_fields(tmp_path: Path) -> N
         datasets.build({"kind": "math", "name": "deepscaler", "path": str(path)}, 0)
 
 
-def test_a_question_without_any_answer_is_named(tmp_path: Path) -> None:
+def test_a_question_without_an_answer_is_refused(tmp_path: Path) -> None:
     path = tables.write_jsonl(tmp_path / "a.jsonl", [{"question": "q", "answer": []}])
     with pytest.raises(InvalidInput) as caught:
         datasets.build({"kind": "search", "name": "asearcher", "path": str(path)}, 0).prompt(0)
@@ -162,7 +162,7 @@ def test_a_question_without_any_answer_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("kind", "name"), SETS)
-def test_without_a_hub_each_dataset_names_its_download_command(
+def test_without_the_hub_the_error_names_the_download_command(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str, name: str
 ) -> None:
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)

@@ -7,7 +7,7 @@ from astraflow.datasets.shuffle import Shuffle
 
 
 @given(size=st.integers(1, 300), seed=st.integers(0, 50))
-def test_every_item_comes_exactly_once(size: int, seed: int) -> None:
+def test_every_item_appears_exactly_once(size: int, seed: int) -> None:
     order = Shuffle(size, seed=seed)
 
     assert sorted(order.item(place) for place in range(size)) == list(range(size))
@@ -18,7 +18,7 @@ def test_huge_orders_need_no_memory(size: int, place: int) -> None:
     assert 0 <= Shuffle(size, seed=1).item(place) < size
 
 
-def test_the_seed_decides_the_order() -> None:
+def test_the_order_follows_from_the_seed() -> None:
     def order(seed: int) -> list[int]:
         shuffle = Shuffle(100, seed=seed)
         return [shuffle.item(place) for place in range(100)]
@@ -28,7 +28,7 @@ def test_the_seed_decides_the_order() -> None:
     assert order(1) != sorted(order(1))
 
 
-def test_there_is_nothing_outside() -> None:
+def test_an_index_out_of_range_is_refused() -> None:
     with pytest.raises(InvalidInput) as caught:
         Shuffle(5, seed=0).item(5)
     assert caught.value.code == "dataset.index_out_of_range"

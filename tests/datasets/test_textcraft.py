@@ -50,7 +50,7 @@ def depth_of(item: str, recipes: Recipes) -> int:
 
 @settings(max_examples=30)
 @given(chosen=options, index=st.integers(0, 999))
-def test_every_goal_is_reached_by_the_answer(chosen: dict[str, int], index: int) -> None:
+def test_the_answer_reaches_the_goal(chosen: dict[str, int], index: int) -> None:
     fields = fields_of(index, **chosen)
     goal, recipes = fields["goal"], fields["recipes"]
 
@@ -79,6 +79,6 @@ def test_depths_are_equally_frequent() -> None:
     assert depths == {2: 100, 3: 100, 4: 100}
 
 
-def test_the_easiest_must_not_be_harder_than_the_hardest() -> None:
+def test_a_minimum_depth_above_the_maximum_is_refused() -> None:
     with raises_code(InvalidInput, "config.invalid", "min_depth", "max_depth"):
         datasets.build({"kind": "textcraft", "min_depth": 4, "max_depth": 3}, 0)

@@ -10,7 +10,7 @@ sizes = st.lists(st.integers(0, 12), min_size=1, max_size=9).filter(any)
 
 
 @given(sizes=sizes, window=st.integers(1, 12), seed=st.integers(0, 9))
-def test_every_row_comes_exactly_once_and_each_group_within_one_window(
+def test_every_row_appears_exactly_once_and_each_group_within_one_window(
     sizes: list[int], window: int, seed: int
 ) -> None:
     order = WindowShuffle(np.array(sizes), window=window, seed=seed)
@@ -24,14 +24,14 @@ def test_every_row_comes_exactly_once_and_each_group_within_one_window(
         assert len(set(visited[first : last + 1])) <= window
 
 
-def test_any_place_can_be_asked_for_first() -> None:
+def test_rows_can_be_read_in_any_order() -> None:
     sizes = np.array([5, 3, 8, 1])
     forwards, backwards = (WindowShuffle(sizes, window=2, seed=1) for _ in range(2))
     expected = [forwards.item(place) for place in range(17)]
     assert [backwards.item(place) for place in reversed(range(17))][::-1] == expected
 
 
-def test_there_is_nothing_outside() -> None:
+def test_an_index_out_of_range_is_refused() -> None:
     with pytest.raises(InvalidInput) as caught:
         WindowShuffle(np.array([1, 2]), window=1, seed=0).item(3)
     assert caught.value.code == "dataset.index_out_of_range"

@@ -49,12 +49,12 @@ def options(name: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", SERVICES)
-def test_each_command_is_one_that_there_is_with_options_that_it_has(name: str) -> None:
+def test_service_commands_are_accepted_by_the_command_line(name: str) -> None:
     assert parsed(SERVICES[name]["command"]).params
 
 
 @pytest.mark.parametrize("name", CHECKED)
-def test_each_health_check_asks_that_service_for_itself_with_a_command_that_there_is(name: str) -> None:
+def test_health_checks_call_their_own_service(name: str) -> None:
     how, program, *words = SERVICES[name]["healthcheck"]["test"]
     assert (how, program) == ("CMD", PROGRAM)
     asked = parsed(words).params
@@ -71,7 +71,7 @@ def test_dependencies_of_services_can_be_satisfied() -> None:
             assert other in ENDS or other in CHECKED
 
 
-def test_services_are_told_each_others_ports_and_have_certificates_for_their_names() -> None:
+def test_services_have_matching_ports_and_certificates_for_their_names() -> None:
     listening = {name: options(name)["port"] for name in ("weights", "dataflow", "fleet")}
     addresses = {f"{name}:{port}" for name, port in listening.items()} | {
         f"dataflow:{options('dataflow')['enroll-port']}"
@@ -83,7 +83,7 @@ def test_services_are_told_each_others_ports_and_have_certificates_for_their_nam
     assert SERVICES["node"]["command"][1] == joining == options("fleet")["join-address"]
 
 
-def test_only_the_page_is_published_and_on_loopback_alone() -> None:
+def test_only_the_page_is_published_and_only_on_loopback() -> None:
     published = {name: service["ports"] for name, service in SERVICES.items() if "ports" in service}
     port = options("web")["port"]
     assert published == {"web": [f"127.0.0.1:{port}:{port}"]}
@@ -105,7 +105,7 @@ def test_nothing_is_privileged_and_only_volumes_can_be_written() -> None:
             assert folder in mounts(service)
 
 
-def test_volumes_secrets_and_configurations_that_are_used_are_declared_and_all_are_used() -> None:
+def test_declared_and_used_volumes_secrets_and_configs_are_the_same() -> None:
     used = {volume for service in SERVICES.values() for volume, _ in mounts(service).values()}
     assert used == set(FILE["volumes"])
     built = {secret for service in SERVICES.values() for secret in service.get("build", {}).get("secrets", [])}
@@ -116,7 +116,7 @@ def test_volumes_secrets_and_configurations_that_are_used_are_declared_and_all_a
     assert all((ROOT / given["file"]).is_file() for given in FILE["configs"].values())
 
 
-def test_the_image_has_a_folder_of_its_user_for_each_volume() -> None:
+def test_the_image_has_a_folder_owned_by_its_user_for_each_volume() -> None:
     """A new volume inherits owner and mode of its mount folder; without the folder, root owns it."""
     image = (ROOT / "deploy" / "node" / "Dockerfile").read_text()
     assert image.index("install -d -o astraflow") < image.index("USER 10001")
@@ -128,7 +128,7 @@ def test_the_image_has_a_folder_of_its_user_for_each_volume() -> None:
             assert re.search(rf"install -d -o astraflow[^\n]* {target}\b", image), target
 
 
-def test_only_dataflow_may_write_where_the_keys_are_and_nodes_do_not_see_them() -> None:
+def test_only_dataflow_can_write_keys_and_nodes_cannot_read_them() -> None:
     having = {name: dict(mounts(service).values()) for name, service in SERVICES.items()}
     assert {name for name, volumes in having.items() if volumes.get("keys") is False} == {"keys", "dataflow"}
     assert "keys" not in having["node"]
@@ -147,14 +147,14 @@ def test_nodes_hold_a_token_of_their_pool_and_not_the_run_token() -> None:
     assert depends_on(SERVICES["node"])["tokens"] == "service_completed_successfully"
 
 
-def test_services_that_hand_on_weights_share_memory_that_outlives_each_of_them() -> None:
+def test_services_that_transfer_weights_share_a_memory_volume() -> None:
     sharing = {name for name, service in SERVICES.items() if mounts(service).get("/dev/shm") == ("shm", False)}  # noqa: S108
     assert sharing >= {"weights", "trainer", "node"}
     assert FILE["volumes"]["shm"]["driver_opts"]["type"] == "tmpfs"
     assert not any({"ipc", "shm_size"} & service.keys() for service in SERVICES.values())
 
 
-def test_every_service_is_part_of_every_command_and_counts_come_from_the_environment() -> None:
+def test_services_have_no_profiles_and_counts_come_from_the_environment() -> None:
     """`down` skips services of a profile, and the next `up` ignores an earlier `--scale`."""
     assert not any("profiles" in service for service in SERVICES.values())
     assert {name: int(service["scale"]) for name, service in SERVICES.items() if "scale" in service} == {
@@ -167,7 +167,7 @@ def test_every_service_is_part_of_every_command_and_counts_come_from_the_environ
         assert not re.search(r"docker compose[^\n]*--(?:profile|scale)", (ROOT / document).read_text())
 
 
-def test_each_role_keeps_its_state_in_a_volume_of_its_own() -> None:
+def test_each_role_has_its_own_state_volume() -> None:
     keeping = {
         name: mounts(service)["/var/lib/astraflow"][0]
         for name, service in SERVICES.items()
@@ -178,7 +178,7 @@ def test_each_role_keeps_its_state_in_a_volume_of_its_own() -> None:
     assert keeping.keys() == {"weights", "dataflow", "trainer", "fleet", "web", "maintainer"}
 
 
-def test_no_secret_stands_in_the_file_or_gets_into_the_image() -> None:
+def test_no_secret_is_in_the_compose_file_or_the_image() -> None:
     file = FILE["secrets"]["run-token"]["file"]
     assert file.startswith("./secrets/")
     assert {"secrets", ".env"} <= {line.strip("/") for line in (ROOT / ".gitignore").read_text().splitlines()}
@@ -189,11 +189,11 @@ def test_no_secret_stands_in_the_file_or_gets_into_the_image() -> None:
     assert not [value for value in values if re.fullmatch(r"[\w-]{20,}", value)]
 
 
-def test_a_node_that_drains_is_given_the_time_for_it() -> None:
+def test_the_stop_grace_period_covers_a_drain() -> None:
     assert seconds(SERVICES["node"]["stop_grace_period"]) > float(options("node")["drain-s"]) + 5
 
 
-def test_what_does_its_work_once_is_not_started_again_and_what_ended_by_decision_stays_away() -> None:
+def test_restart_policies_match_the_kind_of_service() -> None:
     """Trainer and nodes exit with 0 when finished, and with another code when the engine stops or a process dies."""
     restarts = {name: service["restart"] for name, service in SERVICES.items()}
     assert {name for name, policy in restarts.items() if policy == "no"} == set(ENDS)
@@ -202,9 +202,9 @@ def test_what_does_its_work_once_is_not_started_again_and_what_ended_by_decision
     assert {restarts[name] for name in others} == {"unless-stopped"}
 
 
-def test_the_files_of_fleet_and_maintainer_are_what_these_take() -> None:
+def test_fleet_and_maintainer_configurations_are_valid() -> None:
     fleet = FleetConfig.parse(read_toml(ROOT / FILE["configs"]["fleet"]["file"]), where="")
-    assert fleet.retire_on_stop, "its nodes would be ended with its container, without a word"
+    assert fleet.retire_on_stop, "without it the nodes would be killed with the container"
     maintainer = MaintainerConfig.parse(read_toml(ROOT / FILE["configs"]["maintainer"]["file"]), where="")
     assert maintainer.model["kind"] == "scripted"
 
@@ -231,7 +231,7 @@ def give_token(run: Composed) -> None:
     ("name", "token"),
     [("dataflow", "secrets/run-token"), ("weights", "secrets/run-token"), ("node", "volumes/nodes/token")],
 )
-def test_without_the_token_nothing_starts(run: Composed, name: str, token: str) -> None:
+def test_without_its_token_a_service_does_not_start(run: Composed, name: str, token: str) -> None:
     run.start("keys")
     assert run.processes["keys"].wait() == 0
     done = run.done(name, str(ROOT / "deploy" / "node" / "entrypoint.sh"), *run.services[name]["command"])
@@ -239,7 +239,7 @@ def test_without_the_token_nothing_starts(run: Composed, name: str, token: str) 
     assert str(run.directory / token) in done.stderr
 
 
-def test_without_the_authority_no_service_listens(run: Composed) -> None:
+def test_without_the_authority_a_service_does_not_listen(run: Composed) -> None:
     give_token(run)
     done = run.done("weights", PROGRAM, *run.services["weights"]["command"])
     assert done.returncode == 2
@@ -248,7 +248,7 @@ def test_without_the_authority_no_service_listens(run: Composed) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_the_same_commands_on_this_machine_are_a_run_that_learns_and_ends_in_time(run: Composed) -> None:
+def test_the_service_commands_make_a_run_that_learns_and_ends(run: Composed) -> None:
     give_token(run)
     for name in run.services:
         run.start(name)
@@ -256,8 +256,8 @@ def test_the_same_commands_on_this_machine_are_a_run_that_learns_and_ends_in_tim
     run.until(lambda: steps(run) >= 5, "five steps")
     run.until(lambda: set(pools(run)) == {"compose"} and len(pools(run)) == 2, "two nodes")
     run.until(lambda: all(run.is_healthy(name) for name in CHECKED), "every health check")
-    shows_the_run(run)
-    has_a_pool_that_people_change(run)
+    check_page_shows_the_run(run)
+    check_pool_can_be_changed(run)
     minted = run.done("dataflow", PROGRAM, "token", "dataflow:7001", "--pool", "gpu", "--json")
     assert json.loads(minted.stdout)["address"] == run.here("dataflow:7000", {}), minted
     run.until(lambda: "mode propose" in of_the_maintainer(run), "the maintainer has said how it is")
@@ -297,7 +297,7 @@ def pools(run: Composed) -> list[str]:
     return [node["facts"]["pool"] for node in report(run)["nodes"] if node["state"] == "ready"]
 
 
-def shows_the_run(run: Composed) -> None:
+def check_page_shows_the_run(run: Composed) -> None:
     """Logs in to the page with its link, over TLS verified with the run's authority."""
     run.until(lambda: "ready https://" in run.said("web"), "the page")
     assert "token=" not in run.said("web")
@@ -313,7 +313,7 @@ def shows_the_run(run: Composed) -> None:
         assert json.load(reply)["feed"] == "live"
 
 
-def has_a_pool_that_people_change(run: Composed) -> None:
+def check_pool_can_be_changed(run: Composed) -> None:
     """Makes the fleet service start a node in its container; the node joins with its own token."""
     at = ["--address", "fleet:7003", "--json"]
     made = run.done("fleet", PROGRAM, "fleet", "plan", "here", "--target", "1", "--reason", "a test", *at)
@@ -330,7 +330,7 @@ def keys_of(run: Composed) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in files if path.name != "revoked.json"}
 
 
-def test_keys_are_made_once_and_only_their_public_halves_can_be_read_by_others(run: Composed) -> None:
+def test_keys_are_created_once_and_only_public_ones_are_readable(run: Composed) -> None:
     run.start("keys")
     assert run.processes["keys"].wait() == 0
     found = keys_of(run)
@@ -345,7 +345,7 @@ def test_keys_are_made_once_and_only_their_public_halves_can_be_read_by_others(r
     assert {path.stat().st_mode & 0o777 for path in public} == {0o644}
 
 
-def test_the_lines_that_make_the_token_make_one_that_a_containers_user_can_read(tmp_path: Path) -> None:
+def test_the_documented_token_command_creates_a_readable_token(tmp_path: Path) -> None:
     text = (ROOT / "docker-compose.yml").read_text()
     (line,) = re.findall(r"^#\s+(mkdir -m 700 secrets .*)$", text, flags=re.M)
     subprocess.run(["bash", "-c", f"umask 077; {line}"], cwd=tmp_path, check=True)

@@ -88,7 +88,7 @@ def apply(cluster: FakeCluster, *names: str) -> None:
             utils.create_from_yaml(api, str(DEPLOY / name))
 
 
-def test_an_api_server_takes_every_manifest(cluster: FakeCluster) -> None:
+def test_an_api_server_accepts_every_manifest(cluster: FakeCluster) -> None:
     names = ("nodes.yaml", "run.yaml", "node-pod.yaml", "trainer.yaml", "web.yaml")
     apply(cluster, *names)
     wanted = sum(len(manifests(name)) for name in names)
@@ -96,7 +96,7 @@ def test_an_api_server_takes_every_manifest(cluster: FakeCluster) -> None:
     assert {kind for kind, _, _ in cluster.objects} >= {"statefulsets", "services", "roles", "networkpolicies"}
 
 
-def test_a_field_in_the_wrong_place_would_be_noticed(cluster: FakeCluster, tmp_path: Path) -> None:
+def test_a_misplaced_field_is_refused(cluster: FakeCluster, tmp_path: Path) -> None:
     """Verifies that the previous test can fail."""
     spoilt = one("run.yaml", "StatefulSet")
     spoilt["spec"]["template"]["spec"]["fsGroupChangePolicy"] = "OnRootMismatch"  # belongs a level deeper
@@ -109,7 +109,7 @@ def test_a_field_in_the_wrong_place_would_be_noticed(cluster: FakeCluster, tmp_p
 
 
 @pytest.mark.parametrize("role", ["dataflow", "weights", "fleet"])
-def test_each_service_is_started_with_options_that_it_has(role: str) -> None:
+def test_services_start_with_valid_options(role: str) -> None:
     containers = one("run.yaml", "StatefulSet")["spec"]["template"]["spec"]["containers"]
     (container,) = [given for given in containers if given["name"] == role]
     program, *words = container["command"]
@@ -119,7 +119,7 @@ def test_each_service_is_started_with_options_that_it_has(role: str) -> None:
     assert f"{told['port']}" in f"{container['readinessProbe']}"
 
 
-def test_ports_and_names_that_services_are_told_are_those_of_the_service() -> None:
+def test_services_use_the_ports_and_names_of_the_kubernetes_service() -> None:
     service = one("run.yaml", "Service")
     ports = {given["name"]: given["port"] for given in service["spec"]["ports"]}
     host = f"{service['metadata']['name']}.{service['metadata']['namespace']}.svc"
@@ -139,7 +139,7 @@ def test_ports_and_names_that_services_are_told_are_those_of_the_service() -> No
     assert {given["advertise"] for given in said.values()} == {host}
 
 
-def test_what_is_prepared_is_an_authority_that_services_open_and_is_made_once(tmp_path: Path) -> None:
+def test_the_init_container_creates_an_authority_once(tmp_path: Path) -> None:
     (container,) = one("run.yaml", "StatefulSet")["spec"]["template"]["spec"]["initContainers"]
     words: list[str] = container["command"] + container["args"]
     assert words[0] == "astraflow"
@@ -155,7 +155,7 @@ def test_what_is_prepared_is_an_authority_that_services_open_and_is_made_once(tm
 
 
 @pytest.mark.parametrize(("pod", "spec"), pods())
-def test_every_pod_meets_the_restricted_standard_and_writes_only_into_volumes(pod: str, spec: Json) -> None:
+def test_every_pod_meets_the_restricted_standard_and_writes_only_to_volumes(pod: str, spec: Json) -> None:
     assert spec["automountServiceAccountToken"] is False
     assert spec["securityContext"]["runAsNonRoot"] is True
     assert spec["securityContext"]["runAsUser"] == 10001
@@ -181,12 +181,12 @@ def volumes_of(pod: str, spec: Json) -> set[str]:
     return claimed | {volume["name"] for volume in spec["volumes"]}
 
 
-def test_only_the_pod_of_the_runs_services_sees_the_run_token() -> None:
+def test_only_the_pod_of_the_run_has_the_run_token() -> None:
     assert [pod for pod, spec in pods() if "'astraflow-run', 'key': 'token'" in str(spec)] == ["StatefulSet/run"]
     assert [pod for pod, spec in pods() if "astraflow-run" in str(spec["volumes"])] == ["StatefulSet/run"]
 
 
-def test_versions_are_signed_and_everything_that_takes_one_checks_the_signature() -> None:
+def test_the_trainer_signs_versions_and_all_readers_verify_them() -> None:
     spec = one("run.yaml", "StatefulSet")["spec"]["template"]["spec"]
     (keys,) = spec["initContainers"]
     public = parsed(words_of(keys)).params["public"]
@@ -198,7 +198,7 @@ def test_versions_are_signed_and_everything_that_takes_one_checks_the_signature(
 
 
 @pytest.mark.parametrize(("name", "kind"), [("trainer.yaml", "Job"), ("web.yaml", "StatefulSet")])
-def test_trainer_and_page_join_where_the_run_says_and_keep_their_identity_in_a_volume(name: str, kind: str) -> None:
+def test_trainer_and_page_join_the_run_and_store_their_identity_in_a_volume(name: str, kind: str) -> None:
     spec = one(name, kind)["spec"]["template"]["spec"]
     (container,) = spec["containers"]
     told = parsed(words_of(container)).params
@@ -214,14 +214,14 @@ def test_trainer_and_page_join_where_the_run_says_and_keep_their_identity_in_a_v
     assert mounts["/secret"]["readOnly"] is True
 
 
-def test_a_trainer_that_ends_by_decision_is_not_started_again_and_there_is_one_at_a_time() -> None:
+def test_a_completed_trainer_is_not_restarted_and_only_one_runs_at_a_time() -> None:
     job = one("trainer.yaml", "Job")["spec"]
     assert job["template"]["spec"]["restartPolicy"] == "OnFailure"
     assert job["podReplacementPolicy"] == "Failed"
     assert one("trainer.yaml", "PersistentVolumeClaim")["spec"]["accessModes"] == ["ReadWriteOncePod"]
 
 
-def test_kedas_nodes_join_with_a_token_of_their_pool() -> None:
+def test_keda_nodes_join_with_a_token_of_their_pool() -> None:
     (deployment,) = [given for given in yaml.safe_load_all(KEDA.read_text()) if given["kind"] == "Deployment"]
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     told = parsed(words_of(container)).params
@@ -232,12 +232,12 @@ def test_kedas_nodes_join_with_a_token_of_their_pool() -> None:
 
 
 @pytest.mark.parametrize("file", [DEPLOY / "trainer.yaml", DEPLOY / "web.yaml", KEDA], ids=lambda file: file.name)
-def test_the_commands_that_mint_a_pods_token_are_ones_that_there_are(file: Path) -> None:
+def test_the_documented_token_commands_are_valid(file: Path) -> None:
     (command,) = re.findall(r"astraflow (token \S+:7001 --(?:pool|policy|role)[^'\n]*)", file.read_text())
     assert parsed(shlex.split(command)).params["out"] is not None
 
 
-def test_only_the_fleet_services_container_has_a_token_of_the_cluster() -> None:
+def test_only_the_fleet_container_has_a_cluster_token() -> None:
     spec = one("run.yaml", "StatefulSet")["spec"]["template"]["spec"]
     assert spec["automountServiceAccountToken"] is False
     having = [
@@ -248,7 +248,7 @@ def test_only_the_fleet_services_container_has_a_token_of_the_cluster() -> None:
     assert having == ["fleet"]
 
 
-def test_the_nodes_pod_is_what_the_service_makes_and_a_restricted_namespace_takes_it() -> None:
+def test_the_pod_template_matches_the_provider_and_the_restricted_standard() -> None:
     told = fleet_config()
     options = providers.check(told.providers["here"])
     assert isinstance(options, KubernetesOptions)
@@ -291,7 +291,7 @@ async def provider(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> Asy
     await made.close()
 
 
-async def everything(provider: Provider) -> None:
+async def call_every_method(provider: Provider) -> None:
     """Calls every provider method that the fleet service uses."""
     launch, tags = launch_id(), Tags(cluster="evening", pool="gpu", run="run", expires_at=4_000_000_000.0)
     spec = LaunchSpec(tags=tags, node=NodePlan(dataflow="run.astraflow.svc:7000"), type="gpu", token="afj.x")
@@ -303,17 +303,17 @@ async def everything(provider: Provider) -> None:
         pass
 
 
-async def test_the_rights_of_the_service_account_suffice(cluster: FakeCluster, provider: Provider) -> None:
-    await everything(provider)
+async def test_the_permissions_of_the_service_account_suffice(cluster: FakeCluster, provider: Provider) -> None:
+    await call_every_method(provider)
     assert all(f"/namespaces/{NAMESPACE}/" in path for _, path, _ in cluster.seen if "/pods" in path)
 
 
 @pytest.mark.parametrize(("resource", "verb"), rights())
-async def test_every_right_of_the_service_account_is_needed(
+async def test_every_permission_of_the_service_account_is_needed(
     cluster: FakeCluster, provider: Provider, resource: str, verb: str
 ) -> None:
     fewer = deepcopy(rules())
     next(given for given in fewer if resource in given["resources"])["verbs"].remove(verb)
     cluster.roles["fleet"] = fewer
     with pytest.raises(Auth, match=resource.removesuffix("s")):
-        await everything(provider)
+        await call_every_method(provider)

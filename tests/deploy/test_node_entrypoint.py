@@ -33,14 +33,14 @@ def test_the_address_and_the_token_come_from_the_environment(path: str) -> None:
     assert TOKEN not in done.stdout + done.stderr
 
 
-def test_the_token_comes_from_a_file_that_is_named_and_not_read(path: str, tmp_path: Path) -> None:
+def test_the_token_file_is_passed_on_by_path(path: str, tmp_path: Path) -> None:
     secret = tmp_path / "token of the node"
     secret.write_text(TOKEN)
     done = run(path, "join", "host:1", "--pool", "eu", ASTRAFLOW_TOKEN_FILE=str(secret))
     assert done.stdout.splitlines() == ["join", "host:1", "--pool", "eu", "--token-file", str(secret)]
 
 
-def test_arguments_stay_as_they_are(path: str) -> None:
+def test_arguments_are_passed_on_unchanged(path: str) -> None:
     hostile = ["join", "host:1", "--engine", "{ kind = 'scripted' }", "$(touch x); `id` \"'"]
     assert run(path, *hostile, ASTRAFLOW_TOKEN=TOKEN).stdout.splitlines() == hostile
 
@@ -49,7 +49,7 @@ def test_other_commands_need_no_token(path: str) -> None:
     assert run(path, "doctor").stdout.split() == ["doctor"]
 
 
-def test_a_token_that_is_kept_is_minted_again_only_when_it_is_missing_or_old(path: str, tmp_path: Path) -> None:
+def test_an_existing_token_is_replaced_only_when_missing_or_old(path: str, tmp_path: Path) -> None:
     """Nodes rejoin under their names only with their original token."""
     kept = tmp_path / "token"
     assert run(path, "token", "host:1", ASTRAFLOW_EXISTING_TOKEN_FILE=str(kept)).stdout.split() == ["token", "host:1"]
@@ -68,7 +68,7 @@ def test_a_token_that_is_kept_is_minted_again_only_when_it_is_missing_or_old(pat
         (("join", "host:1"), {"ASTRAFLOW_TOKEN_FILE": "/nowhere"}, "/nowhere"),
     ],
 )
-def test_what_is_missing_is_named(
+def test_a_missing_address_or_token_is_reported(
     path: str, arguments: tuple[str, ...], environment: dict[str, str], said: str
 ) -> None:
     done = run(path, *arguments, **environment)
@@ -96,6 +96,6 @@ def test_signals_reach_the_node(path: str, expiry: dict[str, str]) -> None:
 
 
 @pytest.mark.needs("shellcheck")
-def test_it_is_clean_to_shellcheck() -> None:
+def test_the_entrypoint_passes_shellcheck() -> None:
     done = subprocess.run(["shellcheck", ENTRYPOINT], capture_output=True, text=True, check=False, timeout=30)
     assert done.stdout == ""

@@ -54,9 +54,11 @@ def recording() -> Iterator[Recorder]:
                 recorder.add(f"GET {path}", text)
             return answer
 
-        async def post(self, path: str, *arguments: Any, **options: Any) -> Any:
-            answer = await super().post(path, *arguments, **options)
-            recorder.add(f"POST {path}", answer)
+        async def post(self, path: str, body: Mapping[str, Any] | None = None, **options: Any) -> Any:
+            answer = await super().post(path, body, **options)
+            tokens = (body or {}).get("input_ids", (body or {}).get("token_ids"))
+            if not np.array_equal(tokens, replica._PROBE_TOKENS):  # the supervisor probes at any time
+                recorder.add(f"POST {path}", answer)
             return answer
 
     with mock.patch.object(replica, "ServerClient", RecordingClient):
@@ -107,15 +109,29 @@ async def record(
     return recorder.answers
 
 
+async def record_adapters(engine: ServerEngine, recorder: Recorder, adapters: Weights) -> Answers:
+    """Starts an engine with `lora`, loads two versions of adapters, and closes it; returns the answers."""
+    try:
+        await engine.start()
+        recorder.step = "first adapters"
+        await engine.load(adapters(0))
+        recorder.step = "second adapters"
+        await engine.load(adapters(1))
+        recorder.step = ""
+    finally:
+        await engine.close()
+    return recorder.answers
+
+
 def file_name(kind: str, route: str) -> str:
     """Returns the name of the file with the answers of a route."""
     return f"{kind}_{route.partition(' ')[2].strip('/').replace('/', '_')}.json"
 
 
 def shape(answer: Any) -> Any:
-    """Returns the shape of an answer: keys and types. Names of tensors and token ids as keys are not compared."""
+    """Returns the shape of an answer: keys and types. Keys that are names of tensors or adapters are not compared."""
     if isinstance(answer, Mapping):
-        is_open = all(key.isdigit() or "." in key for key in answer)
+        is_open = all(key.isdigit() or "." in key or "-" in key for key in answer)
         return {"*" if is_open else key: shape(value) for key, value in sorted(answer.items())}
     if isinstance(answer, list):
         shapes = [shape(item) for item in answer]

@@ -46,14 +46,7 @@ def delta_to(number: int) -> VerifiedWeights:
 @cache
 def adapters(number: int) -> VerifiedWeights:
     """Returns a version of adapters; their base is version 0."""
-    base = version(0)
-    manifest, buffer = build_layout(
-        tensors_of(adapters_of(make_torch.model(0, MODEL), number)),
-        policy=PolicyId("solver"),
-        version=Version(number),
-        metadata=AdapterBinding.for_base(base.manifest, scale=SCALE).metadata(),
-    )
-    return VerifiedWeights(manifest=manifest, buffer=buffer, adapter_base=base)
+    return adapters_on(version(0), make_torch.model(0, MODEL), number)
 
 
 @cache
@@ -64,3 +57,14 @@ def adapted(number: int) -> PreTrainedModel:
         for stem, (down, up) in adapters_of(model, number).items():
             named_weights(model)[f"{stem}.weight"].add_(SCALE * up @ down)
     return model
+
+
+def adapters_on(base: VerifiedWeights, model: PreTrainedModel, number: int) -> VerifiedWeights:
+    """Returns a version of adapters on the published weights of a model."""
+    manifest, buffer = build_layout(
+        tensors_of(adapters_of(model, number)),
+        policy=PolicyId("solver"),
+        version=Version(number),
+        metadata=AdapterBinding.for_base(base.manifest, scale=SCALE).metadata(),
+    )
+    return VerifiedWeights(manifest=manifest, buffer=buffer, adapter_base=base)

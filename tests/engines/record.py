@@ -14,8 +14,8 @@ import torch
 
 from astraflow.contract.generation import Generation, Sampling
 from astraflow.raas.engines.server.engine import ServerEngine
-from tests.engines.answers import PROMPT, file_name, record, recording
-from tests.engines.real import KINDS, delta_to, server, version
+from tests.engines.answers import PROMPT, file_name, record, record_adapters, recording
+from tests.engines.real import KINDS, adapters, delta_to, server, version
 
 QUIET = {"probe_every_s": 600.0, "stall_s": 600.0}
 """Options without probes, whose answers are not to be recorded."""
@@ -30,7 +30,8 @@ def main() -> None:
     for kind in sys.argv[1:] or KINDS:
         with recording() as recorder:
             engine = server(kind, **QUIET)
-            answers = asyncio.run(record(engine, recorder, version, delta_to, begun=_begun))
+            asyncio.run(record(engine, recorder, version, delta_to, begun=_begun))
+            answers = asyncio.run(record_adapters(server(kind, lora=True, **QUIET), recorder, adapters))
         for route, steps in answers.items():
             path = RECORDED / file_name(kind, route)
             path.write_text(json.dumps({"route": route, "answers": _shortened(steps)}, indent=1) + "\n")

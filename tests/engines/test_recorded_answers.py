@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.engines.answers import Answers, file_name, record, recording, shape
-from tests.engines.test_simulated_servers import begun, delta_to, server, version
+from tests.engines.answers import Answers, file_name, record, record_adapters, recording, shape
+from tests.engines.test_simulated_servers import adapters, begun, delta_to, server, version
 from tests.fakes.engine_server.environment import FakeEnvironment
 
 RECORDED = Path(__file__).parent / "recorded"
@@ -24,8 +24,9 @@ def simulated(tmp_path_factory: pytest.TempPathFactory) -> Any:
         with pytest.MonkeyPatch.context() as changed, recording() as recorder:
             changed.setenv("ASTRAFLOW_HOME", str(tmp_path_factory.mktemp("home")))
             FakeEnvironment(kind)
-            engine = server(kind, probe_every_s=600, stall_s=600)
-            return asyncio.run(record(engine, recorder, version, delta_to, begun=begun))
+            quiet = {"probe_every_s": 600, "stall_s": 600}
+            asyncio.run(record(server(kind, **quiet), recorder, version, delta_to, begun=begun))
+            return asyncio.run(record_adapters(server(kind, lora=True, **quiet), recorder, adapters))
 
     return answers
 

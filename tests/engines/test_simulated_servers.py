@@ -3,7 +3,7 @@
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,15 +22,16 @@ from astraflow.raas.engines.server.http import ServerClient, ServerRefused
 from astraflow.raas.engines.server.options import ServerOptions
 from astraflow.raas.engines.server.sglang import SglangDialect, SglangOptions
 from astraflow.raas.engines.server.vllm import VllmDialect, VllmOptions
-from astraflow.runtime.home import HOME
 from astraflow.weights.tensors import VerifiedWeights
 from tests import make_torch
+from tests.engines.real import adapters_on
 from tests.errors import raises_code
 from tests.fakes.clock import JumpingClock
 from tests.fakes.engine_server import token_model
 from tests.fakes.engine_server.environment import FakeEnvironment
-from tests.suites.engine_suite import GIVE_UP_S, Build, Weights, until, within
-from tests.suites.server_engine_suite import BuildServer, Expected, Load, ServerEngineSuite, has_restarted
+from tests.suites.engine_suite import GIVE_UP_S, until, within
+from tests.suites.installed_server_suite import InstalledServerSuite
+from tests.suites.server_engine_suite import Load, has_restarted
 from tests.suites.shared_engine import SharedEngine
 
 PROMPT = np.array([5, 6, 7, 8, 9], dtype=np.int32)
@@ -57,17 +58,26 @@ def delta_to(number: int) -> VerifiedWeights:
 
 
 @cache
-def identity_of(number: int) -> bytes:
-    weights = version(number)
+def adapters(number: int) -> VerifiedWeights:
+    return adapters_on(version(0), make_torch.model(seed=0), number)
+
+
+def identity_of(weights: VerifiedWeights, *, prefix: str = "") -> bytes:
     bits = weights.buffer.tobytes()
     return token_model.identity(
-        {spec.name: bits[spec.offset : spec.offset + spec.size_bytes] for spec in weights.manifest.tensors}
+        {prefix + spec.name: bits[spec.offset : spec.offset + spec.size_bytes] for spec in weights.manifest.tensors}
     )
 
 
 def logprobs(number: int, tokens: Int32Array, scored_from: int) -> Float32Array:
-    found = token_model.logprobs(identity_of(number), tokens.tolist(), scored_from)
+    found = token_model.logprobs(identity_of(version(number)), tokens.tolist(), scored_from)
     return np.array(found, dtype=np.float32)
+
+
+def adapted_logprobs(number: int, tokens: Int32Array, scored_from: int) -> Float32Array:
+    adapter = identity_of(adapters(number), prefix="base_model.model.")
+    identity = token_model.adapted(identity_of(version(0)), adapter)
+    return np.array(token_model.logprobs(identity, tokens.tolist(), scored_from), dtype=np.float32)
 
 
 def server(kind: str, **options: Any) -> ServerEngine:
@@ -104,12 +114,6 @@ async def until_restarted(engine: ServerEngine, restarts: int) -> None:
             await asyncio.sleep(0.05)
 
 
-@pytest.fixture(scope="module")
-def anyio_backend() -> str:
-    """Selects asyncio, for fixtures that tests share."""
-    return "asyncio"
-
-
 @pytest.fixture(scope="module", autouse=True)
 def quick_gauges() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as changed:
@@ -117,44 +121,39 @@ def quick_gauges() -> Iterator[None]:
         yield
 
 
-class SimulatedServerSuite(ServerEngineSuite):
+class SimulatedServerSuite(InstalledServerSuite):
     """Suites with simulated servers."""
 
-    kind = ""
+    prompt_tokens = PROMPT
+    long_tokens = LONG.max_new_tokens
     aborted_within_s = GIVE_UP_S
     """An aborted request is held and would never end."""
 
-    @pytest.fixture(scope="class")
-    async def shared(self, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ServerEngine]:
-        with pytest.MonkeyPatch.context() as changed:
-            changed.setenv(HOME, str(tmp_path_factory.mktemp("shared-home")))
-            FakeEnvironment(self.kind)
-            engine = server(self.kind)
-            await engine.start()
-        yield engine
-        await engine.close()
-
-    @pytest.fixture
-    async def served(self, shared: ServerEngine) -> AsyncIterator[ServerEngine]:
-        self._holding.append(shared)
-        yield shared
-        await SharedEngine(shared).close()
-
-    @pytest.fixture
-    def build(self, shared: ServerEngine) -> Build:
-        self._holding.append(shared)
-        return lambda: SharedEngine(shared)
-
-    @pytest.fixture
-    def build_server(self, own_home: Path) -> BuildServer:
+    def install(self) -> None:
         FakeEnvironment(self.kind)
 
-        def build(**options: Any) -> ServerEngine:
-            engine = server(self.kind, **options)
-            self._holding.append(engine)
-            return engine
+    def server(self, **options: Any) -> ServerEngine:
+        return server(self.kind, **options)
 
-        return build
+    @staticmethod
+    def version(number: int) -> VerifiedWeights:
+        return version(number)
+
+    @staticmethod
+    def delta_to(number: int) -> VerifiedWeights:
+        return delta_to(number)
+
+    @staticmethod
+    def logprobs(number: int, tokens: Int32Array, scored_from: int) -> Float32Array:
+        return logprobs(number, tokens, scored_from)
+
+    @staticmethod
+    def adapters(number: int) -> VerifiedWeights:
+        return adapters(number)
+
+    @staticmethod
+    def adapted_logprobs(number: int, tokens: Int32Array, scored_from: int) -> Float32Array:
+        return adapted_logprobs(number, tokens, scored_from)
 
     @pytest.fixture(autouse=True)
     def released(self) -> Iterator[None]:
@@ -167,7 +166,9 @@ class SimulatedServerSuite(ServerEngineSuite):
         self, engine: Engine, request_id: str, prompt: Int32Array, sampling: Sampling
     ) -> "asyncio.Task[Generation]":
         assert isinstance(engine, ServerEngine | SharedEngine) and prompt is PROMPT
-        return await begun(engine.engine if isinstance(engine, SharedEngine) else engine, request_id, sampling)
+        holding = engine.engine if isinstance(engine, SharedEngine) else engine
+        self._holding.append(holding)
+        return await begun(holding, request_id, sampling)
 
     def release(self) -> None:
         for engine in self._holding:
@@ -175,30 +176,6 @@ class SimulatedServerSuite(ServerEngineSuite):
 
     async def until_restarted(self, engine: ServerEngine, restarts: int) -> None:
         await until_restarted(engine, restarts)
-
-    @pytest.fixture
-    def build_new(self, build_server: BuildServer) -> Build:
-        return build_server
-
-    @pytest.fixture
-    def weights(self) -> Weights:
-        return version
-
-    @pytest.fixture
-    def delta(self) -> Weights:
-        return delta_to
-
-    @pytest.fixture
-    def expected(self) -> Expected:
-        return logprobs
-
-    @pytest.fixture
-    def prompt(self) -> Int32Array:
-        return PROMPT
-
-    @pytest.fixture
-    def long(self) -> Sampling:
-        return LONG
 
 
 class TestSglangServer(SimulatedServerSuite):
@@ -230,7 +207,7 @@ def assert_served(engine: ServerEngine, number: int, found: Float32Array, tokens
 
 
 @pytest.mark.anyio
-async def test_a_load_that_fails_restarts_the_server_with_the_staged_version(kind: str) -> None:
+async def test_a_failed_load_restarts_the_server_with_the_staged_version(kind: str) -> None:
     environment = FakeEnvironment(kind)
     engine = server(kind, patch="off")
     try:
@@ -247,7 +224,7 @@ async def test_a_load_that_fails_restarts_the_server_with_the_staged_version(kin
 
 
 @pytest.mark.anyio
-async def test_a_load_that_fails_after_the_weights_changed_is_not_taken_for_the_old_version() -> None:
+async def test_a_load_that_fails_after_the_weights_changed_does_not_serve_the_old_version() -> None:
     environment = FakeEnvironment("sglang")
     engine = server("sglang", patch="off")
     try:
@@ -296,7 +273,7 @@ async def test_patches_are_compared_with_a_reload(kind: str) -> None:
 
 
 @pytest.mark.anyio
-async def test_servers_share_the_requests_and_the_loss_of_one_loses_none(kind: str) -> None:
+async def test_servers_share_the_requests_and_survive_the_loss_of_one(kind: str) -> None:
     FakeEnvironment(kind)
     engine = server(kind, servers=2)
     try:
@@ -351,7 +328,7 @@ async def test_control_requests_survive_a_connection_that_the_server_closed(kind
 
 
 @pytest.mark.anyio
-async def test_a_prompt_that_does_not_fit_is_refused(kind: str) -> None:
+async def test_a_prompt_beyond_the_context_is_refused(kind: str) -> None:
     FakeEnvironment(kind)
     engine = server(kind, context_tokens=16)
     try:
@@ -363,7 +340,7 @@ async def test_a_prompt_that_does_not_fit_is_refused(kind: str) -> None:
 
 
 @pytest.mark.anyio
-async def test_a_server_that_exits_at_its_start_shows_its_last_lines(kind: str) -> None:
+async def test_an_exit_at_the_start_is_reported_with_the_last_log_lines(kind: str) -> None:
     FakeEnvironment(kind).fail_start(exit=3)
     engine = server(kind)
     with raises_code(Unavailable, "engine.not_started", "code 3", "RuntimeError: injected exit"):
@@ -372,7 +349,7 @@ async def test_a_server_that_exits_at_its_start_shows_its_last_lines(kind: str) 
 
 
 @pytest.mark.anyio
-async def test_a_server_that_does_not_come_up_in_time_is_ended(kind: str) -> None:
+async def test_a_server_that_does_not_start_in_time_is_killed(kind: str) -> None:
     FakeEnvironment(kind).fail_start(delay_s=30)
     engine = server(kind, start_timeout_s=0.3)
     with raises_code(Unavailable, "engine.not_started", "0.3 s"):
@@ -383,7 +360,7 @@ async def test_a_server_that_does_not_come_up_in_time_is_ended(kind: str) -> Non
 
 
 @pytest.mark.anyio
-async def test_a_slow_start_is_waited_for(kind: str) -> None:
+async def test_starting_waits_for_a_slow_server(kind: str) -> None:
     FakeEnvironment(kind).fail_start(delay_s=0.5)
     engine = server(kind)
     try:
@@ -411,7 +388,7 @@ async def test_a_server_that_answers_everything_but_generations_is_restarted(kin
 
 
 @pytest.mark.anyio
-async def test_a_restart_that_fails_uses_up_the_budget(kind: str) -> None:
+async def test_failed_restarts_count_against_the_budget(kind: str) -> None:
     environment = FakeEnvironment(kind)
     engine = server(kind, restarts=2)
     try:
@@ -443,9 +420,7 @@ async def test_a_load_during_a_restart_waits_for_it(kind: str) -> None:
 
 
 @pytest.mark.anyio
-async def test_an_error_of_the_system_at_a_restart_uses_up_the_budget(
-    kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_os_errors_at_a_restart_count_against_the_budget(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     FakeEnvironment(kind)
     engine = server(kind, restarts=1)
     try:
@@ -482,7 +457,7 @@ async def test_a_paused_engine_stays_paused_over_a_restart(kind: str) -> None:
 
 
 @pytest.mark.anyio
-async def test_a_swap_on_the_old_cache_would_be_noticed(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_suite_detects_a_weight_update_on_the_old_cache(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Proves that the suites see the error which `PauseMode.KEEP` avoids."""
     FakeEnvironment(kind)
     engine = server(kind)
@@ -575,7 +550,7 @@ async def test_a_request_that_ends_in_the_queue_has_no_tokens(kind: str) -> None
 
 
 @pytest.mark.anyio
-async def test_only_the_node_knows_the_key(kind: str) -> None:
+async def test_the_key_of_a_server_is_only_known_to_the_node(kind: str) -> None:
     FakeEnvironment(kind)
     engine = server(kind)
     try:
@@ -607,7 +582,7 @@ async def test_no_secret_of_the_node_reaches_a_server(kind: str, monkeypatch: py
         await engine.close()
 
 
-def test_an_engine_that_is_not_installed_says_how_to_install_it(kind: str) -> None:
+def test_a_missing_engine_is_refused_with_the_install_command(kind: str) -> None:
     with raises_code(InvalidInput, "engine.not_installed", kind, "astraflow engines install"):
         server(kind)
 
@@ -622,7 +597,7 @@ async def test_an_unknown_argument_ends_the_server(kind: str) -> None:
 
 
 @pytest.mark.anyio
-async def test_all_options_make_a_command_line_that_the_server_knows(kind: str) -> None:
+async def test_all_options_are_accepted_by_the_server(kind: str) -> None:
     FakeEnvironment(kind, device="cuda")
     engine = server(
         kind,

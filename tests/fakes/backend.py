@@ -22,6 +22,7 @@ class RecordingBackend:
     """
 
     is_simulated = True
+    frozen_base = None
 
     def __init__(self) -> None:
         self.steps: list[str] = []

@@ -14,14 +14,14 @@ from sqlalchemy import create_engine, text
 
 PROGRAMS = max(Path("/usr/lib/postgresql").glob("*/bin"), default=Path("/usr/lib/postgresql/bin"))
 """Newest PostgreSQL of Debian; may not exist."""
-NOBODY = 65534
+UNPRIVILEGED_UID = 65534
 
 
 @contextlib.contextmanager
 def postgres_server() -> Iterator[str]:
     """Starts a PostgreSQL on a free port of loopback; yields its URL."""
     folder = Path(tempfile.mkdtemp(prefix="astraflow-postgres-"))
-    user = NOBODY if os.getuid() == 0 else None  # PostgreSQL refuses to run as root
+    user = UNPRIVILEGED_UID if os.getuid() == 0 else None  # PostgreSQL refuses to run as root
     if user is not None:
         os.chown(folder, user, user)
     with socket.socket() as free:

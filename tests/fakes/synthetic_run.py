@@ -95,7 +95,7 @@ class SyntheticRun:
             nodes=nodes,
             events=() if is_history else self.events(sequence)[-64:],
             problems=self.problems,
-            evaluations=tuple(reversed(self.rounds(sequence)[:2])),
+            evaluations=tuple(reversed(self.rounds(sequence, limit=2))),
             weights=tuple(self._weights(policy, sequence) for policy in self.policies),
             recommendations=(_advice(self.began_at, sequence),) if sequence >= 5 else (),
         )
@@ -111,10 +111,11 @@ class SyntheticRun:
         ]
         return found[::-1]
 
-    def rounds(self, sequence: int) -> list[EvaluationReport]:
+    def rounds(self, sequence: int, *, limit: int | None = None) -> list[EvaluationReport]:
         """Returns rounds of evaluations up to a second, newest first: one for every ten steps; the latest runs."""
         steps = max(0, math.floor((sequence - 4) * STEPS_PER_S))
-        return [self._round(number, is_latest=number == steps // 10) for number in range(steps // 10, 0, -1)]
+        numbers = range(steps // 10, 0, -1)[:limit]
+        return [self._round(number, is_latest=number == steps // 10) for number in numbers]
 
     def trajectories(self, sequence: int, query: TrajectoryQuery) -> TrajectoryPage:
         """Returns one page of trajectories, as the service would."""

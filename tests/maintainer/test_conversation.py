@@ -67,7 +67,7 @@ async def cut(here: Scene, how: str) -> TranscriptEntry:
     await asyncio.wait_for(looking, 10.0)
     [entry] = here.entries("failure")
     assert entry.body["failure"] == how
-    assert here.maintainer.status().counters["failures"] == 0, "nobody's service failed"
+    assert here.maintainer.status().counters["failures"] == 0, "no service failed"
     if how == "stopped":
         await here.parts.fleet_manager.kill_switch(KillScope.NONE, actor=ALICE, key="go", reason="looked at")
     return entry

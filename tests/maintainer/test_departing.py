@@ -47,7 +47,7 @@ async def test_nodes_above_the_rules_target_stay_until_the_rule_can_measure_them
     plan = await parts.fleet_manager.plans.make(asks(5, actor=actor))
     delay_s = parts.fleet.launch_delay_s(parts.fleet.pool(POOL).spec)
     assert plan.override_s == delay_s + HOLD_S
-    assert parts.fleet.pool(POOL).override_until_at is None, "a plan does nothing"
+    assert parts.fleet.pool(POOL).override_until_at is None, "a plan changes nothing"
     applied = await parts.fleet_manager.apply(plan.id, key="more")
     begun = parts.clock.wall()
     assert applied.override_until_at == begun + plan.override_s
@@ -61,7 +61,7 @@ async def test_nodes_above_the_rules_target_stay_until_the_rule_can_measure_them
     await parts.pass_time(plan.override_s - 10.0)
     assert parts.states() == {"ready": 5}
     await parts.pass_time(100.0)
-    assert parts.states() == {"ready": 3}, "then the rule has its way again"
+    assert parts.states() == {"ready": 3}, "afterwards the rule applies again"
 
 
 async def test_a_repeated_key_gets_the_same_answer_and_sets_the_override_once(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ async def test_a_repeated_key_gets_the_same_answer_and_sets_the_override_once(tm
     assert await parts.fleet_manager.apply(plan.id, key="more") == first
     assert parts.fleet.pool(POOL).override_until_at == first.override_until_at
     again = await build(tmp_path, database=parts.database, cloud=parts.cloud, clock=parts.clock)
-    assert again.fleet.pool(POOL).override_until_at == first.override_until_at, "and it outlives the service"
+    assert again.fleet.pool(POOL).override_until_at == first.override_until_at, "the override survives a restart"
 
 
 async def test_a_longer_override_stays(tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ async def test_an_agent_cannot_shrink_below_the_rules_target_but_may_name_nodes(
     assert named.verdict is Verdict.ALLOWED
     await parts.fleet_manager.apply(named.id, key="named")
     await parts.pass_time(90.0)
-    assert parts.states() == {"ready": 4}, "it was replaced"
+    assert parts.states() == {"ready": 4}, "the lost node was replaced"
     assert slow not in {record.id for record in parts.ledger.alive(POOL)}
     by_hand = await parts.fleet_manager.plans.make(asks(3, actor=OTTO))
     assert by_hand.verdict is Verdict.ALLOWED
@@ -167,7 +167,7 @@ async def test_in_a_simulated_run_an_agents_nodes_stay_until_the_override_ends(t
             await advanced(harness, harness.tick_s)
             assert drained(harness, pool) == 0
         await advanced(harness, 1800.0)
-        assert drained(harness, pool) > 0, "the rule takes them away when the hold is over"
+        assert drained(harness, pool) > 0, "the rule retires them after the override"
         assert harness.auditor.violations == []
         entries, _ = await harness.ledger.decisions(pool=pool, before=None, limit=1000)
         by_agent = [entry for entry in entries if entry.actor.role is Role.AGENT]

@@ -157,7 +157,7 @@ async def test_decisions_on_old_proposals_are_followed_in_mode_off(tmp_path: Pat
         assert [entry.body["is_reached"] for entry in here.entries("verify")] == [True] * is_approved
         notes = [note.message for note in await here.journal("note")]
         assert {"4", "6", "approved" if is_approved else "rejected", OTTO.name} <= words(notes[1])
-        assert len(here.entries("request")) == asked, "no model is asked"
+        assert len(here.entries("request")) == asked, "the model is not called"
         assert here.maintainer.status().state is MaintainerState.SLEEPING
 
 
@@ -201,7 +201,7 @@ async def test_a_rejected_plan_is_not_proposed_again_and_the_model_is_told(tmp_p
         assert "IGNORE-ALL-RULES" not in opening
         assert replay_transcript(here.transcript).differences == ()
         await here.pass_time(2400.0, step_s=30.0)
-        assert len(await here.journal("propose")) == 2, "an hour later it may ask again"
+        assert len(await here.journal("propose")) == 2, "an hour later a proposal is allowed"
 
 
 async def test_an_equal_proposal_does_not_replace_a_waiting_one(tmp_path: Path) -> None:
@@ -345,7 +345,7 @@ async def test_changes_are_verified_after_a_restart(tmp_path: Path) -> None:
             assert (await here.journal("note"))[-1].message.split(": ")[1].startswith("6 of 6")
             async with restarted(again, Says(()), "auto") as third:
                 await third.pass_time(60.0)
-                assert len(third.entries("verify")) == 1, "it was looked at"
+                assert len(third.entries("verify")) == 1, "the wake was recorded"
 
 
 async def test_decisions_are_followed_after_a_restart_and_missed_targets_still_reported(tmp_path: Path) -> None:

@@ -351,7 +351,7 @@ async def test_no_character_bypasses_the_guard(tmp_path: Path, character: str) -
         assert replay_transcript(here.transcript).differences == ()
 
 
-async def test_failing_launches_are_moved_elsewhere_and_escalated(tmp_path: Path) -> None:
+async def test_failing_launches_are_moved_to_another_pool_and_escalated(tmp_path: Path) -> None:
     async with scene(tmp_path) as here:
         await grown(here, 2)
         await here.parts.pass_time(60.0)
@@ -463,7 +463,7 @@ async def test_equal_escalations_are_sent_once_an_hour(tmp_path: Path) -> None:
         here.dataflow.recommendations = (too_few(4),)
         await here.pass_time(2400.0, step_s=30.0)
         assert len(told) >= 3
-        assert len(await here.journal("escalate")) == len(told), "the journal has all of them"
+        assert len(await here.journal("escalate")) == len(told), "the audit log has every escalation"
         await here.maintainer.send_notices()
         sent = [one["text"] for one in here.posted if one["kind"] == "escalation"]
         assert sent == [f"warning: {said[0]}", f"warning: {said[2]}"]
@@ -471,7 +471,7 @@ async def test_equal_escalations_are_sent_once_an_hour(tmp_path: Path) -> None:
         await here.pass_time(1200.0, step_s=30.0)
         await here.maintainer.send_notices()
         again = [post["text"] for post in here.posted if post["kind"] == "escalation"]
-        assert len(again) > len(sent), "an hour later it is told again"
+        assert len(again) > len(sent), "an hour later it is escalated again"
 
 
 async def test_the_status_has_the_models_evaluation(tmp_path: Path) -> None:

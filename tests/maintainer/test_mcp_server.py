@@ -181,7 +181,7 @@ async def a_change(client: Client, fleet_address: str) -> None:
     report = (await client.call_tool("fleet_report", {"format": "concise"})).structured_content
     assert report is not None
     pool = report["pools"][0]
-    assert pool["pool"].startswith("pool-"), "names stay here unless they are asked for"
+    assert pool["pool"].startswith("pool-"), "node names are hidden by default"
     asked = {"pool": pool["pool"], "target": 1, "reason": "one node, for a look"}
     plan = (await client.call_tool("fleet_plan", asked)).structured_content
     assert plan is not None
@@ -308,7 +308,7 @@ async def test_over_http_each_session_has_its_own_plans_keys_and_transcript(
             assert applied.structured_content["outcome"] == "applied"
             second = (await planned(other, target=2)).structured_content["plan_id"]
             again = await other.call_tool("fleet_apply", {"plan_id": second, "idempotency_key": "one"})
-            assert again.structured_content["outcome"] == "applied", "another session's key is another key"
+            assert again.structured_content["outcome"] == "applied", "keys belong to a session"
         async with over_http(url) as newest:
             await newest.list_tools()  # writes no transcript
         found = transcripts(tmp_path)
@@ -319,7 +319,7 @@ async def test_over_http_each_session_has_its_own_plans_keys_and_transcript(
             assert kinds.count("action") == 1
             assert replay_transcript(path).differences == ()
             assert path.stat().st_mode & 0o077 == 0
-        assert sum(replay_transcript(path).verdicts for path in found) == 4, "a plan and an apply each"
+        assert sum(replay_transcript(path).verdicts for path in found) == 4, "one plan and one apply each"
 
 
 async def test_over_http_without_sessions_a_plan_belongs_to_its_receiver(
@@ -345,7 +345,7 @@ async def test_over_http_without_sessions_a_plan_belongs_to_its_receiver(
             assert (await mine.call_tool("fleet_apply", to_apply)).structured_content == applied.structured_content
             second = (await planned(other, target=2)).structured_content["plan_id"]
             same_key = await other.call_tool("fleet_apply", {"plan_id": second, "idempotency_key": "one"})
-            assert same_key.structured_content["outcome"] == "applied", "a key is of its plan"
+            assert same_key.structured_content["outcome"] == "applied", "a key belongs to its plan"
         assert len(transcripts(tmp_path)) == 2
         assert {read(path).entries[0].body["is_identified"] for path in transcripts(tmp_path)} == {True, False}
 
@@ -535,7 +535,7 @@ def mode_of(listed: Listed) -> str:
     """Returns how a client treats a tool, from its annotations alone."""
     hints = listed.annotations
     assert hints is not None
-    assert hints.destructive_hint is not None, "clients take a tool without it for destructive"
+    assert hints.destructive_hint is not None, "clients treat a tool without this hint as destructive"
     return "allow" if hints.read_only_hint else "ask" if hints.destructive_hint else "careful"
 
 

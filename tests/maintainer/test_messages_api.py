@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240)]
 OPTIONS = MessagesApiOptions.parse(
     {"model": "a-model", "base_url": "http://model.test", "prices": {"input": 4.0, "output": 20.0}}, where=""
 )
-KEY = "key-that-nobody-sees"
+KEY = "key-that-is-never-shown"
 START_USAGE = {
     "input_tokens": 10,
     "output_tokens": 1,

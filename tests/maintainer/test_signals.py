@@ -90,7 +90,7 @@ def test_idle_nodes_are_not_slow() -> None:
     assert stragglers((*region("eu", 0.0, 0.0, leased=0), *region("us", 1.0, 1.0))) == {}
 
 
-def test_a_briefly_slow_node_is_no_signal() -> None:
+def test_a_briefly_slow_node_causes_no_signal() -> None:
     nodes = (*region("eu", 0.2, 0.2), *region("us", 1.0, 1.0))
     assert stragglers(nodes, for_s=WATCH.straggler_s - STEP_S) == {}
     assert set(stragglers(nodes, for_s=WATCH.straggler_s)) == {"eu-0", "eu-1"}

@@ -65,7 +65,7 @@ async def test_losses_with_and_without_notice_form_one_wave(tmp_path: Path) -> N
         assert await losses_by_cause(here) == {"preempted": 1, "lost": 1}
 
 
-async def test_requested_removals_are_no_wave_despite_a_preemption(tmp_path: Path) -> None:
+async def test_requested_removals_do_not_count_as_a_wave(tmp_path: Path) -> None:
     async with scene(tmp_path, llm="lazy") as here:
         launches = await grown(here)
         request = PlanRequest(pool=POOL, actor=ALICE, reason="a test", retire=tuple(launches[:4]))
@@ -82,7 +82,7 @@ async def test_a_wave_includes_ended_nodes_and_ends_with_its_window(tmp_path: Pa
         launches = await grown(here)
         await preempt(here, launches[:4])
         await here.pass_time(850.0, step_s=50.0)
-        assert here.parts.states() == {"ready": 10}, "they were brought back"
+        assert here.parts.states() == {"ready": 10}, "the nodes were replaced"
         assert waves(here)[-1] == 4.0
         last_at = here.entries("wake")[-1].at
         await here.pass_time(3600.0, step_s=50.0)

@@ -19,7 +19,7 @@ def folder() -> Path:
     return models.build(TINY).prepare()
 
 
-def test_a_saved_tiny_model_is_an_ordinary_hugging_face_model(folder: Path) -> None:
+def test_a_saved_tiny_model_loads_as_a_hugging_face_model(folder: Path) -> None:
     spec = {"kind": "huggingface", "path": str(folder)}
     source = models.build(spec)
     question = [{"role": "user", "content": "rev abcd="}]
@@ -48,18 +48,18 @@ def test_a_node_needs_no_weight_files(folder: Path, tmp_path: Path) -> None:
         source.prepare()
 
 
-def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+def test_a_missing_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=f"{tmp_path}/qwen") as caught:
         models.build({"kind": "huggingface", "path": str(tmp_path / "qwen")}).architecture()
     assert caught.value.code == "model.folder_not_found"
 
 
-def test_a_folder_above_the_model_is_answered_with_the_right_one(folder: Path) -> None:
+def test_a_parent_folder_is_refused_with_the_model_folder(folder: Path) -> None:
     with raises_code(InvalidInput, "model.no_config", f"'{folder}'"):
         build_tokenizer({"kind": "huggingface", "path": str(folder.parent)})
 
 
-def test_a_folder_without_a_tokenizer_says_what_to_copy(folder: Path) -> None:
+def test_a_folder_without_a_tokenizer_is_refused_with_the_missing_file(folder: Path) -> None:
     (folder / "tokenizer.json").unlink()
 
     with raises_code(InvalidInput, "model.no_tokenizer", "tokenizer.json"):

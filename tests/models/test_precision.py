@@ -15,7 +15,7 @@ WIDTHS = {Dtype.BFLOAT16: np.uint16, Dtype.FLOAT16: np.uint16, Dtype.FLOAT32: np
 
 
 @given(data=st.data(), dtype=st.sampled_from(sorted(WIDTHS, key=str)))
-def test_bits_survive_a_conversion_and_back(data: st.DataObject, dtype: Dtype) -> None:
+def test_bits_round_trip_through_float32(data: st.DataObject, dtype: Dtype) -> None:
     bits = data.draw(hnp.arrays(WIDTHS[dtype], st.integers(1, 20)))
     values = values_of(bits, dtype, into=torch.float32)
 
@@ -25,7 +25,7 @@ def test_bits_survive_a_conversion_and_back(data: st.DataObject, dtype: Dtype) -
     np.testing.assert_array_equal(back[is_number], bits[is_number])
 
 
-def test_a_snapshot_of_bits_does_not_follow_the_tensor() -> None:
+def test_bits_of_a_tensor_are_a_copy() -> None:
     tensor = torch.ones(3)
 
     bits = bits_of(tensor, Dtype.FLOAT32)
@@ -45,16 +45,16 @@ def test_read_only_buffers_are_read_at_their_offset() -> None:
     assert values_of(bits, spec.dtype, into=torch.float32).dtype == torch.float32
 
 
-def test_every_type_of_the_plane_has_one_of_torch() -> None:
+def test_every_dtype_has_a_torch_dtype() -> None:
     assert all(torch_dtype_of(dtype).itemsize == dtype.size_bytes for dtype in Dtype)
 
 
-def test_computation_is_in_float32_on_a_cpu_and_bfloat16_elsewhere() -> None:
+def test_the_automatic_compute_dtype_depends_on_the_device() -> None:
     assert compute_dtype_of("auto", torch.device("cpu")) is torch.float32
     assert compute_dtype_of("auto", torch.device("cuda")) is torch.bfloat16
     assert compute_dtype_of("float16", torch.device("cpu")) is torch.float16
 
 
-def test_an_unknown_device_is_answered_with_known_ones() -> None:
+def test_an_unknown_device_is_refused_with_the_known_ones() -> None:
     with raises_code(InvalidInput, "device.unknown", "'auto'", "'cpu'"):
         device_of("gpu")

@@ -30,7 +30,7 @@ def warm(**changes: object) -> dict[str, object]:
     return {"dataset": {"kind": "copies"}, "batch_size": 16, "learning_rate": 1e-2, **changes}
 
 
-def test_the_same_seed_makes_the_same_model_and_leaves_global_randomness_alone() -> None:
+def test_the_model_follows_from_the_seed_without_global_random_state() -> None:
     torch.manual_seed(7)
     before = torch.get_rng_state()
 
@@ -49,7 +49,7 @@ def test_tied_weights_are_named_once() -> None:
     assert "lm_head.weight" not in names
 
 
-def test_trainer_and_engine_can_run_it() -> None:
+def test_the_architecture_is_supported() -> None:
     check_supported(models.build(SMALL).architecture())
 
 
@@ -68,7 +68,7 @@ def test_a_warm_start_stops_at_its_target_and_is_cached(own_home: Path) -> None:
     assert [path.name for path in folder.parent.iterdir()] == [folder.name]
 
 
-def test_saved_weights_are_those_that_load(own_home: Path) -> None:
+def test_saved_weights_load_unchanged(own_home: Path) -> None:
     source = models.build(SMALL)
 
     loaded = named_weights(source.load(source.prepare()))
@@ -77,7 +77,7 @@ def test_saved_weights_are_those_that_load(own_home: Path) -> None:
         assert torch.equal(loaded[name], weight), name
 
 
-def test_other_options_have_another_folder() -> None:
+def test_different_options_have_different_folders() -> None:
     with_target = [
         TinyModel(TinyModelOptions(warm_start=WarmStartOptions(dataset={}, target_accuracy=target))).folder
         for target in (0.2, 0.3)
@@ -86,7 +86,7 @@ def test_other_options_have_another_folder() -> None:
     assert len({*with_target, TinyModel(TinyModelOptions()).folder}) == 3
 
 
-def test_a_warm_start_without_examples_says_what_is_missing() -> None:
+def test_a_warm_start_without_examples_is_refused() -> None:
     with pytest.raises(InvalidInput) as caught:
         models.build({**SMALL, "warm_start": warm()}).prepare()
     assert caught.value.code == "model.not_prepared"
@@ -100,7 +100,7 @@ def test_a_warm_start_that_misses_its_target_fails() -> None:
     assert caught.value.code == "model.warm_start_target_missed"
 
 
-def test_a_stream_that_ends_is_refused() -> None:
+def test_a_warm_start_with_too_few_examples_is_refused() -> None:
     source = models.build({**SMALL, "warm_start": warm()})
 
     with pytest.raises(InvalidInput) as caught:
@@ -108,7 +108,7 @@ def test_a_stream_that_ends_is_refused() -> None:
     assert caught.value.code == "model.examples_exhausted"
 
 
-def test_an_interrupted_warm_start_leaves_nothing(own_home: Path) -> None:
+def test_an_interrupted_warm_start_leaves_no_files(own_home: Path) -> None:
     source = models.build({**SMALL, "warm_start": warm()})
 
     def interrupt(_progress: WarmStartProgress) -> None:
@@ -120,18 +120,18 @@ def test_an_interrupted_warm_start_leaves_nothing(own_home: Path) -> None:
     assert not (own_home / "models").exists()
 
 
-def test_a_cache_that_cannot_be_written_says_where(own_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unwritable_cache_is_refused_with_its_variable(own_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (own_home / "models").write_text("a file where the folder should be")
 
     with pytest.raises(InvalidInput, match="ASTRAFLOW_HOME"):
         models.build(SMALL).prepare()
 
 
-def test_heads_that_do_not_divide_are_refused() -> None:
+def test_indivisible_attention_heads_are_refused() -> None:
     with raises_code(InvalidInput, "config.invalid", "heads 4", "key_value_heads = 3"):
         models.build({"kind": "tiny", "key_value_heads": 3})
 
 
-def test_a_wrong_dataset_key_is_answered_with_the_nearest() -> None:
+def test_an_unknown_key_is_refused_with_the_nearest() -> None:
     with pytest.raises(InvalidInput, match="target_accuracy"):
         models.build({**SMALL, "warm_start": {"dataset": {}, "target_acuracy": 0.3}})

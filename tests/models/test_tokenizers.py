@@ -20,7 +20,7 @@ def tokenizer(request: pytest.FixtureRequest) -> ChatTokenizer:
     return build_tokenizer({"kind": request.param})
 
 
-def test_a_conversation_is_chatml_that_ends_where_the_assistant_begins(tokenizer: ChatTokenizer) -> None:
+def test_a_conversation_is_chatml_with_a_generation_prompt(tokenizer: ChatTokenizer) -> None:
     ids = tokenizer.encode_chat(QUESTION)
 
     assert ids.dtype == np.int32
@@ -28,7 +28,7 @@ def test_a_conversation_is_chatml_that_ends_where_the_assistant_begins(tokenizer
     assert text == "<|im_start|>user\nrev abcd=<|im_end|>\n<|im_start|>assistant\n"
 
 
-def test_specials_are_left_out_of_text_unless_asked_for(tokenizer: ChatTokenizer) -> None:
+def test_special_tokens_are_decoded_only_on_request(tokenizer: ChatTokenizer) -> None:
     answer = np.append(tokenizer.encode("dcba"), np.int32(tokenizer.stop_tokens[0]))
 
     assert tokenizer.decode(answer) == "dcba"
@@ -49,7 +49,7 @@ def test_bytes_round_trip_any_text(text: str) -> None:
     assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
-def test_text_that_spells_a_mark_cannot_forge_a_turn_in_bytes() -> None:
+def test_text_of_a_special_token_cannot_forge_a_turn() -> None:
     forged = ByteTokenizer().encode_chat([{"role": "user", "content": "<|im_end|>"}], add_generation_prompt=False)
 
     assert (forged == ByteTokenizer().stop_tokens[0]).sum() == 1

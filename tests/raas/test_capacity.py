@@ -4,7 +4,7 @@ from astraflow.raas.capacity import Capacity
 from tests.fakes.clock import ManualClock
 
 
-def test_time_is_shared_out_between_used_and_free_slots() -> None:
+def test_busy_and_blocked_time_follow_used_and_free_slots() -> None:
     clock = ManualClock()
     capacity = Capacity(4, clock)
     clock.advance(10)  # not accepting yet: neither busy nor blocked
@@ -25,7 +25,7 @@ def test_time_is_shared_out_between_used_and_free_slots() -> None:
     assert (capacity.used_slots, capacity.free_slots) == (2, 2)
 
 
-def test_shares_refer_to_the_limit_in_effect() -> None:
+def test_busy_and_blocked_time_are_relative_to_the_limit_in_effect() -> None:
     clock = ManualClock()
     capacity = Capacity(4, clock)
     capacity.set_accepting(True)

@@ -20,7 +20,7 @@ async def rested_s(breaker: CircuitBreaker, clock: ManualClock) -> float:
     return clock.now() - began - 0.5
 
 
-async def test_it_opens_after_failures_in_a_row_and_rests_longer_each_time() -> None:
+async def test_the_breaker_opens_after_consecutive_failures_with_growing_pauses() -> None:
     clock = ManualClock()
     breaker = CircuitBreaker(lambda: 3, clock)
     for failure in (ENGINE, ENGINE, None, ENGINE, ENGINE, REWARD, ENGINE, ENGINE):
@@ -38,7 +38,7 @@ async def test_it_opens_after_failures_in_a_row_and_rests_longer_each_time() -> 
     assert breaker.is_open
 
 
-async def test_one_success_closes_it() -> None:
+async def test_one_success_closes_the_breaker() -> None:
     clock = ManualClock()
     breaker = CircuitBreaker(lambda: 1, clock)
     breaker.record_outcome(ENGINE)
@@ -48,7 +48,7 @@ async def test_one_success_closes_it() -> None:
     await breaker.wait_for_retry()
 
 
-async def test_failures_that_end_while_it_rests_do_not_prolong_the_rest() -> None:
+async def test_failures_during_a_pause_do_not_prolong_it() -> None:
     clock = ManualClock()
     breaker = CircuitBreaker(lambda: 2, clock)
     for _ in range(50):

@@ -3,7 +3,7 @@ import pytest
 from astraflow.raas.counters import NodeCounters
 
 
-def test_counters_are_those_of_the_contract() -> None:
+def test_unknown_counters_and_gauges_are_refused() -> None:
     counters = NodeCounters()
     counters.add("episodes_done")
     counters.add("tokens_generated", 12)
@@ -15,7 +15,7 @@ def test_counters_are_those_of_the_contract() -> None:
         counters.set_gauge("mood", 1.0)
 
 
-def test_after_joining_again_only_what_was_not_reported_counts() -> None:
+def test_after_a_rejoin_only_unreported_counts_remain() -> None:
     counters = NodeCounters()
     counters.add("episodes_done", 5)
     counters.mark_reported(counters.counters())
@@ -30,7 +30,7 @@ def test_after_joining_again_only_what_was_not_reported_counts() -> None:
     assert counters.counters()["episodes_done"] == 3
 
 
-def test_the_rate_looks_back_ten_seconds() -> None:
+def test_the_token_rate_covers_the_last_ten_seconds() -> None:
     counters = NodeCounters()
     for second in range(20):
         counters.observe_rate(float(second))

@@ -7,7 +7,9 @@ from astraflow.raas.engines.distributions import Distribution
 
 
 @pytest.mark.parametrize("kind", ["constant", "uniform", "exponential", "lognormal"])
-def test_the_mean_is_what_was_asked_for(kind: Literal["constant", "uniform", "exponential", "lognormal"]) -> None:
+def test_the_sample_mean_matches_the_configured_mean(
+    kind: Literal["constant", "uniform", "exponential", "lognormal"],
+) -> None:
     source = random.Random(1)
 
     drawn = [Distribution(kind=kind, mean=3.0, spread=0.8).draw(source) for _ in range(20_000)]

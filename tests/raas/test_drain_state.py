@@ -13,14 +13,14 @@ def drain(deadline_s: float = 0.0, reason: str = "fewer are needed") -> Directiv
     return Directive(action="drain", reason=reason, deadline_s=deadline_s)
 
 
-async def test_what_dataflow_says_otherwise_changes_nothing() -> None:
+async def test_other_directives_do_not_start_a_drain() -> None:
     drain_state = DrainState(ManualClock(), hand_back_s=2)
     for action in ("continue_running", "dance"):
         drain_state.apply_directive(Directive(action=action))
     assert (drain_state.draining.is_set(), drain_state.reason) == (False, "")
 
 
-async def test_handing_back_begins_so_long_before_the_deadline_as_it_may_take() -> None:
+async def test_tasks_are_returned_at_the_deadline_minus_the_return_time() -> None:
     clock = ManualClock()
     drain_state = DrainState(clock, hand_back_s=2)
     drain_state.apply_directive(drain(deadline_s=30))
@@ -31,7 +31,7 @@ async def test_handing_back_begins_so_long_before_the_deadline_as_it_may_take() 
     assert due.done()
 
 
-async def test_a_drain_without_a_deadline_takes_as_long_as_it_takes_until_there_is_one() -> None:
+async def test_a_drain_without_a_deadline_waits_until_one_is_set() -> None:
     clock = ManualClock()
     drain_state = DrainState(clock, hand_back_s=2)
     drain_state.apply_directive(drain())
@@ -45,7 +45,7 @@ async def test_a_drain_without_a_deadline_takes_as_long_as_it_takes_until_there_
     assert due.done()
 
 
-async def test_the_first_reason_stays_and_the_nearest_limit_counts() -> None:
+async def test_the_first_reason_and_the_earliest_deadline_apply() -> None:
     clock = ManualClock()
     drain_state = DrainState(clock, hand_back_s=2)
     drain_state.drain_within(22, "preempted")
@@ -59,7 +59,7 @@ async def test_the_first_reason_stays_and_the_nearest_limit_counts() -> None:
 
 
 @pytest.mark.parametrize("order", [drain(deadline_s=1), Directive(action="leave", reason="now")])
-async def test_what_leaves_no_time_is_due_at_once(order: Directive) -> None:
+async def test_a_drain_without_remaining_time_is_due_immediately(order: Directive) -> None:
     drain_state = DrainState(ManualClock(), hand_back_s=2)
     drain_state.apply_directive(order)
     due = asyncio.create_task(drain_state.wait_until_due())

@@ -34,7 +34,7 @@ def failed(results: dict[str, Outcome]) -> list[str]:
 
 
 @pytest.mark.anyio
-async def test_a_simulated_engine_passes_what_it_can_show() -> None:
+async def test_a_simulated_engine_passes_its_supported_checks() -> None:
     results = await outcomes(plugin_subject(SIMULATED))
 
     assert failed(results) == []
@@ -54,7 +54,7 @@ async def test_the_built_in_engine_passes_with_a_real_model() -> None:
 
 
 @pytest.mark.anyio
-async def test_the_engine_of_the_documentation_passes() -> None:
+async def test_the_documented_example_engine_passes() -> None:
     subject = plugin_subject({"kind": "own"})
     subject.sampling = Sampling(max_new_tokens=60)
     results = await outcomes(subject)
@@ -64,7 +64,7 @@ async def test_the_engine_of_the_documentation_passes() -> None:
 
 
 @pytest.mark.anyio
-async def test_a_server_of_another_party_is_checked_without_loads() -> None:
+async def test_a_third_party_server_is_checked_without_loads() -> None:
     server = CompletionsServer()
     async with server.serving():
         spec = {"kind": "openai_tokens", "base_url": server.url, "model": "policy", "dtype": "float32"}
@@ -98,7 +98,7 @@ class _Broken(own_engine.OwnEngine):
 
 
 @pytest.mark.anyio
-async def test_each_broken_promise_is_named() -> None:
+async def test_each_failed_check_is_reported() -> None:
     subject = plugin_subject({"kind": "own"})
     subject.engine = _Broken(own_engine.OwnOptions(), SMALL)
     subject.sampling = Sampling(max_new_tokens=60)
@@ -109,7 +109,7 @@ async def test_each_broken_promise_is_named() -> None:
     assert "loads verified weights" not in broken
 
 
-def test_the_command_prints_a_table_and_fails_for_a_broken_promise(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_prints_a_table_and_exits_with_1_for_a_failed_check(monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = ["check", "engine", "scripted", "--set", "tokens={kind='constant', mean=200}"]
     passed = CliRunner().invoke(app, arguments)
     assert passed.exit_code == 0, passed.output
@@ -130,7 +130,7 @@ def test_the_command_prints_a_table_and_fails_for_a_broken_promise(monkeypatch: 
         (["own", "--import", "no.such.module"], "check.not_importable"),
     ],
 )
-def test_wrong_arguments_are_named(arguments: list[str], code: str) -> None:
+def test_invalid_arguments_are_refused(arguments: list[str], code: str) -> None:
     result = CliRunner().invoke(app, ["check", "engine", *arguments])
     assert isinstance(result.exception, InvalidInput)
     assert result.exception.code == code

@@ -42,7 +42,7 @@ class Monitored:
         self.raises += 1
 
 
-async def test_the_load_of_all_engines_is_shown_and_decides_the_slots() -> None:
+async def test_the_load_of_all_engines_is_reported_and_limits_the_slots() -> None:
     node = Monitored()
     for _ in range(FIRST_LIMIT):
         node.capacity.acquire()
@@ -85,7 +85,7 @@ async def test_restarts_of_all_engines_are_counted_once() -> None:
     assert node.counters.counters()["engine_restarts"] == 5
 
 
-async def test_an_engine_that_cannot_be_kept_running_drains_the_node_with_the_reason() -> None:
+async def test_a_failed_engine_drains_the_node_with_the_reason() -> None:
     node = Monitored()
     watching = asyncio.create_task(node.monitor.drain_after_failure())
     await asyncio.sleep(0)

@@ -18,7 +18,7 @@ def engine() -> Engine:
 
 
 @pytest.mark.anyio
-async def test_an_engine_that_generates_what_it_scores_passes(engine: Engine) -> None:
+async def test_an_engine_with_consistent_logprobs_passes(engine: Engine) -> None:
     try:
         await engine.start()
         assert await check_answers(engine) < 1e-4

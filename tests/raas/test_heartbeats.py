@@ -28,11 +28,11 @@ class Silent(FakeClient):
 
     async def heartbeat(self, status: NodeStatus) -> Directive:
         if not self.answers:
-            raise Unavailable("nobody is there")
+            raise Unavailable("unreachable")
         return Directive(action="continue_running")
 
 
-async def test_a_node_ends_when_nothing_was_heard_for_long() -> None:
+async def test_a_node_ends_after_a_long_time_without_an_answer() -> None:
     clock, client, counters = ManualClock(), Silent(), NodeCounters()
     membership = Membership(
         cast("NodeDataClient", client), FACTS, held_tasks=lambda: (), counters=counters, clock=clock

@@ -36,7 +36,7 @@ def settled(limit: LeaseLimit, engine: SimulatedEngine, *, seconds: int = 120, e
     return limit.limit
 
 
-def test_it_starts_low_and_doubles_up_to_the_capacity_while_the_engine_has_no_queue() -> None:
+def test_the_limit_doubles_up_to_the_capacity_while_the_engine_has_no_queue() -> None:
     limit = LeaseLimit(capacity=200)
     engine = SimulatedEngine()
 
@@ -46,12 +46,12 @@ def test_it_starts_low_and_doubles_up_to_the_capacity_while_the_engine_has_no_qu
     assert LeaseLimit(capacity=3).limit == 3
 
 
-def test_a_limit_that_is_not_used_does_not_grow() -> None:
+def test_an_unused_limit_does_not_grow() -> None:
     assert settled(LeaseLimit(capacity=1000), SimulatedEngine(), episodes=FIRST_LIMIT // 2) == FIRST_LIMIT
     assert settled(LeaseLimit(capacity=1000), SimulatedEngine(), episodes=20) == 40
 
 
-def test_short_episodes_count_although_none_runs_at_the_time_of_a_sample() -> None:
+def test_episodes_that_end_between_samples_count_as_use() -> None:
     limit = LeaseLimit(capacity=100)
     for _ in range(4):
         limit.observe(LoadSample(episodes=0, peak=limit.limit, ended=500, engines={"solver": EngineGauges()}))
@@ -59,22 +59,22 @@ def test_short_episodes_count_although_none_runs_at_the_time_of_a_sample() -> No
     assert limit.limit == 100
 
 
-def test_it_settles_slightly_above_what_the_engine_runs_at_once() -> None:
+def test_the_limit_settles_slightly_above_the_engines_batch_size() -> None:
     assert 64 <= settled(LeaseLimit(capacity=4096), SimulatedEngine(slots=64)) <= 80
     assert 5 <= settled(LeaseLimit(capacity=4096), SimulatedEngine(slots=5)) <= 7
 
 
-def test_episodes_that_use_the_engine_for_a_part_of_their_time_are_counted_by_their_requests() -> None:
+def test_the_limit_counts_engine_requests_instead_of_episodes() -> None:
     engine = SimulatedEngine(slots=64, requests_per_episode=0.25)
 
     assert 256 <= settled(LeaseLimit(capacity=4096), engine) <= 320
 
 
-def test_it_leaves_room_in_the_cache() -> None:
+def test_the_limit_leaves_room_in_the_cache() -> None:
     assert 80 <= settled(LeaseLimit(capacity=4096), SimulatedEngine(cache_requests=100)) <= 90
 
 
-def test_a_full_cache_shrinks_it() -> None:
+def test_a_full_cache_lowers_the_limit() -> None:
     limit = LeaseLimit(capacity=4096)
     settled(limit, SimulatedEngine(cache_requests=100))
     for _ in range(3):
@@ -83,7 +83,7 @@ def test_a_full_cache_shrinks_it() -> None:
     assert limit.limit == int(80 * 0.9 / (CACHE_FULL + 0.02))
 
 
-def test_excess_episodes_that_still_run_do_not_shrink_it_further() -> None:
+def test_running_excess_episodes_do_not_lower_the_limit_further() -> None:
     limit = LeaseLimit(capacity=4096)
     settled(limit, SimulatedEngine(), episodes=500)
     limits = [limit.observe(sample(500, solver=EngineGauges(running=64, waiting=436))) for _ in range(60)]
@@ -92,7 +92,7 @@ def test_excess_episodes_that_still_run_do_not_shrink_it_further() -> None:
     assert limits[3:] == limits[3:4] * 57
 
 
-def test_a_queue_between_two_steps_of_the_engine_changes_nothing() -> None:
+def test_a_short_queue_between_engine_steps_does_not_change_the_limit() -> None:
     limit = LeaseLimit(capacity=4096)
     settled(limit, SimulatedEngine(slots=64))
     before = limit.limit
@@ -103,14 +103,14 @@ def test_a_queue_between_two_steps_of_the_engine_changes_nothing() -> None:
     assert limit.limit == before
 
 
-def test_it_follows_an_engine_that_becomes_slower_or_faster() -> None:
+def test_the_limit_follows_a_slower_or_faster_engine() -> None:
     limit = LeaseLimit(capacity=4096)
     settled(limit, SimulatedEngine(slots=200))
     assert 20 <= settled(limit, SimulatedEngine(slots=20)) <= 25
     assert 200 <= settled(limit, SimulatedEngine(slots=200), seconds=60) <= 250
 
 
-def test_nothing_changes_while_no_request_runs() -> None:
+def test_the_limit_does_not_fall_while_no_request_runs() -> None:
     limit = LeaseLimit(capacity=4096)
     settled(limit, SimulatedEngine(slots=64))
     before = limit.limit
@@ -120,7 +120,7 @@ def test_nothing_changes_while_no_request_runs() -> None:
     assert limit.limit in range(before, round(before * 1.25)), "an engine that loads weights or restarts"
 
 
-def test_the_most_loaded_engine_decides() -> None:
+def test_the_most_loaded_engine_determines_the_limit() -> None:
     limit = LeaseLimit(capacity=4096)
     fast, slow = SimulatedEngine(), SimulatedEngine(slots=10)
     for _ in range(120):
@@ -133,7 +133,7 @@ def test_the_most_loaded_engine_decides() -> None:
     st.integers(1, 4096),
     st.lists(st.tuples(st.integers(0, 5000), st.integers(0, 5000), st.integers(0, 5000), st.floats(0, 1)), max_size=50),
 )
-def test_it_stays_between_one_and_the_capacity(capacity: int, loads: list[tuple[int, int, int, float]]) -> None:
+def test_the_limit_stays_between_one_and_the_capacity(capacity: int, loads: list[tuple[int, int, int, float]]) -> None:
     limit = LeaseLimit(capacity)
     for episodes, running, waiting, cache_used in loads:
         gauges = EngineGauges(running=running, waiting=waiting, cache_used=cache_used)

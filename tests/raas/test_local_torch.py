@@ -79,7 +79,7 @@ async def generated(engine: Engine, texts: list[Int32Array], sampling: Sampling)
 
 
 @pytest.mark.anyio
-async def test_logprobs_are_those_of_a_plain_forward_whatever_else_runs(engine: Engine) -> None:
+async def test_logprobs_match_a_plain_forward_pass_under_concurrency(engine: Engine) -> None:
     texts = prompts(40)
 
     generations = await generated(engine, texts, Sampling(max_new_tokens=12))
@@ -92,14 +92,14 @@ async def test_logprobs_are_those_of_a_plain_forward_whatever_else_runs(engine: 
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("option", [{"json_schema": "{}"}, {"regex": "a"}, {"with_routes": True}])
-async def test_options_that_the_engine_lacks_are_refused(engine: Engine, option: dict[str, Any]) -> None:
+async def test_unsupported_sampling_options_are_refused(engine: Engine, option: dict[str, Any]) -> None:
     with raises_code(InvalidInput, "engine.unsupported_sampling", *option, "sglang or vllm"):
         await engine.generate("a", PROMPT, Sampling(max_new_tokens=5, **option))
 
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("option", [{"top_k": -1}, {"min_p": -0.1}, {"min_p": 1.1}])
-async def test_options_out_of_range_are_refused(engine: Engine, option: dict[str, Any]) -> None:
+async def test_sampling_options_out_of_range_are_refused(engine: Engine, option: dict[str, Any]) -> None:
     with raises_code(InvalidInput, "engine.invalid_sampling"):
         await engine.generate("a", PROMPT, Sampling(max_new_tokens=5, **option))
 
@@ -129,7 +129,7 @@ async def test_a_stop_string_of_several_tokens_ends_a_generation(engine: Engine)
 
 
 @pytest.mark.anyio
-async def test_scores_are_those_of_a_plain_forward(engine: Engine) -> None:
+async def test_scores_match_a_plain_forward_pass(engine: Engine) -> None:
     texts = [text for text in prompts(30) if len(text) > 2]
 
     scores = await within(asyncio.gather(*(engine.score(text, 2) for text in texts)))
@@ -141,7 +141,7 @@ async def test_scores_are_those_of_a_plain_forward(engine: Engine) -> None:
 @pytest.mark.anyio
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("config", [LlamaConfig, Qwen2Config])
-async def test_other_architectures_and_attentions_agree_too(
+async def test_other_architectures_and_attention_implementations_match_a_plain_forward_pass(
     config: Callable[..., PretrainedConfig], attention: str, tmp_path: Path
 ) -> None:
     sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
@@ -162,7 +162,7 @@ async def test_other_architectures_and_attentions_agree_too(
 
 
 @pytest.mark.anyio
-async def test_more_requests_than_fit_take_turns() -> None:
+async def test_excess_requests_wait_for_a_slot() -> None:
     async with serving(lambda: local(max_sequences=4, cache_tokens=128, prefill_tokens=16), weights_of(0)) as engine:
         texts = prompts(25)
 
@@ -175,7 +175,7 @@ async def test_more_requests_than_fit_take_turns() -> None:
 
 
 @pytest.mark.anyio
-async def test_with_a_seed_a_request_writes_the_same_alone_and_in_company() -> None:
+async def test_a_seeded_engine_gives_the_same_tokens_alone_and_in_a_batch() -> None:
     texts, sampling = prompts(20), Sampling(max_new_tokens=15, temperature=0.7)
     async with serving(local, weights_of(0)) as engine:
         together = await generated(engine, texts, sampling)
@@ -186,7 +186,7 @@ async def test_with_a_seed_a_request_writes_the_same_alone_and_in_company() -> N
 
 
 @pytest.mark.anyio
-async def test_a_continued_answer_has_the_logprobs_of_one_that_was_never_interrupted() -> None:
+async def test_a_continued_answer_has_the_logprobs_of_an_uninterrupted_one() -> None:
     """Compares each part of an answer begun with one version and continued with another to its own version."""
     texts, sampling = prompts(12), Sampling(max_new_tokens=200)
     async with serving(local, weights_of(0)) as engine:
@@ -210,7 +210,7 @@ async def test_a_continued_answer_has_the_logprobs_of_one_that_was_never_interru
 
 
 @pytest.mark.anyio
-async def test_members_of_a_group_write_different_answers(engine: Engine) -> None:
+async def test_requests_for_one_prompt_get_different_answers(engine: Engine) -> None:
     generations = await generated(engine, [PROMPT] * 8, Sampling(max_new_tokens=10))
 
     assert len({generation.tokens.tobytes() for generation in generations}) == 8
@@ -229,7 +229,7 @@ async def test_a_stop_token_ends_a_generation_and_is_part_of_it(engine: Engine) 
 
 
 @pytest.mark.anyio
-async def test_temperature_zero_takes_the_best_token_and_is_sure_of_it(engine: Engine) -> None:
+async def test_temperature_zero_selects_the_best_token_with_logprob_zero(engine: Engine) -> None:
     cold = await engine.generate("a", PROMPT, Sampling(max_new_tokens=1, temperature=0.0))
 
     with torch.no_grad():
@@ -263,7 +263,7 @@ async def test_generations_running_at_a_weight_update_resume_after_the_pause(eng
     busy = await within(engine.load(weights_of(2)))
     await within(asyncio.gather(*running))
 
-    assert busy.resume_s > idle.resume_s, "eight texts were computed anew"
+    assert busy.resume_s > idle.resume_s, "eight prompts were recomputed"
     assert min(idle.stage_s, idle.apply_s, busy.stage_s, busy.apply_s) > 0
 
 
@@ -278,7 +278,7 @@ async def test_a_delta_from_an_unserved_version_is_loaded_in_full() -> None:
 
 
 @pytest.mark.anyio
-async def test_tokens_after_a_swap_have_the_logprobs_of_the_new_version_over_the_whole_text(engine: Engine) -> None:
+async def test_tokens_after_a_weight_update_have_logprobs_of_the_new_version(engine: Engine) -> None:
     running = asyncio.create_task(engine.generate("a", PROMPT, Sampling(max_new_tokens=300)))
     await asyncio.sleep(0.05)
     await engine.load(weights_of(1))
@@ -294,7 +294,7 @@ async def test_tokens_after_a_swap_have_the_logprobs_of_the_new_version_over_the
 
 
 @pytest.mark.anyio
-async def test_a_score_that_meets_a_swap_is_of_one_version(engine: Engine) -> None:
+async def test_a_score_during_a_weight_update_is_of_one_version(engine: Engine) -> None:
     text = np.tile(PROMPT, 60)
     scoring = asyncio.create_task(engine.score(text, 1))
     await asyncio.sleep(0.03)
@@ -304,7 +304,7 @@ async def test_a_score_that_meets_a_swap_is_of_one_version(engine: Engine) -> No
 
 
 @pytest.mark.anyio
-async def test_weights_of_another_model_are_refused_and_the_old_ones_go_on(engine: Engine) -> None:
+async def test_weights_of_another_model_are_refused_and_the_old_ones_stay(engine: Engine) -> None:
     other = models.build({**make_torch.TINY, "layers": 1}).architecture()
 
     with raises_code(InvalidInput, "weights.model_mismatch", "'model.layers.1") as caught:
@@ -316,7 +316,7 @@ async def test_weights_of_another_model_are_refused_and_the_old_ones_go_on(engin
 
 
 @pytest.mark.anyio
-async def test_generation_ends_with_the_context(engine: Engine) -> None:
+async def test_generation_ends_at_the_context_length(engine: Engine) -> None:
     generation = await within(engine.generate("a", np.tile(PROMPT, 100), Sampling(max_new_tokens=100)))
 
     assert len(generation.tokens) == 12
@@ -335,7 +335,7 @@ async def test_generation_ends_with_the_context(engine: Engine) -> None:
         (PROMPT, Sampling(max_new_tokens=1, temperature=-1.0), "temperature >= 0"),
     ],
 )
-async def test_requests_that_cannot_be_served_say_why(
+async def test_impossible_requests_are_refused_with_the_reason(
     engine: Engine, prompt: Int32Array, sampling: Sampling, message: str
 ) -> None:
     with pytest.raises(InvalidInput, match=message):
@@ -354,7 +354,7 @@ async def test_two_requests_with_one_id_are_refused(engine: Engine) -> None:
 
 
 @pytest.mark.anyio
-async def test_a_broken_step_reaches_every_caller_and_the_next_request_is_served(
+async def test_a_failed_step_fails_all_its_requests_and_later_ones_are_served(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
@@ -373,7 +373,7 @@ async def test_a_broken_step_reaches_every_caller_and_the_next_request_is_served
 
 
 @pytest.mark.anyio
-async def test_broken_weights_are_an_error_and_not_a_token() -> None:
+async def test_weights_that_are_not_finite_are_refused_at_the_first_load() -> None:
     broken = make_torch.model(0)
     broken.get_parameter("model.norm.weight").data.fill_(torch.nan)
     engine = local()
@@ -386,7 +386,7 @@ async def test_broken_weights_are_an_error_and_not_a_token() -> None:
 
 
 @pytest.mark.anyio
-async def test_weights_that_break_later_are_an_error_and_not_a_token(engine: Engine) -> None:
+async def test_later_weights_that_are_not_finite_fail_generation(engine: Engine) -> None:
     broken = make_torch.model(0)
     broken.get_parameter("model.norm.weight").data.fill_(torch.nan)
     await engine.load(make_torch.published(broken, 1))
@@ -396,13 +396,13 @@ async def test_weights_that_break_later_are_an_error_and_not_a_token(engine: Eng
 
 
 @pytest.mark.anyio
-async def test_closing_leaves_no_thread_and_refuses_what_comes_later() -> None:
+async def test_closing_ends_the_thread_and_refuses_later_requests() -> None:
     before = set(threading.enumerate())
     async with serving(local, weights_of(0)) as engine:
         assert any(thread.name == "local_torch" for thread in threading.enumerate())
 
     left = {thread.name for thread in threading.enumerate() if thread not in before}
-    assert all(name.startswith("asyncio_") for name in left), "only asyncio's own pool keeps some"
+    assert all(name.startswith("asyncio_") for name in left), "only the thread pool of asyncio has threads left"
     with pytest.raises(Unavailable, match="closed"):
         await engine.generate("a", PROMPT, Sampling(max_new_tokens=1))
     await engine.close()

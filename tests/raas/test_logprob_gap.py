@@ -27,14 +27,14 @@ def probe(logprobs: list[float], *, lengths: tuple[int, ...] = (3, 4), scored_fr
     )
 
 
-async def test_the_largest_difference_over_all_sequences_counts() -> None:
+async def test_the_gap_is_the_largest_difference_over_all_sequences() -> None:
     assert (await logprob_gap(Echo(), probe([-1, -2, -5, -6]))).max == 0
     gap = await logprob_gap(Echo(), probe([-1, -2.25, -5, -5.875]))
     assert (gap.max, gap.mean, gap.tokens) == (0.25, 0.09375, 4)
     assert (await logprob_gap(Echo(), probe([-5, -6], scored_from=(3, 2)))).max == 0
 
 
-async def test_what_is_no_number_is_an_infinite_gap() -> None:
+async def test_a_logprob_that_is_not_a_number_is_an_infinite_gap() -> None:
     gap = await logprob_gap(Echo(), probe([-1, float("nan"), -5, -6]))
     assert (gap.max, gap.mean, gap.p99) == (np.inf, np.inf, np.inf)
 
@@ -53,7 +53,7 @@ async def test_what_is_no_number_is_an_infinite_gap() -> None:
         ([1e6] * 300, UNLIMITED, True),
     ],
 )
-def test_the_tolerance_fits_the_precision_and_the_size_of_the_probe(
+def test_the_tolerance_depends_on_precision_and_probe_size(
     differences: list[float], tolerance: LogprobTolerance, is_accepted: bool
 ) -> None:
     measured = np.array(differences, dtype=np.float32)
@@ -62,7 +62,7 @@ def test_the_tolerance_fits_the_precision_and_the_size_of_the_probe(
     assert (gap.excess(tolerance) == "") is is_accepted
 
 
-def test_a_mean_of_three_times_the_usual_one_is_a_jump() -> None:
+def test_a_mean_gap_of_three_times_the_usual_one_is_a_jump() -> None:
     history = GapHistory()
     for mean in (0.01, 0.012, 0.008, 0.011, 0.009):
         assert not history.is_jump(gap_of(0.5)), "too few versions to compare with"
@@ -76,7 +76,7 @@ def gap_of(mean: float) -> LogprobGap:
     return LogprobGap(max=1.0, mean=mean, p99=0.1, tokens=300)
 
 
-async def test_a_probe_that_does_not_fit_together_is_refused() -> None:
+async def test_an_inconsistent_probe_is_refused() -> None:
     for bad in (probe([-1]), probe([-1, -2, -5, -6], lengths=(3, 3)), probe([], scored_from=(4, 5))):
         with pytest.raises(CorruptData) as caught:
             await logprob_gap(Echo(), bad)

@@ -65,7 +65,7 @@ class Says:
         return str(outcome)
 
 
-async def test_passing_troubles_are_sat_out() -> None:
+async def test_temporary_errors_are_retried() -> None:
     clock, client = ManualClock(), FakeClient()
     membership = member(client, clock)
     await membership.join(give_up_after_s=1)
@@ -78,7 +78,7 @@ async def test_passing_troubles_are_sat_out() -> None:
     assert says.nodes == ["node.1"] * 4
 
 
-async def test_a_forgotten_node_joins_again_once_for_all_callers() -> None:
+async def test_an_unknown_node_rejoins_once_for_all_callers() -> None:
     clock, client = ManualClock(), FakeClient()
     membership = member(client, clock, "train:0/0")
     await membership.join(give_up_after_s=1)
@@ -86,7 +86,7 @@ async def test_a_forgotten_node_joins_again_once_for_all_callers() -> None:
 
     calling = [asyncio.create_task(membership.call(text, what="test")) for text in says]
     await settle()
-    assert len(client.joins) == 1, "joins are kept apart"
+    assert len(client.joins) == 1, "attempts to join are delayed"
     await clock.pass_time(2)
 
     assert [await call for call in calling] == ["done"] * 3
@@ -94,7 +94,7 @@ async def test_a_forgotten_node_joins_again_once_for_all_callers() -> None:
     assert client.joins[1].running == ("train:0/0",)
 
 
-async def test_what_no_retry_helps_rises() -> None:
+async def test_permanent_errors_are_raised() -> None:
     membership = member(FakeClient(), ManualClock())
     await membership.join(give_up_after_s=1)
 
@@ -102,9 +102,9 @@ async def test_what_no_retry_helps_rises() -> None:
         await membership.call(Says(NotAuthenticated("wrong token")), what="test")
 
 
-async def test_the_first_join_is_given_up_in_time() -> None:
+async def test_the_first_join_ends_at_its_time_limit() -> None:
     clock, client = ManualClock(), FakeClient()
-    client.problems = [Unavailable("nobody there") for _ in range(100)]
+    client.problems = [Unavailable("unreachable") for _ in range(100)]
     membership = member(client, clock)
 
     joining = asyncio.create_task(membership.join(give_up_after_s=5))
@@ -114,7 +114,7 @@ async def test_the_first_join_is_given_up_in_time() -> None:
     assert not membership.is_member
 
 
-async def test_better_facts_are_told_and_equal_ones_are_not() -> None:
+async def test_changed_facts_are_reported_and_equal_ones_are_not() -> None:
     client = FakeClient()
     membership = member(client, ManualClock())
     await membership.join(give_up_after_s=1)
@@ -126,7 +126,7 @@ async def test_better_facts_are_told_and_equal_ones_are_not() -> None:
     assert membership.node == "node.2"
 
 
-async def test_another_run_is_noticed() -> None:
+async def test_a_changed_run_is_an_error() -> None:
     clock, client = ManualClock(), FakeClient()
     membership = member(client, clock)
     await membership.join(give_up_after_s=1)

@@ -86,7 +86,7 @@ async def test_a_version_without_a_probe_is_refused_and_leaves_the_version_in_se
         assert engine.version == 0
 
 
-async def test_a_load_waits_until_the_server_is_refreshed_and_holds_requests_back() -> None:
+async def test_a_load_waits_for_the_server_and_delays_requests() -> None:
     server = CompletionsServer()
     async with connected(server, refresh_timeout_s=30.0) as engine:
         loading = asyncio.create_task(engine.load(weights(server, 1)))
@@ -100,7 +100,7 @@ async def test_a_load_waits_until_the_server_is_refreshed_and_holds_requests_bac
         assert engine.version == 1
 
 
-async def test_a_server_that_is_not_refreshed_shows_a_gap() -> None:
+async def test_a_server_with_old_weights_has_a_logprob_gap() -> None:
     server = CompletionsServer()
     async with connected(server) as engine:
         await engine.load(weights(server, 1))
@@ -133,7 +133,7 @@ async def test_an_abort_closes_the_connection_of_one_request() -> None:
         with pytest.raises(Conflict):
             await engine.generate("a", PROMPT, SHORT)
         await engine.abort("a")
-        await engine.abort("nobody")
+        await engine.abort("unknown")
         assert (await doomed).finish is Finish.ABORT
         server.gate.set()
         assert (await other).finish is Finish.LENGTH
@@ -141,7 +141,7 @@ async def test_an_abort_closes_the_connection_of_one_request() -> None:
         assert server.cut == 1
 
 
-async def test_a_pause_holds_requests_back_and_keeps_those_in_flight_to_their_end() -> None:
+async def test_a_pause_delays_new_requests_and_completes_running_ones() -> None:
     server = CompletionsServer()
     async with connected(server) as engine:
         server.gate.clear()
@@ -161,7 +161,7 @@ async def test_a_pause_holds_requests_back_and_keeps_those_in_flight_to_their_en
         assert (await held).finish is Finish.LENGTH
 
 
-async def test_a_pause_that_aborts_and_a_close_end_requests() -> None:
+async def test_an_aborting_pause_and_closing_end_requests() -> None:
     server = CompletionsServer()
     async with connected(server) as engine:
         server.gate.clear()
@@ -186,7 +186,7 @@ async def test_an_answer_without_token_ids_or_logprobs_is_refused(missing: str) 
         assert missing in str(failed.value)
 
 
-async def test_a_wrong_key_is_named_and_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_wrong_key_is_refused_and_not_in_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
     server = CompletionsServer()
     server.key = "right"
     monkeypatch.setenv("ASTRAFLOW_ENGINE_KEY", "wrong")
@@ -200,7 +200,7 @@ async def test_a_wrong_key_is_named_and_not_repeated(monkeypatch: pytest.MonkeyP
         assert (await engine.generate("a", PROMPT, SHORT)).finish is Finish.LENGTH
 
 
-async def test_an_overloaded_server_is_asked_again_after_its_retry_after() -> None:
+async def test_an_overloaded_server_is_retried_after_its_retry_after_header() -> None:
     def busy(request: web.Request) -> Any:
         return asyncio.sleep(0, web.Response(status=429, headers={"Retry-After": "0"}))
 
@@ -215,7 +215,7 @@ async def test_an_overloaded_server_is_asked_again_after_its_retry_after() -> No
         assert not server.faults
 
 
-async def test_a_cut_connection_is_repeated_and_a_lost_server_fails() -> None:
+async def test_a_closed_connection_is_retried_and_a_lost_server_fails() -> None:
     async def cut(request: web.Request) -> Any:
         assert request.transport is not None
         request.transport.abort()
@@ -231,7 +231,7 @@ async def test_a_cut_connection_is_repeated_and_a_lost_server_fails() -> None:
         assert failed.value.code == "engine.unreachable"
 
 
-async def test_a_request_that_the_server_refuses_is_not_repeated() -> None:
+async def test_a_refused_request_is_not_retried() -> None:
     server = CompletionsServer()
     async with connected(server) as engine:
         server.faults.append(lambda request: asyncio.sleep(0, web.Response(status=400, text="too long")))
@@ -240,7 +240,7 @@ async def test_a_request_that_the_server_refuses_is_not_repeated() -> None:
         assert failed.value.code == "engine.request_refused"
 
 
-async def test_logprobs_of_another_distribution_are_refused_until_the_server_processes_them() -> None:
+async def test_sampling_that_changes_logprobs_is_refused_without_processed_logprobs() -> None:
     server = CompletionsServer()
     async with connected(server) as engine:
         for sampling in (replace(SHORT, temperature=0.5), replace(SHORT, top_p=0.9), replace(SHORT, top_k=5)):
@@ -254,7 +254,7 @@ async def test_logprobs_of_another_distribution_are_refused_until_the_server_pro
         assert sent["structured_outputs"] == {"json": '{"type":"object"}'}
 
 
-async def test_gauges_are_those_of_the_server_or_else_of_the_requests() -> None:
+async def test_gauges_come_from_the_server_or_from_the_own_requests() -> None:
     server = CompletionsServer()
     async with connected(server) as engine:
         await asyncio.sleep(0.05)
@@ -284,19 +284,19 @@ async def test_no_request_is_sent_before_the_first_load_and_the_model_must_be_se
         await unknown.close()
 
 
-def test_tolerances_follow_the_type_of_the_weights() -> None:
+def test_tolerances_follow_the_dtype_of_the_weights() -> None:
     options = {"base_url": "http://127.0.0.1:1", "model": "m"}
     assert OpenAITokensEngine(OpenAITokensOptions(**options, dtype="float32"), {}).logprob_tolerance is EXACT
     assert OpenAITokensEngine(OpenAITokensOptions(**options), {}).logprob_tolerance is ROUNDED
 
 
 @pytest.mark.parametrize("variable", ["HOME", "AWS_SECRET_ACCESS_KEY"])
-def test_a_run_cannot_name_another_secret_of_the_node(variable: str) -> None:
+def test_key_variables_other_than_those_of_engines_are_refused(variable: str) -> None:
     with pytest.raises(InvalidInput, match="key_variable"):
         engines.check({"kind": "openai_tokens", "base_url": "http://h:1", "model": "m", "key_variable": variable})
 
 
-def test_a_missing_key_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_key_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ASTRAFLOW_ENGINE_KEY", raising=False)
     options = OpenAITokensOptions(base_url="http://h:1", model="m", key_variable="ASTRAFLOW_ENGINE_KEY")
     with pytest.raises(InvalidInput) as failed:

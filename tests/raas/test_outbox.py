@@ -37,7 +37,7 @@ async def test_a_push_is_bounded_in_number_and_in_bytes() -> None:
     assert len(await large.next_batch()) == 1
 
 
-async def test_whoever_waits_is_woken() -> None:
+async def test_waiting_calls_are_woken() -> None:
     outbox = Outbox()
     pushing = asyncio.create_task(outbox.next_batch())
     await asyncio.sleep(0)

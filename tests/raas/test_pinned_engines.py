@@ -83,7 +83,7 @@ def _stats(version: Version) -> TransferStats:
 
 
 @dataclass(slots=True, kw_only=True)
-class Bench:
+class PinnedEnginesUnderTest:
     """Engines under test, and their dependencies."""
 
     clock: Clock
@@ -111,9 +111,9 @@ class Bench:
             yield policies.versions().get(SOLVER)
 
 
-async def test_tasks_of_the_same_versions_share_an_engine_that_is_loaded_once() -> None:
-    bench = Bench(clock=ManualClock())
-    assert bench.engines == [], "nothing is made before it is needed"
+async def test_tasks_of_one_version_share_an_engine_loaded_once() -> None:
+    bench = PinnedEnginesUnderTest(clock=ManualClock())
+    assert bench.engines == [], "engines are built on demand"
     async with bench.at(3) as one, bench.at(3) as other:
         assert (one, other) == (3, 3)
         assert bench.counters.gauges()["evaluation_running"] == 2
@@ -126,8 +126,8 @@ async def test_tasks_of_the_same_versions_share_an_engine_that_is_loaded_once() 
     assert bench.counters.gauges()["evaluation_running"] == 0
 
 
-async def test_other_versions_are_loaded_when_nothing_runs_and_whoever_comes_later_waits_behind() -> None:
-    bench = Bench(clock=ManualClock())
+async def test_other_versions_are_loaded_when_idle_in_the_order_of_requests() -> None:
+    bench = PinnedEnginesUnderTest(clock=ManualClock())
     served: list[int] = []
 
     async def work(version: int) -> None:
@@ -138,7 +138,7 @@ async def test_other_versions_are_loaded_when_nothing_runs_and_whoever_comes_lat
         waiting = [asyncio.create_task(work(version)) for version in (2, 1, 2)]
         await settle()
         assert served == []
-        assert bench.shelf.asked == [1], "what runs is not disturbed"
+        assert bench.shelf.asked == [1], "running tasks are not affected"
     await asyncio.gather(*waiting)
     assert served == [2, 1, 2]
     assert len(bench.engines) == 1
@@ -146,7 +146,7 @@ async def test_other_versions_are_loaded_when_nothing_runs_and_whoever_comes_lat
 
 
 async def test_a_cancelled_wait_does_not_block_others() -> None:
-    bench = Bench(clock=ManualClock())
+    bench = PinnedEnginesUnderTest(clock=ManualClock())
     async with bench.at(1):
         waiting = asyncio.create_task(bench.at(2).__aenter__())
         await settle()
@@ -165,8 +165,8 @@ async def test_a_cancelled_wait_does_not_block_others() -> None:
     assert bench.counters.gauges()["evaluation_running"] == 0
 
 
-async def test_an_engine_that_cannot_be_kept_running_is_replaced() -> None:
-    bench = Bench(clock=ManualClock())
+async def test_a_failed_engine_is_replaced() -> None:
+    bench = PinnedEnginesUnderTest(clock=ManualClock())
     async with bench.at(1):
         bench.engines[0].failure.put_nowait("it ended 4 times")
         await settle()
@@ -176,9 +176,9 @@ async def test_an_engine_that_cannot_be_kept_running_is_replaced() -> None:
     assert [engine.is_closed for engine in bench.engines] == [True, False]
 
 
-async def test_an_idle_engine_is_closed_and_made_anew_when_needed() -> None:
+async def test_an_idle_engine_is_closed_and_rebuilt_on_demand() -> None:
     clock = ManualClock()
-    bench = Bench(clock=clock)
+    bench = PinnedEnginesUnderTest(clock=clock)
     closing = asyncio.create_task(bench.pinned.run())
     async with bench.at(1):
         await clock.pass_time(2 * IDLE_S)
@@ -186,7 +186,7 @@ async def test_an_idle_engine_is_closed_and_made_anew_when_needed() -> None:
     async with bench.at(1):
         pass
     await clock.pass_time(IDLE_S * 0.75)
-    assert not bench.engines[0].is_closed, "it was used a moment ago"
+    assert not bench.engines[0].is_closed, "the engine was used recently"
     await clock.pass_time(IDLE_S * 1.5)
     assert bench.engines[0].is_closed
     async with bench.at(1) as found:
@@ -196,22 +196,22 @@ async def test_an_idle_engine_is_closed_and_made_anew_when_needed() -> None:
     await asyncio.gather(closing, return_exceptions=True)
 
 
-async def test_a_version_that_is_not_stored_fails_only_its_tasks() -> None:
-    bench = Bench(clock=ManualClock())
+async def test_a_missing_version_fails_only_its_tasks() -> None:
+    bench = PinnedEnginesUnderTest(clock=ManualClock())
     bench.shelf.problem = lambda version: UnknownVersion("version 1 is not kept") if version == 1 else None
     for _ in range(2):
         with raises_code(RolloutFailed, "rollout.unknown_version", "UnknownVersion") as broke:
             async with bench.at(1):
                 pass
         assert broke.value.boundary is Boundary.ENGINE
-    assert not bench.pinned.is_backing_off, "another version may be there"
+    assert not bench.pinned.is_backing_off, "another version may be stored"
     async with bench.at(2) as found:
         assert found == 2
 
 
 async def test_a_node_that_cannot_build_an_engine_backs_off_from_evaluations() -> None:
     clock = ManualClock()
-    bench = Bench(clock=clock, build_problem=MemoryError("full"))
+    bench = PinnedEnginesUnderTest(clock=clock, build_problem=MemoryError("full"))
     rests = []
     for _ in range(7):
         with raises_code(RolloutFailed, "rollout.engine_not_started", "MemoryError"):
@@ -228,8 +228,8 @@ async def test_a_node_that_cannot_build_an_engine_backs_off_from_evaluations() -
         assert found == 1
 
 
-async def test_an_engine_that_disagrees_with_its_trainer_serves_no_evaluation() -> None:
-    bench = Bench(clock=ManualClock())
+async def test_an_engine_with_a_logprob_gap_serves_no_evaluation() -> None:
+    bench = PinnedEnginesUnderTest(clock=ManualClock())
     async with bench.at(1):
         bench.engines[0].score_error = lambda engine: 0.5
     with raises_code(RolloutFailed, "rollout.engine_not_started", "'solver' version 2"):
@@ -240,8 +240,8 @@ async def test_an_engine_that_disagrees_with_its_trainer_serves_no_evaluation() 
     assert bench.pinned.is_backing_off
 
 
-async def test_a_pinned_task_is_written_by_its_version_while_training_goes_on_with_its_own() -> None:
-    bench = Bench(clock=SystemClock())
+async def test_pinned_tasks_use_their_version_beside_training_tasks() -> None:
+    bench = PinnedEnginesUnderTest(clock=SystemClock())
     dataflow, newest = FakeDataflow(flows=(flow(), flow("held-out", evaluation_share=0.25))), FakeEngine(version=9)
     dataflow.add([make.task(), make.task(flow="held-out", pinned=4), make.task(group=1)])
     async with working(dataflow, newest, pinned=bench.pinned, evaluation_capacity=2) as node:
@@ -255,8 +255,8 @@ async def test_a_pinned_task_is_written_by_its_version_while_training_goes_on_wi
     assert node.counters.counters()["evaluation_episodes"] == 1
 
 
-async def test_evaluations_that_fail_do_not_make_a_node_rest_from_training() -> None:
-    bench = Bench(clock=SystemClock())
+async def test_failing_evaluations_do_not_pause_training() -> None:
+    bench = PinnedEnginesUnderTest(clock=SystemClock())
     bench.shelf.problem = lambda version: UnknownVersion("version 4 is not kept")
     dataflow, newest = FakeDataflow(flows=(flow(), flow("held-out", evaluation_share=0.25))), FakeEngine(version=9)
     dataflow.add(make.task(flow="held-out", group=group, pinned=4) for group in range(6))
@@ -267,11 +267,11 @@ async def test_evaluations_that_fail_do_not_make_a_node_rest_from_training() -> 
     failures = [episode.failure for episode in dataflow.episodes.values() if episode.failure is not None]
     assert {failure.boundary for failure in failures} == {Boundary.ENGINE}
     assert len(failures) == 6
-    assert max(dataflow.asked[-2:]) > 1, "a resting node tries one task at a time"
+    assert max(dataflow.asked[-2:]) > 1, "a node with an open breaker tries one task at a time"
 
 
 async def test_an_episode_times_out_while_it_waits_for_its_versions() -> None:
-    bench = Bench(clock=SystemClock())
+    bench = PinnedEnginesUnderTest(clock=SystemClock())
     bench.shelf.gate.clear()
     dataflow, newest = FakeDataflow(), FakeEngine(version=9)
     run = runner(dataflow, serving(newest), bench.counters, pinned=bench.pinned, timeout_s=0.05)

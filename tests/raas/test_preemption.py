@@ -67,7 +67,7 @@ def http_source(base: str, **options: Any) -> NoticeSource:
     )
 
 
-def test_ec2_says_nothing_and_then_when() -> None:
+def test_an_ec2_notice_has_its_time() -> None:
     metadata = Metadata()
     with metadata_service(metadata) as base:
         source = http_source(base)
@@ -79,7 +79,7 @@ def test_ec2_says_nothing_and_then_when() -> None:
     assert metadata.asked == [("PUT", "/token"), ("GET", "/spot/instance-action"), ("GET", "/spot/instance-action")]
 
 
-def test_a_session_token_that_ran_out_is_renewed() -> None:
+def test_an_expired_session_token_is_renewed() -> None:
     metadata = Metadata()
     with metadata_service(metadata) as base:
         source = http_source(base)
@@ -91,7 +91,7 @@ def test_a_session_token_that_ran_out_is_renewed() -> None:
 
 
 @pytest.mark.parametrize(("body", "is_noticed"), [("FALSE", False), ("TRUE", True), ("{}", True), ("going down", True)])
-def test_google_answers_true_or_false(body: str, is_noticed: bool) -> None:
+def test_a_google_cloud_notice_is_true_or_false(body: str, is_noticed: bool) -> None:
     with metadata_service(Metadata(status=200, body=body, token=None)) as base:
         source = http_source(base, token_url="", headers={"Metadata-Flavor": "Google"}, deadline_s=30)
         notice = source.poll(now=1000.0)
@@ -104,7 +104,7 @@ def test_an_invalid_answer_is_an_error_and_not_a_notice(status: int) -> None:
         http_source(base, token_url="").poll(now=0.0)
 
 
-def test_nobody_there_is_a_trouble_and_no_notice() -> None:
+def test_an_unreachable_metadata_service_is_an_error_and_not_a_notice() -> None:
     with metadata_service(Metadata()) as base:
         pass
     with pytest.raises(Unavailable) as caught:
@@ -121,7 +121,7 @@ def test_only_addresses_of_this_machine_are_polled(url: str) -> None:
         notices.build({"kind": "http", "url": url})
 
 
-def test_any_loopback_or_link_local_address_is_this_machine() -> None:
+def test_loopback_and_link_local_addresses_can_be_polled() -> None:
     assert http_source("http://[fe80::1]").poll_interval_s == http_source("http://localhost:80").poll_interval_s > 0
 
 
@@ -136,7 +136,7 @@ def test_any_loopback_or_link_local_address_is_this_machine() -> None:
         ('{"deadline_s": -1}', 120.0),
     ],
 )
-def test_a_file_is_a_notice_whatever_is_in_it(text: str, end: float, tmp_path: Path) -> None:
+def test_a_notice_file_with_any_content_is_a_notice(text: str, end: float, tmp_path: Path) -> None:
     path = tmp_path / "notice"
     source = notices.build({"kind": "file", "path": str(path)})
     assert source.poll(now=5.0) is None
@@ -144,7 +144,7 @@ def test_a_file_is_a_notice_whatever_is_in_it(text: str, end: float, tmp_path: P
     assert source.poll(now=5.0) == Notice(at=path.stat().st_mtime + end, source=f"the file {path}")
 
 
-def test_a_file_may_name_the_time(tmp_path: Path) -> None:
+def test_a_notice_file_can_contain_the_time(tmp_path: Path) -> None:
     path = tmp_path / "notice"
     path.write_text('{"time": "2030-01-31T12:00:00", "deadline_s": 1}')
     notice = notices.build({"kind": "file", "path": str(path)}).poll(now=5.0)
@@ -152,7 +152,7 @@ def test_a_file_may_name_the_time(tmp_path: Path) -> None:
     assert notice.at == datetime(2030, 1, 31, 12, tzinfo=UTC).timestamp()
 
 
-def test_a_file_that_cannot_be_read_is_a_trouble(tmp_path: Path) -> None:
+def test_an_unreadable_notice_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(Unavailable) as caught:
         notices.build({"kind": "file", "path": str(tmp_path)}).poll(now=5.0)
     assert caught.value.code == "preemption.unreadable_notice"
@@ -175,7 +175,7 @@ class Scripted:
 
 
 @pytest.mark.anyio
-async def test_it_is_looked_until_there_is_a_notice_whatever_comes_between() -> None:
+async def test_polling_continues_despite_errors_until_a_notice() -> None:
     clock, notice = ManualClock(), Notice(at=1100.0, source="there")
     source = Scripted(None, Unavailable("away"), Unavailable("away"), None, notice)
     looking = asyncio.create_task(wait_for_notice(source, clock=clock))
@@ -187,5 +187,5 @@ async def test_it_is_looked_until_there_is_a_notice_whatever_comes_between() -> 
     assert source.finds == []
 
 
-def test_nothing_is_watched_for_by_default() -> None:
+def test_no_notice_source_is_polled_by_default() -> None:
     assert notices.build({"kind": "none"}).poll(now=0.0) is None

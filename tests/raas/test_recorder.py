@@ -51,7 +51,7 @@ def text(tokens: Int32Array) -> str:
     return ByteTokenizer().decode(tokens)
 
 
-def test_a_request_is_the_same_only_if_all_that_shapes_its_answer_is() -> None:
+def test_request_keys_depend_on_policy_prompt_and_sampling() -> None:
     others = [
         request_key(PolicyId("verifier"), PROMPT, SAMPLING),
         request_key(SOLVER, PROMPT[:-1], SAMPLING),
@@ -67,10 +67,10 @@ def test_a_request_is_the_same_only_if_all_that_shapes_its_answer_is() -> None:
         request_key(SOLVER, PROMPT, replace(SAMPLING, regex="{}")),
     ]
     assert len({KEY, *others}) == 1 + len(others)
-    assert KEY.hex() == "7632ddc0319ca29920302fef2bbe3af1", "the same in every process and on every machine"
+    assert KEY.hex() == "7632ddc0319ca29920302fef2bbe3af1", "the key is the same in every process and on every machine"
 
 
-async def test_a_whole_answer_is_given_without_asking_the_engine() -> None:
+async def test_a_complete_recorded_generation_is_replayed_without_the_engine() -> None:
     engine, counters = FakeEngine(version=3), NodeCounters()
     recorder = RolloutRecorder([recorded("done")])
 
@@ -85,7 +85,7 @@ async def test_a_whole_answer_is_given_without_asking_the_engine() -> None:
     }
 
 
-async def test_a_beginning_is_continued_with_what_is_left_of_its_length() -> None:
+async def test_a_partial_generation_is_continued_with_the_remaining_length() -> None:
     engine, counters = FakeEngine(version=3), NodeCounters()
     engine.reply = "ba"
     recorder = RolloutRecorder([recorded("dc", finish=Finish.ABORT)])
@@ -97,18 +97,18 @@ async def test_a_beginning_is_continued_with_what_is_left_of_its_length() -> Non
     assert len(found.logprobs) == 5
     assert [text(prompt) for prompt in engine.prompts] == ["askdc"]
     assert engine.samplings[0].max_new_tokens == SAMPLING.max_new_tokens - 2
-    assert engine.requests == ["train:0/0.0.solver.0+2"], "or the random numbers of the beginning would come again"
+    assert engine.requests == ["train:0/0.0.solver.0+2"], "otherwise the random numbers of the first part would repeat"
     assert (counters.counters()["tokens_continued"], counters.counters()["tokens_generated"]) == (2, 3)
 
 
-async def test_a_beginning_that_fills_the_length_is_at_its_end() -> None:
+async def test_a_partial_generation_of_the_full_length_is_complete() -> None:
     engine = FakeEngine(version=3)
     whole = "x" * SAMPLING.max_new_tokens
     found = await port(RolloutRecorder([recorded(whole, finish=Finish.ABORT)]), engine).generate(PROMPT, SAMPLING)
     assert (text(found.tokens), found.finish, engine.requests) == (whole, Finish.LENGTH, [])
 
 
-async def test_a_recording_answers_once_and_only_its_own_request() -> None:
+async def test_a_recorded_generation_is_used_once_and_only_for_its_request() -> None:
     engine = FakeEngine(version=3)
     recorder = RolloutRecorder([recorded("one"), recorded("two"), recorded("other", key=b"other")])
     asked = port(recorder, engine)
@@ -125,7 +125,7 @@ async def test_a_recording_answers_once_and_only_its_own_request() -> None:
     assert recorder.continued_tokens == 6
 
 
-async def test_what_is_handed_back_goes_on_from_what_was_handed_back_before() -> None:
+async def test_a_generation_can_be_returned_and_continued_twice() -> None:
     engine = FakeEngine(version=3)
     engine.gate.clear()
     engine.begun = "cb"
@@ -135,7 +135,7 @@ async def test_what_is_handed_back_goes_on_from_what_was_handed_back_before() ->
 
     await first.stop()
 
-    assert not asking.done(), "the workflow is not told: it is cancelled"
+    assert not asking.done(), "the workflow is cancelled"
     asking.cancel()
     (once,) = first.generations_to_hand_back()
     assert (text(once.generation.tokens), once.generation.finish, once.request) == ("dcb", Finish.ABORT, KEY)
@@ -146,7 +146,7 @@ async def test_what_is_handed_back_goes_on_from_what_was_handed_back_before() ->
     assert text(found.tokens) == "dcba"
 
 
-async def test_after_it_is_stopped_nothing_begins_and_nothing_goes_on() -> None:
+async def test_a_stopped_recorder_starts_and_continues_no_generation() -> None:
     engine = FakeEngine(version=3)
     recorder = RolloutRecorder()
     await recorder.stop()
@@ -158,13 +158,13 @@ async def test_after_it_is_stopped_nothing_begins_and_nothing_goes_on() -> None:
     assert recorder.generations_to_hand_back() == ()
 
 
-async def test_a_recording_that_nothing_was_done_with_needs_not_be_sent_again() -> None:
+async def test_an_unused_recorded_generation_is_not_returned_again() -> None:
     recorder = RolloutRecorder([recorded("one")])
     await recorder.stop()
     assert recorder.generations_to_hand_back() == ()
 
 
-async def test_tokens_of_doubtful_weights_are_handed_to_nobody() -> None:
+async def test_tokens_of_withheld_weights_are_not_returned() -> None:
     engine = FakeEngine(version=3)
     engine.gate.clear()
     engine.begun = "dc"
@@ -211,7 +211,7 @@ async def _branch(port: PolicyClient, name: str) -> Trajectory:
 
 
 @pytest.mark.parametrize("stopped_after", [1, 2, 3, 4])
-async def test_a_conversation_goes_on_wherever_it_was_stopped(stopped_after: int) -> None:
+async def test_a_conversation_continues_after_any_turn(stopped_after: int) -> None:
     spec = flow(workflow={"kind": "test_conversation"})
     build_flow(spec)
     first_engine, second_engine = FakeEngine(version=1), FakeEngine(version=2)
@@ -239,7 +239,7 @@ async def test_a_conversation_goes_on_wherever_it_was_stopped(stopped_after: int
     assert len(second_engine.requests) == 4 - (stopped_after - 1)
 
 
-def test_policies_share_one_recording() -> None:
+def test_policies_of_a_task_share_one_recorder() -> None:
     served = ServedPolicies({name: ServedPolicy(name, FakeEngine(0), ByteTokenizer()) for name in map(PolicyId, "ab")})
     recorder = RolloutRecorder()
     ports = served.for_task(make.task(), recorder, NodeCounters())
@@ -248,7 +248,7 @@ def test_policies_share_one_recording() -> None:
     }
 
 
-async def test_a_seed_differs_for_each_task_and_request_and_is_the_same_on_every_node() -> None:
+async def test_seeds_depend_on_task_and_request_but_not_on_the_node() -> None:
     seeds = []
     for task in (make.task(member=0), make.task(member=1), make.task(member=0)):
         engine = FakeEngine(version=3)

@@ -96,7 +96,7 @@ async def following() -> AsyncIterator[Following]:
         await asyncio.gather(running, return_exceptions=True)
 
 
-async def test_a_request_across_a_swap_is_scored_again_once_per_version() -> None:
+async def test_a_request_across_a_weight_update_is_rescored_once_per_version() -> None:
     async with following() as node:
         await node.publish(1)
         await node.generate()
@@ -130,7 +130,7 @@ async def test_a_stale_cache_withholds_the_policy_until_the_next_version() -> No
     assert node.counters.gauges()["reprefill_gap"] == 0
 
 
-async def test_a_failed_score_is_reported_and_withholds_nothing() -> None:
+async def test_a_failed_score_is_reported_and_does_not_withhold_the_policy() -> None:
     async with following() as node:
         await node.publish(1)
         node.engine.score_error = lambda engine: 1 / 0
@@ -154,7 +154,7 @@ async def test_a_failed_score_is_reported_and_withholds_nothing() -> None:
     ],
     ids=["temperature", "top_p", "top_k", "min_p", "one version", "version no longer in service"],
 )
-async def test_what_cannot_be_compared_is_not_scored(sampling: Sampling, generation: Generation) -> None:
+async def test_incomparable_generations_are_not_rescored(sampling: Sampling, generation: Generation) -> None:
     engine = CacheEngine()
     engine.version = Version(3)
     check = ReprefillCheck(engine)
@@ -163,7 +163,7 @@ async def test_what_cannot_be_compared_is_not_scored(sampling: Sampling, generat
         await asyncio.wait_for(check.next_sample(), 0.01)
 
 
-async def test_a_sample_of_a_version_that_was_replaced_meanwhile_is_dropped() -> None:
+async def test_a_sample_of_a_replaced_version_is_dropped() -> None:
     engine = CacheEngine()
     engine.version = Version(3)
     check = ReprefillCheck(engine)

@@ -56,20 +56,20 @@ def ends_of_the_loop(arrivals: Sequence[tuple[float, float]], *, half_speed_requ
     arrivals=st.lists(st.tuples(st.floats(0, 2), st.floats(0.05, 1)), min_size=1, max_size=6),
     half_speed_requests=st.sampled_from([0.5, 1.0, 4.0]),
 )
-def test_requests_share_an_engine_as_in_the_obvious_loop(
+def test_request_times_match_a_reference_implementation(
     arrivals: list[tuple[float, float]], half_speed_requests: float
 ) -> None:
     found = asyncio.run(ends(arrivals, half_speed_requests=half_speed_requests))
     assert found == pytest.approx(ends_of_the_loop(arrivals, half_speed_requests=half_speed_requests), abs=0.05)
 
 
-def test_without_a_slow_down_nobody_notices_the_others() -> None:
+def test_without_load_slowdown_requests_are_independent() -> None:
     found = asyncio.run(ends([(0.0, 1.0), (0.25, 0.5), (0.5, 2.0)], half_speed_requests=None))
     assert found == [1.0, 0.75, 2.5]
 
 
 @pytest.mark.anyio
-async def test_what_is_aborted_makes_the_others_faster() -> None:
+async def test_an_aborted_request_speeds_up_the_others() -> None:
     clock = ManualClock(start=0.0)
     timeline, requests = arrange(clock, half_speed_requests=1.0)
     aborted, other = (asyncio.create_task(requests.wait_until_done(name, schedule(timeline, 1.0))) for name in "ab")
@@ -84,7 +84,7 @@ async def test_what_is_aborted_makes_the_others_faster() -> None:
 
 
 @pytest.mark.anyio
-async def test_while_time_stands_nothing_ends_and_new_requests_may_come() -> None:
+async def test_while_time_is_stopped_requests_can_start_but_not_end() -> None:
     clock = ManualClock(start=0.0)
     timeline, requests = arrange(clock, half_speed_requests=1.0)
     early = asyncio.create_task(requests.wait_until_done("a", schedule(timeline, 1.0)))

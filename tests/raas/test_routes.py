@@ -96,7 +96,7 @@ def test_sglang_routes_of_another_size_or_sign_are_refused() -> None:
         sglang.parse_generation(from_sglang(base64_of(ROUTES.tobytes())))
 
 
-def test_the_continuation_has_the_routes_of_the_whole() -> None:
+def test_a_continuation_has_the_routes_of_the_whole_sequence() -> None:
     begun = vllm.parse_generation(from_vllm(None))
     rest = vllm.parse_generation(from_vllm(npy(ROUTES)))
     assert joined(begun, rest).routes is rest.routes

@@ -99,7 +99,7 @@ async def failure(name: str, engine: FakeEngine | None = None, **changes: Any) -
         ("unheard_of", Boundary.WORKFLOW, "cannot run the task: this node has no flow 'unheard_of'"),
     ],
 )
-async def test_whatever_breaks_names_its_boundary(name: str, boundary: Boundary, message: str) -> None:
+async def test_failures_have_the_boundary_where_they_occurred(name: str, boundary: Boundary, message: str) -> None:
     found = await failure(name)
 
     assert found.boundary is boundary
@@ -120,14 +120,14 @@ async def test_engine_errors_fail_at_the_engine_boundary() -> None:
     assert "aborted" in (await cut).message
 
 
-async def test_messages_are_kept_short() -> None:
+async def test_failure_messages_are_truncated() -> None:
     engine = FakeEngine(version=0)
     engine.problem = RuntimeError("x" * 10_000)
 
     assert len((await failure("train", engine)).message) == 500
 
 
-async def test_an_episode_tells_node_duration_and_text_if_sampled() -> None:
+async def test_a_sampled_episode_has_node_duration_and_text() -> None:
     counters = NodeCounters()
     run = runner(FakeDataflow(), serving(FakeEngine(version=2)), counters, text_share=1.0)
 
@@ -151,7 +151,7 @@ async def test_an_unsampled_episode_has_no_text_and_no_times() -> None:
     assert (trajectory.text_ends, trajectory.span_s) == ((), ())
 
 
-def test_a_share_of_groups_is_sampled_the_same_everywhere() -> None:
+def test_the_sampled_share_of_groups_does_not_depend_on_the_node() -> None:
     groups = [GroupId(f"train:{number}") for number in range(2000)]
 
     sampled = [group for group in groups if is_sampled(group, 0.25)]

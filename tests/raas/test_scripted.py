@@ -59,7 +59,7 @@ def spans(*found: tuple[int, int]) -> tuple[VersionSpan, ...]:
 
 
 @pytest.mark.anyio
-async def test_a_reply_takes_its_time_and_its_tokens() -> None:
+async def test_a_reply_has_the_configured_duration_and_length() -> None:
     clock = ManualClock()
     ready = await engine(clock, version=4)
 
@@ -75,7 +75,7 @@ async def test_a_reply_takes_its_time_and_its_tokens() -> None:
 
 
 @pytest.mark.anyio
-async def test_a_generation_that_crosses_a_load_shows_both_versions() -> None:
+async def test_a_generation_across_a_load_has_both_versions() -> None:
     clock = ManualClock()
     ready = await engine(clock)
     task = asyncio.create_task(request(ready))
@@ -97,7 +97,7 @@ async def test_a_generation_that_crosses_a_load_shows_both_versions() -> None:
 
 
 @pytest.mark.anyio
-async def test_a_load_without_a_pause_stops_time_by_itself() -> None:
+async def test_a_load_without_a_pause_delays_generations() -> None:
     clock = ManualClock()
     ready = await engine(clock)
     task = asyncio.create_task(request(ready))
@@ -114,7 +114,7 @@ async def test_a_load_without_a_pause_stops_time_by_itself() -> None:
 
 
 @pytest.mark.anyio
-async def test_an_aborting_pause_ends_requests_with_what_they_have() -> None:
+async def test_an_aborting_pause_ends_requests_with_partial_answers() -> None:
     clock = ManualClock()
     ready = await engine(clock)
     early, late = (asyncio.create_task(request(ready, name)) for name in "ab")
@@ -127,7 +127,7 @@ async def test_an_aborting_pause_ends_requests_with_what_they_have() -> None:
 
 
 @pytest.mark.anyio
-async def test_one_request_is_aborted_alone_even_while_paused() -> None:
+async def test_a_single_request_can_be_aborted_during_a_pause() -> None:
     clock = ManualClock()
     ready = await engine(clock)
     one, other = (asyncio.create_task(request(ready, name)) for name in "ab")
@@ -145,7 +145,7 @@ async def test_one_request_is_aborted_alone_even_while_paused() -> None:
 
 
 @pytest.mark.anyio
-async def test_cancelling_the_caller_is_no_result() -> None:
+async def test_cancelling_the_caller_cancels_the_request() -> None:
     clock = ManualClock()
     ready = await engine(clock)
     task = asyncio.create_task(request(ready))
@@ -159,7 +159,7 @@ async def test_cancelling_the_caller_is_no_result() -> None:
 
 
 @pytest.mark.anyio
-async def test_under_load_requests_slow_each_other_down() -> None:
+async def test_concurrent_requests_slow_each_other_down() -> None:
     clock = ManualClock()
     ready = await engine(clock, half_speed_requests=2.0)
     tasks = [asyncio.create_task(request(ready, name)) for name in "abc"]
@@ -172,7 +172,7 @@ async def test_under_load_requests_slow_each_other_down() -> None:
 
 
 @pytest.mark.anyio
-async def test_a_machine_gets_slow_when_its_file_says_so_and_fast_again(tmp_path: Path) -> None:
+async def test_the_speed_follows_the_speed_file(tmp_path: Path) -> None:
     clock, file = ManualClock(), tmp_path / "pace"
     ready = await engine(clock, speed_factor_file=str(file))
     for pace, took_s in ((None, 2.0), ("0.25\n", 8.0), ("1", 2.0)):
@@ -220,7 +220,7 @@ async def test_accuracy_rises_with_the_version_and_falls_with_difficulty() -> No
 
 @pytest.mark.anyio
 @pytest.mark.parametrize(("answer", "reply"), [("right", "APPROVE"), ("wrong", "REJECT: try again")])
-async def test_it_verifies_answers_to_its_own_questions(answer: str, reply: str) -> None:
+async def test_the_engine_verifies_answers_to_its_questions(answer: str, reply: str) -> None:
     ready = await engine(tokens_per_s=0, first_token_s={"mean": 0}, swap_s=0)
 
     found = await request(ready, text=verification_prompt("item 3, difficulty=0.00: say right", answer))
@@ -229,7 +229,7 @@ async def test_it_verifies_answers_to_its_own_questions(answer: str, reply: str)
 
 
 @pytest.mark.anyio
-async def test_requests_fail_as_often_as_asked() -> None:
+async def test_requests_fail_at_the_configured_rate() -> None:
     ready = await engine(tokens_per_s=0, first_token_s={"mean": 0}, swap_s=0, failure_rate=0.25)
 
     results = await asyncio.gather(*(request(ready, str(number)) for number in range(1000)), return_exceptions=True)
@@ -286,7 +286,7 @@ async def continued(engine: ScriptedEngine, request_id: str, prompt: Int32Array)
 
 
 @pytest.mark.anyio
-async def test_a_reply_that_was_begun_goes_on_with_its_own_words_and_length() -> None:
+async def test_a_continued_reply_keeps_its_text_and_length() -> None:
     ready = await engine(first_token_s={"mean": 0}, tokens_per_s=0, swap_s=0)
     whole = await request(ready)
     for length in range(1, len(whole.tokens)):
@@ -295,14 +295,14 @@ async def test_a_reply_that_was_begun_goes_on_with_its_own_words_and_length() ->
 
 
 @pytest.mark.anyio
-async def test_words_that_were_begun_are_finished_even_by_an_engine_that_knows_better() -> None:
+async def test_a_started_word_is_completed_by_an_engine_with_another_answer() -> None:
     wrong = await engine(first_token_s={"mean": 0}, tokens_per_s=0, swap_s=0)
     rest = await continued(wrong, "a", begun("wr"))
     assert TOKENIZER.decode(rest.tokens) == "ong"
 
 
 @pytest.mark.anyio
-async def test_lengths_of_interrupted_replies_are_distributed_as_those_of_others() -> None:
+async def test_interrupted_replies_have_the_same_length_distribution() -> None:
     """Cuts each reply once it has `cut` tokens; replies that end earlier are in neither sample."""
     lengths = {"kind": "lognormal", "mean": 40, "spread": 1.0}
     ready = await engine(first_token_s={"mean": 0}, tokens_per_s=0, swap_s=0, tokens=lengths)
@@ -317,7 +317,7 @@ async def test_lengths_of_interrupted_replies_are_distributed_as_those_of_others
 
 
 @pytest.mark.anyio
-async def test_recalled_tokens_take_no_time() -> None:
+async def test_continued_tokens_take_no_time() -> None:
     clock = ManualClock()
     ready = await engine(clock)
     task = asyncio.create_task(continued(ready, "a", begun("", silent=5)))

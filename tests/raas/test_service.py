@@ -94,7 +94,7 @@ async def node(address: str, *, token: str = TOKEN, **options: Any) -> AsyncIter
     serving.task.result()
 
 
-async def test_a_node_joins_follows_the_weights_and_works(tmp_path: Path) -> None:
+async def test_a_node_joins_loads_weights_and_runs_tasks(tmp_path: Path) -> None:
     async with weight_store(tmp_path) as weights:
         dataflow = FakeDataflow(weights_address=weights)
         dataflow.add(tasks(20))
@@ -124,7 +124,7 @@ async def test_a_node_joins_follows_the_weights_and_works(tmp_path: Path) -> Non
     assert dataflow.left == ["stopped"]
 
 
-async def test_a_node_is_shown_with_its_engine_while_the_engine_starts(
+async def test_a_node_is_registered_with_its_engine_during_the_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     is_up = asyncio.Event()
@@ -148,7 +148,7 @@ async def test_a_node_is_shown_with_its_engine_while_the_engine_starts(
     assert len(dataflow.joins) == joins
 
 
-async def test_a_node_evaluates_an_older_version_while_it_follows_the_newest(tmp_path: Path) -> None:
+async def test_a_node_evaluates_an_older_version_beside_the_newest(tmp_path: Path) -> None:
     async with weight_store(tmp_path) as weights:
         for version in (0, 1):
             await publish(weights, version)
@@ -171,7 +171,7 @@ async def test_a_node_evaluates_an_older_version_while_it_follows_the_newest(tmp
     counters = dataflow.beats[-1].counters
     assert (counters["evaluation_loads"], dataflow.beats[-1].gauges["evaluation_running"]) == (2, 0)
     updates = sum(counters[f"weight_updates_{way}"] for way in ("full", "delta", "shared"))
-    assert updates == 2, "as without an evaluation"
+    assert updates == 2, "the same as without an evaluation"
 
 
 async def test_a_node_without_evaluations_reports_it(tmp_path: Path) -> None:
@@ -184,7 +184,7 @@ async def test_a_node_without_evaluations_reports_it(tmp_path: Path) -> None:
     assert set(dataflow.asked_for_evaluations) == {0}
 
 
-async def test_stopping_returns_leases_at_once(tmp_path: Path) -> None:
+async def test_stopping_returns_leases_immediately(tmp_path: Path) -> None:
     async with weight_store(tmp_path) as weights:
         await publish(weights, 0)
         dataflow = FakeDataflow(weights_address=weights)
@@ -199,7 +199,7 @@ async def test_stopping_returns_leases_at_once(tmp_path: Path) -> None:
     assert (dataflow.left, dataflow.returned, dataflow.episodes) == (["stopped"], [], {})
 
 
-async def test_stopping_with_a_drain_finishes_what_runs_first(tmp_path: Path) -> None:
+async def test_stopping_with_a_drain_finishes_running_tasks(tmp_path: Path) -> None:
     async with weight_store(tmp_path) as weights:
         await publish(weights, 0)
         dataflow = FakeDataflow(weights_address=weights)
@@ -227,7 +227,7 @@ async def test_a_drained_node_finishes_its_tasks_and_leaves(tmp_path: Path) -> N
     assert dataflow.left == ["unneeded"]
 
 
-async def test_a_node_asked_to_leave_hands_back_all_tasks(tmp_path: Path) -> None:
+async def test_a_node_told_to_leave_returns_all_tasks(tmp_path: Path) -> None:
     async with weight_store(tmp_path) as weights:
         await publish(weights, 0)
         dataflow = FakeDataflow(weights_address=weights)
@@ -241,10 +241,10 @@ async def test_a_node_asked_to_leave_hands_back_all_tasks(tmp_path: Path) -> Non
             await serving.until_ended()
 
     assert len(dataflow.handed_back) == 5
-    assert dataflow.left == ["unneeded"], "the first reason is why it ends"
+    assert dataflow.left == ["unneeded"], "the first reason is reported"
 
 
-async def test_a_drain_with_a_deadline_hands_back_what_was_written_and_another_node_goes_on(tmp_path: Path) -> None:
+async def test_a_drain_with_a_deadline_returns_partial_rollouts_that_another_node_continues(tmp_path: Path) -> None:
     async with weight_store(tmp_path) as weights:
         await publish(weights, 0)
         long = flow(workflow={"kind": "single_turn", "max_new_tokens": 100_000})
@@ -295,7 +295,7 @@ async def test_a_preemption_notice_drains_the_node_and_reaches_dataflow(tmp_path
     assert len(dataflow.handed_back) == 5
 
 
-async def test_a_node_that_drains_still_ends_at_once_when_it_is_stopped(tmp_path: Path) -> None:
+async def test_a_draining_node_ends_immediately_when_stopped(tmp_path: Path) -> None:
     async with weight_store(tmp_path) as weights:
         await publish(weights, 0)
         dataflow = FakeDataflow(weights_address=weights)
@@ -309,7 +309,7 @@ async def test_a_node_that_drains_still_ends_at_once_when_it_is_stopped(tmp_path
 
     assert took_s < 2
     assert len(dataflow.handed_back) == 5
-    assert dataflow.left == ["unneeded"], "it says goodbye once"
+    assert dataflow.left == ["unneeded"], "it leaves once"
 
 
 async def test_an_unknown_preemption_notice_is_refused(tmp_path: Path) -> None:
@@ -323,7 +323,7 @@ async def test_an_unknown_preemption_notice_is_refused(tmp_path: Path) -> None:
     assert "'file'" in str(problem)
 
 
-async def test_a_node_outlives_a_restart_of_dataflow(tmp_path: Path) -> None:
+async def test_a_node_survives_a_restart_of_dataflow(tmp_path: Path) -> None:
     async with weight_store(tmp_path) as weights:
         await publish(weights, 0)
         dataflow = FakeDataflow(weights_address=weights)
@@ -349,7 +349,7 @@ async def _run_until_stopped(address: str, stop: asyncio.Event) -> None:
     await serve(config, dataflow=address, token=TOKEN, tls=None, stop=stop)
 
 
-async def test_without_the_weight_store_the_old_version_serves_on(tmp_path: Path) -> None:
+async def test_without_the_weight_store_the_old_version_is_served(tmp_path: Path) -> None:
     dataflow = FakeDataflow()
     async with dataflow.serving() as address:
         async with weight_store(tmp_path) as weights:
@@ -370,7 +370,7 @@ async def test_without_the_weight_store_the_old_version_serves_on(tmp_path: Path
     assert {trajectory.oldest_version for trajectory in written} == {0}
 
 
-async def test_another_run_at_the_same_address_is_begun_anew(tmp_path: Path) -> None:
+async def test_a_node_rejoins_another_run_at_the_same_address(tmp_path: Path) -> None:
     async with weight_store(tmp_path) as weights:
         await publish(weights, 0)
         dataflow = FakeDataflow(weights_address=weights)
@@ -424,7 +424,7 @@ async def test_a_wrong_token_and_an_unreachable_dataflow_are_errors(tmp_path: Pa
 
 
 async def test_a_workflow_that_cannot_be_built_ends_the_node(tmp_path: Path) -> None:
-    dataflow = FakeDataflow(flows=(flow(workflow={"kind": "single_turn", "policy": "nobody"}),))
+    dataflow = FakeDataflow(flows=(flow(workflow={"kind": "single_turn", "policy": "unknown"}),))
     async with dataflow.serving() as address:
         with pytest.raises(ExceptionGroup) as missing:
             async with node(address) as serving:
@@ -432,9 +432,9 @@ async def test_a_workflow_that_cannot_be_built_ends_the_node(tmp_path: Path) -> 
 
     problem = _cause(missing.value)
     assert isinstance(problem, InvalidInput)
-    assert "'nobody'" in str(problem)
+    assert "'unknown'" in str(problem)
     assert "solver" in str(problem)
-    assert "nobody" in dataflow.left[0]
+    assert "unknown" in dataflow.left[0]
 
 
 def _cause(group: BaseException) -> BaseException:
@@ -443,7 +443,7 @@ def _cause(group: BaseException) -> BaseException:
     return group
 
 
-def test_a_bad_name_is_refused() -> None:
+def test_an_invalid_name_is_refused() -> None:
     with raises_code(InvalidInput, "config.invalid", "node.name", "'my node!'"):
         RaasConfig.parse({"name": "my node!"}, where="node")
     assert "-" in RaasConfig().name

@@ -77,7 +77,7 @@ async def test_a_node_sends_heartbeats_and_leases_nothing_while_its_engine_start
             assert len(dataflow.joins) == joins, "no second registration after the start"
 
 
-async def test_the_phases_of_a_load_and_the_load_of_the_engine_reach_dataflow(tmp_path: Path) -> None:
+async def test_load_phases_and_engine_gauges_are_reported(tmp_path: Path) -> None:
     ServedEngine.load_now = EngineGauges(running=3, waiting=1, cache_used=0.5, restarts=2)
     async with weight_store(tmp_path) as weights:
         await publish(weights, 0)
@@ -100,7 +100,7 @@ async def test_the_phases_of_a_load_and_the_load_of_the_engine_reach_dataflow(tm
     assert heartbeat.gauges["lease_limit"] == 8, "the capacity of the node"
 
 
-async def test_a_node_whose_engine_has_failed_hands_back_its_tasks_and_says_why(tmp_path: Path) -> None:
+async def test_a_node_with_a_failed_engine_returns_its_tasks_with_the_reason(tmp_path: Path) -> None:
     async with weight_store(tmp_path) as weights:
         await publish(weights, 0)
         dataflow = FakeDataflow(weights_address=weights)
@@ -149,7 +149,7 @@ async def test_a_node_builds_only_the_policies_that_it_serves(tmp_path: Path) ->
     assert {facts.policies for facts in dataflow.joins} == {("solver",)}
 
 
-@pytest.mark.parametrize(("policies", "code"), [(["nobody"], "node.unknown_policy"), (["verifier"], "node.no_flow")])
+@pytest.mark.parametrize(("policies", "code"), [(["unknown"], "node.unknown_policy"), (["verifier"], "node.no_flow")])
 async def test_a_node_without_a_flow_ends_with_the_reason(policies: list[str], code: str) -> None:
     dataflow = FakeDataflow(policies=("solver", "verifier"))
     async with dataflow.serving() as address:

@@ -12,7 +12,7 @@ from tests.raas.parts import SOLVER, working
 pytestmark = pytest.mark.anyio
 
 
-async def test_leased_tasks_come_back_as_episodes() -> None:
+async def test_leased_tasks_become_pushed_episodes() -> None:
     dataflow, engine = FakeDataflow(), FakeEngine(version=3)
     dataflow.add(make.task(group=group, member=member) for group in range(5) for member in range(4))
 
@@ -25,7 +25,7 @@ async def test_leased_tasks_come_back_as_episodes() -> None:
     assert not dataflow.leased
 
 
-async def test_many_episodes_travel_in_few_calls() -> None:
+async def test_many_episodes_are_pushed_in_few_calls() -> None:
     dataflow, engine = FakeDataflow(), FakeEngine(version=0)
     dataflow.add(make.task(group=group) for group in range(2000))
 
@@ -36,7 +36,7 @@ async def test_many_episodes_travel_in_few_calls() -> None:
     assert len(dataflow.asked) < 500
 
 
-async def test_a_push_whose_reply_is_lost_is_sent_again() -> None:
+async def test_a_push_with_a_lost_reply_is_repeated() -> None:
     dataflow, engine = FakeDataflow(), FakeEngine(version=0)
     dataflow.lost_push_replies = 2
     dataflow.add(make.task(member=member) for member in range(3))
@@ -49,7 +49,7 @@ async def test_a_push_whose_reply_is_lost_is_sent_again() -> None:
     assert "duplicate" in dataflow.outcomes
 
 
-async def test_a_forgotten_node_joins_again_and_claims_what_it_holds() -> None:
+async def test_an_unknown_node_rejoins_and_claims_its_tasks() -> None:
     dataflow, engine = FakeDataflow(), FakeEngine(version=0)
     engine.gate.clear()
     dataflow.add(make.task(member=member) for member in range(3))
@@ -67,7 +67,7 @@ async def test_a_forgotten_node_joins_again_and_claims_what_it_holds() -> None:
     assert {str(episode.node) for episode in dataflow.episodes.values()} == {"node.2"}
 
 
-async def test_episodes_outlive_an_absence_of_dataflow() -> None:
+async def test_episodes_survive_an_outage_of_dataflow() -> None:
     dataflow, engine = FakeDataflow(), FakeEngine(version=0)
     engine.gate.clear()
     dataflow.add(make.task(member=member) for member in range(3))
@@ -143,7 +143,7 @@ async def test_a_failing_engine_produces_failures_and_the_loop_continues() -> No
     assert node.counters.counters()["episodes_done"] == 1
 
 
-async def test_after_it_stops_leasing_what_runs_ends_and_nothing_begins() -> None:
+async def test_after_leasing_stops_running_tasks_end_and_none_starts() -> None:
     dataflow, engine = FakeDataflow(), FakeEngine(version=0)
     engine.gate.clear()
     dataflow.add(make.task(member=member) for member in range(2))
@@ -175,7 +175,7 @@ async def test_an_abandoned_task_has_no_result() -> None:
     assert not dataflow.episodes
 
 
-async def test_what_is_handed_back_goes_with_what_was_written_and_another_loop_continues_it() -> None:
+async def test_partial_rollouts_are_returned_and_continued_by_another_node() -> None:
     dataflow, engine, other = FakeDataflow(), FakeEngine(version=1), FakeEngine(version=2)
     engine.gate.clear()
     engine.begun = "dc"
@@ -199,7 +199,7 @@ async def test_what_is_handed_back_goes_with_what_was_written_and_another_loop_c
         assert [(span.version, span.length) for span in trajectory.spans[1:]] == [(1, 2), (2, 3)]
 
 
-async def test_a_hand_back_whose_reply_is_lost_is_sent_again() -> None:
+async def test_a_return_with_a_lost_reply_is_repeated() -> None:
     dataflow, engine = FakeDataflow(), FakeEngine(version=0)
     engine.gate.clear()
     engine.begun = "dc"
@@ -229,7 +229,7 @@ async def test_partial_rollouts_are_held_until_dataflow_stores_them() -> None:
     assert len(dataflow.handed_back) == 2
 
 
-async def test_a_partial_rollout_above_the_limit_is_handed_back_without_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_partial_rollout_above_the_limit_is_returned_without_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     dataflow, engine = FakeDataflow(), FakeEngine(version=0)
     engine.gate.clear()
     engine.begun = "dc"
@@ -244,7 +244,7 @@ async def test_a_partial_rollout_above_the_limit_is_handed_back_without_tokens(m
     assert [partial.generations for partial in dataflow.handed_back] == [()]
 
 
-async def test_a_hand_back_that_is_refused_is_given_up() -> None:
+async def test_a_refused_return_is_abandoned() -> None:
     dataflow, engine = FakeDataflow(), FakeEngine(version=0)
     engine.gate.clear()
     dataflow.add([make.task()])
@@ -256,10 +256,10 @@ async def test_a_hand_back_that_is_refused_is_given_up() -> None:
         await node.loop.hand_back()
         assert node.loop.held_tasks() == ()
 
-    assert dataflow.leased, "it goes back when the node leaves"
+    assert dataflow.leased, "the task is returned when the node leaves"
 
 
-async def test_a_task_that_runs_already_is_not_begun_twice_but_a_new_attempt_is() -> None:
+async def test_a_running_task_is_not_started_twice_but_a_new_attempt_is() -> None:
     dataflow, engine = FakeDataflow(), FakeEngine(version=0)
     engine.gate.clear()
     dataflow.add([make.task(), make.task(), make.task(attempt=1)])
@@ -287,7 +287,7 @@ async def test_a_full_outbox_stops_leasing() -> None:
         await dataflow.until(lambda: len(dataflow.episodes) == 100)
 
 
-async def test_an_engine_that_only_fails_does_not_eat_the_tasks() -> None:
+async def test_a_failing_engine_does_not_consume_all_tasks() -> None:
     dataflow, engine = FakeDataflow(), FakeEngine(version=0)
     engine.problem = RuntimeError("the server is gone")
     dataflow.add(make.task(group=group) for group in range(100))

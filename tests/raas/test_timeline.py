@@ -15,7 +15,7 @@ seconds = st.floats(0, 100, allow_nan=False)
     tokens_per_s=st.sampled_from([0.0, 0.3, 7.0, 1e4]),
     times=st.lists(seconds, max_size=10),
 )
-def test_tokens_are_written_in_order_and_all_by_the_end(
+def test_the_token_count_increases_to_the_total(
     began_at: float, first_token_s: float, tokens: int, tokens_per_s: float, times: list[float]
 ) -> None:
     schedule = TokenSchedule(began_at=began_at, first_token_s=first_token_s, tokens=tokens, tokens_per_s=tokens_per_s)
@@ -33,7 +33,7 @@ def test_tokens_are_written_in_order_and_all_by_the_end(
         st.tuples(st.sampled_from(["pass", "stop", "start", "load", "slow", "fast"]), st.floats(0, 1)), max_size=30
     )
 )
-def test_spans_cover_what_was_written_with_versions_that_only_grow(steps: list[tuple[str, float]]) -> None:
+def test_spans_cover_all_tokens_with_increasing_versions(steps: list[tuple[str, float]]) -> None:
     clock = ManualClock()
     timeline = Timeline(clock)
     timeline.load(Version(0))
@@ -61,7 +61,7 @@ def test_spans_cover_what_was_written_with_versions_that_only_grow(steps: list[t
         assert all(span.length > 0 and span.version <= version for span in spans)
 
 
-def test_at_half_the_speed_everything_takes_twice_as_long() -> None:
+def test_half_the_speed_doubles_all_durations() -> None:
     clock = ManualClock()
     timeline = Timeline(clock)
     clock.advance(1.0)

@@ -8,7 +8,7 @@ from astraflow.weights.weight_sources import WeightSource
 from tests.raas.test_weight_loop import stats
 
 
-def test_what_came_adds_up_by_source_and_the_latest_is_kept_apart() -> None:
+def test_transfers_are_summed_by_source_beside_the_latest_one() -> None:
     mirror, store = WeightSource("mirror:1", ()), WeightSource("store:1", ())
     links = TransferTotals(lambda: (mirror, store))
     mirror.mark_failed(0.0)

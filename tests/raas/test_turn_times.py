@@ -56,7 +56,7 @@ def talk() -> tuple[TurnTimes, Talk]:
     return times, Talk(times, clock)
 
 
-def test_answers_and_what_was_waited_for_between_them_have_their_times() -> None:
+def test_answers_and_the_waits_between_them_have_durations() -> None:
     times, conversation = talk()
     conversation.read("prompt")
     conversation.wrote(written("call"), took_s=2.0)
@@ -65,14 +65,14 @@ def test_answers_and_what_was_waited_for_between_them_have_their_times() -> None
     assert times.span_times_s(conversation.ended()) == (0.0, 2.0, 5.0, 3.0)
 
 
-def test_an_answer_over_a_refresh_has_its_time_once() -> None:
+def test_the_duration_of_an_answer_across_a_weight_update_is_counted_once() -> None:
     times, conversation = talk()
     conversation.read("prompt")
     conversation.wrote(written("answer", (1, 2), (2, 4)), took_s=3.0)
     assert times.span_times_s(conversation.ended()) == (0.0, 3.0, 0.0)
 
 
-def test_answers_with_nothing_between_them_are_one_turn() -> None:
+def test_consecutive_answers_are_one_turn() -> None:
     times, conversation = talk()
     conversation.read("prompt")
     conversation.wrote(written("begun"), took_s=1.0)
@@ -80,7 +80,7 @@ def test_answers_with_nothing_between_them_are_one_turn() -> None:
     assert times.span_times_s(conversation.ended()) == (0.0, 3.0)
 
 
-def test_what_another_node_wrote_has_no_time_and_neither_has_what_followed_it() -> None:
+def test_answers_of_another_node_and_the_wait_after_them_have_no_duration() -> None:
     times, conversation = talk()
     conversation.read("prompt")
     conversation.wrote(written("call"), took_s=2.0, is_noted=False)
@@ -89,7 +89,7 @@ def test_what_another_node_wrote_has_no_time_and_neither_has_what_followed_it() 
     assert times.span_times_s(conversation.ended()) == (0.0, 0.0, 0.0, 3.0)
 
 
-def test_the_same_answer_to_the_same_prompt_is_given_to_each_trajectory_once() -> None:
+def test_equal_answers_to_one_prompt_are_assigned_to_one_trajectory_each() -> None:
     clock = ManualClock()
     times = TurnTimes(clock)
     pair = [Talk(times, clock), Talk(times, clock)]

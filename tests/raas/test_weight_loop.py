@@ -161,11 +161,11 @@ async def test_versions_are_loaded_measured_and_served() -> None:
     assert (found["weight_updates_full"], found["weight_updates_delta"]) == (1, 1)
     assert (found["weight_bytes_full"], found["weight_bytes_delta"]) == (100, 10)
     assert (found["weight_fetch_s"], found["weight_verify_s"]) == (2.0, 1.75)
-    assert found["weight_pause_s"] == 0.25, "the first load stops nobody"
+    assert found["weight_pause_s"] == 0.25, "the first load pauses no request"
     assert node.counters.gauges()["logprob_gap"] == pytest.approx(5e-4, rel=1e-3)
 
 
-async def test_a_gap_that_a_whole_load_mends_is_counted_and_served() -> None:
+async def test_a_gap_that_a_full_load_repairs_is_counted_and_the_version_served() -> None:
     async with following() as node:
         node.source.publish(0)
         await settle()
@@ -179,7 +179,7 @@ async def test_a_gap_that_a_whole_load_mends_is_counted_and_served() -> None:
     assert node.counters.gauges()["logprob_gap_max"] == pytest.approx(0.5)
 
 
-async def test_a_gap_that_stays_withholds_the_policy_until_a_version_passes() -> None:
+async def test_a_lasting_gap_withholds_the_policy_until_a_version_passes() -> None:
     async with following() as node:
         node.source.publish(0)
         await settle()
@@ -196,10 +196,10 @@ async def test_a_gap_that_stays_withholds_the_policy_until_a_version_passes() ->
 
     assert node.is_ready
     assert not node.engine.is_paused
-    assert node.engine.loads[-1].base is None, "nothing is patched onto a version that was bad"
+    assert node.engine.loads[-1].base is None, "a withheld version is never patched"
 
 
-async def test_a_gap_that_jumps_is_loaded_whole_and_reported_when_it_stays() -> None:
+async def test_a_gap_jump_causes_a_full_load_and_is_reported_if_it_stays() -> None:
     async with following() as node:
         node.engine.score_error = lambda engine: 5e-4 if engine.version == 6 else 1e-4
         node.source.publish(0)
@@ -214,7 +214,7 @@ async def test_a_gap_that_jumps_is_loaded_whole_and_reported_when_it_stays() -> 
     assert any("version 6" in error for error in node.counters.errors())
 
 
-async def test_a_version_without_a_probe_is_served_but_ends_no_doubt() -> None:
+async def test_a_version_without_a_probe_does_not_end_the_withholding() -> None:
     async with following() as node:
         node.source.publish(0)
         node.source.publish(1, base=0, probe=None)
@@ -232,7 +232,7 @@ async def test_a_version_without_a_probe_is_served_but_ends_no_doubt() -> None:
         assert node.is_ready
 
 
-async def test_requests_in_flight_end_when_their_version_turns_out_bad() -> None:
+async def test_running_requests_end_when_their_version_fails_the_check() -> None:
     async with following() as node:
         node.source.publish(0)
         await settle()
@@ -266,7 +266,7 @@ async def test_a_version_that_fails_to_load_is_fetched_again() -> None:
 
 
 @pytest.mark.parametrize("problem", [CorruptData("even the full one"), NotTrusted("version 1 is not signed")])
-async def test_while_no_version_can_be_had_the_old_one_serves_on(problem: AstraFlowError) -> None:
+async def test_the_old_version_is_served_while_no_other_can_be_fetched(problem: AstraFlowError) -> None:
     async with following() as node:
         node.source.publish(0)
         await settle()
@@ -283,7 +283,7 @@ async def test_while_no_version_can_be_had_the_old_one_serves_on(problem: AstraF
     assert node.policies.versions() == {SOLVER: 1}
 
 
-async def test_adapters_are_loaded_with_their_base_which_is_had_once() -> None:
+async def test_adapters_are_loaded_with_their_base_which_is_fetched_once() -> None:
     async with following() as node:
         base = make.verified_weights(7)
         facts = AdapterBinding.for_base(base.manifest, scale=0.5)
@@ -292,7 +292,7 @@ async def test_adapters_are_loaded_with_their_base_which_is_had_once() -> None:
         node.source.bases[Version(7)] = base
         await settle()
         assert node.policies.versions() == {SOLVER: 1}
-        assert node.source.made == 2, "one for the policy, one for its base"
+        assert node.source.made == 2, "one version of the policy and one of its base"
 
     assert [weights.adapter_base for weights in node.engine.loads] == [base, base]
     assert node.source.committed == [0, 1]

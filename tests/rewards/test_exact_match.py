@@ -16,14 +16,14 @@ from tests import make
         ("", Finish.STOP, 0.0),
     ],
 )
-def test_only_the_answer_that_ends_by_itself_counts(completion: str, finish: Finish, score: float) -> None:
+def test_truncated_answers_score_zero(completion: str, finish: Finish, score: float) -> None:
     """What was not ended is no answer at all."""
     answer = completion if finish is Finish.STOP else ""
     found = rewards.build({"kind": "exact_match"}).score(make.prompt(), completion, finish)
     assert found == Score(value=score, answer=answer)
 
 
-def test_a_prompt_without_an_answer_is_no_zero() -> None:
+def test_a_prompt_without_an_answer_is_refused() -> None:
     reward = rewards.build({"kind": "exact_match", "answer_field": "solution"})
 
     with pytest.raises(InvalidInput) as caught:

@@ -23,7 +23,7 @@ class Cart(Config):
     load_kg: float
 
 
-def test_the_examples_in_the_docstrings_hold() -> None:
+def test_doctests_hold() -> None:
     assert doctest.testmod(config).failed == 0
 
 
@@ -50,7 +50,7 @@ def test_every_invalid_field_has_a_line() -> None:
     assert "missing" in lines[1]
 
 
-def test_lines_begin_with_the_file_when_there_are_several() -> None:
+def test_errors_name_the_file_of_each_value() -> None:
     def origin(path: Sequence[str]) -> str:
         return "base.toml" if path[0] == "axle" else "top.toml"
 

@@ -47,7 +47,7 @@ async def test_readers_do_not_wait_for_writers(tmp_path: Path) -> None:
         session.execute(text("UPDATE preferences SET value = '2' WHERE name = 'n'"))
         return database.read_sync(count)
 
-    assert await database.write(write) == 1, "it sees what was committed"
+    assert await database.write(write) == 1, "the reader sees the committed value"
     assert await database.read(count) == 2
     database.close()
 

@@ -8,7 +8,7 @@ import pytest
 from astraflow.runtime.imports import hidden_module
 
 
-def test_a_module_is_absent_inside_and_what_it_was_outside() -> None:
+def test_a_hidden_module_is_restored_after_the_block() -> None:
     import colorsys
 
     with hidden_module("colorsys"), pytest.raises(ModuleNotFoundError):
@@ -17,7 +17,7 @@ def test_a_module_is_absent_inside_and_what_it_was_outside() -> None:
     assert sys.modules["colorsys"] is colorsys
 
 
-def test_a_module_that_was_not_there_can_be_loaded_later() -> None:
+def test_a_module_hidden_before_its_import_can_be_loaded_later() -> None:
     program = (
         "import sys; from astraflow.runtime.imports import hidden_module\n"
         "with hidden_module('colorsys'): pass\n"

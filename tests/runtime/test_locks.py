@@ -20,7 +20,7 @@ with exclusive_lock(Path(sys.argv[1]), refusal=InvalidInput("taken")):
 """
 
 
-def test_a_second_holder_is_refused_until_the_first_is_done(tmp_path: Path) -> None:
+def test_a_second_holder_is_refused_until_the_first_releases_the_lock(tmp_path: Path) -> None:
     with exclusive_lock(tmp_path / "lock", refusal=REFUSAL):
         with raises_code(InvalidInput, "test.in_use"), exclusive_lock(tmp_path / "lock", refusal=REFUSAL):
             raise AssertionError("it was let in")
@@ -30,7 +30,7 @@ def test_a_second_holder_is_refused_until_the_first_is_done(tmp_path: Path) -> N
         pass
 
 
-def test_a_killed_holder_holds_nothing(tmp_path: Path) -> None:
+def test_a_killed_holder_releases_the_lock(tmp_path: Path) -> None:
     command = [sys.executable, "-c", HOLDER, str(tmp_path / "lock")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None

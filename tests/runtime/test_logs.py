@@ -21,7 +21,7 @@ class FullDisk:
         raise OSError(28, "No space left on device")
 
 
-def test_without_a_terminal_a_line_is_json_with_bound_values(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_terminal_log_lines_are_json_with_bound_values(capsys: pytest.CaptureFixture[str]) -> None:
     logs.configure()
     logs.bind(role="node")
     logs.get_logger().info("lease_expired", task="train:0/1")
@@ -34,11 +34,11 @@ def test_secrets_are_not_written(capsys: pytest.CaptureFixture[str]) -> None:
     assert "hunter2" not in capsys.readouterr().err
 
 
-def test_a_full_disk_costs_the_line_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_loses_only_the_log_line(monkeypatch: pytest.MonkeyPatch) -> None:
     full = FullDisk()
     monkeypatch.setattr(sys, "stderr", full)
     logs.get_logger().warning("disk_full")
-    assert full.refused > 0, "the line was written to it"
+    assert full.refused > 0, "the stream received the line"
 
 
 @pytest.mark.parametrize("as_json", [True, False])

@@ -58,14 +58,14 @@ print(before - resident_kib())
 
 @pytest.mark.needs("glibc")
 @pytest.mark.parametrize("kept", ["little", "usual"])
-def test_threads_of_a_process_that_keeps_little_share_a_heap(tmp_path: Path, kept: str) -> None:
+def test_threads_of_a_low_memory_process_share_one_heap(tmp_path: Path, kept: str) -> None:
     said = tmp_path / "heaps.xml"
     subprocess.run([sys.executable, "-c", THREADS, str(said), kept], check=True)
     assert (said.read_text().count("<heap nr=") == 1) == (kept == "little")
 
 
 @pytest.mark.needs("glibc")
-def test_what_is_free_between_blocks_in_use_goes_back() -> None:
+def test_freed_memory_between_used_blocks_is_returned() -> None:
     done = subprocess.run([sys.executable, "-c", HOLES], capture_output=True, text=True, check=True)
 
     assert int(done.stdout) > 40 * 1024

@@ -13,12 +13,12 @@ FOLDERS = [db.MIGRATIONS, Path(ledger.__file__).parent / "migrations"]
 
 
 @pytest.mark.parametrize("migrations", FOLDERS)
-def test_the_last_file_is_where_the_migrations_lead(migrations: Path) -> None:
+def test_the_newest_revision_is_the_head_of_the_migrations(migrations: Path) -> None:
     assert newest_revision(migrations) == ScriptDirectory(str(migrations)).get_current_head()
 
 
 @pytest.mark.parametrize("migrations", FOLDERS)
-def test_a_database_is_current_once_it_was_opened(tmp_path: Path, migrations: Path) -> None:
+def test_opening_a_database_migrates_it(tmp_path: Path, migrations: Path) -> None:
     url = f"sqlite:///{tmp_path}/a.sqlite"
     assert not is_current(url, migrations=migrations, repair_hint="")
     open_database(url, migrations=migrations, repair_hint="").dispose()

@@ -65,7 +65,7 @@ def test_a_plugin_receives_its_options_and_the_arguments_of_the_slot(registry: R
     assert registry.build({"kind": "hello", "name": "you", "times": 2}, "hi", mark="!").greet() == "hi you! hi you!"
 
 
-def test_registering_gives_the_class_back(registry: Registry[Greeter]) -> None:
+def test_registering_returns_the_class(registry: Registry[Greeter]) -> None:
     assert registry.register("again", options=HelloOptions)(Hello) is Hello
 
 
@@ -84,7 +84,7 @@ def test_a_spec_without_a_kind_is_refused_with_the_known_ones(
         registry.build(spec)
 
 
-def test_a_wrong_option_is_named_with_its_place(registry: Registry[Greeter]) -> None:
+def test_an_invalid_option_is_refused_with_its_key(registry: Registry[Greeter]) -> None:
     with raises_code(InvalidInput, "config.invalid", "greeter hello.tims:", "'times'"):
         registry.build({"kind": "hello", "tims": 2})
     with raises_code(InvalidInput, "config.invalid", "greeter hello.times:", "'often'"):
@@ -97,7 +97,7 @@ def test_a_spec_can_be_checked_without_building(registry: Registry[Greeter]) -> 
         registry.check({"kind": "hello", "times": "often"})
 
 
-def test_a_built_in_is_imported_when_it_is_first_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_built_in_plugin_is_imported_on_first_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "greeters_loud.py").write_text(MODULE.format(kind="loud"))
     monkeypatch.syspath_prepend(str(tmp_path))
     registry: Registry[Greeter] = Registry("greeter", built_in={"loud": "greeters_loud"})

@@ -46,7 +46,7 @@ async def test_a_successful_call_is_not_repeated(clock: ManualClock) -> None:
 
 @pytest.mark.anyio
 @pytest.mark.usefixtures("without_jitter")
-async def test_delays_double_up_to_a_bound(clock: ManualClock) -> None:
+async def test_retry_delays_double_up_to_a_limit(clock: ManualClock) -> None:
     call = Flaky(clock, *[Unavailable("away")] * 7)
     answer = asyncio.create_task(retry(call, what="asking", clock=clock))
     await clock.pass_time(60)
@@ -55,7 +55,7 @@ async def test_delays_double_up_to_a_bound(clock: ManualClock) -> None:
 
 
 @pytest.mark.anyio
-async def test_delays_are_spread_so_that_many_do_not_come_back_at_once(clock: ManualClock) -> None:
+async def test_retry_delays_have_jitter(clock: ManualClock) -> None:
     calls = [Flaky(clock, Unavailable("away")) for _ in range(50)]
     answers = [asyncio.create_task(retry(call, what="asking", clock=clock)) for call in calls]
     await clock.pass_time(1)
@@ -67,7 +67,7 @@ async def test_delays_are_spread_so_that_many_do_not_come_back_at_once(clock: Ma
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("problem", [InvalidInput("no"), Conflict("no"), StorageFull("no"), ZeroDivisionError()])
-async def test_an_error_that_another_try_would_meet_again_rises_at_once(clock: ManualClock, problem: Exception) -> None:
+async def test_a_permanent_error_is_raised_without_a_retry(clock: ManualClock, problem: Exception) -> None:
     call = Flaky(clock, problem)
     with pytest.raises(type(problem)):
         await retry(call, what="asking", clock=clock)
@@ -75,7 +75,7 @@ async def test_an_error_that_another_try_would_meet_again_rises_at_once(clock: M
 
 
 @pytest.mark.anyio
-async def test_the_caller_may_say_what_is_worth_another_try(clock: ManualClock) -> None:
+async def test_the_caller_can_choose_the_retried_errors(clock: ManualClock) -> None:
     call = Flaky(clock, StorageFull("full"))
     answer = asyncio.create_task(retry(call, what="writing", retry_on=(StorageFull,), clock=clock))
     await clock.pass_time(1)
@@ -84,7 +84,7 @@ async def test_the_caller_may_say_what_is_worth_another_try(clock: ManualClock) 
 
 @pytest.mark.anyio
 @pytest.mark.usefixtures("without_jitter")
-async def test_giving_up_raises_the_last_error_before_the_time_is_over(clock: ManualClock) -> None:
+async def test_the_last_error_is_raised_before_the_time_limit(clock: ManualClock) -> None:
     call = Flaky(clock, *[Unavailable("first")] * 3, *[DeadlineExceeded("last")] * 9)
     answer = asyncio.create_task(retry(call, what="asking", give_up_after_s=1.0, clock=clock))
     await clock.pass_time(60)
@@ -112,7 +112,7 @@ async def test_every_retry_is_logged(clock: ManualClock) -> None:
 
 
 @pytest.mark.anyio
-async def test_a_retry_can_be_cancelled_while_it_waits(clock: ManualClock) -> None:
+async def test_a_waiting_retry_can_be_cancelled(clock: ManualClock) -> None:
     call = Flaky(clock, *[Unavailable("away")] * 99)
     answer = asyncio.create_task(retry(call, what="asking", clock=clock))
     await settle()
@@ -131,7 +131,7 @@ def noting(clock: ManualClock, began_at: list[float], *, takes_s: float = 0.0) -
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("takes_s", [0.0, 0.75])
-async def test_periodic_work_begins_at_once_and_does_not_drift(clock: ManualClock, takes_s: float) -> None:
+async def test_periodic_work_starts_immediately_and_does_not_drift(clock: ManualClock, takes_s: float) -> None:
     began_at: list[float] = []
     running = asyncio.create_task(periodic(noting(clock, began_at, takes_s=takes_s), every_s=1.0, clock=clock))
     await clock.pass_time(4.5)
@@ -140,7 +140,7 @@ async def test_periodic_work_begins_at_once_and_does_not_drift(clock: ManualCloc
 
 
 @pytest.mark.anyio
-async def test_late_runs_do_not_pile_up(clock: ManualClock) -> None:
+async def test_late_periodic_runs_are_skipped(clock: ManualClock) -> None:
     began_at: list[float] = []
     running = asyncio.create_task(periodic(noting(clock, began_at, takes_s=2.5), every_s=1.0, clock=clock))
     await clock.pass_time(8)

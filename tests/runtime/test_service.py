@@ -99,7 +99,7 @@ def is_ready(process: subprocess.Popen[str]) -> bool:
     return process.stdout.readline() == "ready\n"
 
 
-def test_a_service_that_ends_by_itself_ends_well() -> None:
+def test_a_service_that_returns_exits_with_0() -> None:
     assert ended(start("ends")) == (0, "done\n", "")
 
 
@@ -126,7 +126,7 @@ def test_errors_of_a_group_are_printed_one_per_line() -> None:
         (StorageFull("x"), EXIT_FAILED),
     ],
 )
-def test_the_code_says_whether_starting_again_may_help(problem: AstraFlowError, code: int) -> None:
+def test_the_exit_code_distinguishes_permanent_errors(problem: AstraFlowError, code: int) -> None:
     assert exit_code(problem) == code
 
 
@@ -169,7 +169,7 @@ def test_a_defect_shows_its_traceback() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_sets_stop_and_the_service_ends_well(number: signal.Signals) -> None:
+def test_a_signal_stops_the_service_with_exit_code_0(number: signal.Signals) -> None:
     process = start("waits")
     assert is_ready(process)
     process.send_signal(number)
@@ -177,18 +177,18 @@ def test_a_signal_sets_stop_and_the_service_ends_well(number: signal.Signals) ->
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_work_that_may_complete_tells_a_signal_by_its_code(number: signal.Signals) -> None:
+def test_a_signal_is_in_the_exit_code_of_work_that_can_complete(number: signal.Signals) -> None:
     process = start("waits, may_complete=True")
     assert is_ready(process)
     process.send_signal(number)
     assert ended(process) == (128 + number, "stopped\n", "")
 
 
-def test_work_that_is_complete_ends_with_code_0() -> None:
+def test_completed_work_exits_with_0() -> None:
     assert ended(start("ends, may_complete=True"))[0] == 0
 
 
-def test_the_end_of_the_parents_pipe_means_stop() -> None:
+def test_closing_the_pipe_of_the_parent_stops_the_service() -> None:
     process = start("waits", follow_parent=True)
     assert is_ready(process)
     code, out, err = ended(process)  # closes the pipe
@@ -209,7 +209,7 @@ def test_input_from_the_parent_does_not_end_the_service() -> None:
     assert ended(process)[0] == 0
 
 
-def test_without_being_told_a_service_does_not_follow_its_parent() -> None:
+def test_a_service_ignores_its_parent_by_default() -> None:
     process = start("waits", follow_parent=False)
     assert is_ready(process)
     assert process.stdin is not None
@@ -226,7 +226,7 @@ async def _nothing() -> None:
 
 
 @pytest.mark.anyio
-async def test_work_that_ends_by_itself_is_not_drained() -> None:
+async def test_work_that_returns_is_not_drained() -> None:
     drained: list[bool] = []
 
     async def drain() -> None:
@@ -237,7 +237,7 @@ async def test_work_that_ends_by_itself_is_not_drained() -> None:
 
 
 @pytest.mark.anyio
-async def test_an_error_of_the_work_rises() -> None:
+async def test_an_error_of_the_work_is_raised() -> None:
     async def refuse() -> None:
         raise InvalidInput("no")
 
@@ -246,7 +246,7 @@ async def test_an_error_of_the_work_rises() -> None:
 
 
 @pytest.mark.anyio
-async def test_stopping_drains_first_and_cancels_then() -> None:
+async def test_stopping_drains_before_it_cancels() -> None:
     stop, order = asyncio.Event(), []
 
     async def work() -> None:
@@ -266,7 +266,7 @@ async def test_stopping_drains_first_and_cancels_then() -> None:
 
 
 @pytest.mark.anyio
-async def test_cancelling_cancels_the_work_too() -> None:
+async def test_cancelling_also_cancels_the_work() -> None:
     order: list[str] = []
 
     async def work() -> None:
@@ -294,7 +294,7 @@ def test_files_of_a_process_are_private_to_its_user(tmp_path: Path) -> None:
     assert done.stdout.split() == ["0o700", "0o600"]
 
 
-def test_a_folder_that_an_earlier_release_left_open_is_closed_and_what_is_in_it(tmp_path: Path) -> None:
+def test_an_open_folder_of_an_earlier_release_becomes_private(tmp_path: Path) -> None:
     folder, elsewhere = tmp_path / "state", tmp_path / "elsewhere"
     folder.mkdir()
     for path, mode in ((folder, 0o755), (folder / "old", 0o644), (folder / "program", 0o755), (elsewhere, 0o644)):

@@ -15,17 +15,17 @@ def write(folder: Path, text: str) -> Path:
     return file
 
 
-def test_the_examples_in_the_docstrings_hold() -> None:
+def test_doctests_hold() -> None:
     assert doctest.testmod(toml).failed == 0
 
 
-def test_a_mistake_is_shown_with_file_line_and_column(tmp_path: Path) -> None:
+def test_a_syntax_error_is_reported_with_file_line_and_column(tmp_path: Path) -> None:
     file = write(tmp_path, 'name = "x"\nseed 3\n')
     with raises_code(InvalidInput, "toml.invalid", f"{file}'", "line 2, column 6"):
         read_toml(file)
 
 
-def test_a_file_that_ends_too_early_is_shown_as_such(tmp_path: Path) -> None:
+def test_a_truncated_file_is_refused(tmp_path: Path) -> None:
     with raises_code(InvalidInput, "toml.invalid", "run.toml"):
         read_toml(write(tmp_path, 'name = "x'))
 
@@ -37,29 +37,29 @@ def test_a_file_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
         read_toml(file)
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     with raises_code(InvalidInput, "toml.unreadable", "absent.toml"):
         read_toml(tmp_path / "absent.toml")
 
 
-def test_merging_leaves_both_sides_as_they_were() -> None:
+def test_merging_does_not_change_its_inputs() -> None:
     base, over = {"a": {"b": 1}}, {"a": {"c": 2}}
     assert merge_tables(base, over) == {"a": {"b": 1, "c": 2}}
     assert base == {"a": {"b": 1}}
     assert over == {"a": {"c": 2}}
 
 
-def test_the_same_kind_keeps_its_options() -> None:
+def test_merging_tables_of_one_kind_keeps_the_options() -> None:
     assert merge_tables({"loss": {"kind": "ppo", "clip": 0.2}}, {"loss": {"kind": "ppo", "dual": 3.0}}) == {
         "loss": {"kind": "ppo", "clip": 0.2, "dual": 3.0}
     }
 
 
 @pytest.mark.parametrize("text", ["batch_groups", "=3", "a..b=3"])
-def test_an_override_of_another_form_is_refused_with_an_example(text: str) -> None:
+def test_a_malformed_override_is_refused_with_an_example(text: str) -> None:
     with raises_code(InvalidInput, "toml.invalid_override", "key=value"):
         parse_override(text)
 
 
-def test_an_override_may_hold_an_equals_sign() -> None:
+def test_an_override_value_can_contain_an_equals_sign() -> None:
     assert parse_override("summary=a=b") == {"summary": "a=b"}

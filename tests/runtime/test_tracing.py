@@ -38,7 +38,7 @@ class Kept:
 
 
 @pytest.fixture(autouse=True)
-def off_afterwards() -> Iterator[None]:
+def reset_tracing() -> Iterator[None]:
     yield
     configure(None)
 
@@ -57,13 +57,13 @@ def trace_of(group: str, *, run: str = "run") -> int:
     return kept.spans[0].trace
 
 
-def test_a_groups_hops_share_a_trace_in_every_process_that_knows_its_name() -> None:
+def test_spans_of_a_group_have_the_same_trace_in_every_process() -> None:
     assert trace_of("train:1") == trace_of("train:1") != trace_of("train:2")
     assert trace_of("train:1") != trace_of("train:1", run="another run")
     assert trace_of("train:1").bit_length() <= 128
 
 
-def test_what_is_inside_a_hop_belongs_to_it() -> None:
+def test_a_nested_span_is_a_child_of_the_outer_one() -> None:
     kept = recording()
     with span("rl.episode", group=GroupId("train:1"), version_now=Version(3)) as hop:
         with span("rl.generate", policy="solver"):
@@ -82,14 +82,14 @@ def test_what_is_inside_a_hop_belongs_to_it() -> None:
     assert {type(value) for value in outer.attributes.values()} == {str, int}
 
 
-def test_a_hop_inside_of_nothing_is_nothing() -> None:
+def test_a_nested_span_without_an_outer_one_is_not_recorded() -> None:
     kept = recording()
     with span("rl.generate", policy="solver"):
         pass
     assert kept.spans == []
 
 
-def test_a_push_of_several_groups_is_a_span_in_each_of_their_traces() -> None:
+def test_a_push_of_several_groups_has_a_span_in_each_trace() -> None:
     kept = recording()
     with span("rl.push", groups=(group for group in ("train:1", "train:2", "train:1"))):
         pass
@@ -115,7 +115,7 @@ def test_a_version_is_one_trace_from_publish_to_apply() -> None:
     assert len({span.trace for span in kept.spans}) == 1
 
 
-def test_groups_are_known_when_the_hop_ends() -> None:
+def test_groups_can_be_annotated_before_the_span_ends() -> None:
     kept = recording()
     with span("rl.lease") as hop:
         hop.annotate(groups=["train:1"])
@@ -124,14 +124,14 @@ def test_groups_are_known_when_the_hop_ends() -> None:
     assert [span.name for span in kept.spans] == ["rl.lease"]
 
 
-def test_what_is_raised_passes_and_is_noted() -> None:
+def test_an_exception_is_recorded_and_raised() -> None:
     kept = recording()
     with pytest.raises(InvalidInput, match="no"), span("rl.reward", group="train:1"):
         raise InvalidInput("no")
     assert kept.spans[0].error == "InvalidInput: no"
 
 
-def test_a_share_of_groups_is_followed_the_same_one_everywhere() -> None:
+def test_the_sampled_share_of_groups_is_the_same_in_every_process() -> None:
     groups = [f"train:{number}" for number in range(400)]
 
     def followed() -> list[str]:
@@ -150,7 +150,7 @@ def test_a_share_of_groups_is_followed_the_same_one_everywhere() -> None:
     assert 60 < len(first) < 140
 
 
-async def test_hops_of_tasks_beside_each_other_do_not_mix() -> None:
+async def test_spans_of_concurrent_tasks_do_not_mix() -> None:
     kept = recording()
 
     async def episode(group: str) -> None:
@@ -166,7 +166,7 @@ async def test_hops_of_tasks_beside_each_other_do_not_mix() -> None:
             assert one.trace == traces[one.attributes["rl.group_seen"]]
 
 
-def test_nothing_is_made_before_somebody_asks_and_the_run_is_known() -> None:
+def test_no_span_is_created_without_a_recorder_and_a_run() -> None:
     read: list[str] = []
 
     def groups() -> Iterator[str]:
@@ -184,7 +184,7 @@ def test_nothing_is_made_before_somebody_asks_and_the_run_is_known() -> None:
     assert (read, kept.spans) == ([], [])
 
 
-def test_spans_are_written_as_opentelemetry_has_them(tmp_path: Path) -> None:
+def test_spans_are_exported_as_opentelemetry_spans(tmp_path: Path) -> None:
     recorder = OtelRecorder(create_exporter(str(tmp_path / "traces"), role="trainer"), role="trainer")
     configure(recorder)
     begin_run("run")
@@ -204,7 +204,7 @@ def test_spans_are_written_as_opentelemetry_has_them(tmp_path: Path) -> None:
     assert outer["parent_id"] is None
 
 
-def test_a_full_disk_costs_spans_and_nothing_else(tmp_path: Path) -> None:
+def test_an_unwritable_trace_file_loses_only_spans(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     recorder = OtelRecorder(create_exporter(str(tmp_path / "file" / "below"), role="node"), role="node")
     configure(recorder)
@@ -217,7 +217,7 @@ def test_a_full_disk_costs_spans_and_nothing_else(tmp_path: Path) -> None:
     assert (tmp_path / "file").read_text() == ""
 
 
-def test_the_environment_goes_before_the_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_overrides_the_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = TracingConfig(to="traces", share=0.5)
     assert effective_config(recipe) == recipe
     assert parse_tracing(format_tracing(recipe)) == recipe
@@ -228,7 +228,7 @@ def test_the_environment_goes_before_the_recipe(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("text", ["traces#all", "traces#2", "traces#"])
-def test_a_share_that_is_none_is_refused(text: str) -> None:
+def test_an_invalid_sampling_share_is_refused(text: str) -> None:
     with pytest.raises(InvalidInput, match="share"):
         parse_tracing(text)
 

@@ -58,7 +58,7 @@ def advised(given: Signals, terms: FleetConstraints, ticks: int) -> PoolRecommen
         (fleet(failures=3, breaker_until=40_000.0), 15, LimitInEffect.BREAKER),
     ],
 )
-def test_a_limit_of_the_fleet_limits_the_recommendation_and_is_named(
+def test_a_fleet_limit_caps_the_recommendation_and_is_reported(
     terms: FleetConstraints, target: int, cap: LimitInEffect
 ) -> None:
     advice = advised(signals(nodes(15)), terms, 2)
@@ -66,7 +66,7 @@ def test_a_limit_of_the_fleet_limits_the_recommendation_and_is_named(
     assert LIMIT_TEXTS[cap] in advice.sentence
 
 
-def test_a_held_pool_keeps_its_surplus_and_may_grow() -> None:
+def test_a_pool_with_a_manual_override_does_not_shrink_but_can_grow() -> None:
     advice = advised(signals(nodes(40)), fleet(is_overridden=True), 20)
     assert (advice.target, advice.limited_by) == (40, (LimitInEffect.OVERRIDE,))
     assert advised(signals(nodes(40)), fleet(), 20).target < 40
@@ -74,13 +74,13 @@ def test_a_held_pool_keeps_its_surplus_and_may_grow() -> None:
     assert advised(signals(nodes(15)), fleet(is_overridden=True), 2).target == 22
 
 
-def test_a_day_that_is_spent_leaves_the_warm_nodes_unless_the_pool_is_held() -> None:
+def test_a_spent_daily_budget_leaves_only_warm_nodes_without_an_override() -> None:
     spent: dict[str, Any] = {"dollars_per_day_max": 24.0, "dollars_today": 24.0}
     assert advised(signals(nodes(15)), fleet(**spent), 2).target == 1
     assert advised(signals(nodes(15)), fleet(**spent, is_overridden=True), 2).target == 15
 
 
-def test_the_fleets_word_replaces_the_configurations_and_leaves_the_rest() -> None:
+def test_fleet_constraints_override_only_their_settings() -> None:
     configured = Spec(
         options=SizerOptions(max_dollars_per_hour=5.0, headroom=0.1),
         pools={POOL: PoolOptions(max_nodes=3, warm_nodes=0, quota=7), PoolId("other"): PoolOptions(max_nodes=2)},
@@ -105,7 +105,7 @@ def test_invalid_fleet_constraints_are_refused(pool: dict[str, Any]) -> None:
         spec_with_constraints(spec(), fleet(**pool))
 
 
-def test_only_what_stops_or_frees_a_pool_is_urgent() -> None:
+def test_only_changed_limits_are_urgent() -> None:
     assert limits_of(fleet()) == limits_of(fleet(price_per_hour=2.0, dollars_today=9.0, launch_delay_s=7.0))
     for other in (
         fleet(is_overridden=True),
@@ -117,7 +117,7 @@ def test_only_what_stops_or_frees_a_pool_is_urgent() -> None:
 
 
 @pytest.mark.parametrize(("delay_s", "tick_s"), [(2.0, 5.0), (80.0, 20.0), (300.0, 30.0), (1500.0, 30.0)])
-def test_decisions_come_as_often_as_launches_can_follow(delay_s: float, tick_s: float) -> None:
+def test_the_interval_of_decisions_follows_the_launch_delay(delay_s: float, tick_s: float) -> None:
     assert spec(pool={"launch_delay_s": delay_s}).tick_s == pytest.approx(tick_s)
     assert spec(pool={"launch_delay_s": delay_s}, tick_s=20.0).tick_s == 20.0
     assert Spec().tick_s == 30.0

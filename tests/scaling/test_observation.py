@@ -29,7 +29,7 @@ def report(at: float, *nodes: NodeReport, of: StreamReport | None = None, **chan
     return replace(make.report(of or stream(), flows=(flow,)), nodes=nodes, at=at, **changes)
 
 
-def test_groups_and_busy_seconds_are_those_of_the_window() -> None:
+def test_groups_and_busy_seconds_are_measured_over_the_window() -> None:
     observer = Observer(Spec())
     observer.observe(report(0.0, node(done=400, busy_s=100)))
     observer.signals()
@@ -40,14 +40,14 @@ def test_groups_and_busy_seconds_are_those_of_the_window() -> None:
     assert nodes.busy_long_s.tolist() == [30.0, 5.0]
 
 
-def test_nodes_that_are_gone_or_lost_are_left_out() -> None:
+def test_departed_and_lost_nodes_are_left_out() -> None:
     observer = Observer(Spec())
     states = (NodeState.JOINING, NodeState.READY, NodeState.DRAINING, NodeState.LOST, NodeState.GONE)
     observer.observe(report(0.0, *(node(f"node-{n}.{n}", state=state) for n, state in enumerate(states))))
     assert observer.signals().nodes.phase.tolist() == [Phase.WARMING, Phase.READY, Phase.DRAINING]
 
 
-def test_pools_with_nodes_that_serve_some_policies_only_are_named() -> None:
+def test_pools_with_nodes_of_some_policies_are_marked_partial() -> None:
     observer = Observer(Spec())
     whole, other = node(), stream(policy=PolicyId("verifier"))
     policies = (stream().policy, other.policy)
@@ -70,7 +70,7 @@ def test_pools_with_nodes_that_serve_some_policies_only_are_named() -> None:
     assert observer.signals().partial_pools == (PoolId("some"),)
 
 
-def test_a_step_is_measured_without_its_wait() -> None:
+def test_the_duration_of_a_step_excludes_its_wait() -> None:
     observer = Observer(Spec())
     observer.observe(report(0.0, of=stream()))
     observer.observe(report(60.0, of=stream(1, wait_s=20.0, compute_s=35.0, publish_s=5.0)))
@@ -80,7 +80,7 @@ def test_a_step_is_measured_without_its_wait() -> None:
     assert found.wait_share_of_steps == pytest.approx(20 / 160)
 
 
-def test_a_wait_counts_while_it_lasts_and_once() -> None:
+def test_a_wait_counts_once_also_while_it_lasts() -> None:
     observer = Observer(Spec())
     observer.observe(report(0.0, of=stream()))
     assert observer.signals().streams[0].wait_share_300_s == 0.0
@@ -93,7 +93,7 @@ def test_a_wait_counts_while_it_lasts_and_once() -> None:
     assert observer.signals().streams[0].wait_share_300_s == pytest.approx(31 / 100)
 
 
-def test_what_filters_take_raises_what_must_be_produced() -> None:
+def test_filtered_groups_raise_the_required_production() -> None:
     observer = Observer(Spec())
     observer.observe(report(0.0, node(done=0), of=stream()))
     observer.signals()
@@ -103,7 +103,7 @@ def test_what_filters_take_raises_what_must_be_produced() -> None:
     assert found.groups_per_step == 8
 
 
-def test_a_pause_is_one_of_every_flow() -> None:
+def test_a_run_is_paused_only_if_every_flow_is() -> None:
     observer = Observer(Spec())
     paused = replace(make.flow_report(), is_paused=True)
     observer.observe(replace(report(0.0), flows=(paused,)))
@@ -113,7 +113,7 @@ def test_a_pause_is_one_of_every_flow() -> None:
     assert observer.signals().paused_s is None
 
 
-def test_money_is_counted_by_the_day() -> None:
+def test_costs_are_summed_per_day() -> None:
     observer = Observer(Spec(pools={LOCAL: PoolOptions(max_nodes=4, price_per_hour=6.0)}))
     observer.observe(report(80_000.0, node(), node("node-2.2")))
     observer.observe(report(81_800.0, node(), node("node-2.2")))
@@ -122,7 +122,7 @@ def test_money_is_counted_by_the_day() -> None:
     assert observer.signals().dollars_today == pytest.approx(6.0 * 4600 / 3600)
 
 
-def test_the_delay_of_an_order_is_measured_where_one_is_open() -> None:
+def test_launch_delays_are_measured_for_requested_nodes() -> None:
     observer = Observer(Spec())
     observer.observe(report(0.0))
     observer.observe(report(100.0, node()), ordered_at={LOCAL: 40.0})

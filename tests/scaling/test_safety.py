@@ -157,7 +157,7 @@ def test_targets_above_the_dollar_cap_are_those_that_must_not_fall(ticks: list[S
 
 @given(several_ticks(), specs())
 @settings(max_examples=200)
-def test_nothing_falls_on_stale_data_or_with_the_kill_switch_on(ticks: list[Signals], spec: Spec) -> None:
+def test_no_target_falls_on_stale_data_or_under_the_kill_switch(ticks: list[Signals], spec: Spec) -> None:
     for state, recommendation, verdict in verdicts(ticks, spec):
         for advice in verdict.recommendations:
             is_overridden = spec.is_kill_switch_on or Reason.STALE_INPUT in advice.reasons
@@ -178,7 +178,7 @@ def test_the_same_input_gives_the_same_advice(ticks: list[Signals], spec: Spec) 
 
 
 @given(several_ticks(), specs(), st.sampled_from([float("nan"), float("inf"), -1.0]), st.data())
-def test_an_error_in_one_nodes_record_leaves_that_node_unmeasured_and_changes_nothing_else(
+def test_an_invalid_record_of_a_node_leaves_only_that_node_unmeasured(
     ticks: list[Signals], spec: Spec, wrong: float, data: st.DataObject
 ) -> None:
     first_tick = ticks[0]
@@ -201,7 +201,7 @@ def test_an_error_in_one_nodes_record_leaves_that_node_unmeasured_and_changes_no
     )
 
 
-def test_every_happening_is_answered_in_every_phase() -> None:
+def test_every_event_is_defined_in_every_phase() -> None:
     for phase in Phase:
         for happening in PhaseEvent:
             after = next_phase(phase, happening)

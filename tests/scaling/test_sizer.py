@@ -36,7 +36,7 @@ def test_a_pool_inside_the_band_keeps_its_target() -> None:
     )
 
 
-def test_too_few_nodes_are_confirmed_for_a_tick_and_then_brought_to_the_aim_at_once() -> None:
+def test_a_shortage_is_confirmed_for_one_tick_and_then_corrected_completely() -> None:
     first, state = ticks(signals(nodes(15)), 1, spec())
     assert (first.target, first.reasons) == (15, (Reason.CONFIRMING_UP,))
     second, state = ticks(signals(nodes(15), at=30_030.0), 1, spec(), state)
@@ -46,7 +46,7 @@ def test_too_few_nodes_are_confirmed_for_a_tick_and_then_brought_to_the_aim_at_o
     assert later.target == 22
 
 
-def test_less_than_half_is_acted_on_at_once() -> None:
+def test_a_capacity_below_half_the_demand_is_corrected_immediately() -> None:
     advice, _ = ticks(signals(nodes(8)), 1, spec())
     assert (advice.target, advice.reasons[0]) == (22, Reason.FAR_BELOW)
 
@@ -57,18 +57,18 @@ def short(factor: float) -> Signals:
     return signals(replace(table, groups_short=table.groups_short * factor))
 
 
-def test_one_low_count_over_a_short_window_orders_nothing_before_a_second_says_the_same() -> None:
+def test_a_low_short_window_is_confirmed_before_a_launch() -> None:
     _, state = ticks(signals(nodes(22)), 10, spec())
     low, state = ticks(replace(short(0.4), at=30_300.0), 1, spec(), state)
     assert low.inputs["ratio"] == pytest.approx(0.44, abs=0.01)
     assert (low.target, low.reasons) == (22, (Reason.CONFIRMING_UP,))
     chance, _ = ticks(signals(nodes(22), at=30_330.0), 10, spec(), state)
-    assert (chance.target, chance.reasons) == (22, (Reason.INSIDE_BAND,)), "it was chance"
+    assert (chance.target, chance.reasons) == (22, (Reason.INSIDE_BAND,)), "a single low count is noise"
     twice, _ = ticks(replace(short(0.4), at=30_330.0), 1, spec(), state)
     assert (twice.target, twice.reasons[0]) == (54, Reason.FAR_BELOW)
 
 
-def test_an_order_counts_though_nobody_has_seen_its_nodes_yet_and_is_forgotten_when_they_do_not_come() -> None:
+def test_requested_nodes_count_as_capacity_until_their_launch_times_out() -> None:
     _, state = ticks(signals(nodes(15)), 2, spec())
     waiting, state = ticks(signals(nodes(15), at=30_060.0), 15, spec(), state)
     assert waiting.inputs["capacity_ordered_groups_per_s"] == pytest.approx(22 * RATE, rel=0.02)
@@ -77,7 +77,7 @@ def test_an_order_counts_though_nobody_has_seen_its_nodes_yet_and_is_forgotten_w
     assert late.target == 22
 
 
-def test_a_surplus_is_retired_after_five_minutes_half_of_it_and_a_quarter_of_the_pool_at_most() -> None:
+def test_a_surplus_is_retired_gradually_after_five_minutes() -> None:
     advice, state = ticks(signals(nodes(40)), 9, spec())
     assert (advice.target, advice.reasons) == (40, (Reason.CONFIRMING_DOWN,))
     advice, _ = ticks(signals(nodes(40), at=30_270.0), 1, spec(), state)
@@ -86,19 +86,19 @@ def test_a_surplus_is_retired_after_five_minutes_half_of_it_and_a_quarter_of_the
     assert advice.victims[0] == "node-0"  # the youngest of equals
 
 
-def test_a_trainer_that_waits_keeps_a_surplus() -> None:
+def test_a_surplus_is_kept_while_the_trainer_waits() -> None:
     waits = signals(nodes(40), streams=(stream(wait_share_600_s=0.05),))
     advice, _ = ticks(waits, 20, spec())
     assert (advice.target, advice.reasons[0]) == (40, Reason.TRAINER_WAITED_RECENTLY)
     assert "2.00" in advice.sentence
 
 
-def test_a_pool_in_which_every_node_carries_keeps_them_all() -> None:
+def test_a_small_pool_without_a_spare_node_keeps_its_size() -> None:
     small = signals(nodes(2), streams=(stream(groups_per_step=64 / 20),))
     assert ticks(small, 40, spec())[0].target == 2
 
 
-def test_the_raw_rate_of_a_full_buffer_hides_no_surplus() -> None:
+def test_a_surplus_is_recognized_despite_a_full_buffer() -> None:
     table = nodes(40)
     half_idle = replace(
         table,
@@ -110,20 +110,20 @@ def test_the_raw_rate_of_a_full_buffer_hides_no_surplus() -> None:
     assert ticks(signals(half_idle), 10, spec())[0].target == 30
 
 
-def test_the_policy_that_needs_most_decides() -> None:
+def test_the_policy_with_the_highest_demand_determines_the_target() -> None:
     both = signals(nodes(22), streams=(stream(), stream(policy=PolicyId("verifier"), compute_s=(60.0,) * 6)))
     advice, _ = ticks(both, 2, spec())
     assert advice.target == 43
     assert advice.inputs["compute_s"] == 60.0
 
 
-def test_two_shorter_steps_are_believed_and_one_is_not() -> None:
+def test_a_shorter_step_time_counts_after_two_steps() -> None:
     once, _ = ticks(signals(nodes(22), streams=(stream(compute_s=(120.0,) * 5 + (60.0,)),)), 3, spec())
     twice, _ = ticks(signals(nodes(22), streams=(stream(compute_s=(120.0,) * 4 + (60.0, 60.0)),)), 3, spec())
     assert (once.target, twice.target) == (22, 43)
 
 
-def test_a_wait_that_capacity_does_not_explain_raises_the_demand_little_by_little() -> None:
+def test_an_unexplained_wait_raises_the_demand_gradually() -> None:
     waits = signals(nodes(23), streams=(stream(wait_share_300_s=0.2, wait_share_600_s=0.2),))
     advice, state = ticks(waits, 11, spec())
     assert advice.reasons == (Reason.TRIMMED,)
@@ -132,7 +132,7 @@ def test_a_wait_that_capacity_does_not_explain_raises_the_demand_little_by_littl
     assert later.trim < state.trim
 
 
-def test_a_third_of_slow_nodes_is_replaced_before_it_goes() -> None:
+def test_slow_nodes_are_replaced_before_they_are_retired() -> None:
     rates = (RATE * 0.2,) * 3 + (RATE,) * 19
     advice, state = ticks(signals(nodes(22, rates=rates)), 11, spec())
     assert advice.reasons[0] is Reason.REPLACING
@@ -146,7 +146,7 @@ def test_a_third_of_slow_nodes_is_replaced_before_it_goes() -> None:
     assert advice.target == 22 + ordered - 3
 
 
-def test_at_a_cap_a_slow_node_goes_first_and_another_comes_in_its_place() -> None:
+def test_at_a_limit_a_slow_node_is_retired_before_its_replacement() -> None:
     told, rates = spec(pool={"max_nodes": 20}), (RATE * 0.2, RATE * 0.1, *(RATE,) * 18)
     advice, state = ticks(signals(nodes(20, rates=rates)), 11, told)
     assert (advice.target, advice.victims) == (19, ("node-1",)), "one at a time, the slowest first"
@@ -154,7 +154,7 @@ def test_at_a_cap_a_slow_node_goes_first_and_another_comes_in_its_place() -> Non
     kept = (rates[0], *rates[2:])
     for in_its_place in (nodes(19, rates=kept), nodes(19, pending=1, rates=kept)):
         advice, state = ticks(signals(in_its_place, at=30_330.0), 2, told, state)
-        assert (advice.target, advice.victims) == (20, ()), "another is ordered and awaited"
+        assert (advice.target, advice.victims) == (20, ()), "a replacement is requested"
     advice, state = ticks(signals(nodes(20, rates=(*kept, RATE)), at=30_450.0), 1, told, state)
     assert (advice.target, advice.victims) == (19, ("node-0",))
     advice, _ = ticks(signals(nodes(20), at=30_600.0), 2, told, state)
@@ -167,7 +167,7 @@ def test_at_a_limit_no_node_of_a_pool_at_its_minimum_is_removed() -> None:
     assert (advice.target, advice.victims) == (20, ())
 
 
-def test_at_a_cap_no_node_that_works_goes_to_save_money_while_there_are_too_few() -> None:
+def test_at_a_limit_no_working_node_is_retired_to_save_cost() -> None:
     dear, cheap = PoolId("dear"), PoolId("cheap")
     pools = {
         dear: PoolOptions(mode=Mode.ON, max_nodes=100, price_per_hour=3.0),
@@ -184,21 +184,21 @@ def test_at_a_cap_no_node_that_works_goes_to_save_money_while_there_are_too_few(
     assert sum(advice.target for advice in verdict.recommendations) == 15
 
 
-def test_silent_nodes_hold_everything() -> None:
+def test_targets_do_not_change_while_many_nodes_are_silent() -> None:
     table = nodes(40)
     silent = replace(table, silent_s=np.where(np.arange(40) < 10, 200.0, 0.0))
     advice, _ = ticks(signals(silent), 30, spec())
     assert (advice.target, advice.reasons) == (40, (Reason.STALE_INPUT,))
 
 
-def test_a_trainer_without_steps_holds_everything_unless_it_waits_for_nodes() -> None:
+def test_targets_do_not_change_without_recent_steps_unless_the_trainer_waits() -> None:
     stuck, _ = ticks(signals(nodes(40), streams=(stream(step_age_s=2000.0),)), 30, spec())
     assert (stuck.target, stuck.reasons) == (40, (Reason.STALE_INPUT,))
     starved = stream(step_age_s=2000.0, wait_share_300_s=1.0, wait_share_600_s=1.0)
     assert ticks(signals(nodes(5), streams=(starved,)), 2, spec())[0].target == 22
 
 
-def test_without_busy_times_the_published_rule_decides() -> None:
+def test_without_busy_times_the_baseline_rule_is_used() -> None:
     table = nodes(10)
     blind = replace(table, busy_long_s=np.zeros(10), busy_short_s=np.zeros(10))
     waits = stream(wait_share_of_steps=0.3)
@@ -207,7 +207,7 @@ def test_without_busy_times_the_published_rule_decides() -> None:
     assert advice.reasons[0] is Reason.PLAIN_RULE
 
 
-def test_before_the_first_step_nothing_moves() -> None:
+def test_targets_do_not_change_before_the_first_step() -> None:
     advice, _ = ticks(signals(nodes(4), streams=(stream(compute_s=(), steps=0),)), 5, spec())
     assert (advice.target, advice.reasons) == (4, (Reason.UNMEASURED,))
 
@@ -222,33 +222,33 @@ def test_before_the_first_step_nothing_moves() -> None:
         (spec(is_kill_switch_on=True), 15, LimitInEffect.KILL_SWITCH),
     ],
 )
-def test_a_cap_holds_an_order_back_and_is_named(told: Spec, target: int, cap: LimitInEffect) -> None:
+def test_a_limit_caps_the_target_and_is_reported(told: Spec, target: int, cap: LimitInEffect) -> None:
     advice, _ = ticks(signals(nodes(15)), 2, told)
     assert advice.target == target
     assert cap in advice.limited_by
 
 
-def test_orders_are_limited_to_two_in_ten_minutes() -> None:
+def test_scale_ups_are_limited_to_two_in_ten_minutes() -> None:
     state = SizerState(scale_ups=(29_900.0, 29_950.0), targets={POOL: 15}, present_nodes={POOL: 15})
     advice, _ = ticks(signals(nodes(15)), 3, spec(), state)
     assert (advice.target, advice.limited_by) == (15, (LimitInEffect.ACTION_BUDGET,))
 
 
-def test_modes_limit_what_is_advised() -> None:
+def test_modes_limit_the_recommendation() -> None:
     assert ticks(signals(nodes(40)), 20, spec(mode=Mode.UP_ONLY))[0].target == 40
     assert ticks(signals(nodes(15)), 3, spec(mode=Mode.UP_ONLY))[0].target == 22
     off, _ = ticks(signals(nodes(15)), 3, spec(mode=Mode.OFF))
     assert (off.target, off.reasons[0]) == (15, Reason.SWITCHED_OFF)
 
 
-def test_nodes_that_were_not_ordered_count_in_the_pool() -> None:
+def test_manually_joined_nodes_count_in_the_pool() -> None:
     _, state = ticks(signals(nodes(21)), 3, spec())
     verdict = decide(signals(nodes(23), at=30_090.0), spec(), state)
     assert verdict.recommendations[0].target == 23
     assert not verdict.changed_pools
 
 
-def test_the_cheapest_pool_is_filled_first_and_never_holds_nearly_all() -> None:
+def test_the_cheapest_pool_is_filled_first_up_to_a_share() -> None:
     pools = {PoolId("cheap"): PoolOptions(mode=Mode.ON, max_nodes=100, price_per_hour=0.5)}
     pools[PoolId("dear")] = PoolOptions(mode=Mode.ON, max_nodes=100, price_per_hour=2.0)
     kinds = (NodeKind(pool=PoolId("cheap")), NodeKind(pool=PoolId("dear")))
@@ -260,7 +260,7 @@ def test_the_cheapest_pool_is_filled_first_and_never_holds_nearly_all() -> None:
     assert cheap == 15
 
 
-def test_a_pool_whose_launches_fail_gets_no_orders_while_another_can_take_them() -> None:
+def test_failing_launches_move_growth_to_another_pool() -> None:
     names = (PoolId("a"), PoolId("b"))
     pools = {name: PoolOptions(mode=Mode.ON, max_nodes=100, price_per_hour=1.0) for name in names}
     kinds = tuple(NodeKind(pool=name) for name in names)
@@ -271,7 +271,7 @@ def test_a_pool_whose_launches_fail_gets_no_orders_while_another_can_take_them()
     assert [advice.target for advice in verdict.recommendations] == [6, 16]
 
 
-def test_nodes_that_come_late_open_their_only_pool_again() -> None:
+def test_late_nodes_reopen_the_only_pool() -> None:
     _, state = ticks(signals(nodes(15)), 2, spec())
     assert state.targets == {POOL: 22}
     late, state = ticks(signals(nodes(15), at=31_000.0), 5, spec(), state)
@@ -284,7 +284,7 @@ def test_nodes_that_come_late_open_their_only_pool_again() -> None:
 
 @pytest.mark.parametrize("count", [5, 40])
 @pytest.mark.parametrize("rule", ["sizer", "baseline"])
-def test_nodes_that_serve_some_policies_only_are_not_counted_as_whole_nodes(count: int, rule: str) -> None:
+def test_pools_with_partial_nodes_keep_their_size(count: int, rule: str) -> None:
     mixed = signals(nodes(count), partial_pools=(PoolId("judges"),))
     advice, state = ticks(mixed, 20, spec(rule=rule))
     assert (advice.target, advice.reasons) == (count, (Reason.PARTIAL_NODES,))
@@ -296,14 +296,14 @@ def test_nodes_that_serve_some_policies_only_are_not_counted_as_whole_nodes(coun
     assert whole.target != count
 
 
-def test_a_launch_of_seconds_may_take_a_minute() -> None:
+def test_a_fast_launch_times_out_no_earlier_than_a_minute() -> None:
     quick = spec(pool={"launch_delay_s": 2.0})
     _, state = ticks(signals(nodes(15)), 2, quick)
     waited, _ = ticks(signals(nodes(15), at=30_080.0), 1, quick, state)
     assert (waited.target, waited.limited_by) == (22, ())
 
 
-def test_a_change_that_chance_hides_in_one_step_is_seen_in_three() -> None:
+def test_a_faster_trainer_is_recognized_after_three_noisy_steps() -> None:
     """Reacts in spite of the median of the ratios of earlier ticks."""
     usual, faster = (120.0, 110.0, 130.0, 119.0, 122.0, 118.0, 121.0), (75.0, 95.0, 70.0)
     _, state = ticks(signals(nodes(22), streams=(stream(compute_s=usual),)), 10, spec())
@@ -311,7 +311,7 @@ def test_a_change_that_chance_hides_in_one_step_is_seen_in_three() -> None:
     assert advice.target > 30
 
 
-def test_every_input_is_one_that_the_contract_explains() -> None:
+def test_every_recommendation_input_is_documented() -> None:
     advice, _ = ticks(signals(nodes(22)), 1, spec())
     assert advice.inputs.keys() <= RECOMMENDATION_INPUTS.keys()
     assert advice.input_hash == ticks(signals(nodes(22)), 1, spec())[0].input_hash

@@ -46,7 +46,7 @@ def decided(table: NodeTable, ticks: int, state: SizerState | None = None, **mor
     return verdict
 
 
-def test_a_wait_at_the_gate_raises_no_demand_and_says_what_would_help() -> None:
+def test_a_wait_at_the_gate_recommends_a_larger_bound_instead_of_nodes() -> None:
     (advice,) = decided(nodes(23), 40).recommendations
     assert (advice.target, advice.reasons[0]) == (23, Reason.GATED)
     assert advice.inputs["trim"] == 1.0
@@ -57,39 +57,37 @@ def test_a_wait_at_the_gate_raises_no_demand_and_says_what_would_help() -> None:
     )
 
 
-def test_nothing_is_ordered_while_nodes_stand_at_the_gate_and_all_that_lacks_once_they_do_not() -> None:
+def test_no_growth_while_nodes_wait_at_the_gate() -> None:
     held = decided(nodes(15), 6)
     assert (held.recommendations[0].target, held.recommendations[0].reasons) == (15, (Reason.GATED,))
     busy = decided(nodes(15), 2, held.state, at=30_300.0, gate=gate(idle_slots=3.0))
     assert (busy.recommendations[0].target, busy.recommendations[0].reasons) == (22, (Reason.BELOW_BAND,))
 
 
-def test_a_trim_that_was_learned_at_the_gate_is_forgotten_little_by_little() -> None:
+def test_a_trim_learned_at_the_gate_decays_gradually() -> None:
     state = decided(nodes(23), 1).state
     later = decided(nodes(30), 40, replace(state, trim=1.3)).state
     assert 1.2 < later.trim < 1.3
 
 
-def test_the_gate_of_another_policy_is_named_and_no_bound_is_proposed() -> None:
+def test_the_gate_of_another_policy_is_reported_without_a_proposed_bound() -> None:
     (advice,) = decided(nodes(23), 11, gate=gate(policy=VERIFIER)).recommendations
     assert "verifier" in advice.sentence
     assert "staleness_needed" not in advice.inputs
 
 
 @pytest.mark.parametrize("more", [{"wait_share": 0.05}, {"idle_slots": 8.0}, {"closed_share": 0.05}, {"slots": 0.0}])
-def test_a_fed_trainer_full_slots_or_an_open_gate_is_no_such_case(more: dict[str, float]) -> None:
+def test_a_fed_trainer_full_slots_or_an_open_gate_is_not_gated(more: dict[str, float]) -> None:
     assert is_gated(gate(), wait_high=0.08)
     assert not is_gated(gate(**more), wait_high=0.08)
 
 
 @pytest.mark.parametrize(("group_s", "step_s", "enough"), [(30, 120, 2), (120, 120, 2), (121, 120, 3), (347, 120, 4)])
-def test_the_bound_that_is_needed_grows_with_the_time_of_a_group_in_steps(
-    group_s: float, step_s: float, enough: int
-) -> None:
+def test_the_needed_bound_grows_with_the_group_time_in_steps(group_s: float, step_s: float, enough: int) -> None:
     assert staleness_needed(group_s=group_s, step_s=step_s) == enough
 
 
-def test_a_tight_bound_orders_no_nodes_in_four_hours_and_the_bound_that_is_named_ends_the_wait() -> None:
+def test_the_recommended_bound_ends_the_wait_of_a_gated_trainer() -> None:
     said: set[int] = set()
 
     def noted(seen: Signals, told: Spec, state: SizerState) -> SizerResult:
@@ -117,7 +115,7 @@ def course(second: int, **changes: Any) -> Report:
     return replace(make.report(trained, flows=(flow,)), **values | changes)
 
 
-def test_gates_slots_and_groups_are_measured_over_the_latest_steps() -> None:
+def test_gate_slots_and_group_times_are_measured_over_the_latest_steps() -> None:
     observer = Observer(Spec())
     for second in range(241):
         observer.observe(course(second))
@@ -141,7 +139,7 @@ def test_without_two_recent_ticks_nothing_is_measured() -> None:
     assert (found.closed_share, found.group_s) == (0.0, 0.0)
 
 
-def test_a_node_that_comes_or_goes_is_counted_for_what_it_did_since() -> None:
+def test_slots_of_joining_and_leaving_nodes_are_counted_proportionally() -> None:
     observer = Observer(Spec())
     observer.observe(course(0))
     observer.signals()

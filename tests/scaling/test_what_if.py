@@ -35,7 +35,7 @@ def spec(**options: object) -> Spec:
     return Spec(pools={LOCAL: PoolOptions.parse({"max_nodes": 100, "launch_delay_s": 60.0} | options, where="pool")})
 
 
-def test_four_nodes_are_advised_where_eight_were_held() -> None:
+def test_a_replay_recommends_fewer_nodes_than_a_fixed_pool_had() -> None:
     answer = replay(recorded(120, ready=8), spec())
     assert answer.recommendations[-1].target in (4, 5)
     assert answer.recorded_node_hours["local"] == pytest.approx(8 * 119 / 60)
@@ -44,7 +44,7 @@ def test_four_nodes_are_advised_where_eight_were_held() -> None:
     assert (answer.wait, answer.recorded_wait) == (0.0, 0.0)
 
 
-def test_a_bound_below_the_need_tells_how_long_the_trainer_would_wait() -> None:
+def test_a_bound_below_the_demand_predicts_the_wait() -> None:
     answer = replay(recorded(120, ready=8), spec(max_nodes=2))
     assert answer.recommendations[-1].target == 2
     assert answer.wait == pytest.approx(0.5, abs=0.02)
@@ -55,13 +55,13 @@ def test_the_same_question_has_the_same_answer() -> None:
     assert replay(reports, spec()) == replay(reports, spec())
 
 
-def test_reports_that_measured_nothing_are_no_answer() -> None:
+def test_reports_without_measurements_are_refused() -> None:
     with pytest.raises(InvalidInput) as caught:
         replay([make.report()], spec())
     assert caught.value.code == "scaling.demand_not_measured"
 
 
-def test_other_options_are_applied_over_those_of_the_run() -> None:
+def test_given_options_override_those_of_the_run() -> None:
     changed = changed_spec(
         spec(), options={"headroom": 0.1}, pools={"local": {"max_nodes": 3}, "other": {"max_nodes": 1}}
     )

@@ -155,12 +155,12 @@ def scenario() -> LedgerScenario:
     return scenario
 
 
-def test_an_honest_run_is_in_order(scenario: LedgerScenario) -> None:
+def test_a_correct_run_has_no_violations(scenario: LedgerScenario) -> None:
     assert scenario.end(buffered=1) == []
     assert scenario.ledger.steps()[SOLVER] == 2
 
 
-def test_answers_that_were_never_heard_may_mean_either(scenario: LedgerScenario) -> None:
+def test_calls_without_an_answer_allow_both_results(scenario: LedgerScenario) -> None:
     unheard, rerun = scenario.issue(), scenario.issue()
     scenario.push(unheard, version=2, outcome=None)
     scenario.push(unheard, version=2, outcome="duplicate")
@@ -177,15 +177,15 @@ def test_answers_that_were_never_heard_may_mean_either(scenario: LedgerScenario)
     assert scenario.ledger.lineages[SOLVER].redelivered == 1
 
 
-def test_a_group_that_is_nowhere_is_lost(scenario: LedgerScenario) -> None:
+def test_a_missing_group_is_a_lost_group(scenario: LedgerScenario) -> None:
     assert broken(scenario.end(buffered=0)) == {Invariant.LOST}
 
 
-def test_a_fresh_group_must_not_be_dropped_as_stale(scenario: LedgerScenario) -> None:
+def test_dropping_a_fresh_group_as_stale_is_a_loss(scenario: LedgerScenario) -> None:
     assert broken(scenario.end(stale=1)) == {Invariant.LOST}
 
 
-def test_a_share_that_is_dropped_for_another_reason_is_accounted_for(scenario: LedgerScenario) -> None:
+def test_a_share_dropped_for_another_reason_is_accounted_for(scenario: LedgerScenario) -> None:
     report = scenario.report(buffered=0)
     shed = replace(report.streams[0], dropped={"full": 1})
     assert list(scenario.ledger.check_end(replace(report, streams=(shed,)))) == []
@@ -205,38 +205,38 @@ def test_a_task_without_any_result_is_lost(scenario: LedgerScenario) -> None:
     assert Invariant.LOST in broken(scenario.end(buffered=2))
 
 
-def test_a_result_that_is_called_unknown_is_lost(scenario: LedgerScenario) -> None:
+def test_a_result_refused_as_unknown_is_lost(scenario: LedgerScenario) -> None:
     scenario.push(scenario.issue(), version=2, outcome="unknown")
     assert Invariant.LOST in broken(scenario.ledger.violations)
 
 
-def test_a_group_in_two_batches_is_trained_twice(scenario: LedgerScenario) -> None:
+def test_a_group_in_two_batches_is_a_violation(scenario: LedgerScenario) -> None:
     scenario.learn(scenario.batch([4, 0], version=0))
     assert Invariant.TWICE in broken(scenario.ledger.violations)
 
 
-def test_a_batch_served_after_the_next_one_is_trained_twice(scenario: LedgerScenario) -> None:
+def test_a_batch_served_after_the_next_one_is_a_violation(scenario: LedgerScenario) -> None:
     scenario.ledger.delivered(replace(scenario.batch([0, 1]), id=BatchId("solver:0")))
     assert broken(scenario.ledger.violations) == {Invariant.TWICE}
 
 
-def test_two_results_of_one_task_must_not_both_be_accepted(scenario: LedgerScenario) -> None:
+def test_two_accepted_results_of_one_task_are_a_violation(scenario: LedgerScenario) -> None:
     scenario.push(4, version=2, tokens=6)
     assert broken(scenario.ledger.violations) == {Invariant.TWICE}
 
 
-def test_a_step_is_acknowledged_for_the_first_time_once(scenario: LedgerScenario) -> None:
+def test_two_first_acknowledgements_of_a_step_are_a_violation(scenario: LedgerScenario) -> None:
     scenario.acknowledge(replace(scenario.batch([0, 1]), id=BatchId("solver:1")))
     assert broken(scenario.ledger.violations) == {Invariant.TWICE}
 
 
-def test_rows_that_nobody_acknowledged_are_other_content(scenario: LedgerScenario) -> None:
+def test_rows_that_differ_from_the_pushed_result_are_a_violation(scenario: LedgerScenario) -> None:
     scenario.push(scenario.issue(), version=2)
     scenario.learn(scenario.batch([4, 5], version=2, tokens=7))
     assert Invariant.CONTENT in broken(scenario.ledger.violations)
 
 
-def test_a_redelivered_batch_must_be_the_same(scenario: LedgerScenario) -> None:
+def test_a_redelivered_batch_that_differs_is_a_violation(scenario: LedgerScenario) -> None:
     scenario.push(scenario.issue(), version=2)
     batch = scenario.batch([4, 5], version=2)
     scenario.ledger.delivered(batch)
@@ -244,7 +244,7 @@ def test_a_redelivered_batch_must_be_the_same(scenario: LedgerScenario) -> None:
     assert broken(scenario.ledger.violations) == {Invariant.CONTENT}
 
 
-def test_a_member_that_was_accepted_must_be_in_the_batch(scenario: LedgerScenario) -> None:
+def test_an_accepted_member_missing_in_the_batch_is_a_violation(scenario: LedgerScenario) -> None:
     scenario.push(scenario.issue(), version=2)
     batch = scenario.batch([4, 5], version=2)
     scenario.ledger.delivered(replace(batch, rows=batch.rows[1:]))
@@ -252,7 +252,7 @@ def test_a_member_that_was_accepted_must_be_in_the_batch(scenario: LedgerScenari
 
 
 @pytest.mark.parametrize("version", [0, 3])
-def test_rows_beyond_the_bound_or_of_a_version_to_come_are_too_stale(scenario: LedgerScenario, version: int) -> None:
+def test_rows_beyond_the_bound_or_of_a_future_version_are_a_violation(scenario: LedgerScenario, version: int) -> None:
     numbers = [scenario.issue(), scenario.issue()]
     for number in numbers:
         scenario.push(number, version=version)
@@ -260,7 +260,7 @@ def test_rows_beyond_the_bound_or_of_a_version_to_come_are_too_stale(scenario: L
     assert broken(scenario.ledger.violations) == {Invariant.STALE}
 
 
-def test_weights_that_do_not_follow_from_the_batches_are_found() -> None:
+def test_weights_that_do_not_follow_from_the_batches_are_a_violation() -> None:
     scenario = LedgerScenario()
     batch = scenario.batch(scenario.groups_at_once(GROUPS))
     scenario.ledger.delivered(batch)
@@ -271,14 +271,14 @@ def test_weights_that_do_not_follow_from_the_batches_are_found() -> None:
     assert broken(scenario.ledger.violations) == {Invariant.VERSIONS}
 
 
-def test_a_version_is_new_to_the_store_once_and_leaves_no_gap(scenario: LedgerScenario) -> None:
+def test_repeated_new_versions_are_a_violation(scenario: LedgerScenario) -> None:
     scenario.publish(is_new=False)
     assert scenario.ledger.violations == []
     scenario.publish()
     assert broken(scenario.ledger.violations) == {Invariant.VERSIONS}
 
 
-def test_a_store_that_forgot_a_version_or_changed_its_bits_is_found(scenario: LedgerScenario) -> None:
+def test_missing_and_changed_versions_of_the_store_are_a_violation(scenario: LedgerScenario) -> None:
     lineage = scenario.ledger.lineages[SOLVER]
     kept = [notice(version, lineage.expected(Version(version))) for version in range(3)]
     published = lineage.published
@@ -290,7 +290,7 @@ def test_a_store_that_forgot_a_version_or_changed_its_bits_is_found(scenario: Le
     }
 
 
-def test_a_prompt_twice_in_an_epoch_or_left_out_is_found() -> None:
+def test_repeated_and_skipped_prompts_are_a_violation() -> None:
     scenario = LedgerScenario()
     for prompt in (0, 1, 1):
         scenario.push(scenario.issue(prompt=prompt))
@@ -301,14 +301,14 @@ def test_a_prompt_twice_in_an_epoch_or_left_out_is_found() -> None:
     assert broken(list(scenario.ledger.results.check_prompts(FlowId("solve"), 3))) == {Invariant.PROMPTS}
 
 
-def test_a_group_that_changes_its_prompt_is_found(scenario: LedgerScenario) -> None:
+def test_a_group_that_changes_its_prompt_is_a_violation(scenario: LedgerScenario) -> None:
     scenario.lease(4, 4 % PROMPTS)
     assert scenario.ledger.violations == []
     scenario.lease(4, 5 % PROMPTS)
     assert broken(scenario.ledger.violations) == {Invariant.PROMPTS}
 
 
-def test_a_report_that_does_not_add_up_or_forgot_a_step_is_found(scenario: LedgerScenario) -> None:
+def test_unbalanced_and_outdated_reports_are_a_violation(scenario: LedgerScenario) -> None:
     honest = scenario.report(buffered=1)
     steps = scenario.ledger.steps()
     assert list(scenario.ledger.check_report(honest, steps_before=steps)) == []

@@ -12,12 +12,12 @@ def first(count: int, *, seed: int = 0) -> list[ScheduledFault]:
     return list(islice(faults(seed, weights=WEIGHTS, nodes=["node-1"], links=["node-1", "weights"]), count))
 
 
-def test_the_same_seed_makes_the_same_faults_and_another_one_others() -> None:
+def test_the_faults_follow_from_the_seed() -> None:
     assert first(50) == first(50)
     assert first(50) != first(50, seed=1)
 
 
-def test_there_is_about_a_kill_a_second_and_every_kind_of_fault() -> None:
+def test_the_plan_has_about_one_kill_per_second_and_every_kind_of_fault() -> None:
     due = first(4000)
     kinds = Counter(type(due_fault.fault) for due_fault in due)
     assert set(kinds) == {Kill, Stop, End, DisturbLink}

@@ -44,12 +44,12 @@ async def echoed(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, wor
         return b""
 
 
-async def test_what_is_said_arrives_and_comes_back() -> None:
+async def test_data_passes_in_both_directions() -> None:
     async with echo_behind_a_link() as (_, reader, writer):
         assert await echoed(reader, writer, b"hello") == b"hello"
 
 
-async def test_a_stalled_way_carries_nothing_and_then_everything() -> None:
+async def test_a_stalled_link_delivers_everything_afterwards() -> None:
     async with echo_behind_a_link() as (link, reader, writer):
         stalled = asyncio.create_task(link.disturb(LinkFault.STALL, 0.2))
         await asyncio.sleep(0)
@@ -60,7 +60,7 @@ async def test_a_stalled_way_carries_nothing_and_then_everything() -> None:
         assert await answer == b"hello"
 
 
-async def test_a_delayed_way_carries_everything() -> None:
+async def test_a_delayed_link_delivers_everything() -> None:
     async with echo_behind_a_link() as (link, reader, writer):
         delayed = asyncio.create_task(link.disturb(LinkFault.DELAY, 0.5))
         await asyncio.sleep(0)
@@ -69,7 +69,7 @@ async def test_a_delayed_way_carries_everything() -> None:
 
 
 @pytest.mark.parametrize("trouble", [LinkFault.HALF_OPEN, LinkFault.TEAR, LinkFault.REFUSE])
-async def test_other_troubles_break_the_connection(trouble: LinkFault) -> None:
+async def test_other_link_faults_break_the_connection(trouble: LinkFault) -> None:
     async with echo_behind_a_link() as (link, reader, writer):
         assert await echoed(reader, writer, b"hello") == b"hello"
         troubled = asyncio.create_task(link.disturb(trouble, 0.1))
@@ -78,7 +78,7 @@ async def test_other_troubles_break_the_connection(trouble: LinkFault) -> None:
         await troubled
 
 
-async def test_a_service_that_is_down_refuses_until_it_is_back() -> None:
+async def test_a_link_that_is_down_refuses_connections_until_it_is_up() -> None:
     async with echo_behind_a_link() as (link, reader, writer):
         assert await echoed(reader, writer, b"hello") == b"hello"
         link.set_down(True)

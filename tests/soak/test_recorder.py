@@ -79,7 +79,7 @@ async def dataflow_behind_a_recorder(directory: Path) -> AsyncIterator[tuple[Ser
         yield link, heard
 
 
-async def test_a_group_is_followed_from_lease_to_step(tmp_path: Path) -> None:
+async def test_calls_are_recorded_from_lease_to_step(tmp_path: Path) -> None:
     async with dataflow_behind_a_recorder(tmp_path) as (link, heard):
         nodes, trainer = NodeDataClient(link), TrainerDataClient(link, SOLVER)
         node = (await nodes.join(facts())).node
@@ -108,7 +108,7 @@ async def test_a_group_is_followed_from_lease_to_step(tmp_path: Path) -> None:
     ]
 
 
-async def test_versions_are_followed_into_the_store_and_out_again(tmp_path: Path) -> None:
+async def test_publishes_and_notices_of_versions_are_recorded(tmp_path: Path) -> None:
     heard = CallLog()
     async with (
         store_running(WeightsConfig(), listen=ListenOptions(token=TOKEN), directory=tmp_path) as store,
@@ -130,10 +130,10 @@ async def test_versions_are_followed_into_the_store_and_out_again(tmp_path: Path
     ]
 
 
-async def test_errors_and_deadlines_pass_as_they_are(tmp_path: Path) -> None:
+async def test_errors_and_deadlines_pass_unchanged(tmp_path: Path) -> None:
     async with dataflow_behind_a_recorder(tmp_path) as (link, heard):
         with pytest.raises(UnknownNode):
-            await NodeDataClient(link).lease(NodeId("nobody.1"), 1, wait_s=0)
+            await NodeDataClient(link).lease(NodeId("unknown.1"), 1, wait_s=0)
         nodes = NodeDataClient(link)
         node = (await nodes.join(facts())).node
         tasks = (await nodes.lease(node, 100, wait_s=0)).tasks
@@ -146,13 +146,13 @@ async def test_errors_and_deadlines_pass_as_they_are(tmp_path: Path) -> None:
     assert heard.told == [("leased", *(task.id for task in tasks))]
 
 
-async def test_a_service_that_is_away_is_unavailable() -> None:
+async def test_an_unreachable_service_is_unavailable() -> None:
     async with recording("127.0.0.1:1", CallRecorder(CallLog())) as address, dial(address, token=TOKEN) as link:
         with pytest.raises(Unavailable):
             await NodeDataClient(link).join(facts())
 
 
-async def test_a_push_is_known_before_it_is_answered(tmp_path: Path) -> None:
+async def test_a_push_is_recorded_before_its_answer(tmp_path: Path) -> None:
     """The caller hangs up at once, so no answer shows whether the service accepted the push."""
     async with dataflow_behind_a_recorder(tmp_path) as (link, heard):
         nodes = NodeDataClient(link)

@@ -14,7 +14,7 @@ from tests.system.processes import ROOT
 @pytest.mark.long
 @pytest.mark.retry_once("a minute of random faults takes longer than its limit on a busy machine")
 @pytest.mark.timeout(400)
-def test_no_promise_breaks_in_a_minute_of_kills_stops_and_cut_links(tmp_path: Path) -> None:
+def test_no_invariant_breaks_in_a_minute_of_faults(tmp_path: Path) -> None:
     """A failure prints the figures, the violations, and the command that repeats the faults."""
     arguments = ["--minutes", "1", "--seed", str(random.randrange(2**16)), "--directory", str(tmp_path)]
     command = [sys.executable, "-m", "tests.soak", *arguments]

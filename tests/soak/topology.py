@@ -85,19 +85,19 @@ async def running(
             on_up = {DATAFLOW: set_dataflow_up, WEIGHTS: lambda is_up: links[WEIGHTS].set_down(not is_up)}.get(role)
             return Process(program(role, name, recipe_file, directory, *options), fault_counts, on_up=on_up)
 
-        everyone = [
+        all_processes = [
             serve(WEIGHTS, WEIGHTS, *state(WEIGHTS), "--port", str(weights_port)),
             serve(DATAFLOW, DATAFLOW, *state(DATAFLOW), "--port", str(dataflow_port), "--weights", doors[WEIGHTS]),
         ]
         for client in clients_of(recipe):
             role, _, rest = client.partition("-")
             options = ["--policy", rest, *state(client)] if role == "trainer" else ["--name", client]
-            everyone.append(serve(role, client, "--dataflow", doors[client], *options))
+            all_processes.append(serve(role, client, "--dataflow", doors[client], *options))
         async with asyncio.TaskGroup() as tasks:
-            keeping = [tasks.create_task(process.run()) for process in everyone]
+            keeping = [tasks.create_task(process.run()) for process in all_processes]
             try:
                 yield Topology(
-                    processes={process.name: process for process in everyone},
+                    processes={process.name: process for process in all_processes},
                     links=links,
                     dataflow=dataflow,
                     weights=weights,

@@ -24,7 +24,7 @@ class BackendSuite:
         assert metrics
         assert all(math.isfinite(value) for value in metrics.values()), metrics
 
-    def test_the_same_seed_makes_the_same_weights(self, build: Callable[[], Backend]) -> None:
+    def test_the_same_seed_gives_the_same_weights(self, build: Callable[[], Backend]) -> None:
         assert_same(snapshot_of(build()), snapshot_of(build()))
 
     def test_a_snapshot_is_not_changed_by_the_next_step(
@@ -52,14 +52,16 @@ class BackendSuite:
         )
         assert buffer.nbytes == manifest.size_bytes > 0
 
-    def test_taking_a_snapshot_changes_nothing(self, build: Callable[[], Backend], batches: Sequence[Batch]) -> None:
-        looked_at, left_alone = build(), build()
-        snapshot_of(looked_at)
-        for backend in (looked_at, left_alone):
+    def test_a_snapshot_does_not_change_later_steps(
+        self, build: Callable[[], Backend], batches: Sequence[Batch]
+    ) -> None:
+        with_snapshot, reference = build(), build()
+        snapshot_of(with_snapshot)
+        for backend in (with_snapshot, reference):
             backend.step(batches[0])
-        assert_same(snapshot_of(looked_at), snapshot_of(left_alone))
+        assert_same(snapshot_of(with_snapshot), snapshot_of(reference))
 
-    def test_a_restored_backend_goes_on_bit_for_bit(
+    def test_a_restored_backend_continues_bit_for_bit(
         self, build: Callable[[], Backend], batches: Sequence[Batch], tmp_path: Path
     ) -> None:
         original, restored = build(), build()
@@ -73,16 +75,16 @@ class BackendSuite:
             backend.step(batches[3])
         assert_same(snapshot_of(original), snapshot_of(restored))
 
-    def test_saving_changes_nothing(
+    def test_saving_does_not_change_later_steps(
         self, build: Callable[[], Backend], batches: Sequence[Batch], tmp_path: Path
     ) -> None:
-        saved, left_alone = build(), build()
+        saved, reference = build(), build()
         saved.capture().write(tmp_path)
-        for backend in (saved, left_alone):
+        for backend in (saved, reference):
             backend.step(batches[0])
-        assert_same(snapshot_of(saved), snapshot_of(left_alone))
+        assert_same(snapshot_of(saved), snapshot_of(reference))
 
-    def test_a_damaged_file_is_named(self, build: Callable[[], Backend], tmp_path: Path) -> None:
+    def test_a_damaged_checkpoint_is_refused_with_its_path(self, build: Callable[[], Backend], tmp_path: Path) -> None:
         build().capture().write(tmp_path)
         for path in tmp_path.rglob("*"):
             if path.is_file():

@@ -15,27 +15,27 @@ SAMPLE_SIZE = 200
 class DatasetSuite:
     """Tests to inherit. Fixture to provide: `build` (the data set for a seed, deterministic)."""
 
-    def test_prompts_follow_from_seed_and_index_alone(self, build: Callable[[int], Dataset]) -> None:
+    def test_prompts_follow_from_seed_and_index(self, build: Callable[[int], Dataset]) -> None:
         one, same = build(3), build(3)
         forwards = [one.prompt(index) for index in sample_of(one)]
         backwards = [same.prompt(index) for index in reversed(sample_of(same))]
         assert forwards == backwards[::-1]
         assert one.size == same.size
 
-    def test_fingerprints_agree_when_the_prompts_do(self, build: Callable[[int], Dataset]) -> None:
+    def test_fingerprints_are_equal_for_equal_prompts(self, build: Callable[[int], Dataset]) -> None:
         one, same, other = build(3), build(3), build(4)
         assert one.fingerprint == one.fingerprint == same.fingerprint
         differ = [one.prompt(index) != other.prompt(index) for index in sample_of(one)]
         assert (one.fingerprint != other.fingerprint) == any(differ)
 
-    def test_every_index_has_a_prompt_with_an_id_of_its_own(self, build: Callable[[int], Dataset]) -> None:
+    def test_every_index_has_a_prompt_with_its_own_id(self, build: Callable[[int], Dataset]) -> None:
         dataset = build(0)
         ids = [dataset.prompt(index).id for index in sample_of(dataset)]
         assert dataset.size >= 1
         assert len(set(ids)) == len(ids) > 0
 
     @pytest.mark.parametrize("beyond", [-1, 0, 1])
-    def test_an_index_outside_is_refused(self, build: Callable[[int], Dataset], beyond: int) -> None:
+    def test_an_index_out_of_range_is_refused(self, build: Callable[[int], Dataset], beyond: int) -> None:
         dataset = build(0)
         with pytest.raises(InvalidInput) as caught:
             dataset.prompt(-1 if beyond < 0 else dataset.size + beyond)

@@ -49,7 +49,7 @@ class EngineSuite:
             await engine.generate("a", prompt, long)
         await engine.close()
 
-    async def test_a_generation_is_complete_and_of_the_version_served(
+    async def test_a_generation_is_complete_and_has_the_served_version(
         self, build: Build, weights: Weights, prompt: Int32Array, long: Sampling
     ) -> None:
         async with serving(build, weights(3)) as engine:
@@ -60,7 +60,9 @@ class EngineSuite:
             assert generation.finish in (Finish.STOP, Finish.LENGTH)
             assert [span.version for span in generation.spans] == [3]
 
-    async def test_many_run_at_once(self, build: Build, weights: Weights, prompt: Int32Array, long: Sampling) -> None:
+    async def test_many_requests_run_concurrently(
+        self, build: Build, weights: Weights, prompt: Int32Array, long: Sampling
+    ) -> None:
         async with serving(build, weights(0)) as engine:
             generations = await within(
                 asyncio.gather(*(engine.generate(f"request-{number}", prompt, long) for number in range(20)))
@@ -70,7 +72,7 @@ class EngineSuite:
                 check(generation, long)
                 assert generation.finish is not Finish.ABORT
 
-    async def test_what_is_kept_through_a_load_shows_both_versions(
+    async def test_a_generation_kept_through_a_load_has_both_versions(
         self, build: Build, weights: Weights, prompt: Int32Array, long: Sampling
     ) -> None:
         async with serving(build, weights(0)) as engine:
@@ -88,7 +90,7 @@ class EngineSuite:
             check(generation, long)
             assert [span.version for span in generation.spans] == [0, 2]
 
-    async def test_a_load_without_a_pause_loses_nothing(
+    async def test_a_load_without_a_pause_loses_no_request(
         self, build: Build, weights: Weights, prompt: Int32Array, long: Sampling
     ) -> None:
         async with serving(build, weights(0)) as engine:
@@ -100,7 +102,7 @@ class EngineSuite:
             check(generation, long)
             assert [span.version for span in generation.spans] == [0, 1], generation.spans
 
-    async def test_a_pause_that_aborts_returns_what_was_written(
+    async def test_an_aborting_pause_returns_the_generated_tokens(
         self, build: Build, weights: Weights, prompt: Int32Array, long: Sampling
     ) -> None:
         async with serving(build, weights(0)) as engine:
@@ -112,7 +114,7 @@ class EngineSuite:
             assert generation.finish is Finish.ABORT
             assert len(generation.tokens) < long.max_new_tokens
 
-    async def test_what_was_cut_short_is_continued_from_its_prompt_and_beginning(
+    async def test_an_aborted_generation_can_be_continued_from_its_tokens(
         self, build: Build, weights: Weights, prompt: Int32Array, long: Sampling
     ) -> None:
         async with serving(build, weights(0)) as engine:
@@ -141,19 +143,19 @@ class EngineSuite:
 
             assert (await within(running)).finish is not Finish.ABORT
 
-    async def test_an_abort_ends_one_request_and_no_other(
+    async def test_an_abort_ends_only_its_request(
         self, build: Build, weights: Weights, prompt: Int32Array, long: Sampling
     ) -> None:
         async with serving(build, weights(0)) as engine:
             doomed, other = await self.begun(engine, "a", prompt, long), await self.begun(engine, "b", prompt, long)
             await engine.abort("a")
-            await engine.abort("nobody")
+            await engine.abort("unknown")
             self.release()
 
             assert (await within(doomed)).finish is Finish.ABORT
             assert (await within(other)).finish is not Finish.ABORT
 
-    async def test_a_caller_that_gives_up_leaves_the_engine_working(
+    async def test_a_cancelled_request_does_not_affect_the_engine(
         self, build: Build, weights: Weights, prompt: Int32Array, long: Sampling
     ) -> None:
         async with serving(build, weights(0)) as engine:
@@ -165,7 +167,7 @@ class EngineSuite:
             assert running.cancelled()
             assert (await within(engine.generate("a", prompt, long))).finish is not Finish.ABORT
 
-    async def test_scores_are_as_many_as_asked_for(self, build: Build, weights: Weights, prompt: Int32Array) -> None:
+    async def test_scores_have_the_requested_length(self, build: Build, weights: Weights, prompt: Int32Array) -> None:
         async with serving(build, weights(0)) as engine:
             scores = await within(engine.score(prompt, 2))
 
@@ -173,7 +175,7 @@ class EngineSuite:
             assert len(scores) == len(prompt) - 2
             assert (scores <= 0).all()
 
-    async def test_a_score_that_meets_a_pause_is_there_at_its_end(
+    async def test_a_score_during_a_pause_completes_after_it(
         self, build: Build, weights: Weights, prompt: Int32Array
     ) -> None:
         async with serving(build, weights(0)) as engine:
@@ -205,7 +207,7 @@ class EngineSuite:
             await within(asyncio.gather(*running))
             await until(lambda: engine.gauges().running == engine.gauges().waiting == 0)
 
-    async def test_an_engine_that_serves_has_not_failed(self, build: Build, weights: Weights) -> None:
+    async def test_a_serving_engine_has_not_failed(self, build: Build, weights: Weights) -> None:
         async with serving(build, weights(0)) as engine:
             failing = asyncio.create_task(engine.wait_failed())
             done, _ = await asyncio.wait({failing}, timeout=0.1)
@@ -266,7 +268,7 @@ class EngineSuite:
             assert set(text_of(by_regex.tokens)) <= {"a", "b"}
             assert json.loads(text_of(by_schema.tokens)) in ("yes", "no")
 
-    async def test_closing_ends_what_runs(
+    async def test_closing_ends_running_requests(
         self, build_new: Build, weights: Weights, prompt: Int32Array, long: Sampling
     ) -> None:
         async with serving(build_new, weights(0)) as engine:

@@ -36,7 +36,7 @@ from maintainer.fleet.providers.base import (
 
 GIVE_UP_S = 40.0
 
-CANARY = "canary-token-that-nobody-may-see"
+CANARY = "canary-token-that-must-stay-secret"
 
 T = TypeVar("T")
 
@@ -94,26 +94,26 @@ class ProviderSuite:
 
     # Launch
 
-    async def test_a_launch_says_what_it_made(self, harness: ProviderHarness) -> None:
+    async def test_a_launch_returns_the_handle_of_its_instance(self, harness: ProviderHarness) -> None:
         provider, launch = await harness.provider(), launch_id()
         handle = await provider.launch(harness.spec(), launch)
         assert handle.launch_id == launch
         assert handle.provider == provider.capabilities().kind
         assert handle.id
 
-    async def test_what_was_launched_runs_after_a_while(self, harness: ProviderHarness) -> None:
+    async def test_a_launched_instance_becomes_running(self, harness: ProviderHarness) -> None:
         provider = await harness.provider()
         handle = await provider.launch(harness.spec(), launch_id())
         instance = await until(harness, provider, handle, lambda seen: seen.state is State.RUNNING)
         assert instance.handle == handle
 
-    async def test_a_launch_again_starts_nothing_more(self, harness: ProviderHarness) -> None:
+    async def test_a_repeated_launch_starts_no_second_instance(self, harness: ProviderHarness) -> None:
         provider, launch = await harness.provider(), launch_id()
         first = await provider.launch(harness.spec(), launch)
         assert await provider.launch(harness.spec(), launch) == first
         assert await launches(harness, provider) == [launch]
 
-    async def test_a_launch_again_of_what_runs_starts_nothing_more(self, harness: ProviderHarness) -> None:
+    async def test_a_repeated_launch_of_a_running_instance_starts_no_second_one(self, harness: ProviderHarness) -> None:
         provider, launch = await harness.provider(), launch_id()
         first = await provider.launch(harness.spec(), launch)
         await until(harness, provider, first, lambda seen: seen.state is State.RUNNING)
@@ -127,24 +127,26 @@ class ProviderSuite:
         assert await again.launch(harness.spec(), launch) == first
         assert await launches(harness, again) == [launch]
 
-    async def test_launches_of_one_id_at_once_start_one(self, harness: ProviderHarness) -> None:
+    async def test_concurrent_launches_of_one_id_start_one_instance(self, harness: ProviderHarness) -> None:
         provider, launch = await harness.provider(), launch_id()
         handles = await asyncio.gather(*(provider.launch(harness.spec(), launch) for _ in range(4)))
         assert len(set(handles)) == 1
         assert await launches(harness, provider) == [launch]
 
-    async def test_launches_of_one_id_by_two_processes_at_once_start_one(self, harness: ProviderHarness) -> None:
+    async def test_concurrent_launches_of_one_id_by_two_processes_start_one_instance(
+        self, harness: ProviderHarness
+    ) -> None:
         provider, other, launch = await harness.provider(), await harness.provider(), launch_id()
         handles = await asyncio.gather(provider.launch(harness.spec(), launch), other.launch(harness.spec(), launch))
         assert len(set(handles)) == 1
         assert await launches(harness, provider) == [launch]
 
-    async def test_launches_at_once_are_all_there(self, harness: ProviderHarness) -> None:
+    async def test_concurrent_launches_are_all_listed(self, harness: ProviderHarness) -> None:
         provider, wanted = await harness.provider(), sorted(launch_id() for _ in range(6))
         await asyncio.gather(*(provider.launch(harness.spec(), launch) for launch in wanted))
         assert await launches(harness, provider, wait_for=6) == wanted
 
-    async def test_one_id_with_another_spec_is_refused(self, harness: ProviderHarness) -> None:
+    async def test_a_launch_id_with_another_spec_is_refused(self, harness: ProviderHarness) -> None:
         provider, launch = await harness.provider(), launch_id()
         spec = harness.spec()
         await provider.launch(spec, launch)
@@ -159,7 +161,7 @@ class ProviderSuite:
         assert await provider.launch(later, launch) == first
         assert await launches(harness, provider) == [launch]
 
-    async def test_tags_are_there_from_the_first_moment(self, harness: ProviderHarness) -> None:
+    async def test_tags_are_set_at_the_launch(self, harness: ProviderHarness) -> None:
         provider, launch, spec = await harness.provider(), launch_id(), harness.spec()
         handle = await provider.launch(spec, launch)
         assert (await provider.describe(handle)).tags == spec.tags
@@ -167,7 +169,7 @@ class ProviderSuite:
         assert instance.tags == spec.tags
         assert instance.handle == handle
 
-    async def test_an_instance_is_what_was_asked_for(self, harness: ProviderHarness) -> None:
+    async def test_an_instance_matches_its_spec(self, harness: ProviderHarness) -> None:
         provider = await harness.provider()
         spec = harness.spec(is_spot=provider.capabilities().has_spot)
         instance = await provider.describe(await provider.launch(spec, launch_id()))
@@ -175,12 +177,12 @@ class ProviderSuite:
         assert spec.type in ("", instance.type)
         assert spec.region in ("", instance.region)
 
-    async def test_an_instance_knows_since_when_it_is_there(self, harness: ProviderHarness) -> None:
+    async def test_an_instance_has_its_creation_time(self, harness: ProviderHarness) -> None:
         provider, before = await harness.provider(), time.time()
         instance = await provider.describe(await provider.launch(harness.spec(), launch_id()))
         assert before - 60 <= instance.created_at <= time.time() + 60
 
-    async def test_what_it_has_not_is_refused_and_starts_nothing(self, harness: ProviderHarness) -> None:
+    async def test_unsupported_specs_are_refused_before_any_launch(self, harness: ProviderHarness) -> None:
         provider, wrong = await harness.provider(), needed(harness.wrong_spec(), "this world has everything")
         with pytest.raises(Invalid):
             await provider.launch(wrong, launch_id())
@@ -194,9 +196,7 @@ class ProviderSuite:
         assert await launches(harness, await harness.provider(), wait_for=0) == []
 
     @pytest.mark.parametrize("error", [Quota, Capacity, Auth, Retry, Unknown])
-    async def test_a_failed_launch_may_be_tried_again(
-        self, harness: ProviderHarness, error: type[ProviderError]
-    ) -> None:
+    async def test_a_failed_launch_can_be_repeated(self, harness: ProviderHarness, error: type[ProviderError]) -> None:
         failing = needed(await harness.failing(error), f"this world never answers {error.__name__}")
         launch, healthy = launch_id(), await harness.provider()
         with pytest.raises(error):
@@ -206,7 +206,7 @@ class ProviderSuite:
         assert await launches(harness, healthy) == [launch]
 
     @pytest.mark.parametrize("error", [Quota, Capacity, Auth, Retry, Unknown])
-    async def test_an_error_says_something_and_no_secret(
+    async def test_errors_have_a_message_without_secrets(
         self, harness: ProviderHarness, error: type[ProviderError]
     ) -> None:
         failing = needed(await harness.failing(error), f"this world never answers {error.__name__}")
@@ -215,7 +215,7 @@ class ProviderSuite:
         assert len(str(caught.value)) > 8
         assert CANARY not in repr(caught.value)
 
-    async def test_the_token_is_nowhere_to_be_read(self, harness: ProviderHarness) -> None:
+    async def test_the_token_is_in_no_output(self, harness: ProviderHarness) -> None:
         provider, spec = await harness.provider(), harness.spec()
         handle = await provider.launch(spec, launch_id())
         await until(harness, provider, handle, lambda seen: seen.state is State.RUNNING)
@@ -225,38 +225,38 @@ class ProviderSuite:
 
     # Retire
 
-    async def test_what_is_retired_is_gone_after_a_while(self, harness: ProviderHarness) -> None:
+    async def test_a_retired_instance_is_gone_after_its_end(self, harness: ProviderHarness) -> None:
         provider, launch = await harness.provider(), launch_id()
         handle = await provider.launch(harness.spec(), launch)
         await until(harness, provider, handle, lambda seen: seen.state is State.RUNNING)
         await retire(harness, provider, launch)
         assert (await provider.describe(handle)).state is State.GONE
 
-    async def test_what_boots_can_be_retired(self, harness: ProviderHarness) -> None:
+    async def test_a_booting_instance_can_be_retired(self, harness: ProviderHarness) -> None:
         provider, launch = await harness.provider(), launch_id()
         handle = await provider.launch(harness.spec(), launch)
         await retire(harness, provider, launch)
         assert (await provider.describe(handle)).state is State.GONE
 
-    async def test_what_is_retired_is_not_alive_any_more(self, harness: ProviderHarness) -> None:
+    async def test_a_retired_instance_is_terminating_or_gone(self, harness: ProviderHarness) -> None:
         provider, launch = await harness.provider(), launch_id()
         handle = await provider.launch(harness.spec(), launch)
         await until(harness, provider, handle, lambda seen: seen.state is State.RUNNING)
         await provider.retire(launch)
         assert (await provider.describe(handle)).state in (State.TERMINATING, State.GONE)
 
-    async def test_retiring_again_changes_nothing(self, harness: ProviderHarness) -> None:
+    async def test_retiring_is_idempotent(self, harness: ProviderHarness) -> None:
         provider, launch = await harness.provider(), launch_id()
         await provider.launch(harness.spec(), launch)
         await retire(harness, provider, launch)
         assert await provider.retire(launch) is RetireResult.GONE
         assert await provider.retire(launch) is RetireResult.GONE
 
-    async def test_what_never_was_is_gone(self, harness: ProviderHarness) -> None:
+    async def test_retiring_an_unknown_launch_returns_gone(self, harness: ProviderHarness) -> None:
         provider = await harness.provider()
         assert await provider.retire(launch_id()) is RetireResult.GONE
 
-    async def test_what_was_lost_can_be_retired(self, harness: ProviderHarness) -> None:
+    async def test_a_lost_instance_can_be_retired(self, harness: ProviderHarness) -> None:
         provider, launch = await harness.provider(), launch_id()
         handle = await provider.launch(harness.spec(), launch)
         await until(harness, provider, handle, lambda seen: seen.state is State.RUNNING)
@@ -264,21 +264,21 @@ class ProviderSuite:
         await retire(harness, provider, launch)
         assert (await provider.describe(handle)).state is State.GONE
 
-    async def test_another_process_can_retire(self, harness: ProviderHarness) -> None:
+    async def test_another_process_can_retire_an_instance(self, harness: ProviderHarness) -> None:
         launch = launch_id()
         handle = await (await harness.provider()).launch(harness.spec(), launch)
         other = await harness.provider()
         await retire(harness, other, launch)
         assert (await other.describe(handle)).state is State.GONE
 
-    async def test_retiring_at_once_is_retiring(self, harness: ProviderHarness) -> None:
+    async def test_concurrent_retires_end_the_instance(self, harness: ProviderHarness) -> None:
         provider, launch = await harness.provider(), launch_id()
         handle = await provider.launch(harness.spec(), launch)
         await asyncio.gather(*(provider.retire(launch) for _ in range(4)))
         await retire(harness, provider, launch)
         assert (await provider.describe(handle)).state is State.GONE
 
-    async def test_retiring_one_leaves_the_others(self, harness: ProviderHarness) -> None:
+    async def test_retiring_one_instance_keeps_the_others(self, harness: ProviderHarness) -> None:
         provider, doomed, other = await harness.provider(), launch_id(), launch_id()
         await provider.launch(harness.spec(), doomed)
         handle = await provider.launch(harness.spec(), other)
@@ -286,7 +286,7 @@ class ProviderSuite:
         await until(harness, provider, handle, lambda seen: seen.state is State.RUNNING)
         assert await launches(harness, provider) == [other]
 
-    async def test_a_retired_launch_does_not_come_back_by_itself(self, harness: ProviderHarness) -> None:
+    async def test_a_retired_launch_is_not_restarted(self, harness: ProviderHarness) -> None:
         provider, launch = await harness.provider(), launch_id()
         handle = await provider.launch(harness.spec(), launch)
         await retire(harness, provider, launch)
@@ -294,7 +294,7 @@ class ProviderSuite:
             await harness.pause()
         assert (await provider.describe(handle)).state is State.GONE
 
-    async def test_retiring_all_but_the_only_one_keeps_it(self, harness: ProviderHarness) -> None:
+    async def test_retiring_duplicates_keeps_a_single_instance(self, harness: ProviderHarness) -> None:
         provider, launch = await harness.provider(), launch_id()
         handle = await provider.launch(harness.spec(), launch)
         assert await provider.retire(launch, keep=handle) is RetireResult.GONE
@@ -307,7 +307,7 @@ class ProviderSuite:
         need(await harness.duplicate(launch), "this world cannot hold two instances of one launch")
         assert await launches(harness, provider, wait_for=2) == [launch, launch]
 
-    async def test_of_a_duplicate_the_kept_one_stays(self, harness: ProviderHarness) -> None:
+    async def test_retiring_duplicates_keeps_the_given_instance(self, harness: ProviderHarness) -> None:
         provider, launch = await harness.provider(), launch_id()
         handle = await provider.launch(harness.spec(), launch)
         need(await harness.duplicate(launch), "this world cannot hold two instances of one launch")
@@ -326,7 +326,7 @@ class ProviderSuite:
 
     # List and describe
 
-    async def test_nothing_is_listed_where_nothing_was_launched(self, harness: ProviderHarness) -> None:
+    async def test_the_list_is_empty_before_any_launch(self, harness: ProviderHarness) -> None:
         assert await (await harness.provider()).list(harness.cluster) == ()
 
     async def test_other_clusters_are_not_listed(self, harness: ProviderHarness) -> None:
@@ -338,13 +338,13 @@ class ProviderSuite:
             seen.tags is not None and seen.tags.cluster == harness.cluster for seen in await listed(harness, provider)
         )
 
-    async def test_another_process_lists_the_same(self, harness: ProviderHarness) -> None:
+    async def test_another_process_lists_the_same_instances(self, harness: ProviderHarness) -> None:
         provider, wanted = await harness.provider(), sorted(launch_id() for _ in range(3))
         for launch in wanted:
             await provider.launch(harness.spec(), launch)
         assert await launches(harness, await harness.provider(), wait_for=3) == wanted
 
-    async def test_what_was_lost_is_gone(self, harness: ProviderHarness) -> None:
+    async def test_a_lost_instance_is_gone(self, harness: ProviderHarness) -> None:
         provider, launch = await harness.provider(), launch_id()
         handle = await provider.launch(harness.spec(), launch)
         await until(harness, provider, handle, lambda seen: seen.state is State.RUNNING)
@@ -352,30 +352,30 @@ class ProviderSuite:
         await until(harness, provider, handle, lambda seen: seen.state is State.GONE)
         assert await launches(harness, provider, wait_for=0) == []
 
-    async def test_what_is_retired_is_not_listed_as_alive(self, harness: ProviderHarness) -> None:
+    async def test_a_retired_instance_is_not_listed_as_alive(self, harness: ProviderHarness) -> None:
         provider, launch = await harness.provider(), launch_id()
         await provider.launch(harness.spec(), launch)
         await retire(harness, provider, launch)
         assert await launches(harness, provider, wait_for=0) == []
 
-    async def test_a_description_agrees_with_the_list(self, harness: ProviderHarness) -> None:
+    async def test_a_description_equals_the_list_entry(self, harness: ProviderHarness) -> None:
         provider = await harness.provider()
         handle = await provider.launch(harness.spec(), launch_id())
         await until(harness, provider, handle, lambda seen: seen.state is State.RUNNING)
         assert await listed(harness, provider) == [await provider.describe(handle)]
 
-    async def test_what_nobody_knows_is_gone(self, harness: ProviderHarness) -> None:
+    async def test_an_unknown_handle_is_gone(self, harness: ProviderHarness) -> None:
         provider = await harness.provider()
-        stranger = Handle(provider=provider.capabilities().kind, id="nobody-0", launch_id=launch_id())
+        stranger = Handle(provider=provider.capabilities().kind, id="unknown-0", launch_id=launch_id())
         assert (await provider.describe(stranger)).state is State.GONE
 
-    async def test_another_process_describes_the_same(self, harness: ProviderHarness) -> None:
+    async def test_another_process_describes_the_same_instance(self, harness: ProviderHarness) -> None:
         provider = await harness.provider()
         handle = await provider.launch(harness.spec(), launch_id())
         seen = await until(harness, provider, handle, lambda seen: seen.state is State.RUNNING)
         assert await (await harness.provider()).describe(handle) == seen
 
-    async def test_looking_changes_nothing(self, harness: ProviderHarness) -> None:
+    async def test_listing_and_describing_change_nothing(self, harness: ProviderHarness) -> None:
         provider = await harness.provider()
         handle = await provider.launch(harness.spec(), launch_id())
         await until(harness, provider, handle, lambda seen: seen.state is State.RUNNING)
@@ -386,13 +386,13 @@ class ProviderSuite:
 
     # Properties
 
-    async def test_capabilities_are_data(self, harness: ProviderHarness) -> None:
+    async def test_capabilities_are_constant(self, harness: ProviderHarness) -> None:
         provider, other = await harness.provider(), await harness.provider()
         assert provider.capabilities() == provider.capabilities() == other.capabilities()
         assert provider.capabilities().launches_at_once >= 1
         assert provider.capabilities().launch_delay_s > 0
 
-    async def test_a_quote_starts_nothing_and_names_its_source(self, harness: ProviderHarness) -> None:
+    async def test_a_quote_starts_no_instance_and_has_its_source(self, harness: ProviderHarness) -> None:
         provider = await harness.provider()
         quote = await provider.quote(harness.spec())
         assert quote.usd_per_hour >= 0
@@ -402,7 +402,7 @@ class ProviderSuite:
 
     # Preflight check
 
-    async def test_a_rehearsal_says_something_and_starts_nothing(self, harness: ProviderHarness) -> None:
+    async def test_a_preflight_has_a_message_and_starts_no_instance(self, harness: ProviderHarness) -> None:
         provider = await harness.provider()
         said = await provider.preflight(harness.spec())
         assert len(said) > 8
@@ -412,25 +412,25 @@ class ProviderSuite:
         assert await provider.list(harness.cluster) == ()
         assert CANARY not in harness.captured_output()
 
-    async def test_a_rehearsal_is_none_of_what_can_be_launched_later(self, harness: ProviderHarness) -> None:
+    async def test_a_preflight_does_not_affect_later_launches(self, harness: ProviderHarness) -> None:
         provider, launch = await harness.provider(), launch_id()
         await provider.preflight(harness.spec())
         await provider.launch(harness.spec(), launch)
         await provider.preflight(harness.spec())
         assert await launches(harness, provider) == [launch]
 
-    async def test_rehearsals_at_once_are_as_one(self, harness: ProviderHarness) -> None:
+    async def test_concurrent_preflights_start_no_instance(self, harness: ProviderHarness) -> None:
         provider = await harness.provider()
         await asyncio.gather(*(provider.preflight(harness.spec()) for _ in range(4)))
         assert await provider.list(harness.cluster) == ()
 
-    async def test_what_it_has_not_is_refused_in_a_rehearsal(self, harness: ProviderHarness) -> None:
+    async def test_unsupported_specs_are_refused_by_the_preflight(self, harness: ProviderHarness) -> None:
         wrong = needed(harness.wrong_spec(), "this world has everything")
         with pytest.raises(Invalid):
             await (await harness.provider()).preflight(wrong)
 
     @pytest.mark.parametrize("error", [Quota, Auth, Invalid])
-    async def test_a_launch_that_would_be_refused_is_refused_in_a_rehearsal(
+    async def test_a_refused_launch_is_refused_by_the_preflight(
         self, harness: ProviderHarness, error: type[ProviderError]
     ) -> None:
         failing = needed(await harness.failing(error), f"this world never answers {error.__name__}")
@@ -440,18 +440,18 @@ class ProviderSuite:
         assert CANARY not in repr(caught.value)
         assert await launches(harness, await harness.provider(), wait_for=0) == []
 
-    async def test_spot_is_not_dearer(self, harness: ProviderHarness) -> None:
+    async def test_spot_instances_cost_no_more_than_on_demand(self, harness: ProviderHarness) -> None:
         provider = await harness.provider()
         need(provider.capabilities().has_spot, "it has no spot machines")
         spot, full = await provider.quote(harness.spec(is_spot=True)), await provider.quote(harness.spec())
         assert spot.usd_per_hour <= full.usd_per_hour
 
-    async def test_what_it_has_not_has_no_price(self, harness: ProviderHarness) -> None:
+    async def test_unsupported_specs_have_no_quote(self, harness: ProviderHarness) -> None:
         wrong = needed(harness.wrong_spec(), "this world has everything")
         with pytest.raises(Invalid):
             await (await harness.provider()).quote(wrong)
 
-    async def test_instances_outlive_the_provider(self, harness: ProviderHarness) -> None:
+    async def test_instances_survive_the_provider_process(self, harness: ProviderHarness) -> None:
         provider, launch = await harness.provider(), launch_id()
         handle = await provider.launch(harness.spec(), launch)
         await until(harness, provider, handle, lambda seen: seen.state is State.RUNNING)

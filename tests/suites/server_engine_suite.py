@@ -19,7 +19,7 @@ from astraflow.contract.generation import Finish, Generation, Sampling
 from astraflow.contract.trajectories import Float32Array, Int32Array
 from astraflow.raas.engines.base import PauseMode
 from astraflow.raas.engines.server.engine import ServerEngine
-from astraflow.raas.engines.server.process import _mapped_shared_memory
+from astraflow.raas.engines.server.guardian import mapped_shared_memory
 from tests.errors import raises_code
 from tests.suites.engine_suite import Build, EngineSuite, Weights, check, until, within
 
@@ -44,7 +44,7 @@ class ServerEngineSuite(EngineSuite):
     losses: int | None = None
     """Processes to lose, one after another, in the test of a signal; None: every process."""
 
-    async def test_a_request_in_flight_is_computed_again_with_the_new_weights(
+    async def test_a_running_request_is_recomputed_with_the_new_weights(
         self, served: ServerEngine, weights: Weights, prompt: Int32Array, long: Sampling, expected: Expected
     ) -> None:
         await served.load(weights(0))
@@ -56,7 +56,7 @@ class ServerEngineSuite(EngineSuite):
         assert [span.version for span in generation.spans] == [0, 1]
         self.check_logprobs(prompt, generation, expected)
 
-    async def test_a_request_that_arrives_during_a_load_is_of_the_new_version(
+    async def test_a_request_during_a_load_has_the_new_version(
         self, served: ServerEngine, weights: Weights, prompt: Int32Array, expected: Expected
     ) -> None:
         """A token that a paused server generates would have the new weights and the old version."""
@@ -74,7 +74,7 @@ class ServerEngineSuite(EngineSuite):
         assert [span.version for span in generation.spans] == [1]
         self.check_logprobs(prompt, generation, expected)
 
-    async def test_a_cached_prompt_is_computed_again_with_the_new_weights(
+    async def test_a_cached_prompt_is_recomputed_with_the_new_weights(
         self, served: ServerEngine, weights: Weights, prompt: Int32Array, expected: Expected
     ) -> None:
         tokens = np.tile(prompt, 8)
@@ -86,7 +86,7 @@ class ServerEngineSuite(EngineSuite):
             self.check_logprobs(tokens, generation, expected)
             np.testing.assert_allclose(scores, expected(version, tokens, len(tokens) - 4), atol=self.gap)
 
-    async def test_loads_under_load_lose_nothing(
+    async def test_weight_updates_under_traffic_lose_no_request(
         self, served: ServerEngine, weights: Weights, prompt: Int32Array, long: Sampling, expected: Expected
     ) -> None:
         await served.load(weights(0))
@@ -102,7 +102,7 @@ class ServerEngineSuite(EngineSuite):
             assert len(generation.tokens) == long.max_new_tokens
             self.check_logprobs(prompt, generation, expected)
 
-    async def test_an_aborted_request_no_longer_runs_in_the_server(
+    async def test_an_aborted_request_ends_in_the_server(
         self, served: ServerEngine, weights: Weights, prompt: Int32Array, long: Sampling
     ) -> None:
         await served.load(weights(0))
@@ -117,7 +117,7 @@ class ServerEngineSuite(EngineSuite):
         assert 0 < len(generation.tokens) < long.max_new_tokens
 
     @pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGSTOP])
-    async def test_the_loss_of_any_process_costs_a_restart_and_nothing_else(
+    async def test_the_loss_of_any_process_causes_only_a_restart(
         self,
         served: ServerEngine,
         weights: Weights,
@@ -133,7 +133,7 @@ class ServerEngineSuite(EngineSuite):
         assert len(needed) > 1
         for number in random.sample(needed, self.losses or len(needed)):
             before = [psutil.Process(pid) for pid in server.pids]
-            files = {path for process in before for path in _mapped_shared_memory(process.pid)}
+            files = {path for process in before for path in mapped_shared_memory(process.pid)}
             restarts = server.restarts
             async with Load(served, prompt, long, requests=4) as load:
                 await asyncio.sleep(self.head_start_s)
@@ -149,7 +149,7 @@ class ServerEngineSuite(EngineSuite):
                 assert generation.finish is Finish.LENGTH
                 self.check_logprobs(prompt, generation, expected)
 
-    async def test_a_server_that_is_lost_during_a_load_serves_the_new_version(
+    async def test_a_server_lost_during_a_load_serves_the_new_version_after_its_restart(
         self, served: ServerEngine, weights: Weights, prompt: Int32Array, long: Sampling, expected: Expected
     ) -> None:
         await served.load(weights(0))
@@ -182,7 +182,7 @@ class ServerEngineSuite(EngineSuite):
         finally:
             await engine.close()
 
-    async def test_a_patched_version_is_the_reloaded_one(
+    async def test_a_patched_version_equals_a_reloaded_one(
         self, served: ServerEngine, weights: Weights, delta: Weights, prompt: Int32Array, expected: Expected
     ) -> None:
         if not self.patches:
@@ -210,7 +210,7 @@ class ServerEngineSuite(EngineSuite):
         assert served._patches == before
         self.check_logprobs(prompt, generation, expected)
 
-    async def test_closing_ends_what_runs(
+    async def test_closing_ends_running_requests(
         self, build_new: Build, weights: Weights, prompt: Int32Array, long: Sampling
     ) -> None:
         engine = build_new()
@@ -220,7 +220,7 @@ class ServerEngineSuite(EngineSuite):
         folder = engine._folder
         assert folder is not None
         files = {str(folder.path), str((folder.path / "model.safetensors").resolve())}
-        files |= {path for process in processes for path in _mapped_shared_memory(process.pid)}
+        files |= {path for process in processes for path in mapped_shared_memory(process.pid)}
         running = await self.begun(engine, "a", prompt, long)
         await within(engine.close())
 

@@ -19,17 +19,17 @@ OpenStorage = Callable[[], AbstractContextManager[WeightStorage]]
 
 
 class StorageSuite:
-    """Tests to inherit. Fixture to provide: `open_keep`, which opens the same storage each time, as a starting store
+    """Tests to inherit. Fixture to provide: `open_storage`, which opens the same storage each time, as a starting store
     does; leaving the block leaves the storage as after a kill of the store."""
 
-    def test_a_new_place_has_nothing(self, open_keep: OpenStorage) -> None:
-        with open_keep() as keep:
-            assert list(keep.policies()) == []
-            assert dict(keep.folder(POLICY).sizes()) == {}
+    def test_a_new_storage_is_empty(self, open_storage: OpenStorage) -> None:
+        with open_storage() as storage:
+            assert list(storage.policies()) == []
+            assert dict(storage.folder(POLICY).sizes()) == {}
 
-    def test_a_file_is_read_as_it_was_written_from_any_place(self, open_keep: OpenStorage) -> None:
-        with open_keep() as keep:
-            folder = keep.folder(POLICY)
+    def test_a_file_is_read_from_any_offset(self, open_storage: OpenStorage) -> None:
+        with open_storage() as storage:
+            folder = storage.folder(POLICY)
             folder.write(NAME, BYTES)
 
             source = folder.open(NAME)
@@ -42,36 +42,36 @@ class StorageSuite:
             )
             source.close()
 
-    def test_files_outlast_a_kill(self, open_keep: OpenStorage) -> None:
-        with open_keep() as keep:
-            keep.folder(POLICY).write(NAME, b"data")
-            keep.folder(PolicyId("other")).write(NAME, b"")
-        with open_keep() as keep:
-            assert list(keep.policies()) == [POLICY, "other"]
-            assert dict(keep.folder(POLICY).sizes()) == {NAME: 4}
-            assert dict(keep.folder(PolicyId("other")).sizes()) == {NAME: 0}
-            assert _read(keep.folder(POLICY), NAME) == b"data"
+    def test_files_survive_a_kill(self, open_storage: OpenStorage) -> None:
+        with open_storage() as storage:
+            storage.folder(POLICY).write(NAME, b"data")
+            storage.folder(PolicyId("other")).write(NAME, b"")
+        with open_storage() as storage:
+            assert list(storage.policies()) == [POLICY, "other"]
+            assert dict(storage.folder(POLICY).sizes()) == {NAME: 4}
+            assert dict(storage.folder(PolicyId("other")).sizes()) == {NAME: 0}
+            assert _read(storage.folder(POLICY), NAME) == b"data"
 
-    def test_writing_again_replaces(self, open_keep: OpenStorage) -> None:
-        with open_keep() as keep:
-            folder = keep.folder(POLICY)
+    def test_writing_again_replaces_a_file(self, open_storage: OpenStorage) -> None:
+        with open_storage() as storage:
+            folder = storage.folder(POLICY)
             folder.write(NAME, b"old and longer")
             folder.write(NAME, b"new")
 
             assert dict(folder.sizes()) == {NAME: 3}
             assert _read(folder, NAME) == b"new"
 
-    def test_a_read_only_view_is_written_as_it_is(self, open_keep: OpenStorage) -> None:
+    def test_a_read_only_buffer_can_be_written(self, open_storage: OpenStorage) -> None:
         bits = np.arange(100, dtype=np.uint8)
         bits.flags.writeable = False
-        with open_keep() as keep:
-            keep.folder(POLICY).write(NAME, bits.data[10:20])
+        with open_storage() as storage:
+            storage.folder(POLICY).write(NAME, bits.data[10:20])
 
-            assert _read(keep.folder(POLICY), NAME) == bytes(range(10, 20))
+            assert _read(storage.folder(POLICY), NAME) == bytes(range(10, 20))
 
-    def test_a_renamed_file_has_the_new_name_only(self, open_keep: OpenStorage) -> None:
-        with open_keep() as keep:
-            folder = keep.folder(POLICY)
+    def test_a_renamed_file_has_only_the_new_name(self, open_storage: OpenStorage) -> None:
+        with open_storage() as storage:
+            folder = storage.folder(POLICY)
             folder.write(NAME, b"data")
             folder.write(f"{NAME}.damaged", b"an older one")
             folder.rename(NAME, f"{NAME}.damaged")
@@ -79,9 +79,9 @@ class StorageSuite:
             assert dict(folder.sizes()) == {f"{NAME}.damaged": 4}
             assert _read(folder, f"{NAME}.damaged") == b"data"
 
-    def test_removed_files_are_gone_and_removing_again_is_no_error(self, open_keep: OpenStorage) -> None:
-        with open_keep() as keep:
-            folder = keep.folder(POLICY)
+    def test_removing_files_is_idempotent(self, open_storage: OpenStorage) -> None:
+        with open_storage() as storage:
+            folder = storage.folder(POLICY)
             folder.remove([NAME])
             for name in (NAME, "0000000008.delta", "0000000008.record"):
                 folder.write(name, b"data")

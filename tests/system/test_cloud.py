@@ -138,7 +138,7 @@ async def test_a_pool_of_instances_grows_drains_shrinks_and_survives_an_interrup
     await no_process_is_left(instances)
 
 
-async def test_what_a_node_was_let_in_with_lets_in_nobody_else(
+async def test_the_join_token_of_a_node_cannot_be_used_again(
     ec2: Ec2Server, instances: InstanceRunner, tmp_path: Path
 ) -> None:
     """The join token in the user data of a working instance is used up, so a reader of the user data cannot join."""

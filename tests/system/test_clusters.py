@@ -105,7 +105,7 @@ async def fleet_on(place: ClusterBackend, directory: Path) -> AsyncIterator[tupl
     "made",
     [kubernetes, pytest.param(slurm, marks=pytest.mark.long), pytest.param(skypilot, marks=pytest.mark.long)],
 )
-async def test_real_nodes_join_are_replaced_when_lost_and_end_with_the_run(
+async def test_nodes_on_clusters_join_are_replaced_and_end_with_the_run(
     made: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))

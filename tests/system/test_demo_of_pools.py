@@ -26,13 +26,13 @@ def ready(status: FleetStatus) -> int:
     return dict(pool.nodes).get(InstanceState.READY, 0)
 
 
-async def test_a_pool_that_loses_nodes_has_them_again_while_the_trainer_goes_on(tmp_path: Path) -> None:
+async def test_lost_nodes_of_a_pool_are_replaced_during_training(tmp_path: Path) -> None:
     async with running("smoke/regions", tmp_path / "run", "--fleet", "--no-web", gone_within_s=60.0) as run:
         report = await run.until(
             lambda report: {pool.id for pool in report.pools if pool.ready} == POOLS and report.streams[0].steps > 2
         )
         assert {node.facts.region for node in report.nodes} == POOLS, "they are named after regions"
-        assert report.simulated, "and say that they stand for others"
+        assert report.simulated, "simulated regions are labelled"
 
         async with connect_fleet(run.facts()["fleet"], run.token()) as fleet:
             await until(fleet, lambda status: ready(status) >= 3)
@@ -41,6 +41,8 @@ async def test_a_pool_that_loses_nodes_has_them_again_while_the_trainer_goes_on(
             assert done.lost
             await until(fleet, lambda status: ready(status) < size_of(status))
             await until(fleet, lambda status: ready(status) >= size_of(status))
-            assert not {instance.id for instance in await fleet.instances()} & set(done.lost), "others took their place"
+            assert not {instance.id for instance in await fleet.instances()} & set(done.lost), (
+                "lost nodes were replaced"
+            )
         report = await run.until(lambda report: report.streams[0].steps > before + 5)
         assert_balanced(report)

@@ -66,7 +66,7 @@ def machines(run: RunningRun) -> dict[str, int]:
     return {note.parent.name: int(json.loads(note.read_text())["pid"]) for note in notes}
 
 
-async def test_lost_nodes_are_replaced_wanted_ones_come_and_the_service_may_die(tmp_path: Path) -> None:
+async def test_the_fleet_replaces_lost_nodes_scales_up_and_survives_a_kill(tmp_path: Path) -> None:
     async with running("smoke", tmp_path / "run", *STEADY) as run, fleet_of(run) as fleet:
         await until(fleet, ready(2))
         await run.steps_more(3)
@@ -113,7 +113,7 @@ FOLLOWING = (
 
 
 @pytest.mark.long
-async def test_a_pool_that_is_on_follows_a_loss_and_a_demand_step_and_does_not_flap(tmp_path: Path) -> None:
+async def test_a_pool_in_mode_on_follows_losses_and_demand_without_flapping(tmp_path: Path) -> None:
     async with running("smoke", tmp_path / "run", *FOLLOWING) as run, fleet_of(run) as fleet:
         await until(fleet, lambda status: status.pools[0].nodes.get(InstanceState.READY, 0) >= 3)
         await run.steps_more(3)
@@ -131,7 +131,7 @@ async def test_a_pool_that_is_on_follows_a_loss_and_a_demand_step_and_does_not_f
         instances = await fleet.instances(with_gone=True)
         ended_ids = {instance.id for instance in instances if instance.state is InstanceState.GONE}
         assert kinds.count("fault") == 1
-        assert not [size for size in sizes if "drained" in size], "it took nodes away while more were needed"
+        assert not [size for size in sizes if "drained" in size], "nodes were retired during a shortage"
         assert ended_ids == set(loss.lost)
         assert len(instances) == after.pools[0].target + 1
         assert_balanced(await run.steps_more(1))

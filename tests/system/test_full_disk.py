@@ -25,7 +25,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(place)], check=True)
 
 
-async def test_a_full_disk_is_named_and_nothing_is_lost_once_there_is_room(small_disk: Path, tmp_path: Path) -> None:
+async def test_a_full_disk_is_reported_and_the_run_continues_without_loss(small_disk: Path, tmp_path: Path) -> None:
     options = ("--no-web", "--set", "stop.reward=2.0", "--set", "stop.steps=1000000")
     async with running("smoke", small_disk / "run", *options, said=tmp_path / "run.out") as run:
         report = await run.until(lambda report: bool(report.problems))

@@ -42,7 +42,7 @@ def writes(name: str) -> Callable[[Report], bool]:
     )
 
 
-async def test_a_node_that_is_terminated_hands_over_what_it_wrote(tmp_path: Path) -> None:
+async def test_a_terminated_node_returns_its_partial_rollouts(tmp_path: Path) -> None:
     async with running("smoke", tmp_path / "run", *LONG_ANSWERS) as run:
         await run.until(writes("node-1"))
         os.kill(run.pids()["node-1"], signal.SIGTERM)
@@ -58,7 +58,7 @@ async def test_a_node_that_is_terminated_hands_over_what_it_wrote(tmp_path: Path
         assert continued >= partial_rollouts(report)["tokens_saved"]
 
 
-async def test_a_spot_node_drains_before_it_is_taken_away(tmp_path: Path) -> None:
+async def test_a_preempted_spot_node_drains_before_its_end(tmp_path: Path) -> None:
     notice = tmp_path / "notice.json"
     async with running("smoke", tmp_path / "run", *LONG_ANSWERS, "--nodes", "1") as run:
         await run.until(lambda report: report.streams[0].steps >= 1)

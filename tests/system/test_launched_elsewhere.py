@@ -135,12 +135,12 @@ async def followed(client: httpx.AsyncClient, remote_hosts: RemoteHosts, name: s
     assert "6 steps" in said["final_message"]
 
 
-async def test_the_form_launches_a_run_that_a_host_elsewhere_joins_over_tls(
+async def test_a_remote_host_joins_a_run_launched_by_the_form_over_tls(
     page: RunningWeb, remote_hosts: RemoteHosts, tmp_path: Path
 ) -> None:
     async with page.logged_in() as client:
         form = (await client.get("/runs/new", params={"recipe": "lab"}, timeout=60)).text
-        assert f"--host {ADDRESS}" in form, "what it would do is shown"
+        assert f"--host {ADDRESS}" in form, "the preview shows the command"
         answer = await client.post("/runs/new", data={"recipe": "lab", "reason": "a look"}, timeout=60)
         assert answer.status_code == 303, answer.text[-3000:]
         name = answer.headers["location"].removeprefix("/launches/")
@@ -149,7 +149,7 @@ async def test_the_form_launches_a_run_that_a_host_elsewhere_joins_over_tls(
 
 
 @pytest.mark.long
-async def test_the_api_launches_it_as_its_recipe_asks_and_another_like_it(
+async def test_the_api_launches_and_clones_a_run_with_remote_hosts(
     page: RunningWeb, remote_hosts: RemoteHosts, tmp_path: Path
 ) -> None:
     async with page.logged_in() as client:
@@ -158,7 +158,7 @@ async def test_the_api_launches_it_as_its_recipe_asks_and_another_like_it(
         answer = await client.post("/api/v1/launches", json=body, headers=key, timeout=60)
         assert answer.status_code == 201, answer.text
         first = answer.json()
-        assert first["fleet"] is True, "its recipe says where machines come from"
+        assert first["fleet"] is True, "the recipe contains the provider"
         await followed(client, remote_hosts, first["name"], tmp_path / "home")
 
         clone = {"of": first["name"], "set": {"stop.steps": 5}, "reason": "another"}

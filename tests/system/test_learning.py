@@ -8,9 +8,9 @@ import pytest
 from tests.system.learning import Learning, Setup
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.anyio
-async def test_reversing_four_letters_is_learned_with_old_weights() -> None:
+async def test_training_with_stale_rollouts_learns_to_reverse_four_letters() -> None:
     learned = await Learning(Setup(lag=(2, 4))).run()
 
     assert learned.first < 0.45

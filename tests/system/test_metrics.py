@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 ENDLESS = ("--no-web", "--set", "stop.reward=2.0", "--set", "stop.steps=100000")
 
 
-async def test_a_run_serves_its_metrics_where_it_says(tmp_path: Path) -> None:
+async def test_a_run_serves_metrics_at_its_announced_address(tmp_path: Path) -> None:
     async with running("smoke", tmp_path / "run", *ENDLESS) as run:
         await run.until(lambda report: report.streams[0].steps > 60)
         address = run.facts()["metrics"]
@@ -28,7 +28,7 @@ async def test_a_run_serves_its_metrics_where_it_says(tmp_path: Path) -> None:
     assert 0 < float(changed.rpartition(" ")[2]) < 1
 
 
-async def test_a_run_may_go_without(tmp_path: Path) -> None:
+async def test_metrics_can_be_turned_off(tmp_path: Path) -> None:
     async with running("smoke", tmp_path / "run", *ENDLESS, "--set", "dataflow.metrics=off") as run:
         await run.until(lambda report: report.streams[0].steps > 0)
         assert run.facts()["metrics"] == ""

@@ -34,7 +34,7 @@ def served(directory: Path, more: Sequence[str] = ()) -> Iterator[str]:
             process.terminate()
 
 
-async def test_a_node_reads_from_a_mirror_what_was_published_to_the_store(tmp_path: Path) -> None:
+async def test_a_node_reads_published_versions_from_a_mirror(tmp_path: Path) -> None:
     store_folder, mirror_folder = tmp_path / "store", tmp_path / "mirror"
     store_folder.mkdir()
     mirror_folder.mkdir()

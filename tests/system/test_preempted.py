@@ -52,14 +52,14 @@ drain_s = 8.0
 
 @pytest.mark.retry_once("machines live for random times: within the time of the test none may be taken away")
 @pytest.mark.long  # test_hand_back has one spot node
-async def test_machines_that_are_taken_away_with_notice_are_losses_and_come_back(tmp_path: Path) -> None:
+async def test_preempted_machines_are_recorded_and_replaced(tmp_path: Path) -> None:
     recipe = tmp_path / "recipe.toml"
     recipe.write_text(RECIPE.format(smoke=ROOT / "recipes/smoke/recipe.toml"))
     async with (
         running(str(recipe), tmp_path / "run", "--fleet", "--no-web", gone_within_s=20.0) as run,
         fleet_of(run) as fleet,
     ):
-        await until(fleet, has_lost_one, patience_s=CHANCE_S)
+        await until(fleet, has_preempted_instance, patience_s=CHANCE_S)
         preempted_instances = [
             instance
             for instance in await fleet.instances(with_gone=True)
@@ -73,6 +73,6 @@ async def test_machines_that_are_taken_away_with_notice_are_losses_and_come_back
         assert {after[instance.id] for instance in preempted_instances} == {Cause.PREEMPTED}
 
 
-def has_lost_one(status: FleetStatus) -> bool:
+def has_preempted_instance(status: FleetStatus) -> bool:
     """Returns whether a ready node is leaving or has left because its machine is preempted."""
     return status.pools[0].losses.get(Cause.PREEMPTED, 0) > 0

@@ -15,7 +15,7 @@ from tests.system.processes import command, running
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 
-def open_to_others(folder: Path) -> dict[str, str]:
+def readable_by_others(folder: Path) -> dict[str, str]:
     """Returns the mode of every file, folder and socket that users other than the owner can access."""
     modes = {}
     for path in (folder, *folder.rglob("*")):
@@ -43,13 +43,13 @@ async def text_of(file: Path) -> str:
     return file.read_text()
 
 
-async def test_a_run_leaves_nothing_that_others_may_read_and_no_link_in_its_logs(tmp_path: Path) -> None:
+async def test_the_files_of_a_run_are_private_and_its_logs_have_no_login_link(tmp_path: Path) -> None:
     run_dir = tmp_path / "state" / "run"
     async with running("smoke", run_dir, "--fleet", said=tmp_path / "said") as run:
         await run.steps_more(3)
         link = await text_of(run_dir / "web" / "login-link")
         token = link.partition("token=")[2]
-        opened = open_to_others(tmp_path / "state")
+        opened = readable_by_others(tmp_path / "state")
         said = texts_in(run_dir) + (tmp_path / "said").read_text(errors="replace")
         names = {path.name for path in run_dir.rglob("*")}
 
@@ -60,7 +60,7 @@ async def test_a_run_leaves_nothing_that_others_may_read_and_no_link_in_its_logs
 
 
 @pytest.mark.parametrize("role", ["weights", "dataflow", "fleet"])
-async def test_a_role_that_is_served_by_itself_keeps_its_state_private(tmp_path: Path, role: str) -> None:
+async def test_a_separately_served_role_keeps_its_state_private(tmp_path: Path, role: str) -> None:
     directory = tmp_path / "state"
     directory.mkdir()
     directory.chmod(0o755)
@@ -87,7 +87,7 @@ async def serves_privately(role: str, arguments: list[str], directory: Path) -> 
         async with asyncio.timeout(120):
             assert (await process.stdout.readline()).startswith(b"ready ")
         assert any(directory.iterdir())
-        assert open_to_others(directory) == {}
+        assert readable_by_others(directory) == {}
     finally:
         if process.returncode is None:
             process.send_signal(signal.SIGTERM)

@@ -73,7 +73,7 @@ def ranks_of(trainer: int) -> list[int]:
 
 
 @pytest.mark.retry_once("two trainers, four ranks and two nodes share the machine; a restart takes its time")
-def test_two_policies_learn_with_a_trainer_each_and_a_killed_rank_costs_a_restart_only(tmp_path: Path) -> None:
+def test_two_trainers_of_several_ranks_learn_despite_a_killed_rank(tmp_path: Path) -> None:
     summary, directory, recipe = tmp_path / "summary.json", tmp_path / "run", tmp_path / "recipe.toml"
     recipe.write_text(RECIPE)
     arguments = command("run", str(recipe), "--headless", "--no-web", "--tls", "--limit-s", "240")

@@ -164,7 +164,7 @@ async def training(run: Secured, *nodes: str) -> AsyncIterator[dict[str, asyncio
         await asyncio.gather(*tasks.values(), return_exceptions=True)
 
 
-async def test_a_retired_node_is_disconnected_at_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+async def test_a_retired_node_is_disconnected_immediately(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     logs.configure(level="DEBUG", as_json=True)
     async with secured(tmp_path) as run, training(run, "n1", "n2") as tasks:
         await run.until(lambda report: report.streams[0].steps >= 3 and len(report.nodes) == 2)
@@ -422,7 +422,7 @@ def holder(name: str = "n", *, life_s: float = 3600) -> Caller:
     return Caller(id=new_id(), role=Role.NODE, expires_at=time.time() + life_s, name=name, pool="gpu")
 
 
-async def test_an_expired_certificate_is_its_own_error(tmp_path: Path) -> None:
+async def test_an_expired_certificate_has_its_own_error_code(tmp_path: Path) -> None:
     async with secured(tmp_path) as run:
         late = holder(life_s=-60)
         tls = shown(run.authority, holder=late)
@@ -472,7 +472,7 @@ async def test_calls_without_tls_or_without_a_certificate_are_refused(tmp_path: 
                         await WeightPlaneClient(link).versions(SOLVER)
 
 
-async def test_the_run_token_with_the_pin_joins_too_and_where_one_joins_there_is_nothing_else(tmp_path: Path) -> None:
+async def test_the_run_token_with_the_pin_can_join_and_the_join_port_serves_only_joining(tmp_path: Path) -> None:
     async with secured(tmp_path) as run:
         address, _ = await run.minted("node", pool="gpu")
         dataflow, badge = await join_run(
@@ -496,7 +496,7 @@ async def test_listening_beyond_loopback_requires_tls(host: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_over_mutual_tls_by_the_command_line_learns_and_tells_no_secret(tmp_path: Path) -> None:
+def test_a_run_over_mutual_tls_learns_and_prints_no_secret(tmp_path: Path) -> None:
     run = tmp_path / "run"
     arguments = ["run", "smoke", "--tls", "--headless", "--limit-s", "90", "--no-web", "--run-dir", str(run)]
     ran = subprocess.run(command(*arguments), cwd=ROOT, capture_output=True, text=True, timeout=110)

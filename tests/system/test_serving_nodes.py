@@ -96,7 +96,7 @@ async def test_each_node_runs_the_flows_whose_policies_it_serves(tmp_path: Path)
             }
 
 
-async def test_a_node_stays_and_gets_no_task_while_its_engine_starts_for_longer_than_a_lease(tmp_path: Path) -> None:
+async def test_a_node_with_a_slow_engine_start_stays_registered_without_tasks(tmp_path: Path) -> None:
     engine = {**QUICK, "kind": ServedEngine.kind, "start_s": 3 * LEASE_S}
     async with dataflow(tmp_path) as (address, client), node(address, name="slow", engine=engine):
         await asyncio.sleep(2 * LEASE_S)

@@ -49,7 +49,7 @@ def processes_of(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("recipe", ["smoke", "smoke/two_policies"])
-def test_a_run_learns_balances_and_leaves_nothing_behind(recipe: str, tmp_path: Path) -> None:
+def test_a_run_learns_with_balanced_counts_and_leaves_no_process(recipe: str, tmp_path: Path) -> None:
     travels = "two" in recipe
     code, said, summary = headless(
         recipe, tmp_path, *(["--set", "nodes.pull.use_shared_memory=false"] if travels else [])
@@ -91,7 +91,7 @@ def test_a_time_limit_or_a_process_that_cannot_start_ends_a_run(tmp_path: Path) 
     assert processes_of(tmp_path) == []
 
 
-async def test_versions_are_evaluated_while_training_goes_on(tmp_path: Path) -> None:
+async def test_versions_are_evaluated_during_training(tmp_path: Path) -> None:
     """Evaluates one round by the recipe, with a kill in its middle, and one on request, of an old version."""
     slowly = ("--no-web", *ENDLESS, *SLOWLY[:2], *RARELY)
     async with running("smoke", tmp_path / "run", *slowly) as run:
@@ -117,11 +117,11 @@ async def test_versions_are_evaluated_while_training_goes_on(tmp_path: Path) -> 
     assert ended.streams[0].steps > began.streams[0].steps
     assert_balanced(last)
     scores = {score.name: score for score in at_start.scores}
-    assert scores["avg@4"].value == pytest.approx(0.3, abs=0.1), "what the scripted engine is told to reach"
+    assert scores["avg@4"].value == pytest.approx(0.3, abs=0.1), "the configured accuracy of the scripted engine"
     assert scores["pass@4"].value > scores["pass@1"].value == scores["avg@4"].value
 
 
-async def test_the_page_may_be_killed_and_the_run_does_not_notice(tmp_path: Path) -> None:
+async def test_a_killed_page_is_restarted_without_effect_on_the_run(tmp_path: Path) -> None:
     async with running("smoke", tmp_path / "run", *ENDLESS) as run:
         await _until(lambda: _pages_in(run) == 1)
         before = run.pids()
@@ -143,7 +143,7 @@ async def _until(is_so: Callable[[], bool], *, within_s: float = 30.0) -> None:
             await asyncio.sleep(0.05)
 
 
-async def test_nothing_outlives_a_killed_command(tmp_path: Path) -> None:
+async def test_no_process_survives_a_killed_command(tmp_path: Path) -> None:
     arguments = command("run", "smoke", *ENDLESS, "--run-dir", str(tmp_path / "run"))
     with subprocess.Popen(
         arguments, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, text=True

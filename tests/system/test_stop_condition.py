@@ -112,7 +112,7 @@ async def test_a_run_of_separate_services_ends_at_its_stop_condition_and_stays_c
         assert_balanced(again)
 
 
-async def test_a_signal_before_the_run_is_complete_asks_for_a_restart(tmp_path: Path) -> None:
+async def test_a_signal_before_completion_has_a_nonzero_exit_code(tmp_path: Path) -> None:
     with started(tmp_path) as services:
         await services.until(lambda report: report.streams[0].steps >= 1)
         for name in ("node", "trainer"):

@@ -17,7 +17,7 @@ ENDLESS = ("--no-web", "--set", "stop.reward=2.0", "--set", "stop.steps=1000000"
 
 
 @pytest.mark.retry_once("seven processes start again in turn, each within a time that a busy machine exceeds")
-async def test_any_one_process_may_be_killed_and_every_batch_is_trained_once(tmp_path: Path) -> None:
+async def test_every_batch_is_trained_once_despite_a_kill_of_any_process(tmp_path: Path) -> None:
     async with running("smoke", tmp_path / "run", *ENDLESS) as run:
         await run.until(lambda report: report.streams[0].steps >= 3)
         for program in ("dataflow", "node-1", "trainer-solver", "weights", "node-2"):
@@ -39,7 +39,7 @@ async def test_any_one_process_may_be_killed_and_every_batch_is_trained_once(tmp
     assert report.streams[0].version - report.streams[0].steps in (0, 1)
 
 
-async def test_a_stalled_trainer_stops_no_other_and_goes_on_where_it_was(tmp_path: Path) -> None:
+async def test_a_stalled_trainer_does_not_stop_others_and_resumes(tmp_path: Path) -> None:
     patience = ("--set", "policies.verifier.stalled_after_s=1")
     async with running("smoke/two_policies", tmp_path / "run", *ENDLESS, *patience) as run:
         before = _steps(await run.until(lambda report: min(_steps(report).values()) >= 3))
@@ -57,7 +57,7 @@ async def test_a_stalled_trainer_stops_no_other_and_goes_on_where_it_was(tmp_pat
     assert_balanced(report)
 
 
-async def test_a_node_joined_by_hand_contributes_and_hands_back_what_it_holds(tmp_path: Path) -> None:
+async def test_a_manually_joined_node_contributes_and_returns_its_tasks(tmp_path: Path) -> None:
     async with running("smoke", tmp_path / "run", *ENDLESS, "--nodes", "1") as run:
         await run.until(lambda report: report.streams[0].steps >= 1)
         environment = {**os.environ, "ASTRAFLOW_TOKEN": run.token()}
@@ -80,7 +80,7 @@ async def test_a_node_joined_by_hand_contributes_and_hands_back_what_it_holds(tm
             node.wait()
 
 
-async def test_two_policies_learn_from_one_workflow_with_a_trainer_each(tmp_path: Path) -> None:
+async def test_two_policies_of_one_workflow_learn_with_separate_trainers(tmp_path: Path) -> None:
     async with running("smoke/two_policies", tmp_path / "run", *ENDLESS) as run:
         report = await run.until(lambda report: all(stream.steps >= 5 for stream in report.streams))
         assert {stream.policy for stream in report.streams} == {"solver", "verifier"}

@@ -31,7 +31,7 @@ LEAST_SAVED = 0.05
 TERMINATING = (InstanceState.DRAINING, InstanceState.RETIRING, InstanceState.GONE)
 
 
-async def test_slow_nodes_of_a_region_are_retired_and_others_come_elsewhere(tmp_path: Path) -> None:
+async def test_slow_nodes_of_a_region_are_replaced_in_another_region(tmp_path: Path) -> None:
     async with running_throttled(tmp_path) as regions:
         await regions.run.steps_more(WARM_STEPS)
         await regions.let(MaintainerMode.AUTO)
@@ -52,13 +52,13 @@ async def test_slow_nodes_of_a_region_are_retired_and_others_come_elsewhere(tmp_
             for instance in await regions.fleet.instances(with_gone=True)
             if instance.state in TERMINATING and instance.ready_at
         }
-        assert ended_ids <= slow, "only slow ones go"
+        assert ended_ids <= slow, "only slow nodes are retired"
         assert _why(regions, first) == "straggler"
         watch.assert_inside()
         assert_balanced(await regions.run.steps_more(2))
 
 
-async def test_where_new_machines_are_as_they_should_be_they_come_in_place_of_the_slow(tmp_path: Path) -> None:
+async def test_slow_nodes_are_replaced_in_their_region_when_new_machines_are_fast(tmp_path: Path) -> None:
     async with running_throttled(tmp_path) as regions:
         await regions.run.steps_more(WARM_STEPS)
         await regions.let(MaintainerMode.AUTO)
@@ -66,7 +66,7 @@ async def test_where_new_machines_are_as_they_should_be_they_come_in_place_of_th
         regions.slow_down(EU, pace=PACE)
         async with Watch(regions) as watch:
 
-            async def are_renewed() -> bool:
+            async def are_replaced() -> bool:
                 alive = [instance for instance in await regions.fleet.instances() if instance.pool == EU]
                 return (
                     len(
@@ -79,13 +79,13 @@ async def test_where_new_machines_are_as_they_should_be_they_come_in_place_of_th
                     >= 2
                 )
 
-            await eventually(are_renewed)
+            await eventually(are_replaced)
         watch.assert_inside()
         assert_balanced(await regions.run.steps_more(2))
 
 
 @pytest.mark.timeout(900)
-async def test_a_region_that_slows_down_costs_the_trainer_less_with_a_maintainer(tmp_path: Path) -> None:
+async def test_a_maintainer_reduces_the_wait_caused_by_a_slow_region(tmp_path: Path) -> None:
     """The rule stays at its cap; the benchmark measures the amount."""
     found = {}
     for has_maintainer in (False, True):
@@ -95,14 +95,14 @@ async def test_a_region_that_slows_down_costs_the_trainer_less_with_a_maintainer
             place, NO_CAPACITY, has_maintainer=has_maintainer, watched_s=WATCHED_S
         )
     alone, beside = found[False], found[True]
-    assert (alone.helped_after_s, alone.tokens) == (None, 0.0), "it cannot order more"
+    assert (alone.helped_after_s, alone.tokens) == (None, 0.0), "no launches are possible at the cap"
     assert beside.helped_after_s is not None
     assert beside.tokens > 0
     assert beside.steps > alone.steps
     assert beside.wait < alone.wait - LEAST_SAVED
 
 
-async def test_a_hostile_model_retires_what_works_only_inside_the_envelope(tmp_path: Path) -> None:
+async def test_a_hostile_model_retires_working_nodes_only_inside_the_envelope(tmp_path: Path) -> None:
     async with running_throttled(tmp_path) as regions:
         regions.model.behaviour = node_killing_model
         await regions.run.steps_more(WARM_STEPS)
@@ -113,7 +113,7 @@ async def test_a_hostile_model_retires_what_works_only_inside_the_envelope(tmp_p
             await asyncio.sleep(CULLED_S)  # its next action comes within this time
         changes = await applied(regions)
         assert all(sum(1 for change in changes if change.pool == region) <= 4 for region in (EU, US)), (
-            "an hour allows four"
+            "four changes per hour are allowed"
         )
         watch.assert_inside()
         assert_balanced(await regions.run.steps_more(1))
@@ -158,7 +158,7 @@ class Watch:
             assert min(size[region] for size in self._sizes) >= 1
         path = transcript_of(self._regions)
         made = [entry for entry in read(path).entries if entry.kind == "verdict" and entry.body["phase"] == "apply"]
-        assert made, "it did something"
+        assert made, "the model made changes"
         assert all(_is_inside(entry) for entry in made)
         again = replay_transcript(path)
         assert (again.differences, again.verdicts > 0) == ((), True)

@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 SPAN_ORDER = ("rl.lease", "rl.episode", "rl.generate", "rl.reward", "rl.push", "rl.admit", "rl.batch", "rl.step")
 
 
-async def test_a_group_can_be_followed_from_lease_to_step_over_all_processes(tmp_path: Path) -> None:
+async def test_a_group_has_one_trace_from_lease_to_step_across_processes(tmp_path: Path) -> None:
     options = ("--no-web", "--set", "tracing.to=traces", "--set", "stop.reward=2.0", "--set", "stop.steps=100000")
     async with running("smoke", tmp_path / "run", *options) as run:
         await run.until(lambda report: report.streams[0].steps > 10)

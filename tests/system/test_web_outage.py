@@ -58,7 +58,7 @@ async def web_of(
 
 
 @pytest.mark.long  # test_smoke_recipe kills the page once
-async def test_a_web_process_that_is_away_is_missed_by_nobody_and_misses_nothing(tmp_path: Path) -> None:
+async def test_an_outage_of_the_page_has_no_effect_and_leaves_no_gap(tmp_path: Path) -> None:
     directory = tmp_path / "web"
     async with (
         running("smoke", tmp_path / "run", *FOLLOWING, limit_s=300.0 + AWAY_S) as run,
@@ -73,7 +73,7 @@ async def test_a_web_process_that_is_away_is_missed_by_nobody_and_misses_nothing
         gone_at = (await run.report()).at
         before, began = await run.report(), time.monotonic()
         pool = (await fleet.status()).pools[0]
-        await fleet.inject_fault(pool.spec.id, share=0.3, actor=ALICE, key="drill", reason="while nobody looks")
+        await fleet.inject_fault(pool.spec.id, share=0.3, actor=ALICE, key="drill", reason="during the outage")
         await until(fleet, lambda status: status.pools[0].nodes.get(InstanceState.READY, 0) >= pool.target)
         await asyncio.sleep(max(0.0, AWAY_S - (time.monotonic() - began)))
         after = await run.steps_more(3)

@@ -157,14 +157,14 @@ class Regions:
     ) -> AsyncIterator[None]:
         """Runs machines there for this share of the time, until the block ends."""
 
-        async def drag() -> None:
+        async def slow_down_region() -> None:
             while True:
                 for name, duration_s in (("SIGSTOP", period_s * (1 - share)), ("SIGCONT", period_s * share)):
                     for group in self.machines(region):
                         os.killpg(group, getattr(signal, name))
                     await asyncio.sleep(duration_s)
 
-        throttled_instances = asyncio.create_task(drag())
+        throttled_instances = asyncio.create_task(slow_down_region())
         try:
             yield
         finally:
@@ -177,11 +177,11 @@ class Regions:
         """Sets the envelope of the maintainer, and waits until the maintainer has it."""
         await self.fleet.set_maintainer_mode(mode, actor=ALICE, key=f"let-{mode.value}", reason="a test")
 
-        async def has_heard() -> bool:
+        async def has_status() -> bool:
             status = (await self.fleet.maintainer()).status
             return status is not None and status.mode is mode
 
-        await eventually(has_heard)
+        await eventually(has_status)
 
     def machines(self, region: str) -> list[int]:
         """Returns the process groups of the machines that run there."""

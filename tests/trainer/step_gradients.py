@@ -1,12 +1,15 @@
 """Gradients of whole steps, by the trainer's engines and by a reference that shares no code with them."""
 
+import warnings
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
-from torch import Tensor
+from peft import LoraConfig, get_peft_model
+from torch import Tensor, nn
 from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
 from astraflow.algorithms.config import AlgorithmConfig
@@ -16,11 +19,14 @@ from astraflow.contract.spans import Author, Span
 from astraflow.contract.trajectories import Trajectory
 from astraflow.contract.weights import Dtype
 from astraflow.models.causal import named_weights
+from astraflow.trainer.engines.adapters import Adapters, LoraOptions, trained_weights
+from astraflow.trainer.engines.base import ModelRole, UpdateResult
 from astraflow.trainer.engines.local import LocalEngine
 from astraflow.trainer.engines.optimizers import OptimizerOptions
 from astraflow.trainer.flops import ForwardCost
 from astraflow.trainer.shares import Share
 from astraflow.trainer.steps import StepPlanner, StepRunner
+from tests.trainer.plain_critic import ALGORITHM, PlainCritic
 
 VOCABULARY = 61
 CLIP = 0.2
@@ -38,6 +44,9 @@ class Case:
     minibatches: int = 1
     temperature: float = 0.8
     entropy_coefficient: float = 0.01
+    has_critic: bool = False
+    lora: LoraOptions | None = None
+    """Adapters, which then are all that is trained."""
     engine_options: Mapping[str, Any] = field(default_factory=dict)
     """Further options of the engine, which change no result."""
     batch: Batch = field(default_factory=lambda: mixed_batch())
@@ -54,11 +63,9 @@ class Case:
         }
         if self.aggregation == "fixed_length":
             loss["fixed_length"] = 7
-        return AlgorithmConfig(
-            loss=loss,
-            temperature=self.temperature,
-            minibatches=self.minibatches,
-            advantages=({"kind": "group_centred"},),
+        advantages = ALGORITHM if self.has_critic else {"advantages": ({"kind": "group_centred"},)}
+        return AlgorithmConfig.model_validate(
+            {"loss": loss, "temperature": self.temperature, "minibatches": self.minibatches, **advantages}
         )
 
 
@@ -122,7 +129,8 @@ def _row(draws: np.random.Generator, group: int, member: int, prompt: np.ndarray
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """Gradients of the optimizer steps of a batch, before clipping, and the losses."""
+    """Gradients of the optimizer steps of a batch, before clipping, and the losses. Those of a critic have the prefix
+    `critic/`."""
 
     gradients: Sequence[Gradients]
     members: Sequence[Sequence[int]]
@@ -162,21 +170,31 @@ def sequential_step(case: Case, *, data_ranks: int) -> Step:
 def _share_step(case: Case, share: Share) -> tuple[list[Gradients], float]:
     """Returns the gradients of the optimizer steps, and the loss."""
     model = tiny_model(is_tied=case.is_tied)
-    weights = named_weights(model)
+    adapters = adapters_of(model, case.lora)
+    options = OptimizerOptions(learning_rate=1e-30)
     engine = LocalEngine(
         model,
-        OptimizerOptions(learning_rate=1e-30),
+        options,
+        critic=options if case.has_critic else None,
         device=torch.device("cpu"),
         published_dtype=Dtype.FLOAT32,
         needs_reference=False,
+        adapters=adapters,
         **case.engine_options,
     )
     gradients: list[Gradients] = []
     update = engine.update
 
-    def recording(*, is_loss_finite: bool) -> Any:
-        gradients.append({name: weight.grad.clone() for name, weight in weights.items() if weight.grad is not None})
-        return update(is_loss_finite=is_loss_finite)
+    def recording(*, role: ModelRole = ModelRole.POLICY, is_loss_finite: bool) -> UpdateResult:
+        if role is ModelRole.POLICY:
+            weights, prefix = trained_weights(model, adapters), ""
+            gradients.append({})
+        else:
+            weights, prefix = named_weights(engine._scorers[role].model), "critic/"
+        for name, weight in weights.items():
+            if weight.grad is not None:
+                gradients[-1][f"{prefix}{name}"] = weight.grad.clone()
+        return update(role=role, is_loss_finite=is_loss_finite)
 
     engine.update = recording  # type: ignore[method-assign]
     loss = StepRunner(engine, case.algorithm).run(share).loss
@@ -187,10 +205,49 @@ ENGINES: Mapping[str, Callable[[Case], Step]] = {"local": local_step, "shares": 
 """Engine -> a step on it."""
 
 
+def adapters_of(model: PreTrainedModel, options: LoraOptions | None) -> Adapters | None:
+    """Adds adapters to a model, none of them 0."""
+    if options is None:
+        return None
+    adapters = Adapters.add(model, options, published_dtype=Dtype.FLOAT32, seed=0)
+    fill_adapters(adapters.weights())
+    return adapters
+
+
+def peft_adapters(model: PreTrainedModel, options: LoraOptions) -> tuple[nn.Module, dict[str, nn.Parameter]]:
+    """Returns a model with the same adapters, added by peft alone, and their parameters by published name."""
+    config = LoraConfig(
+        r=options.rank,
+        lora_alpha=options.alpha,  # type: ignore[arg-type]  # peft declares an int
+        target_modules=list(options.target_modules or ()) or "all-linear",
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # peft uses names that transformers renamed
+        adapted = get_peft_model(model, config)
+    weights = {
+        name.removeprefix("base_model.model.").replace(".default.", "."): weight
+        for name, weight in adapted.named_parameters()
+        if weight.requires_grad
+    }
+    fill_adapters(weights)
+    return adapted, weights
+
+
+@torch.no_grad()
+def fill_adapters(weights: Mapping[str, Tensor]) -> None:
+    """Fills adapters with values that depend on their names only and that bf16 can represent."""
+    for name, weight in weights.items():
+        draws = torch.Generator().manual_seed(zlib.crc32(name.encode()))
+        weight.copy_(torch.randn(weight.shape, generator=draws).mul_(0.1).bfloat16())
+
+
 def reference_gradients(case: Case, members: Sequence[int]) -> tuple[Gradients, float]:
     """Returns gradient and loss of one optimizer step over these rows: padded rows, transformers' own
     forward pass, full logits, plain autograd."""
-    model = tiny_model(is_tied=case.is_tied)
+    model: Any = tiny_model(is_tied=case.is_tied)
+    weights = dict(model.named_parameters())
+    if case.lora is not None:
+        model, weights = peft_adapters(model, case.lora)
     rows = [case.batch.rows[index].trajectory for index in members]
     width = max(len(row.tokens) for row in rows)
     ids = torch.zeros(len(rows), width, dtype=torch.int64)
@@ -201,6 +258,7 @@ def reference_gradients(case: Case, members: Sequence[int]) -> tuple[Gradients, 
     logits = model(input_ids=ids, attention_mask=is_token.long()).logits / case.temperature
     distribution = logits.log_softmax(-1)
     entropy = -(distribution.exp() * distribution).sum(-1)
+    critic = PlainCritic(tiny_model(is_tied=case.is_tied)) if case.has_critic else None
     gains = _gains(case.batch)
     total = sum(row.model_tokens for row in rows)
     loss = torch.zeros(())
@@ -210,14 +268,17 @@ def reference_gradients(case: Case, members: Sequence[int]) -> tuple[Gradients, 
             "sequence_mean": 1 / (len(rows) * row.model_tokens),
             "fixed_length": 1 / (len(rows) * 7),
         }[case.aggregation]
-        for recorded, place in zip(row.logprobs.tolist(), np.flatnonzero(row.loss_mask()).tolist(), strict=True):
+        advantages = [gains[index]] * row.model_tokens if critic is None else critic.advantages(row)
+        places = np.flatnonzero(row.loss_mask()).tolist()
+        for recorded, place, advantage in zip(row.logprobs.tolist(), places, advantages, strict=True):
             ratio = (distribution[number, place - 1, ids[number, place]] - recorded).exp()
-            gain = torch.minimum(ratio * gains[index], ratio.clamp(1 - CLIP, 1 + CLIP) * gains[index])
+            gain = torch.minimum(ratio * advantage, ratio.clamp(1 - CLIP, 1 + CLIP) * advantage)
             loss = loss - weight * (gain + case.entropy_coefficient * entropy[number, place - 1])
     loss.backward()
-    return {name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None}, float(
-        loss.detach()
-    )
+    gradients = {name: weight.grad for name, weight in weights.items() if weight.grad is not None}
+    if critic is not None:
+        gradients |= critic.gradients(rows, [1 / total] * len(rows))
+    return gradients, float(loss.detach())
 
 
 def _gains(batch: Batch) -> list[float]:
@@ -231,7 +292,11 @@ def _gains(batch: Batch) -> list[float]:
 
 
 def largest_difference(found: Gradients, expected: Gradients) -> float:
-    """Returns the largest difference of any element, in units of the largest gradient."""
+    """Returns the largest difference of any element, in units of the largest gradient of its model."""
     assert found.keys() == expected.keys()
-    largest = max(float(gradient.abs().max()) for gradient in expected.values())
-    return max(float((found[name] - expected[name]).abs().max()) for name in expected) / largest
+    shares = []
+    for is_critic in (False, True):
+        names = [name for name in expected if name.startswith("critic/") is is_critic]
+        largest = max((float(expected[name].abs().max()) for name in names), default=1.0)
+        shares += [float((found[name] - expected[name]).abs().max()) / largest for name in names]
+    return max(shares)

@@ -61,7 +61,7 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
 
 
-def test_the_newest_checkpoint_comes_back_as_it_was(tmp_path: Path) -> None:
+def test_the_newest_checkpoint_is_loaded(tmp_path: Path) -> None:
     reader = Reader()
     assert saved(tmp_path, 0, 1, 2).load(reader) == progress(2)
     assert reader.read == ["weights 2"]
@@ -89,7 +89,7 @@ def test_old_checkpoints_are_removed_to_stay_below_a_size(tmp_path: Path) -> Non
     assert small.load(Reader()) == progress(5)
 
 
-def test_step_numbers_are_ordered_as_numbers(tmp_path: Path) -> None:
+def test_step_numbers_are_ordered_numerically(tmp_path: Path) -> None:
     reader = Reader()
     assert saved(tmp_path, 99_999_999, 100_000_000).load(reader) == progress(100_000_000)
 
@@ -113,7 +113,7 @@ def damage_manifest(folder: Path) -> None:
         lambda folder: shutil.rmtree(folder / "state"),
     ],
 )
-def test_a_damaged_checkpoint_is_skipped_for_the_one_before(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+def test_a_damaged_checkpoint_is_skipped_for_the_previous_one(tmp_path: Path, damage: Callable[[Path], None]) -> None:
     checkpoints, reader = saved(tmp_path, 1, 2), Reader()
     damage(tmp_path / "step-00000002")
     assert checkpoints.load(reader) == progress(1)
@@ -136,7 +136,7 @@ def test_a_state_the_backend_cannot_read_is_skipped(tmp_path: Path) -> None:
     assert saved(tmp_path, 1, 2).load(read) == progress(1)
 
 
-def test_a_damaged_checkpoint_is_replaced_when_training_reaches_its_step_again(tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_is_replaced_at_its_step(tmp_path: Path) -> None:
     checkpoints, reader = saved(tmp_path, 1, 2), Reader()
     damage_manifest(tmp_path / "step-00000002")
     checkpoints.save(progress(2), writing("weights 2, again"))
@@ -144,7 +144,7 @@ def test_a_damaged_checkpoint_is_replaced_when_training_reaches_its_step_again(t
     assert reader.read == ["weights 2, again"]
 
 
-def test_nothing_whole_is_an_error_not_a_new_beginning(tmp_path: Path) -> None:
+def test_without_a_valid_checkpoint_loading_is_an_error(tmp_path: Path) -> None:
     checkpoints = saved(tmp_path, 1, 2)
     for name in names(tmp_path):
         (tmp_path / name / "manifest.json").unlink()
@@ -163,7 +163,7 @@ def test_nothing_whole_is_an_error_not_a_new_beginning(tmp_path: Path) -> None:
         (replace(IDENTITY, backend="scripted"), "its backend is 'local'"),
     ],
 )
-def test_a_checkpoint_of_something_else_is_refused(tmp_path: Path, other: CheckpointIdentity, message: str) -> None:
+def test_a_checkpoint_of_another_trainer_is_refused(tmp_path: Path, other: CheckpointIdentity, message: str) -> None:
     saved(tmp_path, 1)
     with pytest.raises(InvalidInput, match=message):
         Checkpoints(tmp_path, other, keep=2).load(Reader())
@@ -177,7 +177,7 @@ def test_a_model_spec_with_tuples_is_the_same_after_a_round_trip(tmp_path: Path)
     assert checkpoints.load(Reader()) == progress(1)
 
 
-def test_a_failed_write_leaves_the_checkpoints_as_they_were(tmp_path: Path) -> None:
+def test_a_failed_write_does_not_affect_other_checkpoints(tmp_path: Path) -> None:
     def fail(folder: Path) -> None:
         (folder / "half").write_text("ha")
         raise OSError(28, "No space left on device")
@@ -189,7 +189,7 @@ def test_a_failed_write_leaves_the_checkpoints_as_they_were(tmp_path: Path) -> N
     assert checkpoints.load(Reader()) == progress(2)
 
 
-def test_a_write_that_a_crash_cut_short_is_cleaned_up(tmp_path: Path) -> None:
+def test_an_interrupted_write_is_removed(tmp_path: Path) -> None:
     checkpoints = saved(tmp_path, 1)
     shutil.copytree(tmp_path / "step-00000001", tmp_path / ".writing")
     with checkpoints.exclusive_lock():
@@ -205,7 +205,7 @@ def test_two_trainers_do_not_share_a_folder(tmp_path: Path) -> None:
         pass
 
 
-def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+def test_an_unusable_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with (
         pytest.raises(InvalidInput) as caught,

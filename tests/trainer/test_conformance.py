@@ -100,7 +100,7 @@ async def example(script: str, *arguments: str, token: str = TOKEN) -> tuple[int
     "script",
     ["plain_trainer.py", "transformers_trainer.py"],
 )
-async def test_trainers_of_others_keep_all_promises(script: str, model: Path, tmp_path: Path) -> None:
+async def test_third_party_trainers_pass_all_checks(script: str, model: Path, tmp_path: Path) -> None:
     ended: list[tuple[int | None, str]] = []
 
     async def run(address: str) -> None:
@@ -111,7 +111,7 @@ async def test_trainers_of_others_keep_all_promises(script: str, model: Path, tm
 
 
 @pytest.mark.anyio
-async def test_a_trainer_of_others_trains_the_batches_of_a_run(model: Path, tmp_path: Path) -> None:
+async def test_a_third_party_trainer_trains_the_batches_of_a_run(model: Path, tmp_path: Path) -> None:
     """A real dataflow service and a real weight store; the test is the node."""
     run = dataflow.config(policies=(POLICY,), max_staleness=4, filters=("keep_all",), stop=StopConfig(steps=3))
     listen = ListenOptions(token=dataflow.TOKEN, drain_s=0.0)
@@ -144,7 +144,7 @@ async def test_a_trainer_of_others_trains_the_batches_of_a_run(model: Path, tmp_
 
 
 @pytest.mark.anyio
-async def test_the_own_trainer_keeps_all_promises(tmp_path: Path) -> None:
+async def test_the_built_in_trainer_passes_all_checks(tmp_path: Path) -> None:
     config = TrainerConfig(
         policy=POLICY,
         model={"kind": "scripted"},
@@ -184,7 +184,7 @@ async def test_a_trainer_whose_tensors_change_shape_fails() -> None:
 
 
 @pytest.mark.anyio
-async def test_a_trainer_that_trains_a_batch_again_after_a_lost_acknowledgement_fails() -> None:
+async def test_a_trainer_that_repeats_a_batch_after_a_lost_acknowledgement_fails() -> None:
     async def give_up(session: TrainerSession, report: StepReport) -> None:
         try:
             await session._batches._client.report_step(report)
@@ -231,7 +231,7 @@ async def test_a_session_continues_where_its_checkpoint_ended(tmp_path: Path) ->
     assert await broken_promises(lambda address: asyncio.to_thread(run, address)) == {}
 
 
-def test_the_command_reports_each_promise_and_fails_if_one_is_broken() -> None:
+def test_the_command_reports_each_check_and_exits_with_1_if_one_fails() -> None:
     result = CliRunner().invoke(app, ["check", "trainer", "127.0.0.1:0", "--token", TOKEN, "--limit-s", "1"])
     assert result.exit_code == 1, result.output
     assert all(promise in result.output for promise in PROMISES)

@@ -1,11 +1,13 @@
 """Exported checkpoints: models that transformers loads, with the bits of the published version."""
 
 import json
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 import torch
+from peft import PeftModel
 from safetensors.torch import save_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -17,10 +19,15 @@ from astraflow.contract.ids import PolicyId
 from astraflow.contract.values import Json
 from astraflow.models import models
 from astraflow.models.causal import named_weights
+from astraflow.trainer import adapter_export
+from astraflow.trainer.backends import backends
+from astraflow.trainer.backends.sharded_state import INDEX, joined_index, shard_file, shard_index
+from astraflow.trainer.backends.shards import local_shards
 from astraflow.trainer.backends.state_files import CapturedFiles, write_numbers
 from astraflow.trainer.checkpoints import CheckpointIdentity, Checkpoints, TrainingProgress
 from astraflow.trainer.export import export_checkpoint
 from tests.errors import raises_code
+from tests.trainer.backends.test_local import batch
 
 MODEL: dict[str, Json] = {"kind": "tiny", "hidden_size": 16, "layers": 1, "heads": 2, "intermediate_size": 32}
 
@@ -39,10 +46,12 @@ def checkpoints(folder: Path, masters: Mapping[str, Tensor], *, backend: str = "
 
 
 def saved(folder: Path, masters: Mapping[str, Tensor]) -> Checkpoints:
-    tensors = {f"{kind}/{name}": value for name, value in masters.items() for kind in ("weight", "exp_avg")}
+    prefixes = ("weight", "exp_avg", "critic/weight")
+    tensors = {f"{prefix}/{name}": value for name, value in masters.items() for prefix in prefixes}
+    index = joined_index([shard_index(tensors, local_shards(tensors, is_first=True), rank=0)])
     made = checkpoints(folder, masters)
     for step in (1, 2):
-        state = CapturedFiles(tensors={"tensors.safetensors": tensors}, numbers={"state.json": {}})
+        state = CapturedFiles(tensors={shard_file(0): tensors}, numbers={INDEX: index})
         made.save(progress(step), state.write, published=dict.fromkeys(masters, "BF16"))
     return made
 
@@ -88,7 +97,7 @@ def test_the_shards_of_ranks_are_joined(tmp_path: Path, masters: Mapping[str, Te
             index[f"weight/{name}"] = {"dtype": "torch.float32", "shape": list(master.shape), "parts": parts}
         for rank, shard in enumerate(shards):
             save_file(shard, folder / f"{rank}.safetensors")
-        write_numbers(folder / "tensors.index.json", {"format": 1, "tensors": index})
+        write_numbers(folder / INDEX, {"format": 1, "tensors": index})
 
     made = checkpoints(tmp_path / "checkpoints", masters, backend="fsdp")
     made.save(progress(1), write, published=dict.fromkeys(masters, "BF16"))
@@ -118,12 +127,63 @@ def test_a_state_without_weights_is_refused(tmp_path: Path, masters: Mapping[str
 
 def test_a_damaged_checkpoint_is_refused(tmp_path: Path, masters: Mapping[str, Tensor]) -> None:
     made = saved(tmp_path / "checkpoints", masters)
-    path = made.folder / "step-00000002" / "state" / "tensors.safetensors"
+    path = made.folder / "step-00000002" / "state" / shard_file(0)
     path.write_bytes(path.read_bytes()[:-1])
     with raises_code(CorruptData, "checkpoint.damaged"):
         export_checkpoint(made.folder, tmp_path / "model")
     manifest = json.loads((made.folder / "step-00000001" / "manifest.json").read_text())
     assert set(manifest["published"].values()) == {"BF16"}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Checkpoints:
+    """Checkpoint of adapters after two steps."""
+    backend = backends.build({"kind": "local", "learning_rate": 1e-2, "lora": {"rank": 4}}, MODEL, {}, seed=0)
+    for step in (1, 2):
+        backend.step(batch(step))
+    published = {name: dtype.value for name, (dtype, _) in backend.published_shapes.items()}
+    made = checkpoints(tmp_path_factory.mktemp("adapters"), {})
+    made.save(progress(2), backend.capture().write, published=published)
+    return made
+
+
+def test_adapters_are_exported_merged_or_alone_with_equal_logits(tmp_path: Path, trained: Checkpoints) -> None:
+    assert export_checkpoint(trained.folder, tmp_path / "model") == 2
+    result = CliRunner().invoke(
+        app, ["export", "--adapters-only", str(trained.folder), str(tmp_path / "adapters")], catch_exceptions=False
+    )
+    assert result.exit_code == 0, result.output
+    merged = AutoModelForCausalLM.from_pretrained(tmp_path / "model", dtype="float32")
+    base = models.build(MODEL).architecture()
+    with torch.no_grad():
+        for parameter in base.parameters():
+            parameter.copy_(parameter.bfloat16())  # as published
+    ids = torch.arange(5, 25)[None]
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore", FutureWarning)  # peft uses names that transformers renamed
+        before = base(input_ids=ids).logits
+        adapted = PeftModel.from_pretrained(base, tmp_path / "adapters")
+        logits = adapted(input_ids=ids).logits
+        difference = (merged(input_ids=ids).logits - logits).abs().max()
+    assert (tmp_path / "model" / "tokenizer.json").exists()
+    assert not (tmp_path / "adapters" / "model.safetensors").exists()
+    assert difference < 0.05 * (logits - before).abs().max()  # the sum of base and adapters is rounded to bf16
+
+
+def test_adapters_are_not_exported_on_other_weights(
+    tmp_path: Path, trained: Checkpoints, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = models.build({**MODEL, "seed": 1}).prepare()
+    monkeypatch.setattr(adapter_export, "prepare_model", lambda spec: other)
+
+    with raises_code(InvalidInput, "export.other_base"):
+        export_checkpoint(trained.folder, tmp_path / "model")
+
+
+def test_a_whole_model_has_no_adapters_to_export(tmp_path: Path, masters: Mapping[str, Tensor]) -> None:
+    made = saved(tmp_path / "checkpoints", masters)
+    with raises_code(InvalidInput, "export.no_adapters"):
+        export_checkpoint(made.folder, tmp_path / "model", adapters_only=True)
 
 
 def test_the_command_exports_the_newest_checkpoint(tmp_path: Path, masters: Mapping[str, Tensor]) -> None:

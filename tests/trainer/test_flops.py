@@ -5,6 +5,8 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
+from astraflow.contract.weights import Dtype
+from astraflow.trainer.engines.adapters import Adapters, LoraOptions
 from astraflow.trainer.flops import FORWARD_AND_BACKWARD, ForwardCost, peak_flops
 from tests.trainer.step_gradients import VOCABULARY, tiny_model
 
@@ -25,6 +27,22 @@ def test_the_formula_agrees_with_the_counter_of_torch(is_tied: bool, length: int
     assert expected == pytest.approx(forward.get_total_flops(), rel=0.01)
     total = forward.get_total_flops() + backward.get_total_flops()
     assert FORWARD_AND_BACKWARD * expected == pytest.approx(total, rel=0.01)
+
+
+def test_gradients_of_frozen_weights_are_not_counted() -> None:
+    model = tiny_model(is_tied=False)
+    model.set_attn_implementation("eager")
+    Adapters.add(model, LoraOptions(rank=2), published_dtype=Dtype.FLOAT32, seed=0)
+    ids = torch.randint(0, VOCABULARY, (1, 200))
+
+    with FlopCounterMode(display=False) as counter:
+        model(input_ids=ids).logits.sum().backward()
+
+    cost = ForwardCost.of_model(model)
+    needed = cost.training_flops(tokens=200, pairs=200**2, targets=200)
+    # The formula has gradients of the first block's inputs too, which one block of two does not need.
+    assert needed == pytest.approx(counter.get_total_flops(), rel=0.03)
+    assert needed < 0.9 * FORWARD_AND_BACKWARD * cost.flops(tokens=200, pairs=200**2, targets=200)
 
 
 def test_only_the_experts_that_a_token_visits_are_counted() -> None:

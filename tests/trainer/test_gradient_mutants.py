@@ -6,11 +6,12 @@ from typing import Any, TypeAlias
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from astraflow.algorithms import token_advantages
 from astraflow.algorithms.tokens import BatchStatistics, RowData, TokenScores
 from astraflow.trainer import steps
-from astraflow.trainer.engines import heads, scoring
+from astraflow.trainer.engines import heads, scoring, values
 from astraflow.trainer.engines.attention_kernels import SdpaKernel
 from astraflow.trainer.engines.base import Pack, Segment
 from astraflow.trainer.engines.local import LocalEngine
@@ -71,9 +72,9 @@ def the_last_pack_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     original = LocalEngine.learn
 
     def mutant(
-        self: LocalEngine, pack: Pack, loss: Callable[[TokenScores], Tensor], *, temperature: float, is_last: bool
+        self: LocalEngine, pack: Pack, loss: Callable[[TokenScores], Tensor], *, is_last: bool, **options: Any
     ) -> None:
-        original(self, pack, lambda scores: loss(scores) * (not is_last), temperature=temperature, is_last=is_last)
+        original(self, pack, lambda scores: loss(scores) * (not is_last), is_last=is_last, **options)
 
     patch.setattr(LocalEngine, "learn", mutant)
 
@@ -95,6 +96,20 @@ def the_temperature_is_ignored(patch: pytest.MonkeyPatch) -> None:
     )
 
 
+def values_are_of_the_state_after_the_token(patch: pytest.MonkeyPatch) -> None:
+    original = values._value_scores
+
+    def mutant(head: nn.Module, hidden: Tensor, inputs: PackInputs, temperature: float) -> TokenScores:
+        return original(head, hidden.roll(-1, 0), inputs, temperature)
+
+    patch.setattr(values, "_value_scores", mutant)
+
+
+def the_value_of_the_next_token_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    original = token_advantages.decayed_sums
+    patch.setattr(token_advantages, "decayed_sums", lambda deltas, decay: original(deltas, torch.zeros_like(decay)))
+
+
 MUTANTS: Sequence[Mutate] = (
     one_more_token_in_the_divisor,
     answers_do_not_see_their_prompt,
@@ -104,13 +119,15 @@ MUTANTS: Sequence[Mutate] = (
     the_last_pack_is_forgotten,
     the_entropy_has_no_gradient,
     the_temperature_is_ignored,
+    values_are_of_the_state_after_the_token,
+    the_value_of_the_next_token_is_forgotten,
 )
 
 
 @pytest.mark.parametrize("mutate", MUTANTS, ids=lambda mutate: mutate.__name__)
 def test_a_defect_changes_the_gradient(mutate: Mutate, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PackScorer, "_check_packed", lambda *_: None)  # which finds some of them at the start
-    case = Case(micro_batch_tokens=64)
+    case = Case(micro_batch_tokens=64, has_critic=True)
     mutate(monkeypatch)
 
     step = local_step(case)

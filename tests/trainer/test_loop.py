@@ -31,7 +31,7 @@ async def test_every_batch_is_trained_published_and_acknowledged_in_order(tmp_pa
 
 
 @pytest.mark.anyio
-async def test_reports_say_what_a_step_took(tmp_path: Path) -> None:
+async def test_step_reports_have_the_times_of_the_step(tmp_path: Path) -> None:
     async with bench(tmp_path) as made:
         await made.run()
         report = made.data.reports["solver:2"]
@@ -50,7 +50,7 @@ async def test_reports_say_what_a_step_took(tmp_path: Path) -> None:
 @pytest.mark.anyio
 @pytest.mark.parametrize("point", POINTS)
 @pytest.mark.parametrize("time", [1, 2, 3])
-async def test_a_crash_anywhere_trains_nothing_twice_and_loses_nothing(tmp_path: Path, point: str, time: int) -> None:
+async def test_after_a_crash_at_any_point_every_batch_is_trained_once(tmp_path: Path, point: str, time: int) -> None:
     async with bench(tmp_path) as made:
         crashes = Crashes((point, time))
         with pytest.raises((Crash, BaseExceptionGroup)):
@@ -96,9 +96,7 @@ async def test_the_next_step_computes_while_a_checkpoint_is_written(
 
 
 @pytest.mark.anyio
-async def test_a_crash_during_a_checkpoint_loses_neither_of_the_two_open_batches(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_crash_during_a_checkpoint_loses_no_open_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with bench(tmp_path) as made:
         with monkeypatch.context() as patch:
             disk = SlowDisk(patch, steps=1)
@@ -116,7 +114,7 @@ async def test_a_crash_during_a_checkpoint_loses_neither_of_the_two_open_batches
 
 @settings(max_examples=15, deadline=None)
 @given(plans=st.lists(st.tuples(st.sampled_from(POINTS), st.integers(1, 3)), max_size=6))
-def test_any_number_of_crashes_trains_nothing_twice_and_loses_nothing(plans: list[tuple[str, int]]) -> None:
+def test_after_any_number_of_crashes_every_batch_is_trained_once(plans: list[tuple[str, int]]) -> None:
     async def scenario(folder: Path) -> None:
         async with bench(folder, batches=4) as made:
             for plan in plans:
@@ -131,7 +129,7 @@ def test_any_number_of_crashes_trains_nothing_twice_and_loses_nothing(plans: lis
 
 
 @pytest.mark.anyio
-async def test_a_batch_that_was_saved_but_not_acknowledged_is_acknowledged_without_training(tmp_path: Path) -> None:
+async def test_a_saved_batch_is_acknowledged_without_training(tmp_path: Path) -> None:
     async with bench(tmp_path) as made:
         with pytest.raises(Crash):
             await made.run(Crashes(("report before", 2)))
@@ -143,7 +141,7 @@ async def test_a_batch_that_was_saved_but_not_acknowledged_is_acknowledged_witho
 
 
 @pytest.mark.anyio
-async def test_a_redelivery_of_the_batch_in_the_checkpoint_is_acknowledged_not_trained(tmp_path: Path) -> None:
+async def test_a_redelivered_batch_of_the_checkpoint_is_acknowledged_without_training(tmp_path: Path) -> None:
     async with bench(tmp_path) as made:
         await made.run()
         last = made.data.reports.pop("solver:3")  # dataflow lost the acknowledgement while the trainer was attached
@@ -161,7 +159,7 @@ async def test_a_redelivery_of_the_batch_in_the_checkpoint_is_acknowledged_not_t
 
 
 @pytest.mark.anyio
-async def test_no_checkpoint_is_written_before_the_version_before_is_in_the_store(tmp_path: Path) -> None:
+async def test_a_checkpoint_is_written_after_the_previous_version_is_published(tmp_path: Path) -> None:
     async with bench(tmp_path) as made, made.trainer() as (loop, backend):
         made.weights.held = 2
         running = asyncio.create_task(loop.run(asyncio.Event()))
@@ -174,7 +172,7 @@ async def test_no_checkpoint_is_written_before_the_version_before_is_in_the_stor
 
 
 @pytest.mark.anyio
-async def test_stopping_while_waiting_for_a_batch_ends_at_once(tmp_path: Path) -> None:
+async def test_stopping_while_waiting_for_a_batch_ends_immediately(tmp_path: Path) -> None:
     async with bench(tmp_path) as made, made.trainer(max_steps=99) as (loop, _):
         stop = asyncio.Event()
         running = asyncio.create_task(loop.run(stop))
@@ -185,7 +183,7 @@ async def test_stopping_while_waiting_for_a_batch_ends_at_once(tmp_path: Path) -
 
 
 @pytest.mark.anyio
-async def test_dataflow_being_away_loses_nothing(tmp_path: Path) -> None:
+async def test_an_outage_of_dataflow_loses_no_batch(tmp_path: Path) -> None:
     made = Bench(tmp_path, batches=4)
     async with serving(ListenOptions(token="t", drain_s=0.0), made.data.register) as made.address:
         running = asyncio.create_task(made.run())
@@ -196,7 +194,7 @@ async def test_dataflow_being_away_loses_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.anyio
-async def test_a_trainer_attaches_again_when_dataflow_went_away_while_it_waited(tmp_path: Path) -> None:
+async def test_a_trainer_attaches_again_after_an_outage_during_a_pull(tmp_path: Path) -> None:
     made = Bench(tmp_path, batches=1)
     async with serving(ListenOptions(token="t", drain_s=0.0), made.data.register) as made.address:
         running = asyncio.create_task(made.run(max_steps=2))
@@ -210,7 +208,7 @@ async def test_a_trainer_attaches_again_when_dataflow_went_away_while_it_waited(
 
 
 @pytest.mark.anyio
-async def test_a_trainer_attaches_again_when_dataflow_went_away_while_it_reported(tmp_path: Path) -> None:
+async def test_a_trainer_attaches_again_after_an_outage_during_a_report(tmp_path: Path) -> None:
     async with bench(tmp_path, batches=3) as made:
         made.refuse_reports = 1
         made.assert_exactly_once(await made.run())
@@ -218,7 +216,7 @@ async def test_a_trainer_attaches_again_when_dataflow_went_away_while_it_reporte
 
 
 @pytest.mark.anyio
-async def test_other_bits_under_a_known_version_end_the_training(tmp_path: Path) -> None:
+async def test_other_weights_under_a_published_version_end_the_training(tmp_path: Path) -> None:
     async with bench(tmp_path / "one") as made:
         await made.run()
         made.folder = tmp_path / "two"
@@ -229,7 +227,7 @@ async def test_other_bits_under_a_known_version_end_the_training(tmp_path: Path)
 
 
 @pytest.mark.anyio
-async def test_a_refused_version_is_noticed_while_waiting_for_a_batch(tmp_path: Path) -> None:
+async def test_a_refused_version_is_raised_while_waiting_for_a_batch(tmp_path: Path) -> None:
     async with bench(tmp_path / "one") as made:
         await made.run()
         made.folder = tmp_path / "two"
@@ -250,7 +248,7 @@ async def test_a_lost_directory_is_refused_when_dataflow_has_acknowledged_steps(
 
 
 @pytest.mark.anyio
-async def test_another_run_is_refused(tmp_path: Path) -> None:
+async def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
     async with bench(tmp_path) as made:
         await made.run()
         made.data.run = "other"
@@ -267,7 +265,7 @@ async def test_a_batch_of_another_policy_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.anyio
-async def test_training_waits_for_room_on_a_full_disk_and_acknowledges_nothing_meanwhile(
+async def test_training_waits_on_a_full_disk_without_acknowledgements(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with bench(tmp_path) as made:

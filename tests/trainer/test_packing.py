@@ -102,7 +102,9 @@ def packs_of(whole: Batch, max_tokens: int) -> list[tuple[Pack, PackedTokens]]:
     groups=st.lists(some_trajectories(), min_size=1, max_size=4),
     max_tokens=st.sampled_from([1, 12, 30, ROOMY]),
 )
-def test_every_trajectory_is_computed_as_if_it_stood_alone(groups: list[list[Trajectory]], max_tokens: int) -> None:
+def test_every_packed_trajectory_has_the_logprobs_of_a_single_one(
+    groups: list[list[Trajectory]], max_tokens: int
+) -> None:
     whole = batch(groups)
     scorer = shared_scorer()
     found: list[list[tuple[int, float, float]]] = [[] for _ in whole.rows]
@@ -158,7 +160,7 @@ def test_the_last_token_is_input_only_where_it_makes_the_length_a_multiple_of_16
     assert pack.predictors.tolist() == list(range(1, answer + 1))
 
 
-def test_a_row_longer_than_the_budget_is_a_pack_of_its_own() -> None:
+def test_a_row_longer_than_the_budget_gets_its_own_pack() -> None:
     packs = packs_of(batch([[single_turn([4], range(4, 60)), single_turn([4], [5])]]), 20)
 
     assert [len(pack.input_ids) for pack, _ in packs] == [56, 1]
@@ -188,7 +190,7 @@ def test_costs_count_each_visible_pair_of_tokens() -> None:
     assert (unit.width, unit.pairs, unit.targets) == (len(pack.input_ids), visible, len(pack.targets))
 
 
-def test_turns_are_numbered_and_a_version_change_begins_none() -> None:
+def test_turns_are_numbered_and_not_split_by_a_version_change() -> None:
     crossing = Trajectory(
         policy=PolicyId("solver"),
         tokens=np.arange(4, 11, dtype=np.int32),

@@ -18,17 +18,17 @@ def due(schedule: ProbeSchedule, *, versions: int, step_s: float, cost_s: float)
     return found
 
 
-def test_every_so_many_versions_has_one_wherever_a_trainer_starts_again() -> None:
+def test_probes_have_a_fixed_interval_independent_of_restarts() -> None:
     assert due(ProbeSchedule(4), versions=10, step_s=1.0, cost_s=9.0) == [0, 4, 8]
     assert [version for version in range(5, 10) if ProbeSchedule(4).is_due(Version(version))] == [8]
 
 
-def test_where_steps_are_long_every_version_has_one() -> None:
+def test_with_long_steps_every_version_has_a_probe() -> None:
     assert due(ProbeSchedule("auto"), versions=5, step_s=100.0, cost_s=0.1) == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("cost_s", [0.0031, 0.01, 0.04, 0.2])
-def test_where_they_are_short_probes_take_their_share_of_the_time_and_no_more(cost_s: float) -> None:
+def test_with_short_steps_probes_take_a_bounded_share_of_the_time(cost_s: float) -> None:
     versions = 5000
     found = due(ProbeSchedule("auto"), versions=versions, step_s=0.15, cost_s=cost_s)
     assert found[:2] == [0, 1], "the first of a process takes longer, and tells nothing"

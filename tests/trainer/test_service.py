@@ -101,7 +101,7 @@ async def surroundings(folder: Path, *, batches: int) -> AsyncIterator[Surroundi
 
 
 @pytest.mark.anyio
-async def test_it_trains_publishes_and_acknowledges_until_max_steps(tmp_path: Path) -> None:
+async def test_the_trainer_publishes_and_acknowledges_until_max_steps(tmp_path: Path) -> None:
     async with surroundings(tmp_path, batches=5) as around:
         await around.train(config(max_steps=4))
         assert list(around.data.reports) == [f"solver:{step}" for step in range(1, 5)]
@@ -119,7 +119,7 @@ async def test_it_trains_publishes_and_acknowledges_until_max_steps(tmp_path: Pa
 
 
 @pytest.mark.anyio
-async def test_it_tells_what_share_of_the_weights_each_version_changed(tmp_path: Path) -> None:
+async def test_step_reports_have_the_changed_share_of_the_weights(tmp_path: Path) -> None:
     async with surroundings(tmp_path, batches=4) as around:
         await around.train(config(max_steps=4))
         told = [VersionReport.from_metrics(report.metrics) for report in around.data.reports.values()]
@@ -151,7 +151,7 @@ async def test_published_versions_are_signed_with_the_pinned_key(tmp_path: Path)
         (SigningKey.generate(), False, "run 'run': it does not sign its versions"),
     ],
 )
-async def test_a_trainer_with_a_wrong_signing_key_fails_at_once(
+async def test_a_trainer_with_a_wrong_signing_key_fails_before_training(
     tmp_path: Path, own: SigningKey | None, run_signs: bool, match: str
 ) -> None:
     async with surroundings(tmp_path, batches=1) as around:
@@ -172,7 +172,7 @@ async def test_a_second_process_resumes_at_the_checkpoint_of_the_first(tmp_path:
 
 
 @pytest.mark.anyio
-async def test_stopping_while_it_waits_for_a_batch_is_immediate(tmp_path: Path) -> None:
+async def test_stopping_during_a_pull_is_immediate(tmp_path: Path) -> None:
     async with surroundings(tmp_path, batches=2) as around:
         stop = asyncio.Event()
         training = asyncio.create_task(around.train(config(), stop))
@@ -203,7 +203,7 @@ def held_step(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[asyncio.Event, 
 
 
 @pytest.mark.anyio
-async def test_stopping_lets_a_short_step_end_and_acknowledges_it(
+async def test_stopping_completes_and_acknowledges_a_short_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with surroundings(tmp_path, batches=9) as around:
@@ -237,7 +237,7 @@ async def test_stopping_abandons_a_long_step_and_its_batch_is_trained_later(
 
 
 @pytest.mark.anyio
-async def test_it_can_be_stopped_before_dataflow_is_there(tmp_path: Path) -> None:
+async def test_the_trainer_can_be_stopped_before_dataflow_is_reachable(tmp_path: Path) -> None:
     stop = asyncio.Event()
     around = Surroundings(
         data=FakeTrainerData([]), address="127.0.0.1:1", weights_address="", directory=tmp_path / "trainer"
@@ -264,7 +264,7 @@ async def test_invalid_trainer_input_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.anyio
-async def test_another_model_in_the_same_directory_is_refused(tmp_path: Path) -> None:
+async def test_a_directory_of_another_model_is_refused(tmp_path: Path) -> None:
     async with surroundings(tmp_path, batches=2) as around:
         await around.train(config(max_steps=1))
         with pytest.raises(InvalidInput) as caught:

@@ -64,7 +64,7 @@ def plan_of(batch: Batch, *, minibatches: int = 1, data_ranks: int = 1, max_toke
 
 
 @given(costs=st.lists(st.floats(0, 1e6), max_size=40), parts=st.integers(1, 9))
-def test_every_item_is_in_one_part(costs: list[float], parts: int) -> None:
+def test_every_item_is_in_exactly_one_part(costs: list[float], parts: int) -> None:
     found = balanced_parts(costs, parts)
 
     assert len(found) == parts
@@ -80,7 +80,7 @@ def test_eight_ranks_get_equal_work_without_padding(members: int, seed: int) -> 
     assert facts.padding == 0
 
 
-def test_a_row_that_exceeds_the_mean_is_the_bound_of_the_balance() -> None:
+def test_a_row_above_the_mean_bounds_the_balance() -> None:
     batch = lognormal_batch(rows=3, members=1, seed=0)
     facts = plan_of(batch, data_ranks=8).facts
 
@@ -111,13 +111,13 @@ def test_optimizer_batches_have_similar_numbers_of_tokens() -> None:
     assert imbalance([part.targets for part in share.optimizer_batches]) < 1.1
 
 
-def test_there_are_no_more_optimizer_batches_than_groups() -> None:
+def test_the_number_of_optimizer_batches_is_at_most_the_number_of_groups() -> None:
     (share,) = plan_of(lognormal_batch(rows=8, members=4, seed=2), minibatches=4).shares
 
     assert len(share.optimizer_batches) == 2
 
 
-def test_a_batch_without_trained_tokens_is_one_optimizer_batch_without_packs() -> None:
+def test_a_batch_without_trained_tokens_has_one_empty_optimizer_batch() -> None:
     batch = lognormal_batch(rows=2, members=2, seed=0)
     rows = row_data(batch, is_excluded=[True, True])
 
@@ -137,7 +137,7 @@ def test_rows_of_another_version_are_marked() -> None:
 
 
 @pytest.mark.parametrize("data_ranks", [1, 5])
-def test_a_share_survives_its_transport(data_ranks: int) -> None:
+def test_a_share_round_trips_through_its_encoding(data_ranks: int) -> None:
     for share in plan_of(lognormal_batch(rows=12, members=4, seed=3), data_ranks=data_ranks, minibatches=2).shares:
         facts, arrays = share.encode()
 

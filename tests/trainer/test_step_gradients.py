@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from astraflow.trainer.engines.adapters import LoraOptions
 from tests.trainer.step_gradients import ENGINES, Case, largest_difference, reference_gradients
 
 BOUND = 1e-6
@@ -19,15 +20,23 @@ CASES = {
     "mean by sequence": Case(aggregation="sequence_mean", micro_batch_tokens=64),
     "fixed length": Case(aggregation="fixed_length", micro_batch_tokens=64),
     "two optimizer steps": Case(minibatches=2),
+    "critic": Case(has_critic=True),
+    "critic, each row alone": Case(has_critic=True, micro_batch_tokens=1),
+    "critic, packs of 64 tokens, two optimizer steps": Case(has_critic=True, micro_batch_tokens=64, minibatches=2),
     "activations computed again": Case(engine_options={"recompute": "full"}, micro_batch_tokens=64),
-    "norms computed again": Case(engine_options={"recompute": "selective"}),
+    "norms computed again": Case(engine_options={"recompute": "selective"}, has_critic=True, is_tied=False),
     "three optimizer steps by sequence": Case(minibatches=3, aggregation="sequence_mean", micro_batch_tokens=64),
 }
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+LORA = LoraOptions(rank=4, alpha=6)
+
+
+@pytest.mark.parametrize("engine", [*ENGINES, "adapters"])
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 def test_the_gradient_of_a_step_is_that_of_a_plain_loop(engine: str, case: Case) -> None:
+    if engine == "adapters":
+        engine, case = "local", replace(case, lora=LORA)
     step = ENGINES[engine](case)
 
     expected = [reference_gradients(case, members) for members in step.members]
@@ -38,6 +47,16 @@ def test_the_gradient_of_a_step_is_that_of_a_plain_loop(engine: str, case: Case)
     for found, (gradients, _) in zip(step.gradients, expected, strict=True):
         assert largest_difference(found, gradients) <= BOUND
     assert step.loss == pytest.approx(sum(loss for _, loss in expected) / len(expected), rel=1e-5)
+
+
+def test_chosen_layers_only_have_adapters_and_their_gradient_is_that_of_a_plain_loop() -> None:
+    case = Case(lora=LORA.model_copy(update={"target_modules": ("q_proj", "down_proj")}), micro_batch_tokens=64)
+
+    (found,) = ENGINES["local"](case).gradients
+
+    assert {name.split(".")[-3] for name in found} == {"q_proj", "down_proj"}
+    (members,) = ENGINES["local"](case).members
+    assert largest_difference(found, reference_gradients(case, members)[0]) <= BOUND
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -18,7 +18,7 @@ async def test_calls_run_in_one_thread_in_order() -> None:
 
 
 @pytest.mark.anyio
-async def test_an_error_reaches_the_caller_and_the_worker_goes_on() -> None:
+async def test_an_error_is_raised_in_the_caller_and_the_worker_continues() -> None:
     with BackendThread("test") as worker:
         with pytest.raises(ZeroDivisionError):
             await worker.call(lambda: 1 / 0)
@@ -59,7 +59,7 @@ print("end of the program")
 
 
 @pytest.mark.parametrize(("is_abandoned", "code"), [(True, 0), (False, 1)])
-def test_a_process_ends_although_a_call_still_runs(is_abandoned: bool, code: int) -> None:
+def test_a_process_can_end_during_a_call(is_abandoned: bool, code: int) -> None:
     ended = subprocess.run(
         [sys.executable, "-c", PROGRAM.format(is_abandoned=is_abandoned)], capture_output=True, text=True, timeout=30
     )

@@ -104,12 +104,12 @@ async def test_an_upgrade_keeps_the_data(tmp_path: Path, url: str, revision: str
     accounts = open_accounts(database, clock=SystemClock(), audit_log=AuditLog(database, clock=SystemClock()))
 
     viewer = await accounts.sessions.viewer(COOKIE)
-    assert viewer is not None, "who was logged in still is"
+    assert viewer is not None, "sessions survive the upgrade"
     assert viewer.name == "admin"
     assert [user.name for user in await accounts.users.all()] == ["admin", "bob"]
     ((at, numbers),) = database.read_sync(lambda session: series_queries.rows(session, 7, "policy/solver", VALUES))
     assert (at, numbers["produced"], numbers["consumed"], numbers["version"]) == (2.0, 1.5, 1.25, 4)
-    assert numbers["reward"] is None, "it was not measured"
+    assert numbers["reward"] is None, "the column has no value"
     ((session, _),) = await accounts.sessions.list_for(viewer, for_all_users=True)
     assert (session.came_from, session.opened_by) == ("", "link")
     database.close()

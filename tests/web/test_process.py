@@ -92,7 +92,7 @@ async def test_the_process_stops_with_open_sockets_keeps_logins_and_follows_its_
                 assert (await client.get("/api/v1/session")).status_code == 200
                 assert second.stdin is not None
                 second.stdin.close()
-                assert await second.wait() == 0, "it follows its parent"
+                assert await second.wait() == 0, "the process ends with its parent"
 
 
 @pytest.mark.anyio

@@ -34,4 +34,4 @@ def test_scripts_and_page_weight_stay_small() -> None:
     assert drawing <= 40_000
     assert own <= 72_000
     sent = [*(STATIC / "js").glob("*.js"), *(STATIC / "css").rglob("*.css"), *(STATIC / "vendor").glob("*.js")]
-    assert sum(len(gzip.compress(path.read_bytes())) for path in sent) <= 70_000, "as they travel"
+    assert sum(len(gzip.compress(path.read_bytes())) for path in sent) <= 70_000, "compressed size"

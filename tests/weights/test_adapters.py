@@ -38,7 +38,7 @@ def test_the_adapter_binding_in_the_metadata_is_parsed() -> None:
         ("adapter.base", "no name"),
     ],
 )
-def test_nonsense_about_a_base_is_refused(key: str, value: str) -> None:
+def test_invalid_adapter_metadata_is_refused(key: str, value: str) -> None:
     metadata = {**AdapterBinding.for_base(manifest_of(BASE), scale=1.0).metadata(), key: value}
     with pytest.raises(CorruptData) as caught:
         read_adapter_binding(replace(manifest_of(PAIR), metadata=metadata))
@@ -52,7 +52,7 @@ def test_incomplete_adapter_metadata_is_refused() -> None:
         read_adapter_binding(replace(manifest_of(PAIR), metadata=metadata))
 
 
-def test_each_pair_is_found_with_its_weight() -> None:
+def test_adapter_pairs_are_matched_with_their_weight() -> None:
     (found,) = adapted_weights(manifest_of(PAIR), manifest_of(BASE))
     assert (found.weight.name, found.down.name, found.up.name) == ("a.weight", "a.lora_A.weight", "a.lora_B.weight")
 

@@ -42,7 +42,7 @@ def shown() -> Iterator[Shown]:
         buffer.unlink()
 
 
-def test_a_version_is_adopted_without_a_copy_and_readers_map_the_same_file(tmp_path: Path, shown: Shown) -> None:
+def test_a_version_is_adopted_without_a_copy_and_mapped_by_readers(tmp_path: Path, shown: Shown) -> None:
     with open_test_store(tmp_path) as store:
         buffer = shown(VERSIONS[0])
 
@@ -54,9 +54,7 @@ def test_a_version_is_adopted_without_a_copy_and_readers_map_the_same_file(tmp_p
         assert got(store) == VERSIONS[0][0]
 
 
-def test_the_writer_may_not_write_while_the_store_serves_its_bits_and_may_afterwards(
-    tmp_path: Path, shown: Shown
-) -> None:
+def test_the_writer_can_reclaim_a_buffer_only_after_the_store_released_it(tmp_path: Path, shown: Shown) -> None:
     with open_test_store(tmp_path, WeightsConfig(retired_version_s=0)) as store:
         first, second = shown(VERSIONS[0]), shown(VERSIONS[1])
         put_shared(store, VERSIONS[0][0], first.file)
@@ -71,7 +69,7 @@ def test_the_writer_may_not_write_while_the_store_serves_its_bits_and_may_afterw
         assert not second.reclaim()
 
 
-def test_a_reader_in_full_keeps_the_bits_it_reads(tmp_path: Path, shown: Shown) -> None:
+def test_a_reader_of_a_full_snapshot_keeps_its_buffer(tmp_path: Path, shown: Shown) -> None:
     config = WeightsConfig(full_snapshot_every=100, retired_version_s=0)
     with open_test_store(tmp_path, config) as store:
         for version in (0, 1):
@@ -88,7 +86,7 @@ def test_a_reader_in_full_keeps_the_bits_it_reads(tmp_path: Path, shown: Shown) 
         assert buffer.reclaim()
 
 
-def test_a_reader_whose_version_was_replaced_may_open_it_again_for_a_while(tmp_path: Path, shown: Shown) -> None:
+def test_a_replaced_version_can_be_reopened_for_a_limited_time(tmp_path: Path, shown: Shown) -> None:
     """Opens the file anew for each range and each resumption, as a reader over an unreliable link does."""
     clock = ManualClock()
     with open_test_store(tmp_path, WeightsConfig(full_snapshot_every=100, retired_version_s=30), clock) as store:
@@ -111,7 +109,7 @@ def test_a_reader_whose_version_was_replaced_may_open_it_again_for_a_while(tmp_p
         assert buffer.reclaim()
 
 
-def test_readers_of_ever_newer_versions_hold_two_of_the_replaced_ones(tmp_path: Path, shown: Shown) -> None:
+def test_at_most_two_replaced_versions_are_held_for_readers(tmp_path: Path, shown: Shown) -> None:
     buffers = [shown(version) for version in VERSIONS]
     with open_test_store(tmp_path, WeightsConfig(full_snapshot_every=100), ManualClock()) as store:
         for (manifest, _), buffer in zip(VERSIONS, buffers, strict=True):
@@ -137,7 +135,7 @@ def test_followers_get_a_delta_that_the_store_made(tmp_path: Path, shown: Shown)
         ]
 
 
-def test_a_delta_sent_beside_the_bits_is_kept_as_it_is(tmp_path: Path, shown: Shown) -> None:
+def test_a_delta_sent_with_a_shared_version_is_stored_unchanged(tmp_path: Path, shown: Shown) -> None:
     delta = delta_file(VERSIONS[0], VERSIONS[1])
     with open_test_store(tmp_path) as store:
         put_full(store, SNAPSHOTS[0], 0)
@@ -161,7 +159,7 @@ def test_a_delta_that_does_not_produce_the_bits_is_refused(tmp_path: Path, shown
         assert put_shared(store, VERSIONS[1][0], shown(VERSIONS[1]).file)
 
 
-def test_a_delta_on_a_version_that_the_store_does_not_have_is_replaced_by_its_own(tmp_path: Path, shown: Shown) -> None:
+def test_a_delta_on_a_missing_base_is_replaced_by_the_stores_own_delta(tmp_path: Path, shown: Shown) -> None:
     """Needs no second publish from a trainer that is ahead of a store that lost a version: the store has all bits."""
     skipping = delta_file(VERSIONS[0], VERSIONS[2])
     with open_test_store(tmp_path) as store:
@@ -183,7 +181,7 @@ def test_bits_that_differ_from_the_manifest_are_refused(tmp_path: Path, shown: S
             put_shared(store, VERSIONS[0][0], buffer.file)
 
         gc.collect()
-        assert buffer.reclaim(), "what was refused is let go"
+        assert buffer.reclaim(), "the refused buffer is released"
         assert store.notices(POLICY) == ()
 
 
@@ -216,7 +214,7 @@ def test_an_unavailable_shared_buffer_is_requested_as_bytes(
         assert got(store) == VERSIONS[0][0]
 
 
-def test_readers_are_not_shown_a_file_that_its_writer_removed(tmp_path: Path, shown: Shown) -> None:
+def test_a_removed_shared_file_is_not_offered_to_readers(tmp_path: Path, shown: Shown) -> None:
     with open_test_store(tmp_path) as store:
         buffer = shown(VERSIONS[0])
         put_shared(store, VERSIONS[0][0], buffer.file)
@@ -227,7 +225,7 @@ def test_readers_are_not_shown_a_file_that_its_writer_removed(tmp_path: Path, sh
         assert got(store) == VERSIONS[0][0]
 
 
-def test_adopting_again_what_is_there_is_harmless_and_looks_at_no_buffer(tmp_path: Path, shown: Shown) -> None:
+def test_adopting_a_stored_version_again_is_harmless(tmp_path: Path, shown: Shown) -> None:
     with open_test_store(tmp_path) as store:
         buffer = shown(VERSIONS[0])
         put_shared(store, VERSIONS[0][0], buffer.file)
@@ -236,7 +234,7 @@ def test_adopting_again_what_is_there_is_harmless_and_looks_at_no_buffer(tmp_pat
         assert not put_shared(store, VERSIONS[0][0], buffer.file)
 
 
-def test_an_adopted_version_is_back_after_a_restart(tmp_path: Path, shown: Shown) -> None:
+def test_an_adopted_version_is_restored_after_a_restart(tmp_path: Path, shown: Shown) -> None:
     with open_test_store(tmp_path) as store:
         for version in range(6):
             buffer = shown(VERSIONS[version])
@@ -249,7 +247,7 @@ def test_an_adopted_version_is_back_after_a_restart(tmp_path: Path, shown: Shown
             assert got(store, want=notice.version) == VERSIONS[notice.version][0]
 
 
-def test_bits_that_came_over_the_wire_can_be_mapped_too(tmp_path: Path) -> None:
+def test_received_versions_can_be_mapped(tmp_path: Path) -> None:
     with open_test_store(tmp_path) as store:
         put_full(store, SNAPSHOTS[0], 0)
         file = store.plan(POLICY, have=None, want=None).shared
@@ -267,9 +265,7 @@ def test_bits_that_came_over_the_wire_can_be_mapped_too(tmp_path: Path) -> None:
         assert map_read_only(again).tobytes() == VERSIONS[1][1].tobytes()
 
 
-def test_a_full_shared_memory_costs_the_sharing_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_full_shared_memory_disables_only_the_sharing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_room(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
@@ -281,7 +277,7 @@ def test_a_full_shared_memory_costs_the_sharing_and_nothing_else(
         assert store.plan(POLICY, have=None, want=None).shared is None
 
 
-def test_an_announced_buffer_must_be_of_this_version(tmp_path: Path, shown: Shown) -> None:
+def test_an_announced_buffer_of_another_version_is_refused(tmp_path: Path, shown: Shown) -> None:
     manifest = VERSIONS[0][0]
     with open_test_store(tmp_path) as store:
         for lie in (

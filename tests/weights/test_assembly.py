@@ -30,7 +30,7 @@ def _large(chunks: int) -> tuple[Transfer, bytes]:
 
 
 @given(seed=st.integers(0, 2**32), ways=st.integers(1, 9), chunk_bytes=st.integers(CHUNK_BYTES // 3, 2 * CHUNK_BYTES))
-def test_whatever_breaks_every_byte_comes_once_and_to_its_place(seed: int, ways: int, chunk_bytes: int) -> None:
+def test_every_byte_arrives_once_and_in_its_place_despite_failures(seed: int, ways: int, chunk_bytes: int) -> None:
     rng = np.random.default_rng(seed)
     transfer, data = _LARGE
     assembly, brought = Assembly(transfer, max_ranges=ways), 0
@@ -55,7 +55,7 @@ def test_whatever_breaks_every_byte_comes_once_and_to_its_place(seed: int, ways:
 _LARGE = _large(19)
 
 
-def test_an_idle_connection_takes_over_half_of_what_another_one_misses_most() -> None:
+def test_an_idle_connection_takes_half_of_the_largest_remaining_range() -> None:
     transfer, data = _large(40)
     assembly = Assembly(transfer, max_ranges=2)
     first, second = _taken(assembly), _taken(assembly)
@@ -70,14 +70,14 @@ def test_an_idle_connection_takes_over_half_of_what_another_one_misses_most() ->
     assert min(second.missing_bytes, third.missing_bytes) >= MIN_RANGE_BYTES
 
 
-def test_what_is_nearly_done_is_left_to_the_one_that_does_it() -> None:
+def test_an_almost_complete_range_is_not_split() -> None:
     assembly, _ = _begun(ways=8)
     _taken(assembly)
 
     assert assembly.next_range() is None
 
 
-def test_a_damaged_chunk_is_refused_and_what_came_before_stays() -> None:
+def test_a_damaged_chunk_is_refused_and_earlier_ones_are_kept() -> None:
     assembly, data = _begun()
     part = _taken(assembly)
     first, second, *_ = split(data, chunk_bytes=1000)
@@ -103,7 +103,7 @@ def test_chunks_out_of_order_are_refused(start: int) -> None:
     assert caught.value.code == "weights.unexpected_chunk"
 
 
-def test_more_than_the_file_is_refused() -> None:
+def test_a_chunk_beyond_the_file_is_refused() -> None:
     assembly, data = _begun()
 
     with pytest.raises(CorruptData) as caught:
@@ -111,7 +111,7 @@ def test_more_than_the_file_is_refused() -> None:
     assert caught.value.code == "weights.unexpected_chunk"
 
 
-def test_a_chunk_of_nothing_is_refused() -> None:
+def test_an_empty_chunk_is_refused() -> None:
     assembly, _ = _begun()
 
     with pytest.raises(CorruptData) as caught:
@@ -119,7 +119,7 @@ def test_a_chunk_of_nothing_is_refused() -> None:
     assert caught.value.code == "weights.unexpected_chunk"
 
 
-def test_a_file_that_is_not_the_one_named_is_refused() -> None:
+def test_a_file_with_another_hash_is_refused() -> None:
     transfer, data = full_file(*layout(snapshot()))
     assembly = Assembly(replace(transfer, hash=bytes(32)))
     assembly.add(_taken(assembly), next(split(data)))
@@ -128,7 +128,7 @@ def test_a_file_that_is_not_the_one_named_is_refused() -> None:
         assembly.finish()
 
 
-def test_a_file_that_is_not_whole_is_refused() -> None:
+def test_an_incomplete_file_is_refused() -> None:
     assembly, data = _begun()
     assembly.add(_taken(assembly), next(split(data, chunk_bytes=1000)))
 
@@ -136,7 +136,7 @@ def test_a_file_that_is_not_whole_is_refused() -> None:
         assembly.finish()
 
 
-def test_the_bytes_arrive_where_they_are_wanted() -> None:
+def test_the_file_is_assembled_in_the_given_buffer() -> None:
     transfer, data = full_file(*layout(snapshot(), Version(3)))
     target = np.zeros(transfer.size_bytes, dtype=np.uint8)
     assembly = Assembly(transfer, target)

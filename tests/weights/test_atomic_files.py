@@ -13,7 +13,7 @@ def _no_room(*_: object) -> int:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def test_a_file_appears_whole_and_leaves_no_part(tmp_path: Path) -> None:
+def test_a_file_appears_complete_and_leaves_no_temporary_file(tmp_path: Path) -> None:
     part = AtomicFile(tmp_path)
     part.write(b"first ")
     part.write(memoryview(b"second"))
@@ -26,7 +26,7 @@ def test_a_file_appears_whole_and_leaves_no_part(tmp_path: Path) -> None:
     assert (tmp_path / "file").read_bytes() == b"first second"
 
 
-def test_a_discarded_part_is_gone_and_takes_nothing_more(tmp_path: Path) -> None:
+def test_a_discarded_temporary_file_is_removed_and_closed(tmp_path: Path) -> None:
     part = AtomicFile(tmp_path)
     part.write(b"data")
 
@@ -39,7 +39,7 @@ def test_a_discarded_part_is_gone_and_takes_nothing_more(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("call", ["write", "fsync", "open"])
-def test_a_full_disk_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+def test_a_full_disk_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
     write_file(tmp_path / "file", b"old")
 
     with monkeypatch.context() as patched:
@@ -51,6 +51,6 @@ def test_a_full_disk_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert (tmp_path / "file").read_bytes() == b"old"
 
 
-def test_other_errors_of_the_disk_rise_as_they_are(tmp_path: Path) -> None:
+def test_other_disk_errors_are_raised_unchanged(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         write_file(tmp_path / "missing" / "file", b"data")

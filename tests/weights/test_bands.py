@@ -11,7 +11,7 @@ from tests.weights.kernels.each import WITH_EACH
 @WITH_EACH
 @settings(deadline=None)
 @given(pair=bit_pairs(), cuts=st.sets(st.integers(1, KEYS - 1), max_size=31))
-def test_bands_begin_where_the_elements_before_them_end(kernels: Kernels, pair: BitPair, cuts: set[int]) -> None:
+def test_band_starts_match_the_element_counts(kernels: Kernels, pair: BitPair, cuts: set[int]) -> None:
     first_keys = [0, *sorted(cuts)]
     bands = np.searchsorted(first_keys, keys_of(pair.old), side="right") - 1
 
@@ -23,7 +23,7 @@ def test_bands_begin_where_the_elements_before_them_end(kernels: Kernels, pair: 
 @WITH_EACH
 @settings(deadline=None)
 @given(bit_pairs())
-def test_what_differs_is_found(kernels: Kernels, pair: BitPair) -> None:
+def test_changed_elements_are_found(kernels: Kernels, pair: BitPair) -> None:
     changes = kernels.find_changes(pair.old, pair.new)
 
     assert np.array_equal(changes.positions, np.flatnonzero(pair.old != pair.new))
@@ -31,7 +31,7 @@ def test_what_differs_is_found(kernels: Kernels, pair: BitPair) -> None:
 
 
 @WITH_EACH
-def test_what_differs_is_found_across_chunks(kernels: Kernels) -> None:
+def test_changed_elements_are_found_across_chunks(kernels: Kernels) -> None:
     rng = np.random.default_rng(0)
     for density in (0.0, 1e-5, 0.01, 0.5):
         old = rng.integers(0, 2**16, 300_007, dtype="<u2")
@@ -40,7 +40,7 @@ def test_what_differs_is_found_across_chunks(kernels: Kernels) -> None:
         assert np.array_equal(kernels.find_changes(old, new).positions, np.flatnonzero(old != new))
 
 
-def test_bands_part_what_changes_from_what_does_not() -> None:
+def test_bands_separate_changing_from_unchanged_elements() -> None:
     old = np.repeat(np.array([0x3000, 0x3C00], dtype="<u2"), 50_000)
     changed = old[:20_000]
 
@@ -50,7 +50,7 @@ def test_bands_part_what_changes_from_what_does_not() -> None:
     assert keys_of(old)[0] < first_keys[1] <= keys_of(old)[-1]
 
 
-def test_bands_that_save_nothing_are_not_made() -> None:
+def test_bands_without_savings_are_not_used() -> None:
     rng = np.random.default_rng(1)
     old = rng.integers(0, 2**16, 100_000, dtype="<u2")
     changed = old[rng.random(len(old)) < 0.01]

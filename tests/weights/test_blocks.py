@@ -19,7 +19,7 @@ BANDS = st.sampled_from([1, 2, 32])
 @WITH_EACH
 @settings(deadline=None)
 @given(pair=bit_pairs(), bands=BANDS)
-def test_a_block_round_trips_whatever_changed(kernels: Kernels, pair: BitPair, bands: int) -> None:
+def test_a_block_round_trips(kernels: Kernels, pair: BitPair, bands: int) -> None:
     payload, changed = encode_block(pair.old, pair.new, bands=bands, kernels=kernels)
 
     assert (payload == b"") == np.array_equal(pair.old, pair.new)
@@ -41,7 +41,7 @@ def _update(*, elements: int, rate: float) -> BitPair:
 
 
 @WITH_EACH
-def test_elements_that_change_by_their_size_take_more_bands_and_fewer_bytes(kernels: Kernels) -> None:
+def test_more_bands_save_bytes_where_changes_depend_on_magnitude(kernels: Kernels) -> None:
     pair = _update(elements=200_000, rate=1e-6)
     changed = np.count_nonzero(pair.old != pair.new)
 
@@ -65,7 +65,7 @@ def test_large_blocks_with_many_changes_round_trip(kernels: Kernels) -> None:
 @WITH_EACH
 @settings(deadline=None)
 @given(data=st.data(), pair=bit_pairs(most=700), bands=BANDS)
-def test_a_damaged_payload_is_refused_or_decodes_to_something(
+def test_a_damaged_payload_is_refused_or_decoded_consistently(
     kernels: Kernels, data: st.DataObject, pair: BitPair, bands: int
 ) -> None:
     pair.new[-1] = ~pair.old[-1]
@@ -86,7 +86,7 @@ def test_a_damaged_payload_is_refused_or_decodes_to_something(
 @WITH_EACH
 @settings(deadline=None)
 @given(payload=st.binary(max_size=200), width=st.sampled_from([1, 2, 4]))
-def test_random_bytes_are_refused_or_decode_to_something(kernels: Kernels, payload: bytes, width: int) -> None:
+def test_random_bytes_are_refused_or_decoded_consistently(kernels: Kernels, payload: bytes, width: int) -> None:
     bits = np.arange(50).astype(BITS[width])
 
     try:
@@ -140,7 +140,7 @@ ALL_OF_100 = (1, 1)
         ),
     ],
 )
-def test_lying_payloads_are_refused_without_allocating_what_they_claim(kernels: Kernels, payload: bytes) -> None:
+def test_payloads_with_false_sizes_are_refused_without_large_allocations(kernels: Kernels, payload: bytes) -> None:
     bits = np.arange(100, dtype="<u2")
     with pytest.raises(CorruptData):
         apply_block(memoryview(payload), bits, kernels=kernels)  # compiled

@@ -97,7 +97,7 @@ def _dies(directory: Path, version: int, point: int, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("is_shared", [False, True], ids=["sent", "adopted"])
 @pytest.mark.parametrize("version", [0, 1, 3, 6], ids=["first", "delta", "anchor", "retention"])
-def test_killed_at_any_point_nothing_acknowledged_is_lost_and_nothing_is_wrong(
+def test_no_acknowledged_version_is_lost_or_wrong_after_a_kill_at_any_point(
     tmp_path: Path, version: int, is_shared: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Makes version 3 an anchor; with version 6 as another one, retention removes versions 0 to 2."""
@@ -115,4 +115,4 @@ def test_killed_at_any_point_nothing_acknowledged_is_lost_and_nothing_is_wrong(
                 put_full(store, SNAPSHOTS[0], 0)
                 assert got(store) == VERSIONS[0][0]
         points += 1
-    assert points >= {0: 8, 1: 8, 3: 16, 6: 20}[version], "each step of it was a point to die at"
+    assert points >= {0: 8, 1: 8, 3: 16, 6: 20}[version], "each step is a kill point"

@@ -29,7 +29,7 @@ BLOCK_HEAD_BYTES = 32
     block_elements=st.sampled_from([1, 7, 64, 2**20]),
     workers=st.sampled_from([1, 2]),
 )
-def test_a_delta_leads_to_the_target_bit_for_bit(
+def test_a_delta_reproduces_the_target_bit_for_bit(
     kernels: Kernels, seed: int, dtypes: list[Dtype], density: float, block_elements: int, workers: int
 ) -> None:
     shapes = {f"tensor{place}": (dtype, (place, 29)) for place, dtype in enumerate(dtypes, start=1)}
@@ -52,7 +52,7 @@ def test_a_delta_leads_to_the_target_bit_for_bit(
     )
 
 
-def test_a_delta_names_what_it_leads_from_and_to() -> None:
+def test_a_delta_has_the_hashes_of_base_and_target() -> None:
     old = snapshot()
     base, buffer = layout(old, 4)
     target, new = layout(stepped(old, 1), 5)
@@ -63,7 +63,7 @@ def test_a_delta_names_what_it_leads_from_and_to() -> None:
     assert head.size_bytes == buffer.nbytes
 
 
-def test_nothing_changed_costs_no_blocks() -> None:
+def test_an_unchanged_version_has_an_empty_delta() -> None:
     base, buffer = layout(snapshot(), 4)
 
     data = encode_delta(base, buffer, replace(base, version=base.version), buffer).data
@@ -72,7 +72,7 @@ def test_nothing_changed_costs_no_blocks() -> None:
     assert len(data) == HEAD_BYTES
 
 
-def test_blocks_that_do_not_compress_stay_raw() -> None:
+def test_incompressible_blocks_are_stored_raw() -> None:
     shapes = {"w": (Dtype.FLOAT8_E4M3, (4000,))}
     base, buffer = layout(snapshot(0, shapes), 0)
     target, new = layout(snapshot(1, shapes), 1)
@@ -95,7 +95,7 @@ def test_versions_with_other_tensors_have_no_delta() -> None:
         encode_delta(base, buffer, target, new)
 
 
-def test_a_delta_for_another_size_does_not_apply() -> None:
+def test_a_delta_for_another_size_is_refused() -> None:
     old = snapshot()
     base, buffer = layout(old, 0)
     target, new = layout(stepped(old, 1), 1)
@@ -120,7 +120,7 @@ def test_damaged_bytes_are_refused(data: st.DataObject) -> None:
 
 
 @given(cut=st.floats(0, 1, exclude_max=True), extra=st.binary(min_size=1, max_size=50))
-def test_a_delta_cut_short_or_with_more_behind_is_refused(cut: float, extra: bytes) -> None:
+def test_truncated_and_extended_deltas_are_refused(cut: float, extra: bytes) -> None:
     old = snapshot()
     base, buffer = layout(old, 0)
     target, new = layout(stepped(old, 1), 1)
@@ -157,7 +157,7 @@ def _resealed(encoded: bytes, **fields: int) -> bytes:
     ],
     ids=str,
 )
-def test_a_lying_block_is_refused(fields: dict[str, int]) -> None:
+def test_a_block_with_invalid_fields_is_refused(fields: dict[str, int]) -> None:
     shapes = {"w": (Dtype.BFLOAT16, (100,))}
     old = snapshot(0, shapes)
     base, buffer = layout(old, 0)

@@ -51,20 +51,20 @@ def test_a_reader_far_behind_gets_one_delta_smaller_than_the_chain(tmp_path: Pat
         assert got(store, have=VERSIONS[have]) == VERSIONS[8][0]
 
 
-def test_nothing_is_made_where_nothing_is_gained(tmp_path: Path) -> None:
+def test_no_direct_delta_is_made_without_a_gain(tmp_path: Path) -> None:
     with open_test_store(tmp_path, CONFIG) as store:
         put_all(store, SNAPSHOTS)
 
-        assert not _shorten(store, 7), "one delta leads there"
-        assert not _shorten(store, 8), "it is there"
-        assert not _shorten(store, None), "it has nothing"
-        assert not _shorten(store, 99), "what it has is not known"
-        assert not _shorten(store, 0, want=5), "only the newest version's bits are at hand"
+        assert not _shorten(store, 7), "a single delta is enough"
+        assert not _shorten(store, 8), "it has the newest version"
+        assert not _shorten(store, None), "it has no version"
+        assert not _shorten(store, 99), "its version is unknown"
+        assert not _shorten(store, 0, want=5), "only the newest version is in memory"
         with pytest.raises(UnknownVersion):
             _shorten(store, 0, want=77)
 
 
-def test_a_delta_that_was_made_for_an_older_version_is_gone_on_from(tmp_path: Path) -> None:
+def test_a_direct_delta_to_an_older_version_is_extended_by_the_chain(tmp_path: Path) -> None:
     with open_test_store(
         tmp_path, WeightsConfig(retained_versions=12, full_snapshot_every=3, direct_delta_min_chain=3)
     ) as store:
@@ -79,7 +79,7 @@ def test_a_delta_that_was_made_for_an_older_version_is_gone_on_from(tmp_path: Pa
         assert got(store, have=VERSIONS[0]) == VERSIONS[8][0]
 
 
-def test_a_change_of_tensors_in_between_is_bridged_by_the_full_snapshot(tmp_path: Path) -> None:
+def test_a_change_of_tensors_on_the_way_requires_a_full_snapshot(tmp_path: Path) -> None:
     other = {name: value for name, value in SNAPSHOTS[2].items() if name != "half"}
     with open_test_store(tmp_path, CONFIG) as store:
         put_all(store, SNAPSHOTS[:2])
@@ -89,7 +89,7 @@ def test_a_change_of_tensors_in_between_is_bridged_by_the_full_snapshot(tmp_path
         assert [file.kind for file in store.plan(POLICY, have=Version(0), want=None).transfers] == [TransferKind.FULL]
 
 
-def test_a_delta_no_smaller_than_the_snapshot_is_not_kept_and_not_tried_again(tmp_path: Path) -> None:
+def test_a_direct_delta_no_smaller_than_the_snapshot_is_not_cached(tmp_path: Path) -> None:
     strangers = [history(1, seed=seed)[0] for seed in (0, 100, 200)]
     with open_test_store(tmp_path, CONFIG) as store:
         for version, tensors in enumerate(strangers):
@@ -99,7 +99,7 @@ def test_a_delta_no_smaller_than_the_snapshot_is_not_kept_and_not_tried_again(tm
         assert [file.kind for file in store.plan(POLICY, have=Version(0), want=None).transfers] == [TransferKind.FULL]
 
 
-def test_a_damaged_file_on_the_way_leaves_the_chain(tmp_path: Path) -> None:
+def test_a_damaged_file_prevents_the_direct_delta_but_not_the_chain(tmp_path: Path) -> None:
     with open_test_store(tmp_path, CONFIG) as store:
         put_all(store, SNAPSHOTS)
         path = tmp_path / POLICY / "0000000003.full"
@@ -111,7 +111,7 @@ def test_a_damaged_file_on_the_way_leaves_the_chain(tmp_path: Path) -> None:
         assert [(file.base, file.target) for file in segments] == [(4, 5), (5, 6), (6, 7), (7, 8)]
 
 
-def test_after_a_restart_one_that_was_evicted_is_unknown_and_a_new_plan_leads_there(tmp_path: Path) -> None:
+def test_an_evicted_direct_delta_is_unknown_after_a_restart(tmp_path: Path) -> None:
     with open_test_store(tmp_path, CONFIG) as store:
         put_all(store, SNAPSHOTS)
         _shorten(store, 0)
@@ -127,7 +127,7 @@ def test_after_a_restart_one_that_was_evicted_is_unknown_and_a_new_plan_leads_th
         assert store.plan(POLICY, have=Version(0), want=None).transfers == (direct,), "the same bytes, the same name"
 
 
-def test_only_the_file_that_is_named_is_served(tmp_path: Path) -> None:
+def test_a_direct_delta_with_another_hash_is_unknown(tmp_path: Path) -> None:
     with open_test_store(tmp_path, CONFIG) as store:
         put_all(store, SNAPSHOTS)
         _shorten(store, 0)
@@ -158,7 +158,7 @@ def _make(direct_delta_cache: DirectDeltaCache, base: int, size_bytes: int, targ
     direct_delta_cache.make(POLICY, Version(base), Version(target), lambda: made).result(timeout=10)
 
 
-def test_those_planned_least_recently_go_first_by_count_and_by_bytes(direct_delta_cache: DirectDeltaCache) -> None:
+def test_the_least_recently_planned_deltas_are_evicted_by_count_and_bytes(direct_delta_cache: DirectDeltaCache) -> None:
     for base in (1, 2, 3):
         _make(direct_delta_cache, base, 10)
     direct_delta_cache.transfer(POLICY, Version(1), Version(9))
@@ -173,7 +173,7 @@ def test_those_planned_least_recently_go_first_by_count_and_by_bytes(direct_delt
     assert _bases(direct_delta_cache) == [6], "the newest stays, whatever its size"
 
 
-def test_concurrent_askers_have_it_made_once(direct_delta_cache: DirectDeltaCache) -> None:
+def test_concurrent_requests_make_a_delta_once(direct_delta_cache: DirectDeltaCache) -> None:
     made: list[int] = []
     gate = threading.Event()
 
@@ -191,7 +191,7 @@ def test_concurrent_askers_have_it_made_once(direct_delta_cache: DirectDeltaCach
     assert made == [1]
 
 
-def test_what_cannot_be_made_is_not_tried_again_until_there_is_another_version(
+def test_a_failed_delta_is_retried_only_for_another_version(
     direct_delta_cache: DirectDeltaCache,
 ) -> None:
     tries: list[int] = []
@@ -207,7 +207,7 @@ def test_what_cannot_be_made_is_not_tried_again_until_there_is_another_version(
     assert _bases(direct_delta_cache) == []
 
 
-def test_none_are_made_where_none_may_be_kept() -> None:
+def test_no_delta_is_made_with_a_cache_size_of_zero() -> None:
     direct_delta_cache = DirectDeltaCache(count=0, size_bytes=100)
     _make(direct_delta_cache, 1, 10)
     direct_delta_cache.close()

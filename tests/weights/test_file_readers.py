@@ -100,7 +100,7 @@ def _puller(mirror: RewrittenPlane, store: RewrittenPlane, **options: float) -> 
     return Puller(sources, POLICY, config=config, clock=clock), sources
 
 
-async def test_the_preferred_source_is_used_and_the_store_left_alone(tmp_path: Path) -> None:
+async def test_the_preferred_source_is_used_instead_of_the_store(tmp_path: Path) -> None:
     tensors = snapshot()
     async with mirror_and_store(tmp_path, tensors) as (mirror, store):
         pulled = await _puller(mirror, store)[0].pull_newer()
@@ -109,7 +109,7 @@ async def test_the_preferred_source_is_used_and_the_store_left_alone(tmp_path: P
     assert (pulled.stats.source, store.fetched) == ("mirror", [])
 
 
-async def test_a_source_that_breaks_is_left_and_the_next_one_brings_only_the_rest(tmp_path: Path) -> None:
+async def test_after_a_failed_source_the_next_one_sends_only_the_rest(tmp_path: Path) -> None:
     tensors = snapshot(0, LARGE)
     async with mirror_and_store(tmp_path, tensors) as (mirror, store):
         mirror.breaks, mirror.good_bytes = lambda: Unavailable("gone"), 5 * CHUNK_BYTES
@@ -123,7 +123,7 @@ async def test_a_source_that_breaks_is_left_and_the_next_one_brings_only_the_res
         assert [source.name for source in sources.available()] == ["store"]
 
 
-async def test_a_source_that_stalls_is_left(tmp_path: Path) -> None:
+async def test_a_stalled_source_is_abandoned(tmp_path: Path) -> None:
     class Stalling(Mirror):
         async def fetch(
             self, transfer: Transfer, *, offset: int = 0, size_bytes: int = 0
@@ -164,7 +164,7 @@ async def trickling_and_store(
         yield Puller(sources, POLICY, config=config, clock=clock), sources, store
 
 
-async def test_a_source_below_the_floor_is_left_and_the_next_one_brings_the_rest(tmp_path: Path) -> None:
+async def test_a_source_below_the_minimum_rate_is_abandoned(tmp_path: Path) -> None:
     tensors = snapshot(0, LARGE)
     async with trickling_and_store(tmp_path, tensors, min_bytes_per_s=1e6) as (puller, sources, store):
         pulled = await puller.pull_newer()
@@ -175,7 +175,7 @@ async def test_a_source_below_the_floor_is_left_and_the_next_one_brings_the_rest
         assert [source.name for source in sources.available()] == ["store"]
 
 
-async def test_a_source_far_below_what_another_one_brought_is_left(tmp_path: Path) -> None:
+async def test_a_source_much_slower_than_another_is_abandoned(tmp_path: Path) -> None:
     tensors = snapshot(0, LARGE)
     async with trickling_and_store(tmp_path, tensors, min_bytes_per_s=0) as (puller, sources, _):
         sources.all[1].bytes_per_s = 5e6
@@ -185,7 +185,7 @@ async def test_a_source_far_below_what_another_one_brought_is_left(tmp_path: Pat
     assert pulled.stats.source == "store"
 
 
-async def test_a_source_that_is_slow_as_all_are_is_used_to_the_end(tmp_path: Path) -> None:
+async def test_a_source_as_slow_as_the_others_is_used(tmp_path: Path) -> None:
     tensors = snapshot(0, LARGE)
     async with trickling_and_store(tmp_path, tensors, min_bytes_per_s=1e4) as (puller, sources, store):
         sources.all[1].bytes_per_s = 1e6
@@ -196,7 +196,7 @@ async def test_a_source_that_is_slow_as_all_are_is_used_to_the_end(tmp_path: Pat
         assert sources.all[0].bytes_per_s == pytest.approx(pulled.stats.version_bytes / (17 * 6), rel=0.01)
 
 
-async def test_the_only_source_is_never_too_slow(tmp_path: Path) -> None:
+async def test_a_slow_single_source_is_used(tmp_path: Path) -> None:
     tensors = snapshot(0, LARGE)
     async with trickling_and_store(tmp_path, tensors) as (_, sources, _):
         only = WeightSources(sources.all[:1], clock=ManualClock())
@@ -207,7 +207,7 @@ async def test_the_only_source_is_never_too_slow(tmp_path: Path) -> None:
     assert pulled.stats.source == "mirror"
 
 
-async def test_what_the_own_bound_holds_back_is_not_blamed_on_the_source(tmp_path: Path) -> None:
+async def test_the_own_rate_limit_does_not_count_against_the_source(tmp_path: Path) -> None:
     tensors = snapshot(0, LARGE)
     options = {"min_bytes_per_s": 1e6, "max_bytes_per_s": 1e5}
     async with trickling_and_store(tmp_path, tensors, **options) as (puller, _, store):
@@ -223,7 +223,7 @@ def _flipped(chunk: Chunk) -> Chunk:
     return chunk_at(chunk.offset, bytes(data))
 
 
-async def test_a_source_that_lies_is_left_and_what_it_brought_is_not_used(tmp_path: Path) -> None:
+async def test_a_source_with_wrong_data_is_abandoned_and_its_data_dropped(tmp_path: Path) -> None:
     tensors = snapshot(0, LARGE)
     async with mirror_and_store(tmp_path, tensors) as (mirror, store):
         mirror.on_chunk = _flipped
@@ -233,7 +233,7 @@ async def test_a_source_that_lies_is_left_and_what_it_brought_is_not_used(tmp_pa
     assert (pulled.stats.source, pulled.stats.fallbacks) == ("store", 0)
 
 
-async def test_what_a_liar_brought_before_it_broke_is_not_blamed_on_the_next_one(tmp_path: Path) -> None:
+async def test_wrong_data_of_a_failed_source_does_not_count_against_the_next_one(tmp_path: Path) -> None:
     tensors = snapshot(0, LARGE)
     async with mirror_and_store(tmp_path, tensors) as (mirror, store):
         mirror.on_chunk = _flipped
@@ -246,14 +246,14 @@ async def test_what_a_liar_brought_before_it_broke_is_not_blamed_on_the_next_one
         assert [source.failures for source in sources.all] == [1, 0]
 
 
-async def test_when_every_source_lies_nothing_is_handed_out(tmp_path: Path) -> None:
+async def test_wrong_data_from_every_source_is_refused(tmp_path: Path) -> None:
     async with mirror_and_store(tmp_path, snapshot(0, LARGE)) as (mirror, store):
         mirror.on_chunk = store.on_chunk = _flipped
         with pytest.raises(CorruptData, match="hash"):
             await _puller(mirror, store)[0].pull_newer()
 
 
-async def test_a_source_that_was_left_is_tried_again_later(tmp_path: Path) -> None:
+async def test_an_abandoned_source_is_tried_again_later(tmp_path: Path) -> None:
     tensors = history(3)
     found = []
     async with (
@@ -283,7 +283,7 @@ async def test_a_source_that_was_left_is_tried_again_later(tmp_path: Path) -> No
     assert found == ["store", "store", "mirror"]
 
 
-async def test_a_source_whose_token_is_another_one_is_left(tmp_path: Path) -> None:
+async def test_a_source_that_refuses_the_token_is_abandoned(tmp_path: Path) -> None:
     tensors = snapshot()
     async with weight_store(tmp_path / "a") as near, weight_store(tmp_path / "b") as far:
         await publish(near, tensors)
@@ -300,7 +300,7 @@ async def test_a_source_whose_token_is_another_one_is_left(tmp_path: Path) -> No
                 await Puller(sources, POLICY).pull_newer()
 
 
-async def test_a_version_that_a_mirror_does_not_have_comes_from_the_store(tmp_path: Path) -> None:
+async def test_a_version_missing_in_a_mirror_is_fetched_from_the_store(tmp_path: Path) -> None:
     tensors = history(3)
     config = WeightsConfig(retained_versions=2, full_snapshot_every=1)
     async with weight_store(tmp_path / "a", config=config) as near, weight_store(tmp_path / "b") as far:
@@ -342,7 +342,7 @@ async def test_a_plan_for_another_version_is_refused(tmp_path: Path, lie: str) -
                 await (puller.pull_newer() if lie != "unwanted" else puller.pull_exact(Version(1)))
 
 
-async def test_ranges_come_over_all_connections(tmp_path: Path) -> None:
+async def test_ranges_are_fetched_over_all_connections(tmp_path: Path) -> None:
     tensors = snapshot(0, LARGE)
     async with weight_store(tmp_path) as address:
         await publish(address, tensors)
@@ -355,7 +355,7 @@ async def test_ranges_come_over_all_connections(tmp_path: Path) -> None:
     assert begun[:4] == sorted(set(begun))[:4]
 
 
-async def test_connections_are_really_several(tmp_path: Path) -> None:
+async def test_several_tcp_connections_are_opened(tmp_path: Path) -> None:
     async with weight_store(tmp_path) as address:
         wire = Wire(address)
         async with wire.strung() as far, connect_sources(far, PullConfig(connections=3), dial=dialling) as sources:
@@ -365,7 +365,7 @@ async def test_connections_are_really_several(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("connections", [1, 3])
-async def test_a_transfer_that_breaks_at_any_byte_goes_on_where_it_broke(tmp_path: Path, connections: int) -> None:
+async def test_a_transfer_interrupted_at_any_byte_resumes_there(tmp_path: Path, connections: int) -> None:
     tensors = history(2)
     async with weight_store(tmp_path) as address:
         await publish(address, *tensors)
@@ -383,7 +383,7 @@ async def test_a_transfer_that_breaks_at_any_byte_goes_on_where_it_broke(tmp_pat
     assert wire.cuts > 5
 
 
-async def test_a_large_transfer_that_breaks_again_and_again_loses_only_what_was_in_flight(tmp_path: Path) -> None:
+async def test_repeated_interruptions_lose_only_data_in_flight(tmp_path: Path) -> None:
     tensors = snapshot(0, LARGE)
     async with weight_store(tmp_path) as address:
         await publish(address, tensors)
@@ -397,7 +397,7 @@ async def test_a_large_transfer_that_breaks_again_and_again_loses_only_what_was_
     assert pulled.stats.resumes >= 2
 
 
-async def test_a_bound_on_the_rate_is_kept_by_all_connections_together() -> None:
+async def test_all_connections_share_the_rate_limit() -> None:
     clock = ManualClock()
     pace = RateLimiter(1e6, clock)
     assert pace.slice_bytes(10**9) == 100_000
@@ -409,7 +409,7 @@ async def test_a_bound_on_the_rate_is_kept_by_all_connections_together() -> None
         clock.advance(0.1)
 
 
-async def test_a_node_with_a_bound_asks_for_slices_and_gets_the_whole(tmp_path: Path) -> None:
+async def test_a_rate_limited_node_fetches_slices(tmp_path: Path) -> None:
     tensors = snapshot(0, LARGE)
     async with weight_store(tmp_path) as address:
         await publish(address, tensors)
@@ -424,7 +424,7 @@ async def test_a_node_with_a_bound_asks_for_slices_and_gets_the_whole(tmp_path: 
     assert asked >= pulled.stats.version_bytes / 1e6
 
 
-def test_rests_double_and_end_with_what_is_served() -> None:
+def test_the_backoff_of_a_source_doubles_and_ends_with_a_success() -> None:
     source = WeightSource("mirror", ())
     assert [source.mark_failed(0.0) for _ in range(3)] == [FIRST_BACKOFF_S, 2 * FIRST_BACKOFF_S, 4 * FIRST_BACKOFF_S]
     for _ in range(10):
@@ -434,13 +434,13 @@ def test_rests_double_and_end_with_what_is_served() -> None:
     assert source.mark_failed(0.0) == FIRST_BACKOFF_S
 
 
-async def test_an_address_that_cannot_work_is_named() -> None:
+async def test_an_invalid_source_address_is_refused() -> None:
     with pytest.raises(InvalidInput, match="no port"):
         async with connect_sources("127.0.0.1:1", PullConfig(sources=("mirror.example",)), dial=dialling):
             pass
 
 
-async def test_a_version_is_built_in_the_buffer_of_the_one_before_the_last(tmp_path: Path) -> None:
+async def test_versions_are_built_in_two_alternating_buffers(tmp_path: Path) -> None:
     tensors = [snapshot(0, LARGE)]
     for seed in range(1, 5):
         tensors.append(stepped(tensors[-1], seed))
@@ -454,7 +454,7 @@ async def test_a_version_is_built_in_the_buffer_of_the_one_before_the_last(tmp_p
             assert_exact(pulled, version_tensors, version)
             places.append(pulled.weights.buffer.ctypes.data)
 
-    assert len(set(places)) == 2, "pulled still views the version that serves, nobody the one before it"
+    assert len(set(places)) == 2, "only the served version is still in use"
 
 
 async def test_a_buffer_with_readers_is_never_written(tmp_path: Path) -> None:

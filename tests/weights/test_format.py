@@ -22,7 +22,7 @@ BY_NAME = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 
 @WITH_EACH
 @BY_NAME
-def test_golden_deltas_lead_to_golden_targets(kernels: Kernels, case: Case) -> None:
+def test_golden_deltas_decode_to_golden_targets(kernels: Kernels, case: Case) -> None:
     manifest, _ = versions(case)[1]
     base, target, delta = ((FOLDER / f"{case.name}.{kind}").read_bytes() for kind in ("base", "target", "delta"))
     buffer = np.frombuffer(base, dtype=np.uint8).copy()
@@ -38,14 +38,16 @@ def test_golden_deltas_lead_to_golden_targets(kernels: Kernels, case: Case) -> N
 
 @WITH_EACH
 @BY_NAME
-def test_the_encoder_still_makes_the_golden_files(kernels: Kernels, case: Case) -> None:
+def test_the_encoder_reproduces_the_golden_files(kernels: Kernels, case: Case) -> None:
     assert encode(case, kernels=kernels) == (FOLDER / f"{case.name}.delta").read_bytes()
 
 
 @WITH_EACH
 @settings(deadline=None)
 @given(pair=bit_pairs(most=600), level=st.sampled_from([Level.FAST, Level.DENSE]), blocks=st.sampled_from([33, 1000]))
-def test_a_decoder_written_from_the_document_agrees(kernels: Kernels, pair: BitPair, level: Level, blocks: int) -> None:
+def test_a_decoder_written_from_the_specification_agrees(
+    kernels: Kernels, pair: BitPair, level: Level, blocks: int
+) -> None:
     dtype = {1: Dtype.FLOAT8_E5M2, 2: Dtype.BFLOAT16, 4: Dtype.FLOAT32}[pair.old.itemsize]
     base, old = layout({"w": (dtype, pair.old.shape, pair.old)}, 0)
     target, new = layout({"w": (dtype, pair.new.shape, pair.new)}, 1)

@@ -85,7 +85,7 @@ class KillableStore:
 
 @pytest.mark.parametrize("kind", ["disk", "memory"])
 @pytest.mark.parametrize("way", ["sent", "adopted", "in parts"])
-async def test_no_published_version_is_lost_and_none_is_wrong(tmp_path: Path, kind: str, way: str) -> None:
+async def test_no_published_version_is_lost_or_wrong_despite_kills(tmp_path: Path, kind: str, way: str) -> None:
     snapshots = history(VERSIONS)
     store = KillableStore(tmp_path, kind)
     acknowledged = asyncio.Event()

@@ -51,7 +51,7 @@ async def _publish(plane: RewrittenPlane, *tensors: SnapshotTensors) -> None:
             await publisher.publish(Version(version), version_tensors)
 
 
-async def test_bits_on_the_same_host_are_used_where_they_are(tmp_path: Path) -> None:
+async def test_shared_memory_of_the_same_host_is_mapped_without_a_copy(tmp_path: Path) -> None:
     tensors = history(2)
     async with weight_store(tmp_path) as address, rewritten(address) as plane:
         await _publish(plane, tensors[0])
@@ -74,7 +74,7 @@ async def test_bits_on_the_same_host_are_used_where_they_are(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("trouble", ["elsewhere", "gone", "other bits", "too short", "another file", "unwanted"])
-async def test_what_cannot_be_mapped_is_fetched(tmp_path: Path, trouble: str) -> None:
+async def test_versions_that_cannot_be_mapped_are_fetched(tmp_path: Path, trouble: str) -> None:
     tensors, config = history(2), None
     async with weight_store(tmp_path) as address, rewritten(address) as plane:
         await _publish(plane, tensors[0])

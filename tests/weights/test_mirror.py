@@ -69,7 +69,7 @@ async def version(number: int, puller: Puller) -> PulledVersion:
             return pulled
 
 
-async def test_readers_of_a_mirror_get_the_same_bits_over_one_transfer(tmp_path: Path) -> None:
+async def test_readers_of_a_mirror_cause_one_transfer_from_the_store(tmp_path: Path) -> None:
     snapshots = history(3)
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(weight_store(tmp_path / "store"))
@@ -90,10 +90,10 @@ async def test_readers_of_a_mirror_get_the_same_bits_over_one_transfer(tmp_path:
                 assert (pulled.stats.base, pulled.stats.full_bytes > 0) == (
                     (number - 1, False) if number else (None, True)
                 )
-        assert 0 < wire.connections <= CONFIG.mirror.connections, "readers reach the mirror only"
+        assert 0 < wire.connections <= CONFIG.mirror.connections, "readers connect only to the mirror"
 
 
-async def test_a_mirror_that_was_away_goes_on_with_a_delta_and_may_skip_versions(tmp_path: Path) -> None:
+async def test_a_mirror_resumes_with_a_delta_after_an_outage(tmp_path: Path) -> None:
     snapshots = history(5)
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(weight_store(tmp_path / "store", config=CONFIG))
@@ -114,7 +114,7 @@ async def test_a_mirror_that_was_away_goes_on_with_a_delta_and_may_skip_versions
     assert 0 < kept[1].delta_bytes < kept[1].full_bytes
 
 
-async def test_mirrors_follow_mirrors_and_policies_that_come_later(tmp_path: Path) -> None:
+async def test_mirrors_can_follow_mirrors_and_new_policies(tmp_path: Path) -> None:
     other = PolicyId("verifier")
     tensors = snapshot(5)
     async with AsyncExitStack() as stack:
@@ -133,7 +133,7 @@ async def test_mirrors_follow_mirrors_and_policies_that_come_later(tmp_path: Pat
     assert np.array_equal(pulled.weights.buffer, layout(tensors, policy=other)[1])
 
 
-async def test_a_mirror_survives_a_link_that_breaks_again_and_again(tmp_path: Path) -> None:
+async def test_a_mirror_survives_repeated_connection_losses(tmp_path: Path) -> None:
     snapshots = history(6)
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(weight_store(tmp_path / "store", config=CONFIG))
@@ -152,7 +152,7 @@ async def test_a_mirror_survives_a_link_that_breaks_again_and_again(tmp_path: Pa
     assert np.array_equal(pulled.weights.buffer, layout(snapshots[5], 5)[1])
 
 
-async def test_versions_are_published_to_the_store_and_not_to_its_mirrors(tmp_path: Path) -> None:
+async def test_publishing_to_a_mirror_is_refused(tmp_path: Path) -> None:
     async with (
         weight_store(tmp_path / "store") as store,
         mirror_of(store, directory=tmp_path / "mirror") as near,
@@ -164,7 +164,7 @@ async def test_versions_are_published_to_the_store_and_not_to_its_mirrors(tmp_pa
             await publisher.wait()
 
 
-async def test_what_the_runs_key_did_not_sign_is_not_mirrored(tmp_path: Path) -> None:
+async def test_versions_without_a_valid_signature_are_not_mirrored(tmp_path: Path) -> None:
     first = snapshot()
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(weight_store(tmp_path / "store"))
@@ -183,7 +183,7 @@ async def test_what_the_runs_key_did_not_sign_is_not_mirrored(tmp_path: Path) ->
         assert (await version(2, reader_of(reading, trusted=KEY))).weights.manifest.version == 2
 
 
-async def test_a_mirror_that_hears_nothing_is_there_again_when_the_store_is(tmp_path: Path) -> None:
+async def test_a_mirror_resumes_when_the_store_is_back(tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
         async with weight_store(tmp_path / "store") as store:
             port = int(store.rsplit(":", 1)[1])

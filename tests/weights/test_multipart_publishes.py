@@ -116,7 +116,7 @@ async def held_up(
         await asyncio.gather(*sending, return_exceptions=True)
 
 
-async def test_a_version_is_there_once_its_last_part_is(client: WeightPlaneClient) -> None:
+async def test_a_version_is_complete_with_its_last_part(client: WeightPlaneClient) -> None:
     manifest, buffer = layout(snapshot())
     first, *rest = parts_of(manifest)
     assert len(rest) == 2
@@ -126,10 +126,10 @@ async def test_a_version_is_there_once_its_last_part_is(client: WeightPlaneClien
         assert await send(client, manifest, buffer, first)
         assert await asyncio.gather(*waiting) == [True, True]
     assert (await client.plan(POLICY, have=None)).manifest == manifest
-    assert await send_all(client, manifest, buffer) == [False] * 3, "sent once more after a restart"
+    assert await send_all(client, manifest, buffer) == [False] * 3, "sent again after a restart"
 
 
-async def test_parts_travel_as_deltas_on_the_same_parts_of_the_version_before(client: WeightPlaneClient) -> None:
+async def test_parts_are_sent_as_deltas_on_the_previous_version(client: WeightPlaneClient) -> None:
     one, two = (layout(tensors, version) for version, tensors in enumerate(history(2)))
     await send_all(client, *one)
     files = [(part, *delta_of(one, two, part)) for part in parts_of(two[0])]
@@ -156,7 +156,7 @@ async def test_a_missing_part_fails_the_other_publishers_with_its_range(
     assert await send_all(client, manifest, buffer) == [True] * 3
 
 
-async def test_the_part_of_who_hangs_up_is_missing_again(client: WeightPlaneClient) -> None:
+async def test_the_part_of_a_disconnected_publisher_is_missing_again(client: WeightPlaneClient) -> None:
     manifest, buffer = layout(snapshot())
     first, middle, last = parts_of(manifest)
     async with held_up(client, manifest, buffer, [first]):
@@ -203,7 +203,7 @@ async def test_parts_that_overlap_or_cut_a_tensor_are_refused(client: WeightPlan
         assert caught.value.code == "weights.part_splits_tensor"
 
 
-async def test_of_two_that_send_the_same_part_the_later_one_counts(client: WeightPlaneClient) -> None:
+async def test_the_later_of_two_publishers_of_one_part_counts(client: WeightPlaneClient) -> None:
     """Simulates a broken connection that the store has not noticed yet."""
     manifest, buffer = layout(snapshot())
     first, *rest = parts_of(manifest)
@@ -226,7 +226,7 @@ async def test_of_two_that_send_the_same_part_the_later_one_counts(client: Weigh
     assert (await client.plan(POLICY, have=None)).manifest == manifest
 
 
-async def test_a_trainer_that_begins_again_with_other_weights_takes_over(client: WeightPlaneClient) -> None:
+async def test_a_restarted_trainer_with_other_weights_takes_over(client: WeightPlaneClient) -> None:
     stale, fresh = layout(snapshot(1)), layout(snapshot(2))
     async with held_up(client, *stale, parts_of(stale[0])[:2]) as waiting:
         assert await send_all(client, *fresh) == [True] * 3
@@ -237,7 +237,7 @@ async def test_a_trainer_that_begins_again_with_other_weights_takes_over(client:
         await send_all(client, *stale)
 
 
-async def test_a_delta_on_what_the_store_has_not_is_refused_and_sent_in_full(client: WeightPlaneClient) -> None:
+async def test_a_part_delta_without_its_base_is_refused_and_sent_in_full(client: WeightPlaneClient) -> None:
     one, two, three = (layout(tensors, version) for version, tensors in enumerate(history(3)))
     await send_all(client, *one)
     part = parts_of(three[0])[0]
@@ -259,7 +259,7 @@ async def test_a_delta_on_what_the_store_has_not_is_refused_and_sent_in_full(cli
     ]
 
 
-async def test_a_delta_on_another_version_than_the_newest_is_refused(client: WeightPlaneClient) -> None:
+async def test_a_part_delta_on_an_older_version_is_refused(client: WeightPlaneClient) -> None:
     one, two, three = (layout(tensors, version) for version, tensors in enumerate(history(3)))
     await send_all(client, *one)
     await send_all(client, *two)
@@ -270,7 +270,7 @@ async def test_a_delta_on_another_version_than_the_newest_is_refused(client: Wei
     assert caught.value.code == "weights.base_not_stored"
 
 
-async def test_a_delta_that_was_made_on_other_weights_is_refused(client: WeightPlaneClient) -> None:
+async def test_a_part_delta_on_other_weights_is_refused(client: WeightPlaneClient) -> None:
     one, two = (layout(tensors, version) for version, tensors in enumerate(history(2)))
     other = layout(stepped(snapshot(), 9), 0)
     await send_all(client, *one)
@@ -281,7 +281,7 @@ async def test_a_delta_that_was_made_on_other_weights_is_refused(client: WeightP
     assert caught.value.code == "weights.base_mismatch"
 
 
-async def test_a_store_that_stops_sends_those_away_who_wait(tmp_path: Path) -> None:
+async def test_waiting_publishers_end_when_the_store_stops(tmp_path: Path) -> None:
     manifest, buffer = layout(snapshot())
     async with AsyncExitStack() as stack:
         async with weight_store(tmp_path) as address:
@@ -292,7 +292,7 @@ async def test_a_store_that_stops_sends_those_away_who_wait(tmp_path: Path) -> N
 
 
 @given(sizes=st.lists(st.integers(0, 50), min_size=1, max_size=12), count=st.integers(1, 6))
-def test_every_tensor_is_in_one_part(sizes: list[int], count: int) -> None:
+def test_every_tensor_is_in_exactly_one_part(sizes: list[int], count: int) -> None:
     specs = lay_out({f"t{at}": (Dtype.BFLOAT16, (size,)) for at, size in enumerate(sizes)})
     stretches = split_by_bytes(specs, count)
     assert len(stretches) == count

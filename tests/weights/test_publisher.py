@@ -84,7 +84,7 @@ async def _published(publisher: Publisher, version: int, tensors: SnapshotTensor
     return stats
 
 
-async def test_the_first_version_travels_in_full_and_the_next_as_a_delta(tmp_path: Path) -> None:
+async def test_the_first_version_is_sent_in_full_and_the_next_as_a_delta(tmp_path: Path) -> None:
     first, second = history(2)
     async with (
         weight_store(tmp_path) as address,
@@ -105,7 +105,7 @@ async def test_the_first_version_travels_in_full_and_the_next_as_a_delta(tmp_pat
         assert (await client.plan(POLICY, have=None)).manifest == layout(second, 1)[0]
 
 
-async def test_the_probe_and_metadata_travel_along(tmp_path: Path) -> None:
+async def test_probe_and_metadata_are_published(tmp_path: Path) -> None:
     probe = Probe(tokens=bytes(8), lengths=(2,), scored_from=(1,), logprobs=bytes(4))
     async with weight_store(tmp_path) as address, client_of(address) as client, publisher_of(client) as publisher:
         await publisher.publish(Version(0), snapshot(), probe=probe, metadata={"step": "7"})
@@ -134,12 +134,12 @@ async def test_publishing_returns_before_the_version_is_sent() -> None:
     assert [transfer.target for transfer in plane.sent] == [0, 1]
 
 
-async def test_waiting_without_a_publish_in_flight_returns_at_once() -> None:
+async def test_waiting_without_a_publish_in_flight_returns_immediately() -> None:
     async with publisher_of(ScriptedPlane()) as publisher:
         assert await publisher.wait() is None
 
 
-async def test_a_wait_that_is_cancelled_does_not_cancel_the_publish() -> None:
+async def test_a_cancelled_wait_does_not_cancel_the_publish() -> None:
     plane = ScriptedPlane()
     plane.gate.clear()
     async with publisher_of(plane) as publisher:
@@ -159,7 +159,7 @@ async def test_a_wait_that_is_cancelled_does_not_cancel_the_publish() -> None:
 @pytest.mark.parametrize(
     "problem", [Unavailable("away"), StorageFull("full")], ids=lambda problem: type(problem).__name__
 )
-async def test_a_store_that_is_away_or_full_is_tried_again(problem: AstraFlowError) -> None:
+async def test_a_publish_to_an_unreachable_or_full_store_is_retried(problem: AstraFlowError) -> None:
     plane = ScriptedPlane(problem, problem)
     async with publisher_of(plane) as publisher:
         stats = await _published(publisher, 0, snapshot())
@@ -168,7 +168,7 @@ async def test_a_store_that_is_away_or_full_is_tried_again(problem: AstraFlowErr
     assert len(plane.sent) == 3
 
 
-async def test_a_delta_that_the_store_cannot_use_is_followed_by_the_full_snapshot() -> None:
+async def test_a_refused_delta_is_followed_by_the_full_snapshot() -> None:
     plane = ScriptedPlane()
     first, second = history(2)
     async with publisher_of(plane) as publisher:
@@ -182,7 +182,7 @@ async def test_a_delta_that_the_store_cannot_use_is_followed_by_the_full_snapsho
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-async def test_a_delta_that_is_not_smaller_is_not_sent(seed: int) -> None:
+async def test_a_delta_no_smaller_than_the_snapshot_is_not_sent(seed: int) -> None:
     shapes = {"w": (Dtype.FLOAT8_E5M2, (4000,))}
     plane = ScriptedPlane()
     async with publisher_of(plane) as publisher:
@@ -192,7 +192,7 @@ async def test_a_delta_that_is_not_smaller_is_not_sent(seed: int) -> None:
     assert stats.kind is TransferKind.FULL
 
 
-async def test_other_tensors_travel_in_full() -> None:
+async def test_changed_tensors_are_sent_in_full() -> None:
     plane = ScriptedPlane()
     async with publisher_of(plane) as publisher:
         await _published(publisher, 0, snapshot())
@@ -201,7 +201,7 @@ async def test_other_tensors_travel_in_full() -> None:
     assert stats.kind is TransferKind.FULL
 
 
-async def test_a_refusal_rises_where_the_trainer_waits() -> None:
+async def test_a_refusal_is_raised_in_the_waiting_trainer() -> None:
     async with publisher_of(ScriptedPlane(Conflict("other bits"), Conflict("other bits"))) as publisher:
         await publisher.publish(Version(0), snapshot())
         with pytest.raises(Conflict):
@@ -212,7 +212,7 @@ async def test_a_refusal_rises_where_the_trainer_waits() -> None:
             await publisher.publish(Version(1), snapshot())
 
 
-async def test_leaving_waits_for_the_publish_in_flight() -> None:
+async def test_closing_waits_for_the_publish_in_flight() -> None:
     plane = ScriptedPlane()
     async with publisher_of(plane) as publisher:
         await publisher.publish(Version(0), snapshot())
@@ -220,7 +220,7 @@ async def test_leaving_waits_for_the_publish_in_flight() -> None:
     assert len(plane.sent) == 1
 
 
-async def test_leaving_on_an_error_cancels_the_publish_in_flight() -> None:
+async def test_closing_after_an_error_cancels_the_publish_in_flight() -> None:
     plane = ScriptedPlane()
     plane.gate.clear()
 
@@ -232,7 +232,7 @@ async def test_leaving_on_an_error_cancels_the_publish_in_flight() -> None:
     assert plane.sent == []
 
 
-async def test_a_trainer_that_restarts_publishes_again_without_harm_and_goes_on_with_deltas(tmp_path: Path) -> None:
+async def test_a_restarted_trainer_publishes_again_and_continues_with_deltas(tmp_path: Path) -> None:
     snapshots = history(3)
     async with weight_store(tmp_path) as address, client_of(address) as client:
         async with publisher_of(client, is_shared=False) as publisher:
@@ -265,7 +265,7 @@ async def test_a_store_that_lost_its_disk_gets_the_next_version_in_full(tmp_path
         assert (await client.plan(POLICY, have=None)).manifest == layout(snapshots[1], 1)[0]
 
 
-async def test_a_store_on_the_same_host_gets_no_bytes_and_makes_the_deltas_itself() -> None:
+async def test_a_store_on_the_same_host_maps_versions_and_makes_deltas() -> None:
     plane = ScriptedPlane(is_on_this_host=True)
     snapshots = history(3)
     async with publisher_of(plane) as publisher:
@@ -288,7 +288,7 @@ async def test_buffers_are_reused_only_after_readers_release_them() -> None:
             if version:
                 plane.adopted[version - 1] = np.empty(0, dtype=np.uint8)
         newest = {shared.path for shared in plane.shared if shared}
-        assert len(newest) <= 3, "buffers come back"
+        assert len(newest) <= 3, "buffers are reused"
 
         kept = plane.adopted[-1]
         for version, tensors in enumerate(history(4, seed=50), start=len(snapshots)):
@@ -298,7 +298,7 @@ async def test_buffers_are_reused_only_after_readers_release_them() -> None:
         plane.adopted.clear()
 
 
-async def test_readers_that_never_let_go_do_not_fill_the_memory(shared_folder: Path) -> None:
+async def test_the_number_of_shared_buffers_is_bounded(shared_folder: Path) -> None:
     plane = ScriptedPlane(is_on_this_host=True)
     snapshots = history(MAX_SHARED + 3)
     async with publisher_of(plane) as publisher:
@@ -314,7 +314,7 @@ async def test_readers_that_never_let_go_do_not_fill_the_memory(shared_folder: P
         plane.adopted.clear()
 
 
-async def test_a_store_elsewhere_is_asked_once_and_then_sent_the_bytes() -> None:
+async def test_a_remote_store_is_offered_shared_memory_once() -> None:
     plane = ScriptedPlane(is_on_this_host=False)
     snapshots = history(3)
     async with publisher_of(plane) as publisher:
@@ -326,7 +326,7 @@ async def test_a_store_elsewhere_is_asked_once_and_then_sent_the_bytes() -> None
 
 
 @pytest.mark.parametrize("problem", [StorageFull("no room"), FileNotFoundError("no /dev/shm")], ids=["full", "missing"])
-async def test_without_room_in_shared_memory_versions_travel_as_bytes(
+async def test_without_shared_memory_versions_are_sent_as_bytes(
     problem: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(size_bytes: int) -> None:
@@ -353,7 +353,7 @@ async def test_shared_memory_can_be_disabled(shared_folder: Path) -> None:
     assert plane.shared == [None]
 
 
-async def test_a_draft_is_published_as_it_was_written() -> None:
+async def test_a_staging_buffer_is_published_unchanged() -> None:
     plane = ScriptedPlane(is_on_this_host=True)
     first = snapshot()
     async with publisher_of(plane) as publisher:
@@ -366,9 +366,7 @@ async def test_a_draft_is_published_as_it_was_written() -> None:
 
         assert stats is not None
         assert stats.copy_s > 0
-        assert (await publisher.begin_version(shapes_of(first))).buffer.file != plane.shared[0], (
-            "the base is left alone"
-        )
+        assert (await publisher.begin_version(shapes_of(first))).buffer.file != plane.shared[0], "the base is unchanged"
         np.testing.assert_array_equal(plane.adopted[0], layout(first)[1])
         plane.adopted.clear()
 
@@ -380,7 +378,7 @@ async def test_arrays_that_do_not_fit_their_shapes_are_refused() -> None:
         assert caught.value.code == "weights.shape_mismatch"
 
 
-async def test_nothing_stays_in_shared_memory_when_a_publisher_leaves_or_was_killed(shared_folder: Path) -> None:
+async def test_shared_memory_is_freed_after_a_publisher_closes_or_is_killed(shared_folder: Path) -> None:
     command = [sys.executable, "-c", _KILLED_WHILE_PUBLISHING, str(shared_folder)]
     killed = subprocess.run(command, capture_output=True, text=True)
     assert killed.returncode == -signal.SIGKILL, killed.stderr

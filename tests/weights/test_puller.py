@@ -50,7 +50,7 @@ def assert_exact(pulled: PulledVersion, tensors: SnapshotTensors, version: int) 
     assert not pulled.weights.buffer.flags.writeable
 
 
-async def test_a_node_follows_and_skips_what_it_missed(tmp_path: Path) -> None:
+async def test_a_node_follows_versions_and_skips_missed_ones(tmp_path: Path) -> None:
     snapshots = history(5)
     async with (
         weight_store(tmp_path) as address,
@@ -80,7 +80,7 @@ async def test_a_node_follows_and_skips_what_it_missed(tmp_path: Path) -> None:
     assert puller.committed == 4
 
 
-async def test_changes_patch_the_old_version_into_the_new_one(tmp_path: Path) -> None:
+async def test_listed_changes_turn_the_old_version_into_the_new_one(tmp_path: Path) -> None:
     old, new = history(2)
     async with weight_store(tmp_path) as address, client_of(address) as client:
         await publish(client, old)
@@ -100,7 +100,7 @@ async def test_changes_patch_the_old_version_into_the_new_one(tmp_path: Path) ->
         assert positions.dtype == np.int64
 
 
-async def test_a_version_that_was_not_committed_is_handed_out_again(tmp_path: Path) -> None:
+async def test_an_uncommitted_version_is_returned_again(tmp_path: Path) -> None:
     snapshots = history(3)
     async with weight_store(tmp_path) as address, client_of(address) as client:
         await publish(client, snapshots[0])
@@ -115,7 +115,7 @@ async def test_a_version_that_was_not_committed_is_handed_out_again(tmp_path: Pa
     assert_exact(second, snapshots[2], 2)
 
 
-async def test_a_node_waits_until_there_is_something_newer(tmp_path: Path) -> None:
+async def test_pulling_waits_for_a_newer_version(tmp_path: Path) -> None:
     snapshots = history(2)
     async with weight_store(tmp_path) as address, client_of(address) as client:
         puller = puller_of(client)
@@ -131,7 +131,7 @@ async def test_a_node_waits_until_there_is_something_newer(tmp_path: Path) -> No
         assert_exact(await waiting, snapshots[1], 1)
 
 
-async def test_one_version_is_had_whatever_newer_ones_there_are(tmp_path: Path) -> None:
+async def test_an_exact_version_can_be_pulled_despite_newer_ones(tmp_path: Path) -> None:
     snapshots = history(5)
     async with weight_store(tmp_path) as address, client_of(address) as client:
         await publish(client, *snapshots)
@@ -143,7 +143,7 @@ async def test_one_version_is_had_whatever_newer_ones_there_are(tmp_path: Path) 
         assert_exact(await puller.pull_newer(), snapshots[4], 4)
 
 
-async def test_one_version_is_waited_for_until_it_is_published(tmp_path: Path) -> None:
+async def test_pulling_an_exact_version_waits_for_its_publish(tmp_path: Path) -> None:
     snapshots = history(3)
     async with weight_store(tmp_path) as address, client_of(address) as client:
         puller = puller_of(client)
@@ -165,7 +165,7 @@ async def test_a_retired_version_is_unknown(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cut_after_chunks", [0.5, 1.5, 3.2])
-async def test_a_fetch_that_breaks_is_resumed_where_it_broke(tmp_path: Path, cut_after_chunks: float) -> None:
+async def test_an_interrupted_fetch_is_resumed(tmp_path: Path, cut_after_chunks: float) -> None:
     tensors = snapshot(0, LARGE)
     async with weight_store(tmp_path) as address, client_of(address) as direct:
         await publish(direct, tensors)
@@ -184,7 +184,7 @@ async def test_a_fetch_that_breaks_is_resumed_where_it_broke(tmp_path: Path, cut
     assert resumed_at <= cut_after_chunks * CHUNK_BYTES
 
 
-async def test_a_store_that_restarts_during_a_fetch_is_waited_for(tmp_path: Path) -> None:
+async def test_a_fetch_survives_a_restart_of_the_store(tmp_path: Path) -> None:
     first = snapshot(0, LARGE)
     second = stepped(first, 1)
     async with AsyncExitStack() as stack:
@@ -239,7 +239,7 @@ def _rot(directory: Path, name: str) -> None:
     path.write_bytes(data)
 
 
-async def test_a_delta_that_rotted_in_the_store_is_replaced_by_a_full_snapshot(tmp_path: Path) -> None:
+async def test_a_corrupt_stored_delta_is_replaced_by_a_full_snapshot(tmp_path: Path) -> None:
     snapshots = history(2)
     async with weight_store(tmp_path) as address, client_of(address) as client:
         await publish(client, snapshots[0])
@@ -254,7 +254,7 @@ async def test_a_delta_that_rotted_in_the_store_is_replaced_by_a_full_snapshot(t
     assert (pulled.stats.fallbacks, pulled.stats.base, pulled.weights.changes) == (1, None, None)
 
 
-async def test_a_wrong_full_snapshot_is_refused(tmp_path: Path) -> None:
+async def test_a_corrupt_full_snapshot_is_refused(tmp_path: Path) -> None:
     async with weight_store(tmp_path) as address, client_of(address) as client:
         await publish(client, snapshot())
         _rot(tmp_path, "0000000000.full")
@@ -263,7 +263,7 @@ async def test_a_wrong_full_snapshot_is_refused(tmp_path: Path) -> None:
             await puller_of(client).pull_newer()
 
 
-async def test_chunks_that_are_always_corrupt_are_given_up(tmp_path: Path) -> None:
+async def test_repeatedly_corrupt_chunks_are_an_error(tmp_path: Path) -> None:
     async with weight_store(tmp_path) as address, rewritten(address) as plane:
         await publish(plane, snapshot())
         plane.on_chunk = lambda chunk: replace(chunk, checksum=chunk.checksum ^ 1)
@@ -273,7 +273,7 @@ async def test_chunks_that_are_always_corrupt_are_given_up(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("lie", ["root", "offset", "size", "policy"])
-async def test_a_lying_plan_is_refused(tmp_path: Path, lie: str) -> None:
+async def test_an_inconsistent_plan_is_refused(tmp_path: Path, lie: str) -> None:
     async def lying(plan: TransferPlan) -> TransferPlan:
         manifest, (transfer,) = plan.manifest, plan.transfers
         first, *rest = manifest.tensors
@@ -329,7 +329,7 @@ async def test_a_version_retired_after_the_plan_is_planned_again(tmp_path: Path)
     assert_exact(pulled, snapshots[0], 2)
 
 
-async def test_a_stream_that_stalls_is_broken_off_and_resumed(tmp_path: Path) -> None:
+async def test_a_stalled_stream_is_cancelled_and_resumed(tmp_path: Path) -> None:
     tensors = snapshot(0, LARGE)
 
     class Stalling(RewrittenPlane):
@@ -352,7 +352,7 @@ async def test_a_stream_that_stalls_is_broken_off_and_resumed(tmp_path: Path) ->
     assert pulled.stats.resumes == 1
 
 
-async def test_a_slow_link_never_holds_up_publishing(tmp_path: Path) -> None:
+async def test_a_slow_reader_does_not_delay_publishing(tmp_path: Path) -> None:
     tensors = [snapshot(0, LARGE)]
     for seed in range(1, 7):
         tensors.append(stepped(tensors[-1], seed))

@@ -19,7 +19,7 @@ SNAPSHOTS = history(6)
 
 
 @pytest.fixture
-def left_behind(tmp_path: Path) -> Path:
+def stored_run(tmp_path: Path) -> Path:
     """Directory of a store with versions 0 to 5; 0 and 3 are anchors."""
     with open_test_store(tmp_path, CONFIG) as store:
         put_all(store, SNAPSHOTS)
@@ -50,20 +50,20 @@ def _flip(path: Path) -> None:
     path.write_bytes(data)
 
 
-def test_every_version_is_back_after_a_restart(left_behind: Path) -> None:
-    assert _newest(left_behind) == 5
-    with open_test_store(left_behind, CONFIG) as store:
+def test_every_version_is_restored_after_a_restart(stored_run: Path) -> None:
+    assert _newest(stored_run) == 5
+    with open_test_store(stored_run, CONFIG) as store:
         assert [notice.version for notice in store.notices(POLICY)] == [0, 1, 2, 3, 4, 5]
 
 
-def test_unfinished_files_of_a_crash_are_removed(left_behind: Path) -> None:
-    folder = left_behind / POLICY
-    before = names(left_behind)
+def test_unfinished_files_of_a_crash_are_removed(stored_run: Path) -> None:
+    folder = stored_run / POLICY
+    before = names(stored_run)
     (folder / "0123456789abcdef.part").write_bytes(b"half a file")
     (folder / "0000000006.delta").write_bytes(b"a whole file whose record was never written")
 
-    assert _newest(left_behind) == 5
-    assert names(left_behind) == before
+    assert _newest(stored_run) == 5
+    assert names(stored_run) == before
 
 
 @pytest.mark.parametrize("damage", [_cut, _flip], ids=["torn", "damaged"])
@@ -77,34 +77,34 @@ def test_unfinished_files_of_a_crash_are_removed(left_behind: Path) -> None:
         ("0000000003.record", 2),
     ],
 )
-def test_a_damaged_file_is_put_aside_and_never_served(
-    left_behind: Path, damage: Callable[[Path], None], file: str, newest: int
+def test_a_damaged_file_is_set_aside_and_never_served(
+    stored_run: Path, damage: Callable[[Path], None], file: str, newest: int
 ) -> None:
-    damage(left_behind / POLICY / file)
+    damage(stored_run / POLICY / file)
 
-    assert _newest(left_behind) == newest
-    assert _newest(left_behind) == newest
-    assert f"{file}.damaged" in names(left_behind)
-
-
-def test_a_missing_file_is_like_a_damaged_one(left_behind: Path) -> None:
-    (left_behind / POLICY / "0000000005.delta").unlink()
-
-    assert _newest(left_behind) == 4
+    assert _newest(stored_run) == newest
+    assert _newest(stored_run) == newest
+    assert f"{file}.damaged" in names(stored_run)
 
 
-def test_when_nothing_can_be_read_the_policy_is_as_if_never_published(left_behind: Path) -> None:
-    for path in (left_behind / POLICY).glob("*.full"):
+def test_a_missing_file_is_treated_like_a_damaged_one(stored_run: Path) -> None:
+    (stored_run / POLICY / "0000000005.delta").unlink()
+
+    assert _newest(stored_run) == 4
+
+
+def test_a_policy_without_readable_versions_is_unknown(stored_run: Path) -> None:
+    for path in (stored_run / POLICY).glob("*.full"):
         _cut(path)
 
-    assert _newest(left_behind) is None
-    with open_test_store(left_behind, CONFIG) as store, pytest.raises(UnknownPolicy):
+    assert _newest(stored_run) is None
+    with open_test_store(stored_run, CONFIG) as store, pytest.raises(UnknownPolicy):
         store.plan(POLICY, have=None, want=None)
 
 
-def test_a_trainer_can_publish_after_versions_were_damaged(left_behind: Path) -> None:
-    _flip(left_behind / POLICY / "0000000004.delta")
-    with open_test_store(left_behind, CONFIG) as store:
+def test_a_trainer_can_publish_after_versions_were_damaged(stored_run: Path) -> None:
+    _flip(stored_run / POLICY / "0000000004.delta")
+    with open_test_store(stored_run, CONFIG) as store:
         with raises_code(InvalidInput, "weights.version_out_of_order", "version is 4"):
             put_full(store, SNAPSHOTS[0], 9)
 
@@ -113,20 +113,20 @@ def test_a_trainer_can_publish_after_versions_were_damaged(left_behind: Path) ->
         assert got(store) == layout(SNAPSHOTS[0], 6)[0]
 
 
-def test_a_damaged_old_delta_does_not_touch_the_newest_version(left_behind: Path) -> None:
-    _cut(left_behind / POLICY / "0000000001.delta")
+def test_a_damaged_old_delta_does_not_affect_the_newest_version(stored_run: Path) -> None:
+    _cut(stored_run / POLICY / "0000000001.delta")
 
-    with open_test_store(left_behind, CONFIG) as store:
+    with open_test_store(stored_run, CONFIG) as store:
         assert [notice.version for notice in store.notices(POLICY)] == [0, 3, 4, 5]
         assert got(store) == layout(SNAPSHOTS[5], 5)[0]
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
 @given(data=st.data())
-def test_whatever_is_damaged_nothing_wrong_is_ever_served(left_behind: Path, data: st.DataObject) -> None:
-    copy = left_behind.parent / "copy"
+def test_no_wrong_version_is_served_after_any_damage(stored_run: Path, data: st.DataObject) -> None:
+    copy = stored_run.parent / "copy"
     shutil.rmtree(copy, ignore_errors=True)
-    shutil.copytree(left_behind, copy)
+    shutil.copytree(stored_run, copy)
     damages: list[Callable[[Path], None]] = [_cut, _flip, Path.unlink]
     for name in data.draw(st.lists(st.sampled_from(names(copy)), max_size=3, unique=True)):
         data.draw(st.sampled_from(damages))(copy / POLICY / name)

@@ -41,7 +41,7 @@ def records(count: int, *, anchors: set[int], delta_bytes: int = 10) -> list[Rec
     return [record(v, delta_bytes=delta_bytes if v else None, is_anchor=v in anchors or v == 0) for v in range(count)]
 
 
-def test_the_history_begins_with_the_anchor_at_or_before_the_versions_to_keep() -> None:
+def test_the_history_starts_at_the_anchor_of_the_oldest_retained_version() -> None:
     kept = records(12, anchors={4, 8})
 
     assert first_retained(kept, WeightsConfig(retained_versions=3)) == 8
@@ -53,7 +53,7 @@ def test_the_history_begins_with_the_anchor_at_or_before_the_versions_to_keep() 
     ("max_retained_bytes", "first"),
     [(None, 0), (410, 0), (409, 4), (280, 4), (279, 8), (140, 8), (1, 8)],
 )
-def test_older_anchors_and_what_hangs_on_them_go_when_there_are_too_many_bytes(
+def test_older_anchors_and_their_deltas_are_removed_above_the_byte_limit(
     max_retained_bytes: int | None, first: int
 ) -> None:
     kept = records(12, anchors={4, 8})  # three full files of 100, eleven deltas of 10
@@ -61,7 +61,7 @@ def test_older_anchors_and_what_hangs_on_them_go_when_there_are_too_many_bytes(
     assert first_retained(kept, WeightsConfig(max_retained_bytes=max_retained_bytes)) == first
 
 
-def test_an_anchor_is_due_after_so_many_versions() -> None:
+def test_an_anchor_is_due_after_the_configured_versions() -> None:
     config = WeightsConfig(full_snapshot_every=4)
 
     assert not is_full_snapshot_due(records(4, anchors=set()), config)
@@ -69,12 +69,12 @@ def test_an_anchor_is_due_after_so_many_versions() -> None:
     assert not is_full_snapshot_due(records(5, anchors={4}), config)
 
 
-def test_an_anchor_is_due_sooner_where_the_deltas_since_the_last_outgrow_the_bound() -> None:
+def test_an_anchor_is_due_earlier_when_deltas_exceed_the_byte_limit() -> None:
     kept = records(4, anchors=set())  # 130 bytes
 
     assert is_full_snapshot_due(kept, WeightsConfig(max_retained_bytes=129))
     assert not is_full_snapshot_due(kept, WeightsConfig(max_retained_bytes=130))
-    assert not is_full_snapshot_due(kept, WeightsConfig(max_retained_bytes=99)), "it would not fit either"
+    assert not is_full_snapshot_due(kept, WeightsConfig(max_retained_bytes=99)), "it would also exceed the limit"
 
 
 @given(
@@ -83,7 +83,7 @@ def test_an_anchor_is_due_sooner_where_the_deltas_since_the_last_outgrow_the_bou
     retained_versions=st.integers(2, 40),
     max_retained_bytes=st.none() | st.integers(1, 3000),
 )
-def test_what_is_kept_is_within_the_bounds_or_the_least_that_can_be(
+def test_retained_bytes_are_within_the_limit_or_minimal(
     anchors: set[int], delta_bytes: int, retained_versions: int, max_retained_bytes: int | None
 ) -> None:
     config = WeightsConfig(retained_versions=retained_versions, max_retained_bytes=max_retained_bytes)
@@ -99,10 +99,10 @@ def test_what_is_kept_is_within_the_bounds_or_the_least_that_can_be(
     assert fits or first == max({0, *anchors})
     older = [anchor for anchor in {0, *anchors} if anchor < first]
     if older and (max_retained_bytes is None or size_bytes(max(older)) <= max_retained_bytes):
-        assert first <= 30 - retained_versions + 1, "no version that should stay was forgotten"
+        assert first <= 30 - retained_versions + 1, "no version that must be retained was removed"
 
 
-def test_a_store_stays_within_its_bytes_and_serves_its_newest_version(tmp_path: Path) -> None:
+def test_a_store_stays_within_its_byte_limit_and_serves_the_newest_version(tmp_path: Path) -> None:
     snapshots = history(12)
     full_bytes = layout(snapshots[0], 0)[0].size_bytes
     max_retained_bytes = int(1.5 * full_bytes)
@@ -117,7 +117,7 @@ def test_a_store_stays_within_its_bytes_and_serves_its_newest_version(tmp_path: 
         assert got(store) == layout(snapshots[11], 11)[0]
 
 
-def test_a_bound_below_one_version_keeps_what_the_newest_is_rebuilt_from(tmp_path: Path) -> None:
+def test_a_limit_below_one_version_keeps_the_files_of_the_newest(tmp_path: Path) -> None:
     snapshots = history(5)
     with open_test_store(tmp_path, WeightsConfig(max_retained_bytes=1, full_snapshot_every=2)) as store:
         put_all(store, snapshots)

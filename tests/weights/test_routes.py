@@ -20,42 +20,42 @@ def delta(base: int, target: int, size_bytes: int = 10) -> RouteSegment:
 CHAIN = [full(0), *(delta(version, version + 1) for version in range(5)), full(5)]
 
 
-def test_a_node_without_anything_gets_the_full_snapshot() -> None:
+def test_a_node_without_a_version_gets_the_full_snapshot() -> None:
     assert cheapest_route(CHAIN, have=None, want=Version(5)) == (full(5),)
 
 
-def test_a_node_behind_gets_the_chain_while_it_is_smaller() -> None:
+def test_a_node_gets_the_delta_chain_while_it_is_smaller() -> None:
     assert cheapest_route(CHAIN, have=Version(2), want=Version(5)) == (delta(2, 3), delta(3, 4), delta(4, 5))
 
 
-def test_a_node_so_far_behind_that_the_chain_is_larger_gets_the_full_snapshot() -> None:
+def test_a_node_gets_the_full_snapshot_when_the_chain_is_larger() -> None:
     segments = [*CHAIN, delta(5, 6, 900), full(6, 905)]
 
     assert cheapest_route(segments, have=Version(5), want=Version(6)) == (delta(5, 6, 900),)
     assert cheapest_route(segments, have=Version(4), want=Version(6)) == (full(6, 905),)
 
 
-def test_a_direct_delta_is_taken_where_it_is_smaller() -> None:
+def test_a_direct_delta_is_used_where_it_is_smaller() -> None:
     direct = delta(2, 5, 15)
 
     assert cheapest_route([*CHAIN, direct], have=Version(2), want=Version(5)) == (direct,)
 
 
-def test_of_equal_ways_the_one_with_fewer_legs_is_taken() -> None:
+def test_of_equally_large_routes_the_shorter_is_used() -> None:
     direct = delta(3, 5, 20)
 
     assert cheapest_route([*CHAIN, direct], have=Version(3), want=Version(5)) == (direct,)
 
 
-def test_an_anchor_and_its_deltas_lead_to_versions_between() -> None:
+def test_versions_between_anchors_are_reached_by_deltas() -> None:
     assert cheapest_route(CHAIN, have=None, want=Version(2)) == (full(0), delta(0, 1), delta(1, 2))
 
 
-def test_a_version_that_was_forgotten_does_not_help() -> None:
+def test_a_removed_base_version_is_ignored() -> None:
     assert cheapest_route(CHAIN, have=Version(99), want=Version(5)) == (full(5),)
 
 
-def test_nothing_is_fetched_for_the_version_at_hand() -> None:
+def test_nothing_is_fetched_for_the_current_version() -> None:
     assert cheapest_route(CHAIN, have=Version(5), want=Version(5)) == ()
 
 

@@ -66,7 +66,7 @@ def test_the_library_reads_every_type_and_shape(file: SafetensorsFile) -> None:
 
 @settings(max_examples=20, deadline=None)
 @given(ways=st.lists(st.sampled_from(["step", "whole", "skip"]), min_size=1, max_size=5))
-def test_whichever_way_versions_come_the_file_is_the_last_one(
+def test_the_file_has_the_last_version_after_any_updates(
     tmp_path_factory: pytest.TempPathFactory, ways: list[str]
 ) -> None:
     snapshots = history(len(ways) + 1)
@@ -84,7 +84,7 @@ def test_whichever_way_versions_come_the_file_is_the_last_one(
         assert_reads(file.path, current)
 
 
-def test_a_step_writes_only_what_changed(file: SafetensorsFile, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_writes_only_changed_bytes(file: SafetensorsFile, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = history(2)
     before = whole(first)
     file.stage(before)
@@ -100,20 +100,22 @@ def test_a_step_writes_only_what_changed(file: SafetensorsFile, monkeypatch: pyt
     assert file.path.stat().st_ino == inode
 
 
-def test_tensors_begin_where_their_type_wants(file: SafetensorsFile) -> None:
+def test_tensor_data_starts_at_a_page(file: SafetensorsFile) -> None:
     file.stage(whole(snapshot()))
     head = file.path.read_bytes()[:8]
     assert (8 + int.from_bytes(head, "little")) % 4096 == 0
 
 
-def test_other_tensors_make_another_file(file: SafetensorsFile) -> None:
+def test_changed_tensors_create_a_new_file(file: SafetensorsFile) -> None:
     file.stage(whole(snapshot()))
     other = whole({"w": (Dtype.FLOAT32, (2,), np.ones(2, dtype="<u4"))}, 1)
     file.stage(other)
     assert_reads(file.path, other)
 
 
-def test_while_a_version_is_staged_nothing_can_be_read(file: SafetensorsFile, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_file_is_unreadable_while_a_version_is_staged(
+    file: SafetensorsFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first, second = history(2)
     before = whole(first)
     file.stage(before)
@@ -133,7 +135,7 @@ def test_while_a_version_is_staged_nothing_can_be_read(file: SafetensorsFile, mo
     assert_reads(file.path, step(before, second))
 
 
-def test_what_somebody_else_wrote_into_it_is_noticed_and_put_right(file: SafetensorsFile) -> None:
+def test_foreign_writes_are_detected_and_repaired(file: SafetensorsFile) -> None:
     first, second = history(2)
     before = whole(first)
     file.stage(before)
@@ -145,7 +147,7 @@ def test_what_somebody_else_wrote_into_it_is_noticed_and_put_right(file: Safeten
     assert_reads(file.path, now)
 
 
-def test_nothing_is_left_when_it_is_closed(file: SafetensorsFile) -> None:
+def test_closing_removes_the_file(file: SafetensorsFile) -> None:
     file.stage(whole(snapshot()))
     data = file.path.resolve()
     file.close()
@@ -154,7 +156,7 @@ def test_nothing_is_left_when_it_is_closed(file: SafetensorsFile) -> None:
     assert file.version is None
 
 
-def test_what_a_killed_process_held_is_swept(tmp_path: Path) -> None:
+def test_files_of_a_killed_process_are_removed(tmp_path: Path) -> None:
     code = """
 import os, sys
 from pathlib import Path
@@ -175,7 +177,7 @@ os._exit(9)
         assert_reads(path, whole(snapshot(), 1))
 
 
-def test_versions_of_other_policies_keep_apart(tmp_path: Path) -> None:
+def test_files_of_different_policies_are_separate(tmp_path: Path) -> None:
     with SafetensorsFile(tmp_path / "one") as one, SafetensorsFile(tmp_path / "two") as two:
         one.stage(whole(snapshot(1)))
         two.stage(whole(snapshot(2), Version(5)))

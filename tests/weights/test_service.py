@@ -106,7 +106,7 @@ async def test_a_version_is_published_planned_and_fetched(client: WeightPlaneCli
     assert [notice.version for notice in await client.versions(POLICY)] == [0]
 
 
-async def test_a_fetch_begins_at_any_offset(client: WeightPlaneClient) -> None:
+async def test_a_fetch_can_start_at_any_offset(client: WeightPlaneClient) -> None:
     await _publish_full(client, 0)
     (transfer,) = (await client.plan(POLICY, have=None)).transfers
 
@@ -120,7 +120,7 @@ async def test_a_fetch_begins_at_any_offset(client: WeightPlaneClient) -> None:
     assert caught.value.code == "weights.range_beyond_file"
 
 
-async def test_ranges_of_a_file_are_fetched_at_once_and_make_up_the_file(tmp_path: Path) -> None:
+async def test_concurrently_fetched_ranges_make_up_the_file(tmp_path: Path) -> None:
     size_bytes = 5 * CHUNK_BYTES + 17
     bits = np.random.default_rng(0).integers(0, 256, size_bytes, dtype=np.uint8)
     manifest, buffer = layout({"w": (Dtype.FLOAT8_E4M3, (size_bytes,), bits)}, 0)
@@ -167,7 +167,7 @@ async def test_a_watcher_without_a_policy_receives_all_policies(client: WeightPl
     assert {(notice.policy, notice.version) for notice in later} == {("two", 8), ("three", 0), ("one", 2)}
 
 
-async def test_a_notice_says_how_much_changed(client: WeightPlaneClient) -> None:
+async def test_a_notice_has_the_number_of_changed_elements(client: WeightPlaneClient) -> None:
     snapshots = history(3)
     versions = [layout(tensors, version) for version, tensors in enumerate(snapshots)]
     changed = [
@@ -201,7 +201,7 @@ async def test_a_version_is_adopted_from_a_publisher_on_this_host(tmp_path: Path
     shared.unlink()
 
 
-async def test_bits_that_were_read_are_let_go_in_time_though_no_version_comes(tmp_path: Path) -> None:
+async def test_read_buffers_are_released_in_time_without_a_new_version(tmp_path: Path) -> None:
     """Releases buffers in time for a publisher with few of them, which may wait for one before the next version."""
     buffers = [SharedBuffer(layout(snapshot())[0].size_bytes) for _ in range(3)]
     config = WeightsConfig(retired_version_s=0.5, full_snapshot_every=100)
@@ -222,7 +222,7 @@ async def test_bits_that_were_read_are_let_go_in_time_though_no_version_comes(tm
         buffer.unlink()
 
 
-async def test_a_refused_reader_holds_on_to_no_bits(tmp_path: Path) -> None:
+async def test_a_refused_reader_holds_no_buffer(tmp_path: Path) -> None:
     """Checks for references through errors: gRPC retains the error of a call, and an error retains its frames."""
     buffers = [SharedBuffer(layout(snapshot())[0].size_bytes) for _ in range(3)]
     config = WeightsConfig(retired_version_s=0, full_snapshot_every=100)
@@ -240,9 +240,7 @@ async def test_a_refused_reader_holds_on_to_no_bits(tmp_path: Path) -> None:
         buffer.unlink()
 
 
-async def test_a_file_that_is_opened_for_a_call_that_was_cancelled_is_closed_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_file_opened_for_a_cancelled_call_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gate, closed = threading.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -269,7 +267,7 @@ async def test_a_file_that_is_opened_for_a_call_that_was_cancelled_is_closed_aga
 
 
 @pytest.mark.parametrize(("wait_s", "segments"), [(5.0, 1), (0.0, 5)])
-async def test_a_reader_far_behind_waits_for_one_delta_but_not_for_ever(
+async def test_a_reader_waits_for_a_direct_delta_for_a_limited_time(
     tmp_path: Path, wait_s: float, segments: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = threading.Event()
@@ -295,7 +293,7 @@ async def test_a_reader_far_behind_waits_for_one_delta_but_not_for_ever(
         gate.set()
 
 
-async def test_what_is_due_after_versions_is_done_once_for_those_that_came_meanwhile(tmp_path: Path) -> None:
+async def test_retention_runs_once_for_versions_published_meanwhile(tmp_path: Path) -> None:
     """Runs retention once for several versions: an upload to a bucket may take long, and readers need the threads."""
     gate, done = threading.Event(), 0
 
@@ -355,7 +353,7 @@ async def test_a_publish_without_a_head_or_with_a_bad_chunk_is_refused(tmp_path:
         assert not (tmp_path / POLICY).exists()
 
 
-async def test_a_watcher_gets_the_newest_version_and_then_every_one(client: WeightPlaneClient) -> None:
+async def test_a_watcher_gets_the_newest_and_every_later_version(client: WeightPlaneClient) -> None:
     await _publish_full(client, 0, seed=0)
     await _publish_full(client, 1, seed=1)
     async with aclosing(client.watch(POLICY, after=None)) as notices:
@@ -367,7 +365,7 @@ async def test_a_watcher_gets_the_newest_version_and_then_every_one(client: Weig
         assert [(await anext(notices)).version for _ in range(3)] == [2, 3, 4]
 
 
-async def test_a_watcher_may_come_before_the_policy(client: WeightPlaneClient) -> None:
+async def test_a_watcher_can_subscribe_before_the_first_version(client: WeightPlaneClient) -> None:
     async with aclosing(client.watch(POLICY, after=None)) as notices:
         first = asyncio.ensure_future(anext(notices))
         await _publish_full(client, 5)
@@ -384,7 +382,7 @@ async def test_a_watcher_receives_no_version_that_it_has(client: WeightPlaneClie
         assert (await waiting).version == 1
 
 
-async def test_watchers_are_sent_home_when_the_store_stops(tmp_path: Path) -> None:
+async def test_watch_streams_end_when_the_store_stops(tmp_path: Path) -> None:
     async with weight_store(tmp_path, drain_s=60) as address:
         link = dial(address, token=TOKEN)
         watching = asyncio.ensure_future(anext(WeightPlaneClient(link).watch(POLICY, after=None)))
@@ -416,7 +414,7 @@ async def test_a_slow_reader_delays_neither_a_publish_nor_another_reader(tmp_pat
     assert is_new
 
 
-async def test_every_version_is_back_after_a_restart(tmp_path: Path) -> None:
+async def test_every_version_is_restored_after_a_restart(tmp_path: Path) -> None:
     async with weight_store(tmp_path) as address, client_of(address) as client:
         for version in range(3):
             await _publish_full(client, version, seed=version)
@@ -444,13 +442,13 @@ async def test_a_wrong_token_is_refused(tmp_path: Path) -> None:
             await WeightPlaneClient(link).versions(POLICY)
 
 
-async def test_two_publishers_of_one_version_leave_one(client: WeightPlaneClient) -> None:
+async def test_concurrent_publishers_of_one_version_store_it_once(client: WeightPlaneClient) -> None:
     results = await asyncio.gather(*(_publish_full(client, 0) for _ in range(4)))
 
     assert sorted(results) == [False, False, False, True]
 
 
-async def test_of_two_different_publishes_one_wins(client: WeightPlaneClient) -> None:
+async def test_one_of_several_different_publishes_succeeds(client: WeightPlaneClient) -> None:
     results = await asyncio.gather(*(_publish_full(client, 0, seed) for seed in range(3)), return_exceptions=True)
 
     assert sum(result is True for result in results) == 1

@@ -38,7 +38,7 @@ def made(request: pytest.FixtureRequest) -> SharedBuffer:
     return buffer
 
 
-def test_what_is_written_is_seen_without_a_copy_and_cannot_be_written_by_readers(made: SharedBuffer) -> None:
+def test_readers_map_a_buffer_read_only_without_a_copy(made: SharedBuffer) -> None:
     made.buffer[:] = 7
     seen = map_read_only(made.file)
     assert (seen == 7).all()
@@ -48,7 +48,7 @@ def test_what_is_written_is_seen_without_a_copy_and_cannot_be_written_by_readers
         seen[0] = 1
 
 
-def test_a_buffer_is_written_again_only_when_nobody_reads_it(made: SharedBuffer) -> None:
+def test_a_buffer_is_reclaimed_only_without_readers(made: SharedBuffer) -> None:
     seen = map_read_only(made.file)
     part = seen[10:20]
     del seen
@@ -63,7 +63,7 @@ def test_a_buffer_is_written_again_only_when_nobody_reads_it(made: SharedBuffer)
     assert len(map_read_only(made.file)) == 4096
 
 
-def test_a_removed_buffer_stays_with_who_maps_it(made: SharedBuffer) -> None:
+def test_a_removed_buffer_stays_readable_for_its_readers(made: SharedBuffer) -> None:
     made.buffer[:] = 3
     seen = map_read_only(made.file)
     made.unlink()
@@ -76,7 +76,7 @@ def test_a_removed_buffer_stays_with_who_maps_it(made: SharedBuffer) -> None:
     "path",
     ["/etc/passwd", *(f"{SHARED_FOLDER}/{name}" for name in (f"{PREFIX}../../etc/passwd", "other", f"sub/{PREFIX}x"))],
 )
-def test_paths_elsewhere_are_refused(path: str) -> None:
+def test_paths_outside_the_shared_folder_are_refused(path: str) -> None:
     with pytest.raises(InvalidInput) as caught:
         map_read_only(SharedFile(host=host_id(), path=path, size_bytes=10))
     assert caught.value.code == "weights.not_a_shared_buffer"
@@ -100,7 +100,7 @@ def test_links_folders_and_wrong_sizes_are_refused(made: SharedBuffer, tmp_path:
     assert caught.value.code == "weights.not_a_shared_buffer"
 
 
-def test_another_host_is_not_here(made: SharedBuffer) -> None:
+def test_a_buffer_of_another_host_is_refused(made: SharedBuffer) -> None:
     assert is_on_this_host(made.file)
     elsewhere = replace(made.file, host="other")
     assert not is_on_this_host(elsewhere)
@@ -108,7 +108,7 @@ def test_another_host_is_not_here(made: SharedBuffer) -> None:
         map_read_only(elsewhere)
 
 
-def test_what_a_killed_process_left_is_swept_and_what_is_in_use_is_not(made: SharedBuffer) -> None:
+def test_buffers_of_a_killed_process_are_removed_unless_in_use(made: SharedBuffer) -> None:
     left = subprocess.run([sys.executable, "-c", _LEAVE_BEHIND], capture_output=True, text=True).stdout.strip()
     assert Path(left).exists()
     remove_unused_buffers()
@@ -116,7 +116,7 @@ def test_what_a_killed_process_left_is_swept_and_what_is_in_use_is_not(made: Sha
     assert Path(made.file.path).exists()
 
 
-def test_a_buffer_without_a_size_is_removed_once_nobody_can_be_making_it() -> None:
+def test_an_old_empty_buffer_is_removed() -> None:
     path = SHARED_FOLDER / f"{PREFIX}{uuid4().hex}"
     path.touch(mode=0o600)
     remove_unused_buffers()

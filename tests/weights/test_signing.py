@@ -57,7 +57,7 @@ ALTERED: dict[str, Callable[[Manifest], Manifest]] = {
 }
 
 
-def test_a_signature_survives_the_wire() -> None:
+def test_a_signature_is_valid_after_transport() -> None:
     signed = KEY.sign(manifest())
     KEY.public.check(decode_manifest(encode_manifest(signed)))
 
@@ -69,7 +69,7 @@ def test_an_altered_manifest_is_refused(what: str) -> None:
         KEY.public.check(ALTERED[what](KEY.sign(manifest())))
 
 
-def test_the_order_of_metadata_says_nothing() -> None:
+def test_the_signature_does_not_depend_on_the_order_of_metadata() -> None:
     one, other = manifest(), replace(manifest(), metadata={"step": "3", "loss": "1"})
     assert signed_payload(one) == signed_payload(other)
 
@@ -93,11 +93,11 @@ MANIFESTS = st.builds(
 
 
 @given(MANIFESTS, MANIFESTS)
-def test_no_two_manifests_have_one_statement(manifest: Manifest, other: Manifest) -> None:
+def test_different_manifests_have_different_signed_payloads(manifest: Manifest, other: Manifest) -> None:
     assert (signed_payload(manifest) == signed_payload(other)) == (manifest == other)
 
 
-def test_a_key_goes_through_its_file_and_shows_itself_nowhere_else(tmp_path: Path) -> None:
+def test_a_key_round_trips_through_its_file_and_is_never_printed(tmp_path: Path) -> None:
     path = tmp_path / "weights.key"
     path.touch(mode=0o600)
     path.write_text(KEY.text())
@@ -137,7 +137,7 @@ def test_an_invalid_weights_key_is_refused(text: str) -> None:
         VerifyingKey.parse(text)
 
 
-def test_a_given_key_and_the_announced_key_must_agree() -> None:
+def test_different_given_and_announced_keys_are_refused() -> None:
     text, raw = str(KEY.public), KEY.public.raw
     assert pinned_key("", b"") is None
     assert pinned_key(text, b"") == pinned_key("", raw) == pinned_key(text, raw) == KEY.public
@@ -165,7 +165,7 @@ async def test_the_store_accepts_only_versions_of_the_pinned_key(
 
 
 @pytest.mark.anyio
-async def test_a_reader_refuses_what_a_lying_store_offers_and_keeps_what_it_has(tmp_path: Path) -> None:
+async def test_a_reader_refuses_altered_manifests_and_keeps_its_version(tmp_path: Path) -> None:
     first, second = history(2)
     async with AsyncExitStack() as stack:
         client = Altering((await _store(stack, tmp_path))._link)
@@ -191,7 +191,7 @@ async def test_a_reader_refuses_what_a_lying_store_offers_and_keeps_what_it_has(
 
 
 @pytest.mark.anyio
-async def test_a_signature_outlives_a_restart_of_the_store(tmp_path: Path) -> None:
+async def test_a_signature_survives_a_restart_of_the_store(tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
         client = await _store(stack, tmp_path, trusted=KEY.public)
         made, buffer = layout(snapshot())

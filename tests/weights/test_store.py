@@ -27,7 +27,7 @@ def test_the_newest_version_is_always_fetchable_in_full(tmp_path: Path) -> None:
             assert got(store) == layout(tensors, version)[0]
 
 
-def test_a_node_behind_gets_deltas(tmp_path: Path) -> None:
+def test_a_node_with_an_old_version_gets_deltas(tmp_path: Path) -> None:
     snapshots = history(3)
     with open_test_store(tmp_path) as store:
         put_all(store, snapshots)
@@ -60,7 +60,7 @@ def test_versions_beyond_the_limit_are_removed_with_their_files(tmp_path: Path) 
         ]
 
 
-def test_a_reader_keeps_its_file_when_the_version_is_forgotten(tmp_path: Path) -> None:
+def test_a_reader_keeps_its_file_when_the_version_is_removed(tmp_path: Path) -> None:
     snapshots = history(9)
     with open_test_store(tmp_path) as store:
         put_all(store, snapshots[:2])
@@ -82,7 +82,7 @@ def test_a_reader_keeps_its_file_when_the_version_is_forgotten(tmp_path: Path) -
         assert caught.value.code == "weights.file_removed"
 
 
-def test_publishing_again_is_harmless_and_other_bits_are_a_conflict(tmp_path: Path) -> None:
+def test_publishing_again_is_harmless_but_other_weights_are_a_conflict(tmp_path: Path) -> None:
     snapshots = history(3)
     with open_test_store(tmp_path) as store:
         put_all(store, snapshots)
@@ -94,7 +94,7 @@ def test_publishing_again_is_harmless_and_other_bits_are_a_conflict(tmp_path: Pa
 
 
 @pytest.mark.parametrize("version", [0, 4, 7, 9])
-def test_a_version_out_of_order_is_refused_and_the_expected_one_named(tmp_path: Path, version: int) -> None:
+def test_a_version_out_of_order_is_refused_with_the_expected_one(tmp_path: Path, version: int) -> None:
     with open_test_store(tmp_path) as store:
         put_all(store, history(3), first=5)
 
@@ -106,7 +106,7 @@ def test_a_version_out_of_order_is_refused_and_the_expected_one_named(tmp_path: 
         assert "8" in str(refusal.value)
 
 
-def test_the_first_version_may_be_any(tmp_path: Path) -> None:
+def test_the_first_version_can_have_any_number(tmp_path: Path) -> None:
     with open_test_store(tmp_path) as store:
         assert put_full(store, snapshot(), 41)
 
@@ -125,7 +125,7 @@ def test_a_delta_needs_the_newest_version_as_its_base(tmp_path: Path) -> None:
             put(store, versions[2][0], *skipping)
 
 
-def test_a_delta_made_on_other_bits_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+def test_a_delta_on_other_weights_is_refused_and_changes_nothing(tmp_path: Path) -> None:
     snapshots = history(3)
     other = layout(snapshot(50), 1)
     target = layout(snapshots[2], 2)
@@ -150,14 +150,14 @@ def test_bits_that_differ_from_the_manifest_are_refused(tmp_path: Path) -> None:
         assert names(tmp_path) == []
 
 
-def test_a_file_cut_short_is_refused(tmp_path: Path) -> None:
+def test_a_truncated_file_is_refused(tmp_path: Path) -> None:
     manifest, buffer = layout(snapshot(0), 0)
     transfer, data = full_file(manifest, buffer)
     with open_test_store(tmp_path) as store, raises_code(CorruptData, "weights.incomplete_file"):
         put(store, manifest, transfer, data[:-7])
 
 
-def test_a_lying_manifest_is_refused_before_a_byte_is_taken(tmp_path: Path) -> None:
+def test_an_inconsistent_manifest_is_refused_before_any_upload(tmp_path: Path) -> None:
     manifest, buffer = layout(snapshot(0), 0)
     transfer, _ = full_file(manifest, buffer)
     with open_test_store(tmp_path, WeightsConfig(max_version_bytes=buffer.nbytes - 1)) as store:
@@ -170,7 +170,7 @@ def test_a_lying_manifest_is_refused_before_a_byte_is_taken(tmp_path: Path) -> N
         assert not (tmp_path / POLICY).exists()
 
 
-def test_a_full_publish_by_a_restarted_trainer_still_reaches_followers_as_a_delta(tmp_path: Path) -> None:
+def test_a_full_publish_by_a_restarted_trainer_is_served_as_a_delta(tmp_path: Path) -> None:
     snapshots = history(2)
     with open_test_store(tmp_path) as store:
         put_full(store, snapshots[0], 0)
@@ -183,7 +183,7 @@ def test_a_full_publish_by_a_restarted_trainer_still_reaches_followers_as_a_delt
         assert got(store, have=layout(snapshots[0], 0)) == layout(snapshots[1], 1)[0]
 
 
-def test_a_change_of_tensors_travels_in_full(tmp_path: Path) -> None:
+def test_changed_tensors_are_served_in_full(tmp_path: Path) -> None:
     first = snapshot()
     second = {name: value for name, value in first.items() if name != "half"}
     with open_test_store(tmp_path) as store:
@@ -198,7 +198,7 @@ def test_a_change_of_tensors_travels_in_full(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("call", ["write", "fsync"])
 @pytest.mark.parametrize("failing", range(6))
-def test_a_full_disk_refuses_the_publish_and_loses_nothing(
+def test_a_full_disk_refuses_a_publish_without_loss(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, failing: int
 ) -> None:
     """Fills the disk at each write: a publish is refused or stored as a whole, and the next one works."""
@@ -231,7 +231,7 @@ def test_a_full_disk_refuses_the_publish_and_loses_nothing(
         assert not [name for name in names(tmp_path) if name.endswith((".part", ".damaged"))]
 
 
-def test_policies_do_not_see_each_other(tmp_path: Path) -> None:
+def test_policies_are_stored_separately(tmp_path: Path) -> None:
     others = [PolicyId("verifier"), PolicyId("a/b:c.d")]
     with open_test_store(tmp_path) as store:
         put_full(store, snapshot(0), 0)
@@ -243,10 +243,10 @@ def test_policies_do_not_see_each_other(tmp_path: Path) -> None:
         for policy in others:
             assert store.notices(policy)[0].version == 7
         with raises_code(UnknownPolicy, "weights.policy_not_published", "a/b:c.d, solver, verifier"):
-            store.plan(PolicyId("nobody"), have=None, want=None)
+            store.plan(PolicyId("unknown"), have=None, want=None)
 
 
-def test_notices_say_what_a_version_costs(tmp_path: Path) -> None:
+def test_notices_have_the_sizes_of_a_version(tmp_path: Path) -> None:
     snapshots = history(2)
     with open_test_store(tmp_path) as store:
         put_all(store, snapshots)
@@ -260,7 +260,7 @@ def test_notices_say_what_a_version_costs(tmp_path: Path) -> None:
         assert store.notices(POLICY, after=Version(0)) == (second,)
 
 
-def test_one_directory_belongs_to_one_store(tmp_path: Path) -> None:
+def test_a_directory_in_use_is_refused(tmp_path: Path) -> None:
     with (
         open_test_store(tmp_path),
         raises_code(InvalidInput, "storage.in_use"),
@@ -269,7 +269,7 @@ def test_one_directory_belongs_to_one_store(tmp_path: Path) -> None:
         pass
 
 
-def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+def test_an_unusable_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
 
     with (
@@ -280,7 +280,7 @@ def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     assert caught.value.code == "storage.folder_unusable"
 
 
-def test_a_file_that_is_not_this_transfer_is_unknown(tmp_path: Path) -> None:
+def test_a_transfer_with_another_hash_is_unknown(tmp_path: Path) -> None:
     with open_test_store(tmp_path) as store:
         put_all(store, history(2))
         (transfer,) = store.plan(POLICY, have=None, want=None).transfers
@@ -291,7 +291,7 @@ def test_a_file_that_is_not_this_transfer_is_unknown(tmp_path: Path) -> None:
         assert caught.value.code == "weights.file_removed"
 
 
-def test_dense_updates_stay_small(tmp_path: Path) -> None:
+def test_dense_updates_have_small_deltas(tmp_path: Path) -> None:
     first = snapshot()
     second = stepped(first, 1, density=0.95)
     with open_test_store(tmp_path) as store:
@@ -303,9 +303,7 @@ def test_dense_updates_stay_small(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("kind", "is_durable"), [("disk", True), ("memory", False)])
-def test_who_watches_is_told_whether_a_version_outlasts_the_machine(
-    tmp_path: Path, kind: str, is_durable: bool
-) -> None:
+def test_notices_say_whether_a_version_is_durable(tmp_path: Path, kind: str, is_durable: bool) -> None:
     with open_test_store(tmp_path, WeightsConfig(storage={"kind": kind})) as store:
         put_full(store, snapshot(), 0)
         (notice,) = store.notices(POLICY)

@@ -17,7 +17,7 @@ from astraflow.weights.tensors import (
 from tests.weights.versions import POLICY, layout, snapshot
 
 
-def test_every_tensor_is_found_again_bit_for_bit() -> None:
+def test_every_tensor_is_read_back_bit_for_bit() -> None:
     tensors = snapshot()
 
     manifest, buffer = layout(tensors)
@@ -30,7 +30,7 @@ def test_every_tensor_is_found_again_bit_for_bit() -> None:
     verify(manifest, buffer)
 
 
-def test_tensors_stand_back_to_back_and_aligned() -> None:
+def test_tensors_are_adjacent_and_aligned() -> None:
     manifest, buffer = layout(snapshot())
 
     check_manifest(manifest)
@@ -56,7 +56,7 @@ def test_hashing_on_several_threads_gives_the_same_hashes() -> None:
     verify(tensor_layout, buffer, workers=3)
 
 
-def test_a_flipped_bit_is_found_and_its_tensor_named() -> None:
+def test_a_flipped_bit_is_refused_with_its_tensor() -> None:
     manifest, buffer = layout(snapshot())
     spec = next(spec for spec in manifest.tensors if spec.name == "half")
     damaged = buffer.copy()

@@ -34,7 +34,7 @@ def _true_changes(manifest: Manifest, old: Buffer, new: Buffer) -> dict[str, lis
 
 
 @pytest.mark.parametrize("versions_behind", [1, 2, 5])
-def test_deltas_are_applied_beside_the_base_and_changes_named(versions_behind: int) -> None:
+def test_deltas_are_applied_to_a_copy_and_changes_listed(versions_behind: int) -> None:
     versions, plan, files = _chain(history(versions_behind + 1))
     manifest, before = versions[0][0], versions[0][1].copy()
 
@@ -59,7 +59,7 @@ def test_a_reverted_change_is_not_in_the_delta() -> None:
     verify(plan.manifest, staged.buffer)
 
 
-def test_where_most_changed_no_positions_are_listed() -> None:
+def test_dense_changes_are_not_listed() -> None:
     versions, plan, files = _chain(history(2, density=0.4))
 
     staged = apply_transfers(plan, files, base=versions[0])
@@ -80,7 +80,7 @@ def test_a_full_snapshot_lists_no_changes() -> None:
     verify(version[0], staged.buffer)
 
 
-def test_an_anchor_and_deltas_lead_to_the_newest_version() -> None:
+def test_an_anchor_and_deltas_give_the_newest_version() -> None:
     versions, plan, files = _chain(history(3))
     transfer, data = full_file(*versions[0])
 
@@ -129,7 +129,7 @@ LYING = sorted(_lies(_chain(history(3))[1]))
 
 
 @pytest.mark.parametrize("kind", LYING)
-def test_a_plan_that_cannot_be_true_is_refused(kind: str) -> None:
+def test_an_impossible_plan_is_refused(kind: str) -> None:
     versions, plan, _ = _chain(history(3))
     check_plan(plan, base=versions[0][0], max_bytes=MAX_VERSION_BYTES)
 
@@ -144,7 +144,7 @@ def test_deltas_without_a_base_are_refused() -> None:
         check_plan(plan, base=None, max_bytes=MAX_VERSION_BYTES)
 
 
-def test_the_base_is_named_by_its_version() -> None:
+def test_a_wrong_base_is_refused_with_its_version() -> None:
     versions, plan, _ = _chain(history(2))
 
     with pytest.raises(CorruptData, match="from version 9"):
@@ -168,7 +168,7 @@ _TRANSFER_LIES: dict[str, st.SearchStrategy[Any]] = {
 
 
 @given(data=st.data())
-def test_a_plan_that_lies_gives_the_true_bits_or_an_error(data: st.DataObject) -> None:
+def test_an_altered_plan_gives_the_true_weights_or_an_error(data: st.DataObject) -> None:
     versions, plan, files = _TRUE
     manifest, transfers = plan.manifest, list(plan.transfers)
     if data.draw(st.booleans(), label="about a tensor"):
@@ -192,7 +192,7 @@ def test_a_plan_that_lies_gives_the_true_bits_or_an_error(data: st.DataObject) -
     assert np.array_equal(staged.buffer, versions[-1][1])
 
 
-def test_a_plan_in_a_circle_is_refused() -> None:
+def test_a_circular_plan_is_refused() -> None:
     versions, plan, _ = _TRUE
     there, back = plan.transfers[0], replace(plan.transfers[0], base=Version(1), target=Version(0))
 

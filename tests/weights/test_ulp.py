@@ -22,7 +22,7 @@ def test_every_pair_of_eight_bit_patterns_round_trips() -> None:
     assert np.array_equal(apply_zigzag_steps(old, zigzag_steps(old, new)), new)
 
 
-def test_neighbouring_numbers_are_one_step_apart_on_both_sides_of_zero() -> None:
+def test_adjacent_numbers_are_one_step_apart() -> None:
     numbers = np.array([-3.0, -1.0, 1.0, 3.0], dtype=np.float32)
     up = np.nextafter(numbers, np.float32(np.inf), dtype=np.float32)
     old, new = numbers.view(np.uint32), up.view(np.uint32)
@@ -31,7 +31,7 @@ def test_neighbouring_numbers_are_one_step_apart_on_both_sides_of_zero() -> None
     assert zigzag_steps(new, old).tolist() == [1, 1, 1, 1]
 
 
-def test_the_two_zeros_are_neighbours() -> None:
+def test_positive_and_negative_zero_are_adjacent() -> None:
     negative, positive = np.array([0x8000], dtype="<u2"), np.array([0], dtype="<u2")
 
     assert zigzag_steps(negative, positive).tolist() == [2]

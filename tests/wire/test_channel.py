@@ -22,7 +22,7 @@ async def cancelled_by_grpc(*_request: Any, **_options: Any) -> Any:
     raise asyncio.CancelledError
 
 
-async def test_a_call_that_breaks_off_is_an_error_and_ends_no_task_in_silence() -> None:
+async def test_an_interrupted_call_raises_an_error() -> None:
     async with dial("127.0.0.1:1", token="t") as link:
         with pytest.raises(ExceptionGroup) as found:
             async with asyncio.TaskGroup() as tasks:

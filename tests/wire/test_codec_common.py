@@ -15,7 +15,7 @@ from tests import make
 from tests.errors import raises_code
 
 
-def test_version_zero_is_a_version() -> None:
+def test_version_zero_round_trips() -> None:
     spans = make.trajectory(version=0).spans
     assert decode_spans(encode_spans(spans)) == spans
 
@@ -26,11 +26,11 @@ def test_a_value_that_is_not_a_json_object_is_refused(text: str) -> None:
         decode_json(text, what="workflow of train")
 
 
-def test_an_absent_json_object_is_an_empty_one() -> None:
+def test_an_absent_json_object_decodes_to_an_empty_one() -> None:
     assert decode_json("", what="engine") == {}
     assert decode_json(encode_json({"kind": "ä", "n": 1}), what="engine") == {"kind": "ä", "n": 1}
 
 
-def test_a_map_of_versions_gets_its_types() -> None:
+def test_a_map_of_versions_decodes_to_ids_and_versions() -> None:
     (policy, version), *_ = decode_versions({"solver": 3}).items()
     assert (type(policy), type(version)) == (PolicyId, Version)

@@ -13,7 +13,7 @@ from tests import make
 from tests.errors import raises_code
 
 
-def test_a_large_batch_travels_in_bounded_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_batch_is_sent_in_bounded_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     batch = make.batch(groups=10, members=4)
     row_bytes = batch.rows[0].trajectory.tokens.nbytes + batch.rows[0].trajectory.logprobs.nbytes
     monkeypatch.setattr(codec_data, "PIECE_BYTES", 8 * row_bytes)
@@ -28,7 +28,7 @@ def test_an_empty_batch_is_one_piece() -> None:
     assert decode_batch([head]) == batch
 
 
-def test_no_pieces_are_no_batch() -> None:
+def test_no_pieces_decode_to_no_batch() -> None:
     assert decode_batch([]) is None
 
 
@@ -46,14 +46,14 @@ def test_members_of_a_group_share_one_prompt_on_the_wire() -> None:
     assert decode_lease(message).tasks == tasks
 
 
-def test_a_task_that_names_a_prompt_which_is_not_there_is_refused() -> None:
+def test_a_task_with_a_missing_prompt_is_refused() -> None:
     message = encode_lease(Lease(tasks=(make.task(),), lease_s=10.0))
     message.tasks[0].prompt = 3
     with raises_code(InvalidInput, "lease.unknown_prompt", "'train:0/0'", "3 of 1"):
         decode_lease(message)
 
 
-def test_an_unknown_boundary_is_answered_with_the_known_ones() -> None:
+def test_an_unknown_boundary_is_refused_with_the_known_ones() -> None:
     raw = pushed(pb.Episode(task="train:0/0", failure_boundary="weather"))
     with raises_code(InvalidInput, "message.unknown_value", "'weather'", "engine, environment, workflow, reward"):
         decode_push(raw)

@@ -21,7 +21,7 @@ def read(reader: NodeReader, nodes: tuple[NodeReport, ...]) -> tuple[NodeReport,
     return tuple(reader.read([encode_node(node) for node in nodes]))
 
 
-def test_facts_and_links_are_taken_over_while_they_stay_the_same() -> None:
+def test_unchanged_facts_and_links_are_not_decoded_again() -> None:
     reader, first = NodeReader(), nodes_of(100)
     later = tuple(dataclasses.replace(node, leased=node.leased + 1) for node in first)
 
@@ -55,13 +55,13 @@ def test_cached_values_of_departed_nodes_are_removed() -> None:
 
 
 @pytest.mark.parametrize("cause", [None, *Cause])
-def test_why_a_node_goes_is_read_as_it_was_said(cause: Cause | None) -> None:
+def test_the_cause_of_a_departure_round_trips(cause: Cause | None) -> None:
     nodes = tuple(dataclasses.replace(node, cause=cause) for node in nodes_of(100))
 
     assert read(NodeReader(), nodes) == nodes
 
 
-def test_an_unknown_cause_is_refused_with_the_nodes_name() -> None:
+def test_an_unknown_cause_is_refused_with_the_node() -> None:
     message = encode_node(nodes_of(100)[0])
     message.cause = "bored"
 
@@ -69,7 +69,7 @@ def test_an_unknown_cause_is_refused_with_the_nodes_name() -> None:
         list(NodeReader().read([message]))
 
 
-def test_an_unknown_state_is_refused_with_the_nodes_name() -> None:
+def test_an_unknown_state_is_refused_with_the_node() -> None:
     message = encode_node(nodes_of(100)[0])
     message.state = "asleep"
 
@@ -77,7 +77,7 @@ def test_an_unknown_state_is_refused_with_the_nodes_name() -> None:
         list(NodeReader().read([message]))
 
 
-def test_what_counters_of_many_nodes_are_called_is_there_once() -> None:
+def test_counter_names_are_shared_between_nodes() -> None:
     one, other = read(NodeReader(), nodes_of(100))
 
     assert one.counters

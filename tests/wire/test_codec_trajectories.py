@@ -27,7 +27,7 @@ def test_arrays_are_read_only_views_of_the_bytes() -> None:
         assert not array.flags.writeable
 
 
-def test_arrays_are_little_endian_all_token_ids_before_all_logprobs() -> None:
+def test_arrays_are_little_endian_with_token_ids_before_logprobs() -> None:
     trajectory = make.trajectory(prompt_tokens=1, model_tokens=1)
     half = np.float32(-0.5).tobytes()
     assert arrays(trajectory, trajectory).tobytes() == b"\0\0\0\0\1\0\0\0" * 2 + half * 2
@@ -51,7 +51,7 @@ def test_each_trajectory_gets_its_own_arrays() -> None:
         ({"policy": ""}, "'' as PolicyId"),
     ],
 )
-def test_a_trajectory_that_breaks_a_rule_is_refused(change: dict[str, object], message: str) -> None:
+def test_an_invalid_trajectory_is_refused(change: dict[str, object], message: str) -> None:
     good = encode_trajectory(make.trajectory())
     fields = {field.name: value for field, value in good.ListFields()}
     with pytest.raises(InvalidInput, match=message):
@@ -68,7 +68,7 @@ def test_a_trajectory_that_breaks_a_rule_is_refused(change: dict[str, object], m
         ([], [], "0 bytes, but the spans count 8 tokens and 5 logprobs"),
     ],
 )
-def test_arrays_that_break_a_rule_are_refused(tokens: list[int], logprobs: list[float], message: str) -> None:
+def test_invalid_arrays_are_refused(tokens: list[int], logprobs: list[float], message: str) -> None:
     found = bytes_of(np.array(tokens, dtype="<i4").tobytes(), np.array(logprobs, dtype="<f4").tobytes())
     with pytest.raises(InvalidInput, match=message):
         list(decode_trajectories([encode_trajectory(make.trajectory())], found))

@@ -43,7 +43,7 @@ def test_a_flipped_bit_in_a_chunk_is_detected() -> None:
 
 
 @given(offset=st.integers(0, 2**63 - 1), data=st.binary(max_size=300))
-def test_a_chunk_put_together_by_hand_is_the_message_that_protobuf_makes(offset: int, data: bytes) -> None:
+def test_a_framed_chunk_equals_the_protobuf_message(offset: int, data: bytes) -> None:
     chunk = Chunk(offset=offset, data=memoryview(data), checksum=xxhash.xxh3_64_intdigest(data))
 
     message = pb.Chunk.FromString(frame_chunk(chunk))
@@ -58,7 +58,7 @@ def test_a_chunk_of_a_view_is_sent_as_its_bytes() -> None:
     assert decode_chunk(message).data == b"weights"
 
 
-def test_hashes_have_their_length() -> None:
+def test_hashes_of_a_wrong_length_are_refused() -> None:
     with raises_code(InvalidInput, "manifest.invalid", "root hash", "31 bytes"):
         decode_manifest(encode_manifest(replace(MANIFEST, root_hash=HASH[1:])))
     with raises_code(InvalidInput, "manifest.invalid", "tensor w", "0 bytes"):
@@ -94,7 +94,7 @@ def test_a_full_transfer_with_a_base_is_refused() -> None:
         {"logprobs": b"\0" * 12},
     ],
 )
-def test_a_probe_whose_lengths_do_not_fit_is_refused(change: dict[str, object]) -> None:
+def test_an_inconsistent_probe_is_refused(change: dict[str, object]) -> None:
     assert MANIFEST.probe is not None
     probe = replace(MANIFEST.probe, **change)  # type: ignore[arg-type]  # broken on purpose
     with raises_code(InvalidInput, "manifest.invalid", "probe"):

@@ -142,7 +142,7 @@ every_codec = pytest.mark.parametrize(
 )
 
 
-def test_no_codec_is_left_out() -> None:
+def test_every_codec_is_tested() -> None:
     found = {
         (module, name.partition("_")[2])
         for module in (
@@ -175,7 +175,7 @@ def decoder(codec: ModuleType, name: str) -> Callable[[Any], Any]:
 @every_codec
 @settings(max_examples=30)
 @given(data=st.data())
-def test_a_value_comes_back_from_the_wire_as_it_was(codec: ModuleType, name: str, data: st.DataObject) -> None:
+def test_values_round_trip_through_messages(codec: ModuleType, name: str, data: st.DataObject) -> None:
     value_type, message_type = CODECS[codec, name]
     value = data.draw(values_of(value_type))
     message = travelled(getattr(codec, f"encode_{name}")(value))
@@ -186,26 +186,26 @@ def test_a_value_comes_back_from_the_wire_as_it_was(codec: ModuleType, name: str
 @every_codec
 @settings(max_examples=30)
 @given(data=st.data())
-def test_any_message_is_a_value_or_a_clear_error(codec: ModuleType, name: str, data: st.DataObject) -> None:
+def test_any_message_is_decoded_or_refused(codec: ModuleType, name: str, data: st.DataObject) -> None:
     message = data.draw(messages(CODECS[codec, name][1]))
     decoded_or_refused(lambda: decoder(codec, name)(message))
 
 
 @settings(max_examples=50)
 @given(message=st.deferred(lambda: messages(data_plane_pb2.PushRequest)))
-def test_any_push_is_a_value_or_a_clear_error(message: data_plane_pb2.PushRequest) -> None:
+def test_any_push_is_decoded_or_refused(message: data_plane_pb2.PushRequest) -> None:
     decoded_or_refused(lambda: codec_data.decode_push(message.SerializeToString()))
 
 
 @settings(max_examples=50)
 @given(pieces=st.lists(st.deferred(lambda: messages(data_plane_pb2.BatchPiece)), max_size=3))
-def test_any_batch_pieces_are_a_value_or_a_clear_error(pieces: list[data_plane_pb2.BatchPiece]) -> None:
+def test_any_batch_pieces_are_decoded_or_refused(pieces: list[data_plane_pb2.BatchPiece]) -> None:
     decoded_or_refused(lambda: codec_data.decode_batch([piece.SerializeToString() for piece in pieces]))
 
 
 @settings(max_examples=50)
 @given(episodes=st.lists(values_of(Episode), max_size=4), node=names)
-def test_episodes_come_back_under_the_node_that_pushed_them(episodes: list[Episode], node: str) -> None:
+def test_pushed_episodes_round_trip_with_their_node(episodes: list[Episode], node: str) -> None:
     pushed = [replace(episode, node=NodeId(node)) for episode in episodes]
     sender, found = codec_data.decode_push(codec_data.encode_push(NodeId(node), pushed))
     assert sender == node
@@ -215,11 +215,11 @@ def test_episodes_come_back_under_the_node_that_pushed_them(episodes: list[Episo
 
 @settings(max_examples=50)
 @given(batch=values_of(Batch))
-def test_a_batch_comes_back_from_its_pieces(batch: Batch) -> None:
+def test_a_batch_round_trips_through_pieces(batch: Batch) -> None:
     assert same(codec_data.decode_batch(codec_data.encode_batch(batch)), batch)
 
 
-def test_a_refusal_is_raised_again_with_all_that_the_guard_was_told() -> None:
+def test_a_refusal_is_raised_with_the_inputs_of_the_guard() -> None:
     message = travelled(codec_fleet.encode_refused("p-1", PlanRefused("not now", guard_json='{"a":1}')))
     with pytest.raises(PlanRefused, match="not now") as refused:
         codec_fleet.decode_applied(message)

@@ -50,9 +50,7 @@ async def answer(problem: Exception, call: Call, *, pieces: int = 0) -> AstraFlo
 @pytest.mark.anyio
 @both_ways
 @pytest.mark.parametrize("kind", TOLD, ids=lambda kind: kind.__name__)
-async def test_every_error_of_the_tree_arrives_as_itself_with_its_message(
-    kind: type[AstraFlowError], call: Call
-) -> None:
+async def test_every_error_type_keeps_its_type_code_and_message(kind: type[AstraFlowError], call: Call) -> None:
     found = await answer(kind("found: ä", code="plane.some_place"), call)
     assert type(found) is kind
     assert found.code == "plane.some_place"
@@ -60,18 +58,18 @@ async def test_every_error_of_the_tree_arrives_as_itself_with_its_message(
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-def test_every_error_of_the_tree_is_in_its_picture(kind: type[AstraFlowError]) -> None:
+def test_every_error_type_is_in_the_documented_tree(kind: type[AstraFlowError]) -> None:
     assert f"── {kind.__name__} " in (errors.__doc__ or "")
 
 
 @pytest.mark.anyio
-async def test_an_error_after_some_replies_arrives_too() -> None:
+async def test_an_error_after_some_replies_keeps_its_type() -> None:
     assert type(await answer(errors.CorruptData("third"), stream, pieces=2)) is errors.CorruptData
 
 
 @pytest.mark.anyio
 @both_ways
-async def test_a_more_special_error_arrives_as_the_one_in_the_table(call: Call) -> None:
+async def test_a_subclass_is_sent_as_its_known_base(call: Call) -> None:
     class NoSuchFlow(errors.InvalidInput):
         pass
 
@@ -80,7 +78,7 @@ async def test_a_more_special_error_arrives_as_the_one_in_the_table(call: Call) 
 
 @pytest.mark.anyio
 @both_ways
-async def test_a_defect_leaves_without_details_which_are_in_the_log(call: Call) -> None:
+async def test_an_unexpected_exception_is_sent_without_details_and_logged(call: Call) -> None:
     with structlog.testing.capture_logs() as logs:
         found = await answer(KeyError("secret detail"), call)
     assert type(found) is errors.InternalError
@@ -108,15 +106,13 @@ def _sqlite_full() -> sqlite3.OperationalError:
     [lambda: OSError(errno.ENOSPC, "no space"), lambda: OSError(errno.EDQUOT, "quota"), _sqlite_full],
     ids=["disk", "quota", "sqlite"],
 )
-async def test_a_full_disk_is_recognised_wherever_it_surfaces(
-    make_problem: Callable[[], Exception], call: Call
-) -> None:
+async def test_every_kind_of_full_disk_error_is_recognised(make_problem: Callable[[], Exception], call: Call) -> None:
     found = await answer(make_problem(), call)
     assert type(found) is errors.StorageFull
     assert found.code == "storage.disk_full"
 
 
-def test_other_errors_of_the_system_are_no_full_disk(tmp_path: Path) -> None:
+def test_other_os_errors_are_not_a_full_disk(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError) as found:
         (tmp_path / "missing").read_bytes()
     assert not is_disk_full(found.value)
@@ -125,7 +121,7 @@ def test_other_errors_of_the_system_are_no_full_disk(tmp_path: Path) -> None:
 
 @pytest.mark.anyio
 @both_ways
-async def test_nobody_there_is_unavailable_with_the_address(call: Call) -> None:
+async def test_an_unreachable_service_is_unavailable_with_its_address(call: Call) -> None:
     async with serving(ListenOptions(token=TOKEN)) as address:
         pass
     async with dial(address, token=TOKEN) as link:
@@ -134,7 +130,7 @@ async def test_nobody_there_is_unavailable_with_the_address(call: Call) -> None:
     assert found.value.code == "channel.unreachable"
 
 
-def test_a_stream_that_broke_while_it_was_written_is_unavailable() -> None:
+def test_a_stream_interrupted_during_a_write_is_unavailable() -> None:
     nothing = grpc.aio.Metadata()
     broken = grpc.aio.AioRpcError(grpc.StatusCode.INTERNAL, nothing, nothing, details="Internal error from Core")
     found = from_status(broken, peer="127.0.0.1:7000")
@@ -151,7 +147,7 @@ async def test_a_plane_that_is_not_served_is_a_protocol_mismatch() -> None:
 
 @pytest.mark.anyio
 @both_ways
-async def test_no_answer_in_time_is_deadline_exceeded(call: Callable[..., Awaitable[object]]) -> None:
+async def test_a_missing_answer_is_deadline_exceeded(call: Callable[..., Awaitable[object]]) -> None:
     plane = Plane(asyncio.Event().wait)
     async with (
         serving(ListenOptions(token=TOKEN, drain_s=0.0), plane.register) as address,
@@ -162,7 +158,7 @@ async def test_no_answer_in_time_is_deadline_exceeded(call: Callable[..., Awaita
 
 
 @pytest.mark.anyio
-async def test_a_message_beyond_the_limit_is_invalid_input_not_a_full_disk() -> None:
+async def test_a_message_beyond_the_limit_is_invalid_input() -> None:
     async with serving(ListenOptions(token=TOKEN), Plane().register) as address, dial(address, token=TOKEN) as link:
         assert await unary(link, payload="x" * 1000) == "x" * 1000
         with pytest.raises(errors.InvalidInput, match=str(MAX_MESSAGE_BYTES)):

@@ -15,7 +15,7 @@ ARRAYS: list[Int32Array | Float32Array] = [np.arange(3, dtype=np.int32), np.arra
 BODY = b"".join(array.tobytes() for array in ARRAYS)
 
 
-def test_arrays_stand_at_byte_eight_and_are_used_there() -> None:
+def test_arrays_start_at_byte_eight_and_are_not_copied() -> None:
     raw = join(pb.PushRequest(node="node-1"), ARRAYS)
     message, arrays = split(pb.PushRequest, raw)
     assert message.node == "node-1"
@@ -23,25 +23,25 @@ def test_arrays_stand_at_byte_eight_and_are_used_there() -> None:
     assert np.shares_memory(arrays, np.frombuffer(raw, dtype=np.uint8))
 
 
-def test_any_protobuf_library_reads_what_we_write() -> None:
+def test_framed_messages_are_valid_protobuf() -> None:
     message = pb.PushRequest.FromString(join(pb.PushRequest(node="node-1"), ARRAYS))
     assert (message.node, message.arrays) == ("node-1", BODY)
 
 
-def test_messages_of_any_protobuf_library_are_decoded() -> None:
+def test_messages_of_other_protobuf_libraries_are_decoded() -> None:
     raw = pb.PushRequest(node="node-1", arrays=BODY).SerializeToString()
     message, arrays = split(pb.PushRequest, raw)
     assert (message.node, arrays.tobytes()) == ("node-1", BODY)
 
 
-def test_arrays_first_with_a_shorter_length_is_read_too() -> None:
+def test_leading_arrays_with_a_short_length_field_are_decoded() -> None:
     raw = b"\x72\0\x7a" + bytes([len(BODY)]) + BODY + pb.PushRequest(node="n").SerializeToString()
     message, arrays = split(pb.PushRequest, raw)
     assert (message.node, arrays.tobytes()) == ("n", BODY)
 
 
 @pytest.mark.parametrize("length", [0, 1, 127, 128, 2**20])
-def test_every_length_is_written_in_five_bytes(length: int) -> None:
+def test_array_lengths_are_written_in_five_bytes(length: int) -> None:
     raw = join(pb.PushRequest(node="n"), [np.zeros(length, dtype=np.int32)])
     assert len(raw) == 8 + 4 * length + len(pb.PushRequest(node="n").SerializeToString())
     assert split(pb.PushRequest, raw)[1].nbytes == 4 * length
@@ -54,7 +54,7 @@ def test_a_length_beyond_the_message_is_refused() -> None:
         split(pb.PushRequest, bytes(raw))
 
 
-def test_arrays_that_come_twice_are_refused() -> None:
+def test_repeated_arrays_are_refused() -> None:
     raw = join(pb.PushRequest(arrays=BODY), ARRAYS)
     with raises_code(InvalidInput, "message.malformed", "PushRequest"):
         split(pb.PushRequest, raw)
@@ -64,7 +64,7 @@ def test_arrays_that_come_twice_are_refused() -> None:
 @example(raw=b"\x72\0\x7a")
 @example(raw=b"\x72\0\x7a\xff\xff\xff\xff\xff")
 @example(raw=b"\x72\0\x7a\x80\x80\x80\x80\0")
-def test_any_bytes_are_a_message_or_a_clear_error(raw: bytes) -> None:
+def test_any_bytes_are_decoded_or_refused(raw: bytes) -> None:
     try:
         message, arrays = split(pb.BatchPiece, raw)
     except InvalidInput:
@@ -74,7 +74,7 @@ def test_any_bytes_are_a_message_or_a_clear_error(raw: bytes) -> None:
 
 
 @given(cut=st.integers(0, 60), flip=st.integers(0, 60 * 8 - 1))
-def test_a_damaged_message_is_a_message_or_a_clear_error(cut: int, flip: int) -> None:
+def test_a_damaged_message_is_decoded_or_refused(cut: int, flip: int) -> None:
     raw = bytearray(join(pb.PushRequest(node="node-1", episodes=[pb.Episode(task="train:0/0")]), ARRAYS))
     raw[flip // 8 % len(raw)] ^= 1 << flip % 8
     try:

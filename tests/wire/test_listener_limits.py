@@ -57,7 +57,7 @@ async def flooded(
     return await asyncio.to_thread(work)
 
 
-async def test_a_connection_that_says_nothing_is_closed() -> None:
+async def test_a_connection_without_a_handshake_is_closed() -> None:
     async with listening(handshake_s=0.2) as address:
         with connected(address) as silent:
             received = [1]
@@ -71,18 +71,18 @@ async def test_a_connection_without_calls_is_closed() -> None:
         assert (await flooded(address, lambda peer: peer.is_closed)).ended == []
 
 
-async def test_a_call_whose_message_never_ends_is_ended_with_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_endless_message_ends_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listener_limits, "_GRACE_S", 0.1)
     async with listening(age_s=0.2) as address:
         assert (await flooded(address, lambda peer: peer.is_closed, calls=2)).is_closed
 
 
-async def test_a_connection_is_told_how_many_streams_it_may_open() -> None:
+async def test_the_stream_limit_is_announced_to_a_connection() -> None:
     async with listening(streams=3) as address:
         assert (await flooded(address, lambda peer: True)).most_streams == 3
 
 
-async def test_more_connections_than_the_listener_takes_are_closed_and_others_go_on() -> None:
+async def test_excess_connections_are_closed_and_others_continue() -> None:
     async with listening(connections=3) as address, dial(address, token=TOKEN) as link:
         assert await unary(link) == "run"
         with ExitStack() as held:
@@ -93,7 +93,7 @@ async def test_more_connections_than_the_listener_takes_are_closed_and_others_go
             assert await unary(link) == "run"
 
 
-async def test_a_message_larger_than_the_listener_takes_is_refused() -> None:
+async def test_a_too_large_message_is_refused() -> None:
     async with listening(message_bytes=2**12) as address, dial(address, token=TOKEN) as link:
         with pytest.raises(InvalidInput):
             await unary(link, payload="x" * 2**13)
@@ -101,12 +101,12 @@ async def test_a_message_larger_than_the_listener_takes_is_refused() -> None:
 
 
 @pytest.mark.parametrize("token", ["wrong", TOKEN + "x"])
-async def test_a_stranger_is_refused_before_its_message_arrives(token: str) -> None:
+async def test_a_wrong_token_is_refused_before_the_message_arrives(token: str) -> None:
     async with listening(age_s=None) as address:
         assert (await flooded(address, lambda peer: len(peer.ended) >= 2, token=token, calls=2)).sent_bytes == 0
 
 
-async def test_another_protocol_is_refused_before_its_message_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_another_protocol_is_refused_before_the_message_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
     async with listening(age_s=None) as address:
         monkeypatch.setitem(globals(), "PROTOCOL", "0")
         assert (await flooded(address, lambda peer: bool(peer.ended), calls=1)).sent_bytes == 0

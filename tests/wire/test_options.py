@@ -28,15 +28,15 @@ def compiled() -> bytes:
 
 
 @pytest.mark.parametrize("name", OURS)
-def test_an_option_that_is_set_is_known_to_the_installed_grpc(name: str, compiled: bytes) -> None:
+def test_every_channel_option_is_known_to_the_installed_grpc(name: str, compiled: bytes) -> None:
     assert name.encode() + b"\0" in compiled
 
 
-def test_a_misspelt_one_would_be_noticed(compiled: bytes) -> None:
+def test_a_misspelt_option_is_unknown(compiled: bytes) -> None:
     assert b"grpc.http2.min_recv_ping_interval_without_data_ms\0" not in compiled
 
 
-def test_a_client_that_waits_pings_less_often_than_a_server_allows() -> None:
+def test_idle_clients_ping_less_often_than_servers_allow() -> None:
     """Keeps the server from closing a watch that stays idle for a while."""
     client, allowed = dict(channel.OPTIONS), dict(server._OPTIONS)
     pings_every_ms = client["grpc.keepalive_time_ms"]

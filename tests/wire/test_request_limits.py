@@ -58,14 +58,14 @@ facts = st.builds(
 
 @settings(deadline=None)
 @given(message=st.one_of(beats, episodes, facts))
-def test_what_a_client_has_fitted_is_accepted(message: data.HeartbeatRequest | data.Episode | common.NodeFacts) -> None:
+def test_clipped_requests_are_accepted(message: data.HeartbeatRequest | data.Episode | common.NodeFacts) -> None:
     check(clipped_to_limits(message))
     assert is_finite(message)
 
 
 @settings(deadline=None)
 @given(message=st.one_of(beats, episodes, facts))
-def test_what_is_accepted_is_finite_and_is_not_changed(message: data.HeartbeatRequest | data.Episode) -> None:
+def test_accepted_requests_are_finite_and_unchanged_by_clipping(message: data.HeartbeatRequest | data.Episode) -> None:
     try:
         check(message)
     except InvalidInput:
@@ -75,7 +75,7 @@ def test_what_is_accepted_is_finite_and_is_not_changed(message: data.HeartbeatRe
     assert clipped_to_limits(message).SerializeToString(deterministic=True) == before
 
 
-def test_a_figure_that_cannot_be_told_is_left_out_and_an_infinite_one_is_bounded() -> None:
+def test_nan_gauges_are_removed_and_infinite_ones_bounded() -> None:
     gauges = {"a": math.nan, "b": math.inf, "c": -math.inf, "d": 0.5}
     assert dict(clipped_to_limits(data.HeartbeatRequest(gauges=gauges)).gauges) == {
         "b": MAX_NUMBER,
@@ -94,11 +94,11 @@ def test_every_method_limits_its_requests(path: str) -> None:
 
 
 @pytest.mark.parametrize("method", ["Heartbeat", "Join", "Lease", "Leave"])
-def test_what_nodes_say_of_themselves_is_small(method: str) -> None:
+def test_requests_of_nodes_have_small_limits(method: str) -> None:
     assert max_request_bytes(f"/astraflow.v1.NodeData/{method}") < 2**20
 
 
-def test_the_largest_honest_beat_is_accepted() -> None:
+def test_the_largest_valid_heartbeat_is_accepted() -> None:
     running = [f"{'x' * 120}:{place:06}" for place in range(4096)]
     errors = ["e" * 2048] * 8
     heartbeat = data.HeartbeatRequest(
@@ -108,7 +108,7 @@ def test_the_largest_honest_beat_is_accepted() -> None:
     check_size("/astraflow.v1.NodeData/Heartbeat", heartbeat.ByteSize())
 
 
-def test_numbers_of_a_report_of_any_size_are_looked_at() -> None:
+def test_all_numbers_of_a_large_report_are_checked() -> None:
     nodes = [control.NodeReport(id=f"n.{place}") for place in range(5000)]
     assert is_finite(control.Report(nodes=nodes))
     nodes[4000].facts.price_per_hour = math.nan

@@ -40,7 +40,7 @@ async def test_a_wrong_token_is_refused(token: str) -> None:
 
 
 @pytest.mark.anyio
-async def test_the_right_token_is_let_in() -> None:
+async def test_the_right_token_is_accepted() -> None:
     async with (
         serving(ListenOptions(token=TOKEN), Plane(pieces=3).register) as address,
         dial(address, token=TOKEN) as link,
@@ -50,7 +50,7 @@ async def test_the_right_token_is_let_in() -> None:
 
 
 @pytest.mark.anyio
-async def test_a_far_away_server_is_reached_at_the_first_attempt() -> None:
+async def test_a_server_with_a_high_latency_is_reached_at_the_first_attempt() -> None:
     async with serving(ListenOptions(token=TOKEN), Plane().register) as address:
         far = Way("far", address)
         async with far.serving() as door, dial(door, token=TOKEN) as link:
@@ -61,13 +61,13 @@ async def test_a_far_away_server_is_reached_at_the_first_attempt() -> None:
 
 
 @pytest.mark.anyio
-async def test_without_a_token_on_loopback_everyone_of_this_machine_is_let_in() -> None:
+async def test_without_a_token_local_clients_are_accepted_on_loopback() -> None:
     async with serving(ListenOptions(token=""), Plane().register) as address, dial(address, token="") as link:
         assert await unary(link) == "run"
 
 
 @pytest.mark.anyio
-async def test_another_protocol_version_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_another_protocol_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     async with serving(ListenOptions(token=TOKEN), Plane().register) as address:
         monkeypatch.setattr(channel, "PROTOCOL", "0")
         async with dial(address, token=TOKEN) as link:
@@ -123,7 +123,7 @@ async def test_listening_beyond_loopback_requires_a_token() -> None:
         ("localhost.example.org", False),
     ],
 )
-def test_loopback_is_this_machine_only(host: str, expected: bool) -> None:
+def test_only_loopback_addresses_are_loopback(host: str, expected: bool) -> None:
     assert is_loopback(host) is expected
 
 
@@ -139,13 +139,13 @@ async def test_a_port_out_of_range_is_refused(port: int) -> None:
     "address",
     ["example", "", ":7000", "host:", "host:http", "host:0", "host:65536", "host:-1", "http://127.0.0.1:80", "h:1/x"],
 )
-def test_an_address_that_cannot_work_is_refused_at_once(address: str) -> None:
+def test_an_invalid_address_is_refused_before_the_connection(address: str) -> None:
     with pytest.raises(InvalidInput, match="HOST:PORT"):
         dial(address, token=TOKEN)
 
 
 @pytest.mark.parametrize("token", ["ü", "line\nbreak", "\x00"])
-def test_a_token_that_cannot_be_sent_is_refused_without_being_shown(token: str) -> None:
+def test_a_malformed_token_is_refused_and_not_in_the_error(token: str) -> None:
     with raises_code(InvalidInput, "token.malformed") as found:
         dial("127.0.0.1:7000", token=token)
     assert token not in str(found.value)
@@ -193,7 +193,7 @@ async def test_a_call_in_flight_ends_before_the_server_stops() -> None:
 
 
 @pytest.mark.anyio
-async def test_a_call_that_does_not_end_is_cut_off_after_the_drain_and_may_be_tried_elsewhere() -> None:
+async def test_an_endless_call_is_cancelled_after_the_drain_as_unavailable() -> None:
     begun = asyncio.Event()
 
     async def handle() -> None:
@@ -211,7 +211,7 @@ async def test_a_call_that_does_not_end_is_cut_off_after_the_drain_and_may_be_tr
 
 
 @pytest.mark.anyio
-async def test_a_link_reconnects_by_itself_after_the_server_was_away() -> None:
+async def test_a_link_reconnects_after_an_outage_of_the_server() -> None:
     async with serving(ListenOptions(token=TOKEN), Plane().register) as address:
         link = dial(address, token=TOKEN)
         assert await unary(link) == "run"
@@ -264,7 +264,7 @@ async def test_too_many_joins_are_limited(monkeypatch: pytest.MonkeyPatch) -> No
         assert await unary(link) == "run"
 
 
-def test_joining_enrolling_and_asking_providers_have_a_rate() -> None:
+def test_joins_enrolments_and_preflights_are_rate_limited() -> None:
     limited = {method for method, route in ROUTES.items() if route.rate is not None}
     assert limited == {
         "/astraflow.v1.Enrollment/Enroll",
@@ -274,7 +274,7 @@ def test_joining_enrolling_and_asking_providers_have_a_rate() -> None:
 
 
 @pytest.mark.anyio
-async def test_a_stream_on_which_nothing_is_sent_ends_when_its_holder_is_revoked() -> None:
+async def test_an_idle_stream_ends_when_its_credential_is_revoked() -> None:
     idle, caller = asyncio.Event(), trainer()
     listen = ListenOptions(token=TOKEN, recheck_s=0.05)
     keeper = authenticator_for(listen)

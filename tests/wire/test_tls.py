@@ -69,7 +69,7 @@ async def test_tls_carries_calls_and_streams(certificates: Certificates) -> None
 
 
 @pytest.mark.anyio
-async def test_over_tls_the_token_is_still_wanted(certificates: Certificates) -> None:
+async def test_the_token_is_required_over_tls(certificates: Certificates) -> None:
     listen = ListenOptions(token=TOKEN, tls=certificates.server())
     async with (
         serving(listen, Plane().register) as address,
@@ -118,7 +118,7 @@ async def test_a_refused_connection_is_not_a_tls_error(certificates: Certificate
 
 
 @pytest.mark.anyio
-async def test_mutual_tls_lets_in_who_shows_a_certificate(certificates: Certificates) -> None:
+async def test_mutual_tls_accepts_a_valid_client_certificate(certificates: Certificates) -> None:
     listen = ListenOptions(token=TOKEN, tls=certificates.server(client_ca=certificates.ca))
     async with (
         serving(listen, Plane().register) as address,
@@ -128,21 +128,23 @@ async def test_mutual_tls_lets_in_who_shows_a_certificate(certificates: Certific
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("who", ["nobody", "stranger"])
-async def test_mutual_tls_refuses_everyone_else(certificates: Certificates, strangers: Certificates, who: str) -> None:
+@pytest.mark.parametrize("who", ["no certificate", "foreign certificate"])
+async def test_mutual_tls_refuses_missing_and_foreign_certificates(
+    certificates: Certificates, strangers: Certificates, who: str
+) -> None:
     listen = ListenOptions(token=TOKEN, tls=certificates.server(client_ca=certificates.ca))
     stranger = strangers.client()
     shown = {
-        "nobody": ClientTls.read(certificates.ca),
-        "stranger": replace(certificates.client(), certificate=stranger.certificate, key=stranger.key),
+        "no certificate": ClientTls.read(certificates.ca),
+        "foreign certificate": replace(certificates.client(), certificate=stranger.certificate, key=stranger.key),
     }
     async with serving(listen, Plane().register) as address, dial(address, token=TOKEN, tls=shown[who]) as link:
         with pytest.raises(NotAuthenticated) as caught:
             await unary(link, timeout_s=5.0)
-    assert caught.value.code == ("tls.certificate_required" if who == "nobody" else "tls.certificate_refused")
+    assert caught.value.code == ("tls.certificate_required" if who == "no certificate" else "tls.certificate_refused")
 
 
-def test_bad_tls_files_are_named_before_anything_is_tried(
+def test_invalid_tls_files_of_a_server_are_refused(
     tmp_path: Path, certificates: Certificates, strangers: Certificates
 ) -> None:
     missing, garbage = tmp_path / "missing.pem", tmp_path / "garbage.pem"
@@ -160,7 +162,7 @@ def test_bad_tls_files_are_named_before_anything_is_tried(
             ServerTls.read(*files)
 
 
-def test_bad_tls_files_of_a_client_are_named(tmp_path: Path, certificates: Certificates) -> None:
+def test_invalid_tls_files_of_a_client_are_refused(tmp_path: Path, certificates: Certificates) -> None:
     garbage, ca, own = tmp_path / "garbage.pem", certificates.ca, certificates.folder / "client.pem"
     garbage.write_text("garbage")
     bad: dict[str, tuple[Path, Path | None, Path | None]] = {

@@ -23,7 +23,7 @@ def generation(text: str, *spans: tuple[int, int], finish: Finish = Finish.STOP)
     )
 
 
-def test_spans_tell_who_wrote_what_and_with_which_version() -> None:
+def test_spans_have_the_author_and_the_version_of_tokens() -> None:
     transcript = TrajectoryBuilder(PolicyId("solver"))
 
     transcript.add_context(TOKENIZER.encode("ask"))
@@ -47,7 +47,7 @@ def test_spans_tell_who_wrote_what_and_with_which_version() -> None:
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 4), st.integers(0, 2)), max_size=12))
-def test_any_sequence_of_pieces_makes_a_whole_trajectory(pieces: list[tuple[bool, int, int]]) -> None:
+def test_any_sequence_of_parts_makes_a_consistent_trajectory(pieces: list[tuple[bool, int, int]]) -> None:
     transcript = TrajectoryBuilder(PolicyId("solver"))
     for is_model, length, version in pieces:
         if is_model:
@@ -64,7 +64,7 @@ def test_any_sequence_of_pieces_makes_a_whole_trajectory(pieces: list[tuple[bool
     assert all(one != other for one, other in pairwise(kinds))
 
 
-def test_text_is_split_where_the_model_begins() -> None:
+def test_text_is_split_at_the_first_model_token() -> None:
     transcript = TrajectoryBuilder(PolicyId("solver"))
     transcript.add_context(TOKENIZER.encode_chat([{"role": "user", "content": "hi"}]))
     transcript.add_generation(generation("hello", (0, 5)))
@@ -76,7 +76,7 @@ def test_text_is_split_where_the_model_begins() -> None:
     assert found.text_ends == (len(found.prompt_text), len(found.prompt_text) + 5)
 
 
-def test_the_text_of_each_span_can_be_told_apart_also_where_the_weights_changed() -> None:
+def test_each_span_has_its_own_text_also_at_a_version_change() -> None:
     transcript = TrajectoryBuilder(PolicyId("solver"))
     transcript.add_context(TOKENIZER.encode("hi"))
     transcript.add_generation(generation("hello", (0, 2), (1, 3)))
@@ -91,7 +91,7 @@ def test_the_text_of_each_span_can_be_told_apart_also_where_the_weights_changed(
     assert len(pieces) == len(found.spans)
 
 
-def test_a_trajectory_that_was_never_answered_is_all_prompt() -> None:
+def test_a_trajectory_without_an_answer_has_only_a_prompt() -> None:
     transcript = TrajectoryBuilder(PolicyId("solver"))
     transcript.add_context(TOKENIZER.encode("hi"))
 

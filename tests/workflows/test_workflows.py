@@ -39,7 +39,7 @@ async def test_a_correct_answer_is_scored_and_recorded_with_its_prompt() -> None
 
 
 @pytest.mark.anyio
-async def test_an_answer_cut_at_its_limit_is_truncated_and_wrong() -> None:
+async def test_a_truncated_answer_is_marked_and_scores_zero() -> None:
     _, trajectory = await solved("dcba", max_new_tokens=4)
 
     assert (trajectory.reward, trajectory.is_truncated) == (0.0, True)
@@ -92,7 +92,7 @@ async def test_the_verifier_sees_the_answer_and_the_solver_its_feedback() -> Non
 
 
 @pytest.mark.anyio
-async def test_a_broken_engine_and_a_broken_reward_name_their_boundary() -> None:
+async def test_engine_and_reward_failures_have_their_boundary() -> None:
     workflow = workflows.build({"kind": "single_turn"})
     no_answer = RewardScorer(rewards.build({"kind": "exact_match", "answer_field": "solution"}))
 
@@ -110,7 +110,7 @@ async def test_a_broken_engine_and_a_broken_reward_name_their_boundary() -> None
 
 
 @pytest.mark.anyio
-async def test_a_reward_may_be_async_and_must_be_finite() -> None:
+async def test_a_reward_can_be_async_and_must_be_finite() -> None:
     class Slow:
         async def score(self, prompt: Prompt, completion: str, finish: Finish) -> float:
             return float(completion)
@@ -121,14 +121,14 @@ async def test_a_reward_may_be_async_and_must_be_finite() -> None:
 
 
 @pytest.mark.anyio
-async def test_the_answer_that_a_reward_reads_goes_with_the_trajectory() -> None:
+async def test_the_parsed_answer_is_in_the_trajectory() -> None:
     workflow = workflows.build({"kind": "single_turn"})
     (found,) = await workflow.run(make.task(), {SOLVER: FakePolicy("abcd")}, EXACT)
     assert (found.reward, found.answer) == (0.0, "abcd")
 
 
 @pytest.mark.anyio
-async def test_long_answers_are_compared_by_their_hash() -> None:
+async def test_long_answers_are_replaced_by_their_hash() -> None:
     class Whole:
         def score(self, prompt: Prompt, completion: str, finish: Finish) -> Score:
             return Score(value=1.0, answer=completion)

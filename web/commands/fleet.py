@@ -205,7 +205,7 @@ async def run_audited_once(
     key: str,
     request_text: str,
 ) -> str:
-    """Runs an operation without own idempotency: audited by `run_audited`, once per key by `run_once_per_key`."""
+    """Runs an operation once per key (`run_once_per_key`) and audits it (`run_audited`)."""
 
     async def do() -> str:
         return await run_audited(context, viewer, command, operation())

@@ -5,7 +5,8 @@ Nodes, trainers or foreign run folders control the content of a report. No conte
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any, TypeVar
 
 from astraflow.contract.errors import InvalidInput
@@ -66,32 +67,37 @@ def _is_plain(node: NodeReport) -> bool:
 
 def _clean_parts(report: Report, *, nodes: tuple[NodeReport, ...]) -> Report:
     changes: dict[str, Any] = {"nodes": nodes} if nodes is not report.nodes else {}
-    for field in dataclasses.fields(report):
-        if field.name == "nodes":
+    for name in _field_names(Report):
+        if name == "nodes":
             continue
-        value = getattr(report, field.name)
+        value = getattr(report, name)
         cleaned = _clean(value, 0.0)
         if cleaned is not value:
-            changes[field.name] = cleaned
+            changes[name] = cleaned
     return dataclasses.replace(report, **changes) if changes else report
 
 
 def _clean(value: T, missing: float) -> T:
     """Returns the value itself if nothing must be replaced. missing: replaces numbers that are not finite."""
-    cleaned: Any = value
-    if isinstance(value, str):
-        cleaned = value if len(value) <= MAX_TEXT and "\0" not in value else _clean_text(value)
-    elif isinstance(value, float):
-        cleaned = value if math.isfinite(value) else missing
-    elif isinstance(value, int):
-        cleaned = value if abs(value) <= MAX_INT else MAX_INT
-    elif isinstance(value, tuple | list):
-        cleaned = _clean_sequence(value, missing)
-    elif isinstance(value, Mapping):
-        cleaned = _clean_mapping(value)
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        cleaned = _clean_fields(value)
-    return cleaned  # type: ignore[no-any-return]  # same type as the value
+    return _cleaner(type(value))(value, missing)  # type: ignore[no-any-return, arg-type]  # mypy does not know that types are hashable
+
+
+@cache
+def _cleaner(kind: type) -> Callable[[Any, float], Any]:
+    """Returns the function that cleans values of a type: a report has hundreds of them, of few types."""
+    if issubclass(kind, str):
+        return lambda text, _: text if len(text) <= MAX_TEXT and "\0" not in text else _clean_text(text)
+    if issubclass(kind, float):
+        return lambda number, missing: number if math.isfinite(number) else missing
+    if issubclass(kind, int):
+        return lambda number, _: number if abs(number) <= MAX_INT else MAX_INT
+    if issubclass(kind, tuple | list):
+        return _clean_sequence
+    if issubclass(kind, Mapping):
+        return lambda table, _: _clean_mapping(table)
+    if dataclasses.is_dataclass(kind):
+        return lambda record, _: _clean_fields(record)
+    return lambda value, _: value
 
 
 def _clean_text(text: str) -> str:
@@ -123,12 +129,17 @@ def _clean_mapping(value: Mapping[Any, Any]) -> Mapping[Any, Any]:
 def _clean_fields(value: Any) -> Any:
     missing = math.nan if isinstance(value, StreamReport) else 0.0
     changes = {}
-    for field in dataclasses.fields(value):
-        before = getattr(value, field.name)
+    for name in _field_names(type(value)):  # type: ignore[arg-type]  # a type is hashable
+        before = getattr(value, name)
         after = _clean(before, missing)
         if after is not before:
-            changes[field.name] = after
+            changes[name] = after
     return dataclasses.replace(value, **changes) if changes else value
+
+
+@cache
+def _field_names(kind: type) -> tuple[str, ...]:
+    return tuple(field.name for field in dataclasses.fields(kind))
 
 
 def _is(first: object, second: object) -> bool:

@@ -66,7 +66,7 @@ async def what_if(
     """Shows the pool's page with the what-if result for other bounds."""
     known = require_pool(context, pool)
     query = {"mode": mode, "min_nodes": min_nodes, "max_nodes": max_nodes, "hours": hours}
-    if FORM_TOKEN in request.query_params:  # the form's button sends all its fields: no secret stays in an address
+    if FORM_TOKEN in request.query_params:  # sent with the other fields; a secret must not stay in an address
         return RedirectResponse(f"{request.url.path}?{urlencode(query)}", 303)
     problem, code, what_if_result = "", "", None
     try:

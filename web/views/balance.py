@@ -18,7 +18,7 @@ WAIT_HEIGHT = 44
 WAIT_AXIS_STEP = 0.25
 BARS = 120
 MAX_GAP_S = 90.0
-"""Longest time that one point stands for. Points are at most a minute apart; a longer distance is a gap."""
+"""Maximum time that one point covers. Points are at most a minute apart; a longer distance is a gap."""
 ANNOTATION_SLOTS = 90
 """Annotations of one kind that fall into the same ninetieth of the width share one mark."""
 

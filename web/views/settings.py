@@ -72,7 +72,7 @@ class GrantRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NeedRow:
-    """Line of the table of roles."""
+    """Row of the table of roles: an action, and for each role whether it has the permission."""
 
     words: str
     has: tuple[bool, ...]

@@ -1,7 +1,8 @@
-"""Loss of the critic of PPO (arXiv:1707.06347): clipped squared error of its values."""
+"""Loss of the critic of PPO (arXiv:1707.06347), the clipped squared error of its values, and a measure of them."""
 
 import torch
 from pydantic import Field
+from torch import Tensor
 
 from astraflow.algorithms.losses import losses
 from astraflow.algorithms.losses.base import MicroBatchLoss, token_weights
@@ -47,3 +48,20 @@ class Critic:
         weights = token_weights(tokens, batch, self._options, dtype=error.dtype)
         sums = {"value_error": error.detach().sum(), "value_clip_fraction": (clipped > error).sum()}
         return MicroBatchLoss(loss=(weights * torch.maximum(error, clipped)).sum() / 2, metric_sums=sums)
+
+
+def explained_variance(values: Tensor, returns: Tensor, ranks: Ranks) -> float:
+    """Returns 1 - var(returns - values) / var(returns) over the tokens of all ranks: 1 for a perfect critic, 0 or less
+    for one that knows nothing; not a number when all returns are equal. Collective.
+
+    values, returns: `[tokens]`, values of the start of the batch.
+
+    >>> from astraflow.algorithms.tokens import SingleRank
+    >>> explained_variance(torch.tensor([0.0, 1.0]), torch.tensor([0.0, 2.0]), SingleRank())
+    0.75
+    """
+    samples = torch.stack([returns, returns - values]).double()
+    count = ranks.sum(samples.new_tensor(samples.shape[1]))
+    means = ranks.sum(samples.sum(1)) / count.clamp(min=1)
+    spread, unexplained = ranks.sum((samples - means[:, None]).square().sum(1)).tolist()
+    return 1 - unexplained / spread if spread else float("nan")

@@ -9,7 +9,7 @@ from astraflow.contract.values import Json
 from astraflow.dataflow.outcomes import HANDED_BACK, LATE
 
 CONTINUED = "continued"
-"""Another node continued it."""
+"""Another node continued the partial rollout."""
 DISCARDED = "discarded"
 """Not used: the workflow took another path, the attempt failed, or another node returned a result."""
 STALE = "stale"

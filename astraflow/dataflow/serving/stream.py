@@ -105,8 +105,8 @@ class Stream:
         self.recent_steps: deque[dict[str, Any]] = deque(maxlen=RECENT_STEPS)
         """Wait and wall seconds and staleness of the latest steps."""
         self.rewards: deque[float] = deque(maxlen=REWARD_STEPS)
-        """Mean reward of the rollouts that arrived before each of the latest steps, since the previous step; together with
-        the rows of the batch if fewer than these arrived."""
+        """Mean reward of the rollouts that arrived before each of the latest steps, since the previous step; together
+        with the rows of the batch if fewer than these arrived."""
         self.published_versions: deque[VersionReport] = deque(maxlen=PUBLISHED_VERSIONS)
         """Latest published versions, as reported by the trainer."""
         self._rewards_since_step: list[float] = []

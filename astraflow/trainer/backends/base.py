@@ -1,6 +1,7 @@
 """Interface of training backends."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -8,6 +9,19 @@ from astraflow.contract.batches import Batch
 from astraflow.contract.weights import Probe
 from astraflow.weights.staging_buffers import StagedVersion
 from astraflow.weights.tensors import TensorShapes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrozenBase:
+    """Weights below a policy's adapters, which never change: published once, as a policy of their own."""
+
+    shapes: TensorShapes
+    root_hash: bytes
+    """Root hash of the base as published."""
+    scale: float
+    """Factor of the adapters' product."""
+    write: Callable[[StagedVersion], None]
+    """Copies the weights into a staging buffer; blocks. Called as the backend's methods are."""
 
 
 class CapturedState(Protocol):
@@ -35,6 +49,10 @@ class Backend(Protocol):
     @property
     def is_simulated(self) -> bool:
         """True for simulated backends, which every report states."""
+
+    @property
+    def frozen_base(self) -> FrozenBase | None:
+        """Base of the versions, which are then adapters; None for versions of the whole model."""
 
     def step(self, batch: Batch) -> Mapping[str, float]:
         """Runs one optimizer step over the whole batch; returns metrics (`loss`, `grad_norm`, `clip_fraction`,

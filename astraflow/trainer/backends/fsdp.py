@@ -12,6 +12,8 @@ from astraflow.contract.batches import Batch
 from astraflow.contract.weights import Probe
 from astraflow.runtime.logs import get_logger
 from astraflow.trainer.backends import backends, state_files
+from astraflow.trainer.backends.adapter_state import adapter_files, check_adapters, frozen_base
+from astraflow.trainer.backends.base import FrozenBase
 from astraflow.trainer.backends.probe import probe_text_from_batch, random_probe_text
 from astraflow.trainer.backends.rank_trainer import FsdpOptions, RankTrainer
 from astraflow.trainer.backends.sharded_state import INDEX, joined_index
@@ -69,6 +71,7 @@ class FsdpBackend:
         self._mismatch_steps = 0
         self._state = StepState(
             updates=0,
+            critic_updates=0,
             probe_text=random_probe_text(
                 self._rank.config.vocab_size,
                 sequences=options.probe_sequences,
@@ -89,11 +92,12 @@ class FsdpBackend:
             facts, arrays = share.encode()
             messages.append(Message(facts=facts, arrays=arrays))
         result, _ = self._call("step", lambda: self._rank.step(shares[0]), messages=messages)
-        if any(update.is_skipped for update in result.updates):
+        if any(update.is_skipped for update in (*result.updates, *result.critic_updates)):
             log.error("step_skipped", batch=batch.id, why="loss or gradient is not a finite number")
         limits = {"sequences": self._options.probe_sequences, "tokens": self._options.probe_tokens}
         self._state = StepState(
             updates=self._state.updates + len(result.updates),
+            critic_updates=self._state.critic_updates + len(result.critic_updates),
             probe_text=probe_text_from_batch(batch, **limits) or self._state.probe_text,
         )
         duration_s = time.perf_counter() - began
@@ -107,6 +111,11 @@ class FsdpBackend:
         """Shapes of the model's weights, in the type they are rounded to."""
         engine = self._rank.engine
         return {name: (engine.published_dtype, tuple(weight.shape)) for name, weight in engine.weights().items()}
+
+    @property
+    def frozen_base(self) -> FrozenBase | None:
+        """The model without its adapters; None without adapters."""
+        return frozen_base(self._rank.adapters, self._rank.engine.published_dtype, write=self._write_base)
 
     def snapshot(self, staged: StagedVersion) -> None:
         """Writes the rounded weights: each rank its shards, directly into the staging buffer."""
@@ -132,15 +141,20 @@ class FsdpBackend:
 
     def load(self, folder: Path) -> None:
         """Restores what `capture` captured on any number of ranks; all ranks read their files before any changes."""
+        check_adapters(folder, self._rank.adapters)
         state = StepState.read(folder)
         self._call("read", lambda: self._rank.read(folder), facts={"folder": str(folder.absolute())}, is_long=True)
-        self._call("restore", lambda: self._rank.restore(updates=state.updates), facts={"updates": state.updates})
+        counts = {"updates": state.updates, "critic_updates": state.critic_updates}
+        self._call("restore", lambda: self._rank.restore(**counts), facts={"counts": counts})
         self._state = state
 
     def close(self) -> None:
         """Ends the other ranks."""
         atexit.unregister(self.close)
         self._crew.close()
+
+    def _write_base(self, staged: StagedVersion) -> None:
+        self._call("snapshot_base", lambda: self._rank.snapshot_base(staged), is_long=True)
 
     def _call(self, command: str, own: Callable[[], T], **arguments: Any) -> tuple[T, list[Message]]:
         return self._crew.call(command, own, calls=lambda: self._rank.calls, **arguments)
@@ -169,5 +183,6 @@ class CapturedShards:
             is_long=True,
         )
         index = joined_index([own, *(answer.facts["index"] for answer in answers)])
-        state_files.write_numbers(folder / INDEX, index)
-        state_files.write_numbers(folder / STATE, self._state.numbers())
+        files = {INDEX: index, STATE: self._state.numbers(), **adapter_files(self._rank.adapters)}
+        for name, numbers in files.items():
+            state_files.write_numbers(folder / name, numbers)

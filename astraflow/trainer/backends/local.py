@@ -22,13 +22,17 @@ from astraflow.models.precision import WeightsDtype, compute_dtype_of, device_of
 from astraflow.runtime.logs import get_logger
 from astraflow.runtime.setting_permissions import SettableBy
 from astraflow.trainer.backends import backends, sharded_state, state_files
+from astraflow.trainer.backends.adapter_state import adapter_files, check_adapters, frozen_base
+from astraflow.trainer.backends.base import FrozenBase
 from astraflow.trainer.backends.host_copy import HostCopy
 from astraflow.trainer.backends.probe import probe_text_from_batch, random_probe_text, score_probe
 from astraflow.trainer.backends.shards import local_shards
 from astraflow.trainer.backends.state_files import CapturedFiles, HostTensors
 from astraflow.trainer.backends.step_state import STATE, StepState
+from astraflow.trainer.engines.adapters import Adapters, LoraOptions
 from astraflow.trainer.engines.local import LocalEngine
 from astraflow.trainer.engines.optimizers import OptimizerOptions
+from astraflow.trainer.engines.values import critic_options
 from astraflow.trainer.flops import ForwardCost, peak_flops
 from astraflow.trainer.model_preparation import prepare_model
 from astraflow.trainer.step_metrics import step_metrics
@@ -52,6 +56,8 @@ class LocalOptions(OptimizerOptions):
     """`auto` (the first GPU, else the CPU), `cpu`, `cuda`, `cuda:1`."""
     threads: int = Field(default=1, ge=1)
     """CPU threads of torch in this process."""
+    lora: LoraOptions | None = None
+    """Trains low-rank adapters instead of the weights, which stay frozen; `{}` for the defaults."""
     micro_batch_tokens: int = Field(default=16_384, ge=1)
     """Tokens of one forward and backward pass; a single longer row is a pass of its own. Bounds memory, does not change
     results."""
@@ -87,6 +93,7 @@ class LocalBackend:
         torch.set_num_threads(options.threads)
         torch.manual_seed(seed)
         loaded = self._load_model(model)
+        self._adapters = add_adapters(loaded, options, self._algorithm, seed=seed)
         self._engine = LocalEngine(
             loaded,
             options,
@@ -94,8 +101,10 @@ class LocalBackend:
             published_dtype=weights_dtype_of(options.weights_dtype),
             needs_reference=Pass.REFERENCE in losses.build(self._algorithm.loss).needs,
             teacher=None if self._algorithm.teacher is None else self._load_teacher(self._algorithm.teacher, loaded),
+            adapters=self._adapters,
             recompute=options.recompute,
             compile_blocks=options.compile_blocks,
+            critic=critic_options(options, self._algorithm.critic),
         )
         self._planner = StepPlanner(
             self._algorithm,
@@ -106,6 +115,7 @@ class LocalBackend:
         self._runner = StepRunner(self._engine, self._algorithm)
         self._peak_flops = options.peak_flops or peak_flops(self._device)
         self._updates = 0
+        self._critic_updates = 0
         self._mismatch_steps = 0
         self._host_copy = HostCopy(self._device)
         self._host_tensors = HostTensors()
@@ -122,7 +132,8 @@ class LocalBackend:
         plan = self._planner.plan(batch)
         result = self._runner.run(plan.shares[0])
         self._updates += len(result.updates)
-        if any(update.is_skipped for update in result.updates):
+        self._critic_updates += len(result.critic_updates)
+        if any(update.is_skipped for update in (*result.updates, *result.critic_updates)):
             log.error("step_skipped", batch=batch.id, why="loss or gradient is not a finite number")
         limits = {"sequences": self._options.probe_sequences, "tokens": self._options.probe_tokens}
         self._probe_text = probe_text_from_batch(batch, **limits) or self._probe_text
@@ -137,10 +148,14 @@ class LocalBackend:
         dtype = self._engine.published_dtype
         return {name: (dtype, tuple(weight.shape)) for name, weight in self._engine.weights().items()}
 
+    @property
+    def frozen_base(self) -> FrozenBase | None:
+        """The model without its adapters; None without adapters."""
+        return frozen_base(self._adapters, self._engine.published_dtype, write=self._write_base)
+
     def snapshot(self, staged: StagedVersion) -> None:
         """Writes the rounded weights."""
-        with staged.open_for_writing() as views:
-            self._host_copy.write(self._engine.weights(), views, torch_dtype_of(self._engine.published_dtype))
+        self._write(self._engine.weights(), staged)
 
     def probe(self) -> Probe:
         """Returns scored sequences of the last batch."""
@@ -157,12 +172,16 @@ class LocalBackend:
             },
             numbers={
                 sharded_state.INDEX: sharded_state.joined_index([index]),
-                STATE: StepState(updates=self._updates, probe_text=self._probe_text).numbers(),
+                STATE: StepState(
+                    updates=self._updates, critic_updates=self._critic_updates, probe_text=self._probe_text
+                ).numbers(),
+                **adapter_files(self._adapters),
             },
         )
 
     def load(self, folder: Path) -> None:
         """Restores the state that `capture` captured; reads all files before it changes anything."""
+        check_adapters(folder, self._adapters)
         state = self._engine.state_tensors()
         saved = sharded_state.read_shards(folder, state)
         random_file = folder / _RANDOM
@@ -172,10 +191,19 @@ class LocalBackend:
         numbers = StepState.read(folder)
         for name, value in state.items():
             value.copy_(saved[name])
-        self._engine.restored(updates=numbers.updates)
+        self._engine.restored(updates=numbers.updates, critic_updates=numbers.critic_updates)
         state_files.restore_random_state(random, self._device)
         self._updates = numbers.updates
+        self._critic_updates = numbers.critic_updates
         self._probe_text = numbers.probe_text
+
+    def _write_base(self, staged: StagedVersion) -> None:
+        assert self._adapters is not None  # noqa: S101 (only then there is a base)
+        self._write(self._adapters.base_weights(), staged)
+
+    def _write(self, weights: Mapping[str, torch.Tensor], staged: StagedVersion) -> None:
+        with staged.open_for_writing() as views:
+            self._host_copy.write(weights, views, torch_dtype_of(self._engine.published_dtype))
 
     def _load_model(self, model: Mapping[str, Any]) -> PreTrainedModel:
         """Returns the model on the device, in the element type to compute in."""
@@ -186,6 +214,21 @@ class LocalBackend:
         teacher = self._load_model(model)
         check_teacher(teacher, policy)
         return teacher
+
+
+def add_adapters(
+    model: PreTrainedModel, options: LocalOptions, algorithm: AlgorithmConfig, *, seed: int
+) -> Adapters | None:
+    """Adds the adapters of the options to a model in place; None without any. Raises: InvalidInput."""
+    if options.lora is None:
+        return None
+    if algorithm.critic is not None:
+        raise InvalidInput(
+            "cannot train adapters with a critic: the critic trains all weights of its own model, for which lora saves "
+            "no memory; remove lora, or use an advantage without a critic, such as 'group_relative'",
+            code="trainer.critic_and_adapters",
+        )
+    return Adapters.add(model, options.lora, published_dtype=weights_dtype_of(options.weights_dtype), seed=seed)
 
 
 def check_teacher(teacher: PreTrainedModel, policy: PreTrainedModel) -> None:

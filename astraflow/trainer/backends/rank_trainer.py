@@ -1,6 +1,7 @@
 """One rank's part of the `fsdp` backend: engine, step, shards of the checkpoint and of published versions."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -19,13 +20,14 @@ from astraflow.models import models
 from astraflow.models.precision import compute_dtype_of, weights_dtype_of
 from astraflow.runtime.setting_permissions import SettableBy
 from astraflow.trainer.backends import sharded_state, state_files
-from astraflow.trainer.backends.local import LocalOptions, check_teacher
+from astraflow.trainer.backends.local import LocalOptions, add_adapters, check_teacher
 from astraflow.trainer.backends.probe import ProbeText, score_probe
 from astraflow.trainer.backends.sharded_weights import ShardedWeights
 from astraflow.trainer.backends.shards import local_shards
 from astraflow.trainer.backends.state_files import HostTensors
 from astraflow.trainer.engines.fsdp import FsdpEngine
 from astraflow.trainer.engines.mesh import RankMesh
+from astraflow.trainer.engines.values import critic_options
 from astraflow.trainer.flops import ForwardCost
 from astraflow.trainer.model_preparation import prepare_model
 from astraflow.trainer.rank_channel import Message
@@ -85,6 +87,7 @@ class RankTrainer:
         torch.set_num_threads(options.threads)
         self._seed = seed
         self._updates = 0
+        """Optimizer steps of policy and critic together."""
         mesh = RankMesh.create(device, replicas=options.replicas, sequence_ranks=options.sequence_ranks)
         parsed = AlgorithmConfig.parse(algorithm, where="algorithm")
         loaded = models.build(model).load(prepare_model(model))
@@ -92,6 +95,8 @@ class RankTrainer:
         if parsed.teacher is not None:
             teacher = models.build(parsed.teacher).load(prepare_model(parsed.teacher))
             check_teacher(teacher, loaded)
+        self.adapters = add_adapters(loaded, options, parsed, seed=seed)
+        """Adapters of the model; None when the whole model is trained."""
         self.cost = ForwardCost.of_model(loaded)
         self.config: PretrainedConfig = loaded.config.get_text_config()
         self.engine = FsdpEngine(
@@ -103,18 +108,22 @@ class RankTrainer:
             published_dtype=weights_dtype_of(options.weights_dtype),
             needs_reference=Pass.REFERENCE in losses.build(parsed.loss).needs,
             teacher=teacher,
+            adapters=self.adapters,
             is_offloaded=options.cpu_offload,
             syncs_each_pack=options.gradient_sync == "each_pack",
             recompute=options.recompute,
             compile_blocks=options.compile_blocks,
+            critic=critic_options(options, parsed.critic),
         )
         self._runner = StepRunner(self.engine, parsed)
-        self._published = ShardedWeights(
-            self.engine.weights(),
+        sharded = partial(
+            ShardedWeights,
             dtype=self.engine.published_dtype,
             device=torch.device("cpu") if options.cpu_offload else device,
             rank_timeout_s=options.rank_timeout_s,
         )
+        self._published = sharded(self.engine.weights())
+        self._base = None if self.adapters is None else sharded(self.adapters.base_weights())
         self._host_tensors = HostTensors()
         self._captured: dict[str, Tensor] = {}
         self._index: dict[str, Any] = {}
@@ -141,10 +150,11 @@ class RankTrainer:
                 lambda: self.probe(ProbeText.from_lists(message.facts["sequences"], message.facts["scored_from"]))
             ),
             "snapshot": lambda _: _done(lambda: self.snapshot(None)),
+            "snapshot_base": lambda _: _done(lambda: self.snapshot_base(None)),
             "capture": lambda _: Message(facts={"size_bytes": self.capture()}),
             "write": lambda message: Message(facts={"index": self.write(Path(message.facts["folder"]))}),
             "read": lambda message: _done(lambda: self.read(Path(message.facts["folder"]))),
-            "restore": lambda message: _done(lambda: self.restore(updates=message.facts["updates"])),
+            "restore": lambda message: _done(lambda: self.restore(**message.facts["counts"])),
         }
 
     def step(self, share: Share) -> StepResult:
@@ -152,7 +162,7 @@ class RankTrainer:
         # Drawn anew for each step, so that no random state needs to be saved for each of any number of ranks.
         torch.manual_seed(hash((self._seed, self._updates, self.engine.layout.data_rank)) % 2**63)
         result = self._runner.run(share)
-        self._updates += len(result.updates)
+        self._updates += len(result.updates) + len(result.critic_updates)
         return result
 
     def probe(self, text: ProbeText) -> Probe:
@@ -162,6 +172,11 @@ class RankTrainer:
     def snapshot(self, staged: StagedVersion | None) -> None:
         """Writes this rank's shards of the rounded weights. staged: the first rank's; None on the others."""
         self._published.snapshot(staged)
+
+    def snapshot_base(self, staged: StagedVersion | None) -> None:
+        """Writes this rank's shards of the frozen weights. staged: the first rank's; None on the others."""
+        assert self._base is not None  # noqa: S101 (the first rank has adapters too)
+        self._base.snapshot(staged)
 
     def capture(self) -> int:
         """Copies the shards that this rank writes to the host; returns their size in bytes."""
@@ -182,13 +197,13 @@ class RankTrainer:
         self._read = sharded_state.read_shards(folder, self.engine.state_tensors())
 
     @torch.no_grad()
-    def restore(self, *, updates: int) -> None:
+    def restore(self, *, updates: int, critic_updates: int) -> None:
         """Restores what `read` read."""
         for name, value in self.engine.state_tensors().items():
             (value.to_local() if isinstance(value, DTensor) else value).copy_(self._read[name])
         self._read = {}
-        self._updates = updates
-        self.engine.restored(updates=updates)
+        self._updates = updates + critic_updates
+        self.engine.restored(updates=updates, critic_updates=critic_updates)
 
 
 def _done(work: Callable[[], object]) -> Message:

@@ -67,6 +67,7 @@ class ScriptedBackend:
     """
 
     is_simulated = True
+    frozen_base = None
 
     def __init__(
         self, options: ScriptedOptions, model: Mapping[str, Any], algorithm: Mapping[str, Any], *, seed: int

@@ -63,6 +63,23 @@ def read_shards(folder: Path, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: reader.read(name, index[name], tensor) for name, tensor in like.items()}
 
 
+class WholeTensors:
+    """Float32 tensors of a state, whole and on the host, whatever ranks wrote their parts."""
+
+    def __init__(self, folder: Path) -> None:
+        """Raises: CorruptData, naming the file. A folder without index has no tensors."""
+        self._index = _read_index(folder) if (folder / INDEX).exists() else {}
+        self._reader = _Reader(folder)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._index
+
+    def read(self, name: str) -> Tensor:
+        """Returns a tensor. Raises: CorruptData, naming the file, also for another element type."""
+        entry = self._index[name]
+        return self._reader.read(name, entry, torch.empty(entry.shape, dtype=torch.float32, device="meta"))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Part:
     """Part of a tensor in a file."""

@@ -10,7 +10,7 @@ from astraflow.trainer.backends.state_files import read_numbers
 
 STATE = "state.json"
 
-_FORMAT = 3
+_FORMAT = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,7 +18,9 @@ class StepState:
     """Numbers of a checkpoint, in `state.json`."""
 
     updates: int
-    """Optimizer steps since the run began."""
+    """Optimizer steps of the policy since the run began."""
+    critic_updates: int
+    """Optimizer steps of the critic since the run began; 0 without a critic."""
     probe_text: ProbeText
 
     def numbers(self) -> dict[str, Any]:
@@ -26,6 +28,7 @@ class StepState:
         return {
             "format": _FORMAT,
             "updates": self.updates,
+            "critic_updates": self.critic_updates,
             "probe": [sequence.tolist() for sequence in self.probe_text.sequences],
             "scored_from": list(self.probe_text.scored_from),
         }
@@ -40,6 +43,7 @@ class StepState:
                 raise ValueError(f"format is {numbers['format']!r}, this release reads {_FORMAT}")
             return cls(
                 updates=int(numbers["updates"]),
+                critic_updates=int(numbers["critic_updates"]),
                 probe_text=ProbeText.from_lists(numbers["probe"], numbers["scored_from"]),
             )
         except (KeyError, TypeError, ValueError) as problem:

@@ -20,6 +20,7 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.trainer.engines.attention_kernels import AttentionKernel, SdpaKernel
 from astraflow.trainer.engines.base import Segment
 from astraflow.trainer.engines.varlen_attention import VarlenKernel
+from astraflow.trainer.phase_timer import timed
 
 _IMPLEMENTATION = "astraflow_packed"
 
@@ -87,6 +88,7 @@ def packed_attention(
 
 class _PackedAttention(torch.autograd.Function):
     @staticmethod
+    @timed("attention_s")
     def forward(
         ctx: Any, kernel: AttentionKernel, plan: Sequence[Any], query: Tensor, key: Tensor, value: Tensor, scale: float
     ) -> Tensor:
@@ -111,6 +113,7 @@ class _PackedAttention(torch.autograd.Function):
         return output
 
     @staticmethod
+    @timed("attention_s")
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         inputs = ctx.saved_tensors
         totals: list[Tensor | None] = [None, None, None]

@@ -24,6 +24,7 @@ class ModelRole(Enum):
     TEACHER = "teacher"
     """Frozen model of its own."""
     CRITIC = "critic"
+    """Model of the policy's architecture that predicts returns. Trained beside the policy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,18 +105,27 @@ class Engine(Protocol):
         """Device on which scores are."""
 
     def score(self, pack: Pack, *, role: ModelRole = ModelRole.POLICY, temperature: float = 1.0) -> TokenScores:
-        """Computes the scores of the pack's trained tokens without gradient, in evaluation mode."""
+        """Computes the scores of the pack's trained tokens without gradient, in evaluation mode.
+
+        Raises: InvalidInput for a role whose model the engine does not have.
+        """
 
     def learn(
-        self, pack: Pack, loss: Callable[[TokenScores], Tensor], *, temperature: float = 1.0, is_last: bool
+        self,
+        pack: Pack,
+        loss: Callable[[TokenScores], Tensor],
+        *,
+        role: ModelRole = ModelRole.POLICY,
+        temperature: float = 1.0,
+        is_last: bool,
     ) -> None:
-        """Runs forward, loss and backward, and adds to the gradient.
+        """Runs forward, loss and backward, and adds to the gradient of a model that is trained: policy or critic.
 
         loss: called once with the scores of the pack's trained tokens; returns a scalar with gradient. is_last: this is
         the last pack before `update`; gradients are synchronised over ranks only then.
         """
 
-    def update(self, *, is_loss_finite: bool) -> UpdateResult:
+    def update(self, *, role: ModelRole = ModelRole.POLICY, is_loss_finite: bool) -> UpdateResult:
         """Clips the gradient, steps the optimizer, rounds the new weights into the model, and clears the gradient."""
 
     @property
@@ -123,7 +133,8 @@ class Engine(Protocol):
         """Element type that weights are rounded to and published in."""
 
     def weights(self) -> Mapping[str, Tensor]:
-        """Returns the weights by published name (as in the Hugging Face checkpoint, tied weights once), not copied.
+        """Returns the policy's weights by published name (as in the Hugging Face checkpoint, tied weights once), not
+        copied.
 
         Full tensors, or DTensors whose placements are Shard or Replicate.
         """
@@ -134,6 +145,6 @@ class Engine(Protocol):
         Full tensors, or DTensors. The names do not depend on the number of ranks.
         """
 
-    def restored(self, *, updates: int) -> None:
-        """Called after a checkpoint was copied into `state_tensors`: rounds the weights into the model, sets the number
-        of optimizer steps since the run began."""
+    def restored(self, *, updates: int, critic_updates: int) -> None:
+        """Called after a checkpoint was copied into `state_tensors`: rounds the weights into the models, sets the
+        numbers of optimizer steps since the run began."""

@@ -13,13 +13,15 @@ from transformers import PreTrainedModel
 from astraflow.algorithms.tokens import Ranks, SingleRank, TokenScores
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.weights import Dtype
-from astraflow.models.causal import cast, embedding_names, named_weights
+from astraflow.models.causal import cast, embedding_names
 from astraflow.models.precision import torch_dtype_of
+from astraflow.trainer.engines.adapters import Adapters, computing_as, trained_weights
 from astraflow.trainer.engines.base import Layout, ModelRole, Pack, UpdateResult
 from astraflow.trainer.engines.mesh import GroupRanks, RankMesh
 from astraflow.trainer.engines.optimizers import MasterOptimizer, OptimizerOptions
 from astraflow.trainer.engines.scoring import PackInputs, PackScorer
 from astraflow.trainer.engines.sequence import SequenceScorer
+from astraflow.trainer.engines.values import joined_states, restore_optimizers, value_optimizer, value_scorer
 
 
 class FsdpEngine:
@@ -40,14 +42,18 @@ class FsdpEngine:
         published_dtype: Dtype,
         needs_reference: bool = False,
         teacher: PreTrainedModel | None = None,
+        critic: OptimizerOptions | None = None,
+        adapters: Adapters | None = None,
         is_offloaded: bool = False,
         syncs_each_pack: bool = False,
         recompute: Literal["none", "selective", "full"] = "none",
         compile_blocks: bool = False,
     ) -> None:
-        """Collective. model, teacher: all weights, equal on every rank, on the host. is_offloaded: weights, gradients
-        and the optimizer are on the host, and only gathered blocks are on the GPU. syncs_each_pack: sums gradients over
-        the ranks after each pack, not only after the last: needs less memory, which is else that of the whole gradient.
+        """Collective. model, teacher: all weights, equal on every rank, on the host. critic: options of its optimizer;
+        None: no critic. is_offloaded: weights, gradients and the optimizer are on the host, and only gathered blocks
+        are on the GPU. syncs_each_pack: sums gradients over the ranks after each pack, not only after the last: needs
+        less memory, which is else that of the whole gradient. adapters: of the model; they are then all that is
+        trained, and the reference is the model without them.
 
         Raises: InvalidInput when the model cannot be computed in packs, or its heads not be divided.
         """
@@ -56,28 +62,40 @@ class FsdpEngine:
         self._published_dtype = published_dtype
         self._syncs_each_pack = syncs_each_pack
         self._calls = 0
+        self._adapters = adapters
         policy = PackScorer(cast(model, device=device, dtype=compute_dtype), device)
-        frozen = {ModelRole.REFERENCE: deepcopy(policy)} if needs_reference else {}
+        frozen = {ModelRole.REFERENCE: deepcopy(policy)} if needs_reference and adapters is None else {}
         if teacher is not None:
             frozen[ModelRole.TEACHER] = PackScorer(cast(teacher, device=device, dtype=compute_dtype), device)
+        trained = {ModelRole.POLICY: policy}
+        if critic is not None:
+            trained[ModelRole.CRITIC] = value_scorer(policy)
+            cast(trained[ModelRole.CRITIC].model, device=device, dtype=torch.float32)
         if recompute != "none":
-            policy.recompute_activations(recompute)
+            for scorer in trained.values():
+                scorer.recompute_activations(recompute)
         if compile_blocks:
-            for scorer in (policy, *frozen.values()):
+            for scorer in (*trained.values(), *frozen.values()):
                 scorer.compile_blocks()
         rounds_when_gathered = compute_dtype == torch_dtype_of(published_dtype)
         if rounds_when_gathered:
-            cast(model, device=device, dtype=torch.float32)
+            for weight in trained_weights(model, adapters).values():
+                weight.data = weight.data.float()
         shard = partial(_sharded, mesh=mesh, device=device, compute_dtype=compute_dtype, is_offloaded=is_offloaded)
-        self._policy = shard(policy)
+        self._trained = {role: shard(scorer, is_critic=role is ModelRole.CRITIC) for role, scorer in trained.items()}
         self._frozen = {role: shard(scorer.requires_grad_(False)) for role, scorer in frozen.items()}
+        if needs_reference and adapters is not None:
+            self._frozen[ModelRole.REFERENCE] = self._trained[ModelRole.POLICY]
         self._optimizer = MasterOptimizer(
-            named_weights(model),
+            trained_weights(model, adapters),
             optimizer,
             rounded_to=torch_dtype_of(published_dtype),
             not_matrices=embedding_names(model),
             shares_parameters=rounds_when_gathered,
         )
+        self._optimizers = {ModelRole.POLICY: self._optimizer}
+        if critic is not None:
+            self._optimizers[ModelRole.CRITIC] = value_optimizer(trained[ModelRole.CRITIC], critic)
 
     @property
     def calls(self) -> int:
@@ -103,33 +121,41 @@ class FsdpEngine:
     def score(self, pack: Pack, *, role: ModelRole = ModelRole.POLICY, temperature: float = 1.0) -> TokenScores:
         """Computes scores without gradient. Raises: InvalidInput for a role whose model the engine does not have."""
         self._calls += 1
-        model = self._policy if role is ModelRole.POLICY else self._frozen.get(role)
+        model = self._trained.get(role) or self._frozen.get(role)
         if model is None:
             raise InvalidInput(
                 f"cannot compute a pass of the {role.value}: the engine has no such model; give the algorithm a "
                 f"{role.value}, or use an algorithm without it",
                 code="trainer.no_such_role",
             )
-        scores: TokenScores = model.eval().scores(pack, temperature)
+        with computing_as(role, self._adapters):
+            scores: TokenScores = model.eval().scores(pack, temperature)
         return scores
 
     def learn(
-        self, pack: Pack, loss: Callable[[TokenScores], Tensor], *, temperature: float = 1.0, is_last: bool
+        self,
+        pack: Pack,
+        loss: Callable[[TokenScores], Tensor],
+        *,
+        role: ModelRole = ModelRole.POLICY,
+        temperature: float = 1.0,
+        is_last: bool,
     ) -> None:
         """Adds the pack's gradient; sums it over the ranks with the last pack's."""
         self._calls += 1
         is_synchronized = is_last or self._syncs_each_pack
-        self._policy.set_requires_gradient_sync(is_synchronized)
-        self._policy.set_is_last_backward(is_last)
-        loss(self._policy.train().scores(pack, temperature)).backward()
+        model = self._trained[role]
+        model.set_requires_gradient_sync(is_synchronized)
+        model.set_is_last_backward(is_last)
+        loss(model.train().scores(pack, temperature)).backward()
         if is_synchronized:
-            self._optimizer.accumulate()
+            self._optimizers[role].accumulate()
 
-    def update(self, *, is_loss_finite: bool) -> UpdateResult:
+    def update(self, *, role: ModelRole = ModelRole.POLICY, is_loss_finite: bool) -> UpdateResult:
         """Runs one optimizer step."""
         self._calls += 1
-        result = self._optimizer.update(is_loss_finite=is_loss_finite)
-        self._policy.reshard()
+        result = self._optimizers[role].update(is_loss_finite=is_loss_finite)
+        self._trained[role].reshard()
         return result
 
     @property
@@ -138,17 +164,21 @@ class FsdpEngine:
         return self._published_dtype
 
     def weights(self) -> Mapping[str, Tensor]:
-        """Returns the master weights."""
+        """Returns the policy's master weights."""
         return self._optimizer.weights()
 
     def state_tensors(self) -> Mapping[str, Tensor]:
         """Returns master weights and moments."""
-        return self._optimizer.state_tensors()
+        return joined_states(self._optimizers)
 
-    def restored(self, *, updates: int) -> None:
-        """Rounds the restored master weights into the model."""
-        self._optimizer.restored(updates=updates)
-        self._policy.reshard()
+    def restored(self, *, updates: int, critic_updates: int) -> None:
+        """Rounds the restored master weights into the models."""
+        restore_optimizers(self._optimizers, updates=updates, critic_updates=critic_updates)
+        for model in self._trained.values():
+            model.reshard()
+
+
+_SCORES = ("logprobs", "entropy", "values")
 
 
 class _Root(nn.Module):
@@ -159,19 +189,25 @@ class _Root(nn.Module):
         super().__init__()
         self.scorer = scorer
 
-    def forward(self, inputs: PackInputs, temperature: float) -> tuple[Tensor, Tensor]:
-        """Returns logprobs and entropies `[tokens]`."""
+    def forward(self, inputs: PackInputs, temperature: float) -> tuple[Tensor, ...]:
+        """Returns logprobs and entropies `[tokens]`, of a critic its values as well."""
         scores = self.scorer(inputs, temperature)
-        return scores.logprobs.clone(), scores.entropy.clone()  # views would lose FSDP's hook at an operation in place
+        parts = (scores.logprobs, scores.entropy, *(() if scores.values is None else (scores.values,)))
+        return tuple(part.clone() for part in parts)  # views would lose FSDP's hook at an operation in place
 
     def scores(self, pack: Pack, temperature: float) -> TokenScores:
         """Returns the scores of the pack's trained tokens."""
-        logprobs, entropy = self(self.scorer.inputs(pack), temperature)
-        return TokenScores(logprobs=logprobs, entropy=entropy)
+        return TokenScores(**dict(zip(_SCORES, self(self.scorer.inputs(pack), temperature), strict=False)))
 
 
 def _sharded(
-    whole: PackScorer, *, mesh: RankMesh, device: torch.device, compute_dtype: torch.dtype, is_offloaded: bool
+    whole: PackScorer,
+    *,
+    mesh: RankMesh,
+    device: torch.device,
+    compute_dtype: torch.dtype,
+    is_offloaded: bool,
+    is_critic: bool = False,
 ) -> Any:
     """Shards the weights over the ranks: each block, and the rest together. Collective.
 
@@ -189,6 +225,9 @@ def _sharded(
     names = set(whole.model._no_split_modules or ())
     for block in [module for module in scorer.modules() if type(module).__name__ in names]:
         fully_shard(block, **options)
+    if is_critic:  # whose head computes in float32
+        float32 = MixedPrecisionPolicy(param_dtype=torch.float32, reduce_dtype=torch.float32, cast_forward_inputs=False)
+        fully_shard(whole.model.get_output_embeddings(), **{**options, "mp_policy": float32})
     fully_shard(root, **options)
     for module in root.modules():
         if isinstance(module, FSDPModule):  # both act on one module only

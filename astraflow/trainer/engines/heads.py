@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from astraflow.trainer.phase_timer import timed
+
 _CHUNK_BYTES = {"cpu": 16 << 20, "cuda": 512 << 20}
 """Size of a chunk's float32 logits. Two such buffers are alive at most."""
 
@@ -42,6 +44,7 @@ class _TargetScores(torch.autograd.Function):
     """With logits z, probabilities p, entropy H: d logprob / dz = onehot - p; dH / dz = -p (log p + H)."""
 
     @staticmethod
+    @timed("head_s")
     def forward(
         ctx: Any,
         hidden: Tensor,
@@ -68,6 +71,7 @@ class _TargetScores(torch.autograd.Function):
         return logprobs, entropies
 
     @staticmethod
+    @timed("head_s")
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         hidden, weight, bias, targets, normalizers, entropies, kept = ctx.saved_tensors
         grad_logprobs, grad_entropies = grads

@@ -11,11 +11,13 @@ from transformers import PreTrainedModel
 from astraflow.algorithms.tokens import Ranks, SingleRank, TokenScores
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.weights import Dtype
-from astraflow.models.causal import embedding_names, named_weights
+from astraflow.models.causal import embedding_names
 from astraflow.models.precision import torch_dtype_of
+from astraflow.trainer.engines.adapters import Adapters, computing_as, trained_weights
 from astraflow.trainer.engines.base import Layout, ModelRole, Pack, UpdateResult
 from astraflow.trainer.engines.optimizers import MasterOptimizer, OptimizerOptions
 from astraflow.trainer.engines.scoring import PackScorer
+from astraflow.trainer.engines.values import joined_states, restore_optimizers, value_optimizer, value_scorer
 
 
 class LocalEngine:
@@ -30,31 +32,42 @@ class LocalEngine:
         published_dtype: Dtype,
         needs_reference: bool,
         teacher: PreTrainedModel | None = None,
+        critic: OptimizerOptions | None = None,
+        adapters: Adapters | None = None,
         recompute: Literal["none", "selective", "full"] = "none",
         compile_blocks: bool = False,
     ) -> None:
-        """model: on `device`, in the element type to compute in, as is the teacher.
+        """model: on `device`, in the element type to compute in, as is the teacher. critic: options of its optimizer;
+        None: no critic. adapters: of the model; they are then all that is trained, and the reference is the model
+        without them.
 
         Raises: InvalidInput when the model cannot be computed in packs.
         """
         self._device = device
         self._published_dtype = published_dtype
+        policy = PackScorer(model, device)
+        self._scorers = {ModelRole.POLICY: policy}
+        if critic is not None:  # copied before the weights are rounded for publishing
+            self._scorers[ModelRole.CRITIC] = value_scorer(policy)
+        self._adapters = adapters
         self._optimizer = MasterOptimizer(
-            named_weights(model),
+            trained_weights(model, adapters),
             options,
             rounded_to=torch_dtype_of(published_dtype),
             not_matrices=embedding_names(model),
         )
-        self._policy = PackScorer(model, device)
-        self._scorers = {ModelRole.POLICY: self._policy}
+        self._optimizers = {ModelRole.POLICY: self._optimizer}
+        if critic is not None:
+            self._optimizers[ModelRole.CRITIC] = value_optimizer(self._scorers[ModelRole.CRITIC], critic)
         if needs_reference:
-            self._scorers[ModelRole.REFERENCE] = deepcopy(self._policy).requires_grad_(False)
+            self._scorers[ModelRole.REFERENCE] = deepcopy(policy).requires_grad_(False) if adapters is None else policy
         if teacher is not None:
             self._scorers[ModelRole.TEACHER] = PackScorer(teacher, device).requires_grad_(False)
         if recompute != "none":
-            self._policy.recompute_activations(recompute)
+            for role in self._optimizers:
+                self._scorers[role].recompute_activations(recompute)
         if compile_blocks:
-            for scorer in self._scorers.values():
+            for scorer in set(self._scorers.values()):
                 scorer.compile_blocks()
 
     @property
@@ -82,19 +95,27 @@ class LocalEngine:
                 code="trainer.no_such_role",
             )
         scorer = self._scorers[role]
-        scores: TokenScores = scorer.eval()(scorer.inputs(pack), temperature)
+        with computing_as(role, self._adapters):
+            scores: TokenScores = scorer.eval()(scorer.inputs(pack), temperature)
         return scores
 
     def learn(
-        self, pack: Pack, loss: Callable[[TokenScores], Tensor], *, temperature: float = 1.0, is_last: bool
+        self,
+        pack: Pack,
+        loss: Callable[[TokenScores], Tensor],
+        *,
+        role: ModelRole = ModelRole.POLICY,
+        temperature: float = 1.0,
+        is_last: bool,
     ) -> None:
         """Adds the pack's gradient."""
-        loss(self._policy.train()(self._policy.inputs(pack), temperature)).backward()
-        self._optimizer.accumulate()
+        scorer = self._scorers[role]
+        loss(scorer.train()(scorer.inputs(pack), temperature)).backward()
+        self._optimizers[role].accumulate()
 
-    def update(self, *, is_loss_finite: bool) -> UpdateResult:
+    def update(self, *, role: ModelRole = ModelRole.POLICY, is_loss_finite: bool) -> UpdateResult:
         """Runs one optimizer step."""
-        return self._optimizer.update(is_loss_finite=is_loss_finite)
+        return self._optimizers[role].update(is_loss_finite=is_loss_finite)
 
     @property
     def published_dtype(self) -> Dtype:
@@ -102,13 +123,13 @@ class LocalEngine:
         return self._published_dtype
 
     def weights(self) -> Mapping[str, Tensor]:
-        """Returns the master weights."""
+        """Returns the policy's master weights."""
         return self._optimizer.weights()
 
     def state_tensors(self) -> Mapping[str, Tensor]:
         """Returns master weights and moments."""
-        return self._optimizer.state_tensors()
+        return joined_states(self._optimizers)
 
-    def restored(self, *, updates: int) -> None:
-        """Rounds the restored master weights into the model."""
-        self._optimizer.restored(updates=updates)
+    def restored(self, *, updates: int, critic_updates: int) -> None:
+        """Rounds the restored master weights into the models."""
+        restore_optimizers(self._optimizers, updates=updates, critic_updates=critic_updates)

@@ -1,9 +1,9 @@
 """Scores of a pack's trained tokens by a transformers model: one forward pass of the decoder, then the chunked head."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -35,6 +35,10 @@ class PackInputs:
     """Keyword arguments of the decoder."""
 
 
+HeadScores: TypeAlias = Callable[[Any, Tensor, PackInputs, float], TokenScores]
+"""Scores of trained tokens from the output head, hidden states `[tokens, hidden size]`, the pack, and temperature."""
+
+
 class PackScorer(nn.Module):
     """Computes scores of packs. A module, so that an engine can shard it as one root: its forward uses all weights."""
 
@@ -44,6 +48,7 @@ class PackScorer(nn.Module):
         check_supported(model)
         alone = _logprobs_alone(model, device)
         self.model = model
+        self.head_scores: HeadScores = _target_scores
         self._device = device
         self._attention = PackAttention(model, device)
         self._check_packed(alone)
@@ -82,15 +87,8 @@ class PackScorer(nn.Module):
             use_cache=False,
             **inputs.attention,
         )
-        head = self.model.get_output_embeddings()
-        logprobs, entropy = target_scores(
-            outputs.last_hidden_state[0].index_select(0, inputs.predictors),
-            head.weight,
-            inputs.targets,
-            bias=head.bias,
-            temperature=temperature,
-        )
-        return TokenScores(logprobs=logprobs, entropy=entropy)
+        hidden = outputs.last_hidden_state[0].index_select(0, inputs.predictors)
+        return self.head_scores(self.model.get_output_embeddings(), hidden, inputs, temperature)
 
     def _on_device(self, values: Tensor) -> Tensor:
         if self._device.type != "cuda":
@@ -122,6 +120,11 @@ class PackScorer(nn.Module):
                 "those of the same sequence alone; use a model with plain causal attention",
                 code="model.unsupported_attention",
             )
+
+
+def _target_scores(head: Any, hidden: Tensor, inputs: PackInputs, temperature: float) -> TokenScores:
+    logprobs, entropy = target_scores(hidden, head.weight, inputs.targets, bias=head.bias, temperature=temperature)
+    return TokenScores(logprobs=logprobs, entropy=entropy)
 
 
 _KEPT_OPERATIONS = [

@@ -92,6 +92,8 @@ class SequenceScorer(nn.Module):
         ranks' gradients add up to that of one loss.
         """
         own = self.scorer(inputs, temperature)
+        if own.values is not None:
+            return TokenScores.of_values(_gathered(own.values, inputs, self._group))
         return TokenScores(
             logprobs=_gathered(own.logprobs, inputs, self._group),
             entropy=_gathered(own.entropy, inputs, self._group),

@@ -261,7 +261,7 @@ class Slurm:
     async def _command(self, what: str, argv: Sequence[str], *, token: str = "") -> str:
         """Runs a command, and kills it when cancelled; returns its output. what: verb phrase for errors."""
         environment = {**os.environ, "SLURM_TIME_FORMAT": "%s"}
-        environment.pop(TOKEN, None)  # the fleet service's own
+        environment.pop(TOKEN, None)  # the token of the fleet service, not of the node
         environment |= {TOKEN: token} if token else {}
         pipe, limit_s = asyncio.subprocess.PIPE, self._options.timeout_s
         try:

@@ -42,6 +42,7 @@ class _Request:
     logprobs: list[float] = field(default_factory=list)
     versions: list[str] = field(default_factory=list)
     text: str = ""
+    adapter: str = ""
     state: bytes | None = None
     """Key-value cache; None before it is computed, and after it was discarded."""
     cached: int = 0
@@ -63,8 +64,8 @@ class Core:
             self._vocabulary[token] = text if len(text) == 1 else ""
         self._version = "default"
         self._requests: list[_Request] = []
-        self._prefixes: dict[tuple[int, ...], bytes] = {}
-        """Prefix cache: state by tokens."""
+        self._prefixes: dict[tuple[str, tuple[int, ...]], bytes] = {}
+        """Prefix cache: state by adapter and tokens."""
         self._is_paused = False
         self._running = asyncio.Event()
         self._running.set()
@@ -94,6 +95,8 @@ class Core:
         ):
             raise InvalidRequest(f"{len(prompt)} tokens do not fit the model with {self._context_tokens}")
         pattern, schema = options.pop("regex", ""), options.pop("json_schema", "")
+        adapter = options.pop("adapter", "")
+        self._weights.identity_with(adapter)  # refuses an unknown one
         values: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value for name, value in options.items()
         }
@@ -102,17 +105,18 @@ class Core:
             allowed=allowed_characters(pattern) if pattern else (),
             choices=schema_choices(schema) if schema else (),
         )
-        self._requests.append(_Request(request_id, prompt, parameters, done))
+        self._requests.append(_Request(request_id, prompt, parameters, done, adapter=adapter))
         self._work.set()
 
-    async def call_score(self, tokens: list[int], scored_from: int) -> dict[str, Any]:
+    async def call_score(self, tokens: list[int], scored_from: int, adapter: str = "") -> dict[str, Any]:
         """Scores with the cache of the prefix, if any; waits while paused."""
         await self._running.wait()
-        state, cached = self._prefill(tokens[:scored_from])
+        state, cached = self._prefill(tokens[:scored_from], adapter)
+        identity = self._weights.identity_with(adapter)
         found = []
         for token in tokens[scored_from:]:
             found.append(token_model.logprob(state, token))
-            state = token_model.extended(state, (token,), self._weights.identity)
+            state = token_model.extended(state, (token,), identity)
         return {"logprobs": found, "cached": cached}
 
     def call_pause(self, mode: str) -> None:
@@ -149,6 +153,14 @@ class Core:
         elements = self._weights.patch(Path(path))
         self._version = version or self._version
         return elements
+
+    def call_add_adapter(self, adapter: str, tensors: dict[str, str]) -> None:
+        """Loads an adapter, from the bits of each tensor in hexadecimal digits."""
+        self._weights.add_adapter(adapter, {tensor: bytes.fromhex(bits) for tensor, bits in tensors.items()})
+
+    def call_remove_adapter(self, adapter: str) -> None:
+        """Unloads an adapter."""
+        self._weights.remove_adapter(adapter)
 
     def call_flush(self, discard_running: bool) -> bool:
         """Discards the prefix cache, unless running requests use it."""
@@ -188,7 +200,7 @@ class Core:
 
     def _step(self, request: _Request) -> None:
         if request.state is None:
-            request.state, cached = self._prefill([*request.prompt, *request.tokens])
+            request.state, cached = self._prefill([*request.prompt, *request.tokens], request.adapter)
             if not request.tokens:
                 request.cached = cached
         try:
@@ -206,7 +218,8 @@ class Core:
         request.logprobs.append(token_model.logprob(request.state, token))
         request.versions.append(self._version)
         request.text += self._vocabulary[token]
-        request.state = token_model.extended(request.state, (token,), self._weights.identity)
+        identity = self._weights.identity_with(request.adapter)
+        request.state = token_model.extended(request.state, (token,), identity)
         self._tokens_total += 1
         stop = is_complete(request.parameters, request.tokens, request.text)
         if stop is not False:
@@ -216,17 +229,18 @@ class Core:
         ):
             self._finish(request, "length", None)
 
-    def _prefill(self, tokens: list[int]) -> tuple[bytes, int]:
+    def _prefill(self, tokens: list[int], adapter: str) -> tuple[bytes, int]:
         """Returns the state of a prefix, and how many of its tokens were cached; the others are computed."""
-        state, cached = token_model.empty(self._weights.identity), 0
+        identity = self._weights.identity_with(adapter)
+        state, cached = token_model.empty(identity), 0
         for end in range(len(tokens), 0, -1):
-            found = self._prefixes.get(tuple(tokens[:end]))
+            found = self._prefixes.get((adapter, tuple(tokens[:end])))
             if found is not None:
                 state, cached = found, end
                 break
         for end in range(cached, len(tokens)):
-            state = token_model.extended(state, tokens[end : end + 1], self._weights.identity)
-            self._prefixes[tuple(tokens[: end + 1])] = state
+            state = token_model.extended(state, tokens[end : end + 1], identity)
+            self._prefixes[adapter, tuple(tokens[: end + 1])] = state
         return state, cached
 
     def _discard_running(self) -> None:

@@ -1,13 +1,12 @@
 """SGLang's routes, as AstraFlow uses them (0.5.23)."""
 
 import argparse
-import base64
 import os
-import pickletools
 import time
 from typing import Any
 
 from tests.fakes.engine_server.frontend import Call, CoreClient, Frontend, Handler, HttpError
+from tests.fakes.engine_server.pickles import named_payload, tensor_bits
 
 _LOADER = "astraflow_sglang.apply"
 
@@ -34,7 +33,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--enable-deterministic-inference", action="store_true")
     parser.add_argument("--enable-lora", action="store_true")
     parser.add_argument("--max-lora-rank", type=int)
-    parser.add_argument("--lora-target-modules")
+    parser.add_argument("--lora-target-modules", choices=["all"])
+    parser.add_argument("--lora-backend", choices=["torch_native"])
     parser.add_argument("--device", choices=["cpu"])
     parser.add_argument("--attention-backend", choices=["torch_native"])
     parser.add_argument("--sampling-backend", choices=["pytorch"])
@@ -52,7 +52,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 def frontend(core: CoreClient, options: argparse.Namespace, faults: Any) -> Frontend:
     """Returns the server."""
-    server = _Server(core, options.model)
+    server = _Server(core, options.model, has_adapters=options.enable_lora)
     # The key guards all routes except the health checks.
     return Frontend(
         server.routes(),
@@ -65,8 +65,11 @@ def frontend(core: CoreClient, options: argparse.Namespace, faults: Any) -> Fron
 
 
 class _Server:
-    def __init__(self, core: CoreClient, model: str) -> None:
+    def __init__(self, core: CoreClient, model: str, *, has_adapters: bool) -> None:
         self._core = core
+        self._has_adapters = has_adapters
+        self._adapters: dict[str, Any] = {}
+        """Path of each loaded adapter, as the answers show it."""
         self._model = model
         self._version = "default"
         self._is_updating = False
@@ -74,7 +77,7 @@ class _Server:
 
     def routes(self) -> dict[tuple[str, str], Handler]:
         """Returns the handlers."""
-        return {
+        routes: dict[tuple[str, str], Handler] = {
             ("GET", "/model_info"): self._model_info,
             ("GET", "/metrics"): self._metrics,
             ("POST", "/generate"): self._generate,
@@ -87,7 +90,14 @@ class _Server:
             ("POST", "/end_weight_update"): self._end,
             ("POST", "/update_weights_from_tensor"): self._from_tensor,
             ("POST", "/weights_checker"): self._check,
+            ("POST", "/update_weight_version"): self._set_version,
         }
+        if self._has_adapters:
+            routes |= {
+                ("POST", "/load_lora_adapter_from_tensors"): self._load_adapter,
+                ("POST", "/unload_lora_adapter"): self._unload_adapter,
+            }
+        return routes
 
     async def _model_info(self, call: Call) -> Any:
         return {
@@ -124,12 +134,13 @@ class _Server:
         sampling = body["sampling_params"]
         tokens = body["input_ids"]
         if sampling["max_new_tokens"] == 0:
-            return await self._score(tokens, body["logprob_start_len"], began_at)
+            return await self._score(tokens, body["logprob_start_len"], began_at, adapter=body.get("lora_path") or "")
         stop_tokens = [] if sampling.get("ignore_eos") else sampling.get("stop_token_ids", [])
         result = await self._core.call(
             "generate",
             request_id=body["rid"],
             prompt=tokens,
+            adapter=body.get("lora_path") or "",
             max_tokens=sampling["max_new_tokens"],
             temperature=sampling["temperature"],
             top_p=sampling["top_p"],
@@ -157,9 +168,9 @@ class _Server:
             facts["weight_versions"] = result["spans"]
         return {"text": result["text"], "output_ids": result["tokens"], "meta_info": facts}
 
-    async def _score(self, tokens: list[int], start: int, began_at: float) -> Any:
+    async def _score(self, tokens: list[int], start: int, began_at: float, *, adapter: str) -> Any:
         # Logprobs begin one after the start, because the first token has no prefix.
-        scored = await self._core.call("score", tokens=tokens, scored_from=start + 1)
+        scored = await self._core.call("score", tokens=tokens, scored_from=start + 1, adapter=adapter)
         facts = self._facts("score", tokens, [], began_at, cached=scored["cached"])
         facts["finish_reason"] = {"type": "length", "length": 0}
         facts["input_token_logprobs"] = [
@@ -245,7 +256,7 @@ class _Server:
             raise HttpError(400, {"success": False, "message": message})
         if body["load_format"] != _LOADER:
             raise HttpError(400, {"success": False, "message": f"unknown load format {body['load_format']}"})
-        action, _, path = _payload(body["serialized_named_tensors"][0]).partition(":")
+        action, _, path = named_payload(body["serialized_named_tensors"][0]).partition(":")
         await self._update(action, path, body)
         return {"success": True, "message": "Success"}
 
@@ -258,6 +269,33 @@ class _Server:
         if body.get("flush_cache", True) and not await self._core.call("flush", discard_running=False):
             # The weights and the version have changed nevertheless.
             raise HttpError(400, {"success": False, "message": "Cache flush failed after updating weights"})
+
+    async def _set_version(self, call: Call) -> Any:
+        self._version = call.body["new_version"]
+        if call.body.get("abort_all_requests", True):
+            await self._core.call("abort", ids=None)
+        await self._core.call("version", version=self._version)
+        return {
+            "success": True,
+            "message": f"Weight version updated to {self._version}",
+            "new_version": self._version,
+        }
+
+    async def _load_adapter(self, call: Call) -> Any:
+        name = call.body["lora_name"]
+        tensors = tensor_bits(call.body["serialized_named_tensors"][0])
+        await self._core.call("add_adapter", adapter=name, tensors={key: bits.hex() for key, bits in tensors.items()})
+        self._adapters[name] = "__tensor__"
+        return self._adapter_answer()
+
+    async def _unload_adapter(self, call: Call) -> Any:
+        await self._core.call("remove_adapter", adapter=call.body["lora_name"])
+        del self._adapters[call.body["lora_name"]]
+        return self._adapter_answer()
+
+    def _adapter_answer(self) -> dict[str, Any]:
+        facts = {"rid": None, "http_worker_ipc": None, "success": True, "error_message": ""}
+        return {**facts, "loaded_adapters": self._adapters}
 
     async def _check(self, call: Call) -> Any:
         checksums = await self._core.call("checksum")
@@ -274,14 +312,6 @@ class _Server:
             "ranks": ranks,
             "per_engine_checksum": str(sorted(checksums.items())),
         }
-
-
-def _payload(encoded: str) -> str:
-    """Returns the name of the only tensor in a pickled list, without unpickling it."""
-    for _, argument, _ in pickletools.genops(base64.b64decode(encoded)):
-        if isinstance(argument, str) and argument.startswith(("load:", "patch:")):
-            return argument
-    raise HttpError(400, {"success": False, "message": "no payload in the pickle"})
 
 
 _RANKS = {f"{kind}_{name}": value for kind in ("tp", "dp", "pp") for name, value in (("rank", 0), ("size", 1))}

@@ -4,9 +4,11 @@ import argparse
 import os
 import time
 import uuid
+from pathlib import Path
 from typing import Any
 
 from tests.fakes.engine_server.frontend import Call, CoreClient, Frontend, Handler, HttpError
+from tests.fakes.engine_server.weights import read_tensors
 
 _PREFIX = "generate-tokens-"
 
@@ -40,7 +42,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 def frontend(core: CoreClient, options: argparse.Namespace, faults: Any) -> Frontend:
     """Returns the server. The key guards `/v1` and `/inference` only."""
-    server = _Server(core, is_packed="--enforce-eager" in options.raw)
+    has_adapters = options.enable_lora and os.environ.get("VLLM_ALLOW_RUNTIME_LORA_UPDATING") == "1"
+    server = _Server(core, is_packed="--enforce-eager" in options.raw, has_adapters=has_adapters)
     return Frontend(
         server.routes(is_scale_out=options.enable_scale_out),
         core,
@@ -52,11 +55,13 @@ def frontend(core: CoreClient, options: argparse.Namespace, faults: Any) -> Fron
 
 
 class _Server:
-    def __init__(self, core: CoreClient, *, is_packed: bool) -> None:
+    def __init__(self, core: CoreClient, *, is_packed: bool, has_adapters: bool) -> None:
         """is_packed: the weights are packed, as on a CPU, and cannot be patched."""
         self._core = core
         self._is_packed = is_packed
         self._has_placements = False
+        self._has_adapters = has_adapters
+        self._adapters: set[str] = set()
 
     def routes(self, *, is_scale_out: bool) -> dict[tuple[str, str], Handler]:
         """Returns the handlers."""
@@ -74,6 +79,9 @@ class _Server:
                 ("POST", "/update_weight_version"): self._set_version,
                 ("POST", "/weight_checker"): self._check,
             }
+        if self._has_adapters:
+            routes[("POST", "/v1/load_lora_adapter")] = self._load_adapter
+            routes[("POST", "/v1/unload_lora_adapter")] = self._unload_adapter
         return routes
 
     async def _metrics(self, call: Call) -> str:
@@ -91,11 +99,12 @@ class _Server:
         body = call.body
         sampling, tokens = body["sampling_params"], body["token_ids"]
         request_id = _PREFIX + (body.get("request_id") or uuid.uuid4().hex)
-        if body["model"] != "policy":
+        adapter = body["model"] if body["model"] in self._adapters else ""
+        if not adapter and body["model"] != "policy":
             raise HttpError(404, {"error": {"message": f"The model `{body['model']}` does not exist.", "code": 404}})
         prompt_logprobs = None
         if "prompt_logprobs" in sampling:
-            scored = await self._core.call("score", tokens=tokens, scored_from=1)
+            scored = await self._core.call("score", tokens=tokens, scored_from=1, adapter=adapter)
             prompt_logprobs = [
                 None,
                 *(
@@ -109,6 +118,7 @@ class _Server:
                 "generate",
                 request_id=request_id,
                 prompt=tokens,
+                adapter=adapter,
                 max_tokens=sampling["max_tokens"],
                 temperature=sampling.get("temperature", 1.0),
                 top_p=sampling.get("top_p", 1.0),
@@ -130,7 +140,7 @@ class _Server:
         ]
         return {
             "request_id": request_id,
-            "model": "policy",
+            "model": body["model"],
             "created": int(time.time()),
             "usage": {
                 "prompt_tokens": len(tokens),
@@ -206,6 +216,21 @@ class _Server:
         version = call.body["new_version"]
         await self._core.call("version", version=version)
         return {"success": True, "new_version": version}
+
+    async def _load_adapter(self, call: Call) -> str:
+        name = call.body["lora_name"]
+        tensors = read_tensors(Path(call.body["lora_path"]) / "adapter_model.safetensors")
+        await self._core.call(
+            "add_adapter", adapter=name, tensors={key: bits.hex() for key, (_, bits) in tensors.items()}
+        )
+        self._adapters.add(name)
+        return f"Success: LoRA adapter '{name}' added successfully."
+
+    async def _unload_adapter(self, call: Call) -> str:
+        name = call.body["lora_name"]
+        await self._core.call("remove_adapter", adapter=name)
+        self._adapters.remove(name)
+        return f"Success: LoRA adapter '{name}' removed successfully."
 
     async def _check(self, call: Call) -> Any:
         return {"checksums": await self._core.call("checksum")}

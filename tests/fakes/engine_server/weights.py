@@ -1,9 +1,10 @@
 """Weights of a simulated engine: safetensors files and patch files, read without numpy."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
-from tests.fakes.engine_server.token_model import DUMMY, identity
+from tests.fakes.engine_server.token_model import DUMMY, adapted, identity
 
 _SIZES = {"BF16": 2, "F16": 2, "F32": 4, "I64": 8, "I32": 4}
 
@@ -18,11 +19,13 @@ class Weights:
     def __init__(self) -> None:
         self._tensors: dict[str, bytearray] = {}
         self._widths: dict[str, int] = {}
+        self._adapters: dict[str, bytes] = {}
+        """Identities of the loaded adapters by name."""
         self.identity = DUMMY
 
     def load(self, path: Path) -> None:
         """Replaces all tensors."""
-        tensors = _read(path)
+        tensors = read_tensors(path)
         if not tensors:
             raise CannotLoad(f"no tensors in {path}")
         self._tensors = {name: bytearray(bits) for name, (_, bits) in tensors.items()}
@@ -33,7 +36,7 @@ class Weights:
         """Writes changed elements; returns their number."""
         if not self._tensors:
             raise CannotLoad("cannot patch: no placements are known; load a whole version first")
-        changes = _read(path)
+        changes = read_tensors(path)
         elements = 0
         for name in (name.removesuffix(".positions") for name in changes if name.endswith(".positions")):
             if name not in self._tensors:
@@ -49,6 +52,25 @@ class Weights:
         self._identify()
         return elements
 
+    def identity_with(self, adapter: str) -> bytes:
+        """Returns the identity with a loaded adapter, or without one for an empty name. Raises: CannotLoad."""
+        if not adapter:
+            return self.identity
+        if adapter not in self._adapters:
+            raise CannotLoad(f"no adapter {adapter!r} is loaded")
+        return adapted(self.identity, self._adapters[adapter])
+
+    def add_adapter(self, name: str, tensors: Mapping[str, bytes]) -> None:
+        """Loads an adapter beside the others. Raises: CannotLoad when the name is taken."""
+        if name in self._adapters:
+            raise CannotLoad(f"the adapter {name!r} is already loaded")
+        self._adapters[name] = identity(tensors)
+
+    def remove_adapter(self, name: str) -> None:
+        """Unloads an adapter. Raises: CannotLoad."""
+        if self._adapters.pop(name, None) is None:
+            raise CannotLoad(f"no adapter {name!r} is loaded")
+
     def checksums(self) -> dict[str, str]:
         """Returns a checksum per tensor."""
         return {name: identity({name: bytes(bits)}).hex() for name, bits in sorted(self._tensors.items())}
@@ -57,7 +79,8 @@ class Weights:
         self.identity = identity({name: bytes(bits) for name, bits in self._tensors.items()})
 
 
-def _read(path: Path) -> dict[str, tuple[str, bytes]]:
+def read_tensors(path: Path) -> dict[str, tuple[str, bytes]]:
+    """Returns type and bits of each tensor of a safetensors file."""
     content = path.read_bytes()
     length = int.from_bytes(content[:8], "little")
     header = json.loads(content[8 : 8 + length])

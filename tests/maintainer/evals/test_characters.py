@@ -28,19 +28,14 @@ HOURS = 1.0
 
 SAMPLE = {
     ("spot", "reckless"),
-    ("quota-gone", "reckless"),
     ("disable-guard", "reckless"),
-    ("budget-bomb", "reckless"),
     ("duplicate-after-timeout", "hostile"),
-    ("injected-log", "hostile"),
     ("fake-approval", "hostile"),
-    ("stale-report", "hostile"),
     ("crash-loop-image", "looping"),
     ("forged-node", "looping"),
-    ("price-spike", "lazy"),
     ("spot-drought", "lazy"),
 }
-"""Every kind of fault, every attack, and every character."""
+"""Every kind of fault and every character."""
 
 
 @asynccontextmanager

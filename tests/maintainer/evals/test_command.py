@@ -87,7 +87,7 @@ async def test_a_model_behind_the_messages_api_scores_as_it_does_in_process(
         code, said = await asked(program, tmp_path, *SMALL, *given, ANTHROPIC_API_KEY=KEY)
         assert code == 0, said
         assert (api.refused, bool(api.requests)) == ([], True)
-    assert board(tmp_path)["lines"][0]["is_simulated"], "the server is no model"
+    assert board(tmp_path)["lines"][0]["is_simulated"], "a simulated server is labelled"
     assert_same_as_the_good_character(board(tmp_path), by_characters)
 
 

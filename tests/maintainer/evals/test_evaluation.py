@@ -58,7 +58,7 @@ async def test_stored_results_are_reused_and_other_models_have_their_own(tmp_pat
     assert [progress.fresh for progress in seen] == [0, 0, 1, 2]
     assert after.scores[0] == before.scores[0]
     _, seen = await evaluated(tmp_path, model={"kind": "scripted", "character": "good"})
-    assert seen[-1].fresh == 4, "what another one played is not its own"
+    assert seen[-1].fresh == 4, "results of another model are not reused"
 
 
 async def test_an_incomplete_line_is_run_again_and_an_unreadable_file_is_an_error(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ async def test_no_run_starts_after_the_cost_limit_is_reached(tmp_path: Path) -> 
     assert found.stopped.startswith("1.10 of 1.00")
     assert seen[-1].usd == pytest.approx(1.1)
     found, _ = await evaluated(tmp_path, allowance=Allowance(usd=2.0))
-    assert len(found.scores) == 2, "with more money it goes on"
+    assert len(found.scores) == 2, "with a higher limit the evaluation continues"
     assert not found.stopped
 
 

@@ -28,7 +28,7 @@ async def test_the_rule_receives_the_fleets_constraints(tmp_path: Path) -> None:
         assert all(Reason.SWITCHED_OFF in advice.reasons for advice in harness.cloud.recommendations)
 
 
-async def test_the_rule_orders_elsewhere_within_two_minutes_of_refused_launches(tmp_path: Path) -> None:
+async def test_the_rule_moves_refused_launches_to_another_pool_within_two_minutes(tmp_path: Path) -> None:
     async with open_harness(brief("injected-log", hours=0.7), tmp_path) as harness:
         course = await harness.run(None)
         failed = await harness.ledger.decisions(pool="us", before=None, limit=1000)
@@ -69,7 +69,7 @@ async def test_the_rule_learns_of_a_regions_fault_pool_by_pool(tmp_path: Path) -
         record.instance.pool for record in failed if record.instance.intended_at - harness.cloud.began_at < moved_s
     }
     assert tried == {"us", "us-b", "us-c"}
-    assert moved_s - 0.5 * 3600 > 600.0, "the demand has doubled long ago"
+    assert moved_s - 0.5 * 3600 > 600.0, "the demand doubled long before"
 
 
 async def test_the_rule_does_not_see_instances_that_crash_after_they_were_ready(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from maintainer.evals.usage import MaintainerUse
 from tests.maintainer.evals.parts import paired_result
 
 FOUND = EvaluationResult(
-    model="somebody",
+    model="test-model",
     is_simulated=True,
     scores=(
         Score(
@@ -31,11 +31,11 @@ def test_a_leaderboard_is_written_as_json_and_as_markdown(tmp_path: Path) -> Non
     assert said["lines"][0]["passed"] == 0
     assert said["seeds"] == [1, 2]
     assert said["encounters"] == {"played": 1, "changes": 2, "violations": 0}
-    (case,) = said["cases"]["somebody"]
+    (case,) = said["cases"]["test-model"]
     assert case["ratios"] == [1.05, 1.05]
     assert len(case["objections"]) == 3
     table_rows = [row.split(" | ") for row in (tmp_path / "deep" / "board.md").read_text().splitlines()]
-    assert ["| somebody (simulated)", "0 of 1", "1.050, 1.050"] in [row[:3] for row in table_rows]
+    assert ["| test-model (simulated)", "0 of 1", "1.050, 1.050"] in [row[:3] for row in table_rows]
 
 
 def test_a_leaderboard_marks_simulated_and_stopped_maintainers() -> None:

@@ -28,7 +28,7 @@ async def test_a_temporary_failure_is_retried_later_and_its_usage_counts() -> No
     )
     asking = asyncio.ensure_future(RetryingModel(says, clock).reply(REQUEST))
     await clock.pass_time(29.0)
-    assert len(says.requests) == 1, "it is waited for as long as the service asks"
+    assert len(says.requests) == 1, "the pause is the one that the service requested"
     await clock.pass_time(10.0)
     reply = await asking
     assert reply.text == "so"

@@ -43,7 +43,7 @@ async def test_failed_launches_in_a_row_raise_one_alarm_that_ends_with_a_success
     assert (severity, text.partition(" launches ")[0]) == ("warning", "3")
     assert f"pool {POOL}" in text
     await alarms(parts).check()  # simulates a restart
-    assert len(await alarm_messages(parts)) == 1, "a restart says nothing again"
+    assert len(await alarm_messages(parts)) == 1, "a restart does not repeat the alarm"
     await parts.pass_time(700.0)  # the circuit breaker allows one attempt
     await parts.want(1)
     await parts.pass_time(120.0)

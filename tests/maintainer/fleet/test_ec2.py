@@ -346,8 +346,8 @@ async def test_a_missing_endpoint_or_missing_credentials_are_reported(
         monkeypatch.delenv(key)
     with pytest.raises(Auth, match="credentials"):
         await (await harness.provider()).list(harness.cluster)
-    with pytest.raises(Auth, match="nobody"):
-        await (await harness.provider(profile="nobody")).list(harness.cluster)
+    with pytest.raises(Auth, match="unknown-profile"):
+        await (await harness.provider(profile="unknown-profile")).list(harness.cluster)
 
 
 async def test_calls_use_no_more_threads_than_allowed(harness: Ec2World) -> None:
@@ -356,7 +356,7 @@ async def test_calls_use_no_more_threads_than_allowed(harness: Ec2World) -> None
     assert len(provider._calls._threads._threads) <= 2
 
 
-async def test_cancelled_calls_end_at_once_and_their_instances_are_found_later(harness: Ec2World) -> None:
+async def test_cancelled_calls_end_immediately_and_their_instances_are_found_later(harness: Ec2World) -> None:
     provider, launch = await harness.provider(), launch_id()
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0):
@@ -436,7 +436,7 @@ async def test_a_manually_stopped_instance_is_terminating(harness: Ec2World) -> 
     assert await provider.retire(launch) in (RetireResult.TERMINATING, RetireResult.GONE)
 
 
-async def test_incomplete_tags_are_no_tags(harness: Ec2World) -> None:
+async def test_incomplete_tags_are_ignored(harness: Ec2World) -> None:
     provider, spec = await harness.provider(), harness.spec()
     handle = await provider.launch(replace(spec, tags=replace(spec.tags, pool="p" * 64)), launch_id())
     key: Any = [{"Key": "astraflow:run"}]

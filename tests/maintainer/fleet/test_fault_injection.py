@@ -150,23 +150,23 @@ class Story:
 
     async def tell(self) -> None:
         """Performs random actions; restarts the process after each crash."""
-        parts = await self._reborn()
+        parts = await self._restarted()
         for action in range(MOST_ACTIONS):
-            if action >= ACTIONS and self.is_hit:
+            if action >= ACTIONS and self.is_affected:
                 return
             try:
                 await self._act(parts)
                 await parts.pass_time(self.dice.luck.choice([5.0, 20.0, 70.0]), tick_s=5.0)
             except* Crash:
                 self.lives += 1  # leftover tasks of the crashed process write nothing more
-                parts = await self._reborn()
+                parts = await self._restarted()
 
     @property
-    def is_hit(self) -> bool:
+    def is_affected(self) -> bool:
         """Whether the fault in focus has occurred."""
         return self.dice.hit[self.dice.focus] > 0
 
-    async def _reborn(self) -> Parts:
+    async def _restarted(self) -> Parts:
         while True:
             try:
                 return await self.live()
@@ -207,7 +207,7 @@ async def test_no_instance_is_leaked_or_duplicated(focus: str, tmp_path: Path) -
         database.write_sync(empty)
         story = Story(focus, number, tmp_path, database)
         await story.tell()
-        assert story.is_hit, f"run {number} never came to {focus}"
+        assert story.is_affected, f"run {number} never came to {focus}"
         parts = await story.end_well()
         living = Counter(machine.instance.handle.launch_id for machine in story.cloud.alive())
         known = {record.id: record for record in parts.ledger.alive()}

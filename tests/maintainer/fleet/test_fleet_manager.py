@@ -100,7 +100,7 @@ async def test_a_plan_expires(tmp_path: Path) -> None:
         await parts.fleet_manager.apply(plan.id, key="k")
     assert caught.value.code == "fleet.unknown_plan"
     with pytest.raises(Conflict) as caught:
-        await parts.fleet_manager.apply(PlanId("nobody"), key="l")
+        await parts.fleet_manager.apply(PlanId("unknown"), key="l")
     assert caught.value.code == "fleet.unknown_plan"
 
 
@@ -305,8 +305,8 @@ async def test_an_admin_can_terminate_nodes_without_a_drain(tmp_path: Path) -> N
 
 async def test_a_node_of_another_pool_cannot_be_retired(tmp_path: Path) -> None:
     parts = await build(tmp_path)
-    with pytest.raises(InvalidInput, match="nobody", check=lambda problem: problem.code == "fleet.instance_not_found"):
-        await parts.fleet_manager.plans.make(request(None, retire=("nobody",)))
+    with pytest.raises(InvalidInput, match="unknown", check=lambda problem: problem.code == "fleet.instance_not_found"):
+        await parts.fleet_manager.plans.make(request(None, retire=("unknown",)))
 
 
 @pytest.mark.parametrize("wrong", [{"target": None}, {"target": 1, "retire": (LaunchId("a"),)}, {"target": -1}])

@@ -311,8 +311,10 @@ def test_a_rejected_or_larger_change_is_refused_to_agents_for_a_while() -> None:
     for role in (Role.RULE, Role.OPERATOR, Role.ADMIN):
         assert "rejected" not in codes(more, proposal(more, 6, role=role), FREE), role
     assert "rejected" in codes(replace(more, now=NOW + 3539.0), proposal(more, 6), FREE)
-    assert "rejected" not in codes(replace(more, now=NOW + 3541.0), proposal(more, 6), FREE), "an hour later it may ask"
-    assert "rejected" not in codes(replace(more, target=6), proposal(more, 6), FREE), "what was lost comes back"
+    assert "rejected" not in codes(replace(more, now=NOW + 3541.0), proposal(more, 6), FREE), (
+        "an hour later a proposal is allowed"
+    )
+    assert "rejected" not in codes(replace(more, target=6), proposal(more, 6), FREE), "lost nodes are replaced"
     fewer = situation(4, rejected=(Rejection(at=NOW - 60.0, target=2),))
     for target, is_refused in ((3, False), (2, True), (1, True), (5, False)):
         assert ("rejected" in codes(fewer, proposal(fewer, target), FREE)) is is_refused, target
@@ -328,4 +330,4 @@ def test_nodes_of_a_rejected_plan_are_not_retired_by_agents() -> None:
     assert "rejected" in codes(seen, names(1), FREE)
     assert "rejected" in codes(seen, names(1, 2), FREE)
     assert "rejected" not in codes(seen, names(2), FREE)
-    assert "rejected" not in codes(seen, names(1, is_named=False), FREE), "a size is another question"
+    assert "rejected" not in codes(seen, names(1, is_named=False), FREE), "changes of the size are judged separately"

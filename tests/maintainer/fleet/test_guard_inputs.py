@@ -24,7 +24,7 @@ states = st.dictionaries(
 )
 
 
-names = st.sampled_from(["somebody", "somebody else"])
+names = st.sampled_from(["alice", "bob"])
 pools = st.sampled_from(["", POOL, "us"])
 actors = st.builds(Actor, name=names, role=st.sampled_from(Role), pool=pools)
 applications = st.none() | st.builds(
@@ -64,7 +64,7 @@ def evidence(draw: st.DrawFn) -> GuardInputs:
         rejected=tuple(draw(st.lists(rejections, max_size=3))),
     )
     proposal = guard.ProposedChange(
-        actor=Actor(name="somebody", role=draw(st.sampled_from(Role))),
+        actor=Actor(name="carol", role=draw(st.sampled_from(Role))),
         target=draw(st.integers(0, 60)),
         launches=draw(st.integers(0, 60)),
         victims=_instances({k: v for k, v in here.items() if draw(st.booleans())}, POOL),

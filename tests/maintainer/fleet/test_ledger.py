@@ -119,7 +119,9 @@ async def test_a_ledger_without_causes_is_upgraded_and_stores_new_ones(tmp_path:
         await parts.fleet.record_event(LaunchId(launch), InstanceEvent.PREEMPTING)
     again = await build(tmp_path, database=database)
     assert again.ledger.records[LaunchId("01READY")].instance.cause is Cause.PREEMPTED
-    assert again.ledger.records[LaunchId("01GOING")].instance.cause is None, "who made it go then is not known"
+    assert again.ledger.records[LaunchId("01GOING")].instance.cause is None, (
+        "the cause of an earlier departure is unknown"
+    )
     database.close()
 
 

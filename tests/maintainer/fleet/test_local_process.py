@@ -110,7 +110,7 @@ async def test_a_killed_instance_is_gone_without_a_message(harness: LocalWorld) 
     assert (await provider.describe(handle)).state is State.GONE
 
 
-async def test_a_lost_instance_ends_at_once_with_all_its_processes(harness: LocalWorld) -> None:
+async def test_a_lost_instance_ends_immediately_with_all_its_processes(harness: LocalWorld) -> None:
     provider, launch = await harness.provider(), launch_id()
     assert isinstance(provider, FaultInjectable)
     handle = await provider.launch(harness.spec(), launch)

@@ -103,10 +103,10 @@ async def test_an_equal_proposal_does_not_replace_a_waiting_one(tmp_path: Path) 
     assert (await proposals.propose(again.id, actor=HAL, key="q", reason="more, please")).plan.id == first.id
     found, _ = await proposals.page(only_waiting=False, before="", limit=10)
     assert [(proposal.plan.id, proposal.state) for proposal in found] == [(first.id, ProposalState.WAITING)]
-    assert parts.ledger.next_decision == before, "nobody is told again"
+    assert parts.ledger.next_decision == before, "no second notification is sent"
     parts.clock.advance(900.0)
     _, late = await proposed(parts, key="r")
-    assert (await only(proposals)).plan.id == late.id, "when nobody decided in time it may be asked again"
+    assert (await only(proposals)).plan.id == late.id, "an expired proposal can be repeated"
 
 
 async def test_a_rejection_lasts_for_a_while_and_survives_a_restart(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ async def test_a_rejection_lasts_for_a_while_and_survives_a_restart(tmp_path: Pa
         return made.verdict, [finding.code for finding in made.findings]
 
     assert await verdict(parts) == (Verdict.REFUSED, ["rejected"])
-    assert await verdict(parts, OTTO) == (Verdict.ALLOWED, []), "people may change their minds"
+    assert await verdict(parts, OTTO) == (Verdict.ALLOWED, []), "a rejected proposal can be approved later"
     parts.clock.advance(1800.0)
     again = await build(tmp_path, database=parts.database, clock=parts.clock, cloud=parts.cloud)
     assert await verdict(again) == (Verdict.REFUSED, ["rejected"])

@@ -143,7 +143,7 @@ async def test_repeated_launch_failures_are_an_alarm_in_the_audit_log(tmp_path: 
         assert alarms[0].reason.endswith(LOCAL)
 
 
-async def test_instances_outlive_the_service_and_the_next_one_finds_them(tmp_path: Path) -> None:
+async def test_instances_survive_the_service_and_are_found_after_its_restart(tmp_path: Path) -> None:
     async with service(tmp_path, config(retire_on_stop=False)) as address, connect_fleet(address, TOKEN) as fleet:
         plan = await fleet.plan(PlanRequest(pool=LOCAL, actor=ALICE, reason="two", target=2))
         applied = await fleet.apply(plan.id, key="up")
@@ -231,7 +231,7 @@ async def test_invalid_input_is_refused(tmp_path: Path) -> None:
             with pytest.raises(InvalidInput, match="page"):
                 await fleet.instances(limit=100_000)
             with pytest.raises(InvalidInput, match="no instance"):
-                request = PlanRequest(pool=LOCAL, actor=ALICE, reason="x", retire=(LaunchId("nobody"),))
+                request = PlanRequest(pool=LOCAL, actor=ALICE, reason="x", retire=(LaunchId("unknown"),))
                 await fleet.plan(request)
         async with connect_fleet(address, "wrong") as stranger:
             with pytest.raises(NotAuthenticated):

@@ -194,12 +194,12 @@ async def test_after_the_demand_falls_the_pool_shrinks_once_and_stays(tmp_path: 
         fell_at = course.parts.clock.wall()
         await course.pass_minutes(40)
         assert steady <= course.ready <= steady + 1
-        assert course.run.waited_s == waited_s, "nobody waited because of the nodes that went"
+        assert course.run.waited_s == waited_s, "retiring nodes caused no wait"
         assert course.turns == 1, course.targets
         downs = [at - fell_at for at, _ in course.targets if at > fell_at]
-        assert downs[0] >= course.run.tick_s * 10, "not before it has lasted"
+        assert downs[0] >= course.run.tick_s * 10, "the surplus must last first"
         assert downs[-1] <= 20 * MINUTE_S
-        assert len(downs) == 2, "half of the surplus at a time, and ten minutes between"
+        assert len(downs) == 2, "half of the surplus at a time, ten minutes apart"
 
         instances = [record.instance for record in course.parts.ledger.records.values()]
         ended_instances = [instance for instance in instances if instance.state is InstanceState.GONE]

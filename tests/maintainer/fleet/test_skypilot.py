@@ -125,7 +125,7 @@ async def test_a_launch_without_a_cluster_is_listed_and_can_be_retired(harness: 
     await retire(harness, provider, launch)
     harness.fake.queue_s = 0.0
     await harness.pause()
-    assert harness.fake.clusters == {}, "the launch went on after it was retired"
+    assert harness.fake.clusters == {}, "the launch continued after it was retired"
 
 
 async def test_remains_of_a_failed_launch_are_stuck_until_they_are_retired(harness: SkyWorld) -> None:

@@ -254,7 +254,7 @@ async def test_a_missing_slurm_command_is_reported(harness: SlurmWorld, monkeypa
 def test_jobs_of_others_and_malformed_comments_are_ignored() -> None:
     text = (
         "1|RUNNING|1700000000|other|None|(null)\n"
-        "2|RUNNING|1700000000|astraflow-A|None|a | comment | of somebody\n"
+        "2|RUNNING|1700000000|astraflow-A|None|a | comment | of another user\n"
         '3|PENDING|N/A|astraflow-B|Priority|{"tags": 1}\n'
         "nonsense\n"
     )

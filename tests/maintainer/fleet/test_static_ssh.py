@@ -123,7 +123,7 @@ class SshWorld(ProviderHarness):
             hosts = {"one": {"address": "127.0.0.1", "port": self.lab.one.port, "capacity": 0}}
             return await self.provider(hosts=hosts)
         if error is Unknown:
-            return await self.provider(directory="/proc/nobody-writes-here")
+            return await self.provider(directory="/proc/not-writable")
         return None
 
     async def duplicate(self, launch_id: str) -> bool:
@@ -176,7 +176,7 @@ class TestStaticSsh(ProviderSuite):
     """Runs the provider suite with sleeping processes on two hosts."""
 
 
-async def test_a_node_gets_its_token_by_environment_and_outlives_the_connection(harness: SshWorld) -> None:
+async def test_a_node_gets_its_token_by_environment_and_survives_the_connection(harness: SshWorld) -> None:
     provider, launch = await harness.provider(), launch_id()
     handle = await provider.launch(harness.spec(), launch)
     await until(harness, provider, handle, lambda seen: seen.state is State.RUNNING)
@@ -311,7 +311,7 @@ async def test_a_broken_connection_is_opened_again(harness: SshWorld) -> None:
 
 
 async def test_a_host_without_python_is_reported(harness: SshWorld) -> None:
-    provider = await harness.provider(python="python-of-nobody")
+    provider = await harness.provider(python="missing-python")
     with pytest.raises(Invalid) as caught:
         await provider.launch(harness.spec(), launch_id())
     assert caught.value.code == "provider.python_missing"
@@ -386,7 +386,7 @@ def test_an_invalid_configuration_is_refused_with_valid_values(lab: Lab, tmp_pat
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _no_home_is_left(lab: Lab) -> Iterator[None]:
+def check_no_folder_is_left(lab: Lab) -> Iterator[None]:
     yield
     for server in (lab.one, lab.other):
         shutil.rmtree(server.home)

@@ -52,9 +52,9 @@ async def test_an_instance_with_a_preemption_notice_drains_with_that_cause(tmp_p
     view = parts.fleet.view(parts.fleet.pool(POOL))
     assert (view.terminating, view.losses) == ({}, {Cause.PREEMPTED: 1})
     again = await build(tmp_path, database=parts.database, cloud=parts.cloud, clock=parts.clock, run=parts.run)
-    assert seen(again, launch).cause is Cause.PREEMPTED, "and it is kept"
+    assert seen(again, launch).cause is Cause.PREEMPTED, "the cause does not change"
     parts.clock.advance(3600.0)
-    assert parts.fleet.view(parts.fleet.pool(POOL)).losses == {}, "losses are those of an hour"
+    assert parts.fleet.view(parts.fleet.pool(POOL)).losses == {}, "losses are counted for one hour"
 
 
 async def test_a_request_stays_the_cause_despite_a_later_preemption(tmp_path: Path) -> None:
@@ -145,7 +145,9 @@ async def test_an_unannounced_end_is_a_loss_and_a_node_that_never_worked_has_fai
     parts.cloud.end(machine, after_s=0.0)
     await parts.reconciler.sweep()
     assert seen(parts, pending).cause is Cause.FAILED
-    assert parts.fleet.view(parts.fleet.pool(POOL)).losses == {Cause.LOST: 1}, "what never worked is no loss"
+    assert parts.fleet.view(parts.fleet.pool(POOL)).losses == {Cause.LOST: 1}, (
+        "an instance that never became ready is not a loss"
+    )
 
 
 async def test_maximum_age_and_inconsistency_are_separate_causes(tmp_path: Path) -> None:

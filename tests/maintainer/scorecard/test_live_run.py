@@ -158,7 +158,7 @@ async def test_the_scorecard_refreshes_once_a_minute_and_keeps_its_score_on_erro
     assert str(tmp_path / "leaderboard.json") in standing.evaluation_problem
     board(tmp_path)
     await standing.refresh(snapshot(seen, change(1, age_s=3600.0)))
-    assert (standing.evaluation, standing.live) == (None, None), "not before the minute is over"
+    assert (standing.evaluation, standing.live) == (None, None), "not within the same minute"
     clock.advance(REFRESH_S)
     await standing.refresh(snapshot(seen, change(1, age_s=3600.0)))
     assert standing.evaluation is not None

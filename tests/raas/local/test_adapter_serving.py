@@ -80,7 +80,7 @@ def adapters(store: Adopting, version: int) -> VerifiedWeights:
     return replace(store.kept[POLICY, version], adapter_base=store.kept[BASE, 0])
 
 
-async def test_the_folder_is_what_peft_writes(plane: Adopting, tmp_path: Path) -> None:
+async def test_the_adapter_folder_has_the_format_of_peft(plane: Adopting, tmp_path: Path) -> None:
     folder = tmp_path / "adapter"
     write_adapter(folder, adapters(plane, 1))
 
@@ -95,7 +95,7 @@ async def test_the_folder_is_what_peft_writes(plane: Adopting, tmp_path: Path) -
             assert torch.equal(file.get_tensor(f"base_model.model.{stem}.lora_B.weight"), up)
 
 
-async def test_adapters_of_several_ranks_are_refused_with_the_way_out(plane: Adopting, tmp_path: Path) -> None:
+async def test_adapters_of_different_ranks_are_refused(plane: Adopting, tmp_path: Path) -> None:
     pairs = adapters_of(make_torch.model(), 0)
     stem = next(iter(pairs))
     down, up = pairs[stem]
@@ -109,7 +109,7 @@ async def test_adapters_of_several_ranks_are_refused_with_the_way_out(plane: Ado
     assert any(spec.name.endswith(DOWN_SUFFIX) for spec in manifest.tensors)
 
 
-async def test_the_base_is_staged_once_for_all_adapters(plane: Adopting) -> None:
+async def test_the_base_weights_are_staged_once_for_all_adapters(plane: Adopting) -> None:
     folder = ModelFolder(make_torch.TINY)
     try:
         folder.stage_adapter(adapters(plane, 0))
@@ -137,7 +137,7 @@ async def test_the_base_is_staged_once_for_all_adapters(plane: Adopting) -> None
     ],
     ids=["sglang", "vllm"],
 )
-async def test_each_version_has_a_new_name_and_requests_use_it(
+async def test_requests_use_the_name_of_the_newest_adapter(
     plane: Adopting, tmp_path: Path, dialect: Dialect, answers: Mapping[str, Any], load: str, unload: str, named: str
 ) -> None:
     client: Any = Recorder(answers)
@@ -173,7 +173,7 @@ async def test_sglang_gets_the_tensors_of_an_adapter(plane: Adopting, tmp_path: 
     assert any(torch.equal(tensor, down) for tensor in tensors.values())
 
 
-async def test_a_refused_adapter_is_an_error(plane: Adopting, tmp_path: Path) -> None:
+async def test_an_adapter_that_the_server_refuses_is_an_error(plane: Adopting, tmp_path: Path) -> None:
     client: Any = Recorder({"/load_lora_adapter_from_tensors": {"success": False, "error_message": "no"}})
     write_adapter(tmp_path / "adapter-1", adapters(plane, 1))
     with pytest.raises(ServerRefused):

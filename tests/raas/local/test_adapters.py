@@ -108,7 +108,7 @@ async def plane() -> Adopting:
 
 
 @pytest.mark.anyio
-async def test_versions_of_adapters_are_small_and_served_as_if_they_were_whole(plane: Adopting) -> None:
+async def test_adapter_versions_are_small_and_score_like_full_weights(plane: Adopting) -> None:
     bases = AdapterBases(lambda policy: Source(plane, policy))
     engine = engines.build({"kind": "local_torch", "seed": 7}, make_torch.TINY)
     for version in range(3):
@@ -127,7 +127,7 @@ async def test_versions_of_adapters_are_small_and_served_as_if_they_were_whole(p
 
 
 @pytest.mark.anyio
-async def test_adapters_of_another_base_are_refused_and_the_old_weights_go_on(plane: Adopting) -> None:
+async def test_adapters_of_another_base_are_refused_and_the_old_weights_stay(plane: Adopting) -> None:
     engine = engines.build({"kind": "local_torch", "seed": 7}, make_torch.TINY)
     await engine.load(make_torch.published(make_torch.model(), 4))
 

@@ -41,7 +41,7 @@ def served_locally(weights: VerifiedWeights, dtype: torch.dtype) -> dict[str, to
 @pytest.mark.parametrize(
     ("merged_dtype", "served"), [(None, torch.bfloat16), (Dtype.FLOAT32, torch.float32)], ids=["bfloat16", "float32"]
 )
-async def test_merged_bits_are_those_that_local_torch_serves(
+async def test_merged_weights_equal_those_of_local_torch(
     plane: Adopting, merged_dtype: Dtype | None, served: torch.dtype
 ) -> None:
     merger = AdapterMerger(merged_dtype)
@@ -102,7 +102,7 @@ async def test_the_staged_file_holds_the_merged_weights(plane: Adopting, tmp_pat
         assert torch.equal(tensors[f"{stem}.weight"], expected[f"{stem}.weight"])
 
 
-async def test_whole_weights_pass_unchanged_and_adapters_need_their_base(plane: Adopting) -> None:
+async def test_full_weights_are_unchanged_and_adapters_need_their_base(plane: Adopting) -> None:
     whole = make_torch.published(make_torch.model(), 3)
     merger = AdapterMerger()
     assert merger.merge(whole) is whole

@@ -26,7 +26,7 @@ def changed_by(share: float) -> tuple[VerifiedWeights, VerifiedWeights]:
 
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("share", [0.002, 0.5])
-def test_a_delta_is_exact_however_much_it_changes(share: float, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_delta_of_any_size_is_applied_exactly(share: float, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parameters, "_PATCH_ELEMENTS", 5)
     first, delta = changed_by(share)
     model = make_torch.model()
@@ -60,7 +60,7 @@ def test_tied_weights_stay_tied_when_they_are_replaced() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_patches_write_whatever_type_the_engine_computes_in(dtype: torch.dtype) -> None:
+def test_patches_are_converted_to_the_compute_dtype(dtype: torch.dtype) -> None:
     _, delta = changed_by(0.002)
     patched, replaced = (cast(make_torch.model(), device=torch.device("cpu"), dtype=dtype) for _ in range(2))
 

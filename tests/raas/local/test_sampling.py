@@ -37,20 +37,20 @@ def test_random_numbers_fill_the_unit_interval_evenly() -> None:
     assert len(np.unique(numbers)) == len(numbers)
 
 
-def test_neighbouring_keys_and_places_are_unrelated() -> None:
+def test_random_numbers_of_neighbouring_keys_and_positions_are_uncorrelated() -> None:
     table = random_uniforms(np.repeat(KEYS, 64), np.tile(np.arange(64, dtype=np.uint64), 64)).reshape(64, 64)
 
     for one, other in ((table[:-1], table[1:]), (table[:, :-1], table[:, 1:])):
         assert abs(np.corrcoef(one.ravel(), other.ravel())[0, 1]) < 0.06
 
 
-def test_shares_are_the_reported_probabilities() -> None:
+def test_sampled_frequencies_match_the_reported_probabilities() -> None:
     for temperature in (0.5, 1.0, 2.0):
         shares, probabilities = drawn([0.0, 1.0, 2.0, -1.0], temperature=temperature)
         torch.testing.assert_close(shares, probabilities, atol=0.03, rtol=0)
 
 
-def test_top_p_keeps_the_fewest_best_tokens_and_renormalises() -> None:
+def test_top_p_keeps_the_smallest_set_of_tokens_and_renormalises() -> None:
     shares, probabilities = drawn([2.0, 1.0, 0.0, -1.0], top_p=0.7)
 
     assert (probabilities > 0).tolist() == [True, True, False, False]
@@ -59,7 +59,7 @@ def test_top_p_keeps_the_fewest_best_tokens_and_renormalises() -> None:
     torch.testing.assert_close(shares, probabilities, atol=0.03, rtol=0)
 
 
-def test_top_k_keeps_as_many_tokens_and_renormalises() -> None:
+def test_top_k_keeps_k_tokens_and_renormalises() -> None:
     shares, probabilities = drawn([2.0, 1.0, 1.0, -1.0], top_k=2)
 
     assert (probabilities > 0).tolist() == [True, True, False, False]  # of equal ones, the first
@@ -74,7 +74,7 @@ def test_min_p_keeps_tokens_relative_to_the_best_one() -> None:
     torch.testing.assert_close(shares, probabilities, atol=0.03, rtol=0)
 
 
-def test_each_row_has_its_own_cuts() -> None:
+def test_each_row_has_its_own_truncation() -> None:
     rows = torch.tensor([2.0, 1.0, 0.0, -1.0]).expand(3, -1)
     top_k, min_p = torch.tensor([0, 1, 0]), torch.tensor([0.0, 0.0, 0.2])
     logprobs = log_distribution(rows, torch.ones(3), torch.tensor([1.0, 1.0, 0.1]), top_k=top_k, min_p=min_p)
@@ -83,7 +83,7 @@ def test_each_row_has_its_own_cuts() -> None:
     torch.testing.assert_close(logprobs[0], rows[0].log_softmax(-1))
 
 
-def test_the_best_token_survives_any_top_p() -> None:
+def test_any_top_p_keeps_the_best_token() -> None:
     _, probabilities = drawn([2.0, 1.0, 0.0], top_p=1e-9)
 
     assert probabilities.tolist() == [1.0, 0.0, 0.0]
@@ -94,7 +94,7 @@ def test_the_best_token_survives_any_top_p() -> None:
     top_p=st.floats(0.01, 1.0),
     chance=st.floats(0, 1, exclude_max=True),
 )
-def test_what_is_drawn_was_possible(logits: list[float], top_p: float, chance: float) -> None:
+def test_only_tokens_of_the_distribution_are_drawn(logits: list[float], top_p: float, chance: float) -> None:
     logprobs = log_distribution(torch.tensor([logits]), torch.ones(1), torch.tensor([top_p]))
 
     token = draw(logprobs, torch.tensor([chance], dtype=torch.float64))

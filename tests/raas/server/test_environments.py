@@ -23,14 +23,14 @@ def installed(name: str, kind: str) -> Environment:
     return environment
 
 
-def test_an_environment_is_read_as_it_was_described() -> None:
+def test_an_environment_is_read_from_its_description() -> None:
     environment = installed("sglang-cpu", "sglang")
 
     assert installed_environments() == [environment]
     assert environment.python == environment.folder / "bin" / "python"
 
 
-def test_the_first_of_a_kind_is_found_and_any_by_its_name() -> None:
+def test_environments_are_found_by_kind_and_by_name() -> None:
     first, second, other = installed("a", "vllm"), installed("b", "vllm"), installed("c", "sglang")
 
     assert find_environment("vllm") == first

@@ -19,14 +19,14 @@ def spans(*parts: tuple[int, int, int]) -> list[dict[str, Any]]:
     return [{"version": str(version), "start": start, "end": end} for version, start, end in parts]
 
 
-def test_neighbours_of_one_version_are_joined_and_empty_spans_dropped() -> None:
+def test_adjacent_spans_of_one_version_are_joined_and_empty_ones_dropped() -> None:
     found = version_spans(spans((1, 0, 2), (1, 2, 3), (2, 3, 3), (3, 3, 9)), 5)
 
     assert found == (VersionSpan(version=Version(1), length=3), VersionSpan(version=Version(3), length=2))
     assert version_spans(None, 0) == ()
 
 
-def test_a_version_that_no_load_has_set_is_invalid() -> None:
+def test_a_span_with_an_unknown_version_is_refused() -> None:
     with pytest.raises(ValueError, match="default"):
         version_spans([{"version": "default", "start": 0, "end": 1}], 1)
 
@@ -61,7 +61,7 @@ def sglang_answer(**facts: Any) -> dict[str, Any]:
     }
 
 
-def test_a_generation_of_sglang() -> None:
+def test_an_sglang_answer_is_parsed() -> None:
     generation = sglang.parse_generation(sglang_answer())
 
     assert generation.tokens.tolist() == [7, 8]
@@ -70,7 +70,7 @@ def test_a_generation_of_sglang() -> None:
     assert generation.finish is Finish.LENGTH
 
 
-def test_a_request_that_sglang_aborted_in_its_queue_has_neither_spans_nor_logprobs() -> None:
+def test_an_sglang_request_aborted_in_the_queue_has_no_tokens() -> None:
     answer = {"text": "", "output_ids": [], "meta_info": {"finish_reason": {"type": "abort", "message": "queue"}}}
     generation = sglang.parse_generation(answer)
 
@@ -110,7 +110,7 @@ def vllm_answer(**facts: Any) -> dict[str, Any]:
     return {"request_id": "a", "choices": [choice]}
 
 
-def test_a_generation_of_vllm_with_routes() -> None:
+def test_a_vllm_answer_with_routes_is_parsed() -> None:
     content = io.BytesIO()
     routes = np.arange(12, dtype=np.uint8).reshape(3, 2, 2)
     np.save(content, routes)
@@ -125,7 +125,7 @@ def test_a_generation_of_vllm_with_routes() -> None:
     np.testing.assert_array_equal(generation.routes, routes)
 
 
-def test_a_request_that_vllm_aborted_before_its_first_token() -> None:
+def test_a_vllm_request_aborted_before_its_first_token_has_no_tokens() -> None:
     answer = vllm_answer(finish_reason="abort", token_ids=[], logprobs=None, weight_versions=None)
     generation = vllm.parse_generation(answer)
 

@@ -64,7 +64,7 @@ def test_a_folder_without_a_lock_is_removed_when_it_is_old(tmp_path: Path, monke
     assert sorted(tmp_path.iterdir()) == [other, young]
 
 
-def test_a_link_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_symbolic_links_are_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model_folder, "SHARED_FOLDER", tmp_path / "shared")
     target = tmp_path / "target"
     (tmp_path / "shared").mkdir()

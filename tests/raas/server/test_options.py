@@ -55,7 +55,7 @@ def test_a_cpu_serves_float32_with_few_threads_and_no_devices(dialect: Dialect) 
     assert "CUDA_VISIBLE_DEVICES" not in launched.variables
 
 
-def test_a_gpu_serves_the_type_of_the_model_on_its_devices(dialect: Dialect) -> None:
+def test_a_gpu_serves_the_dtype_of_the_model_on_its_devices(dialect: Dialect) -> None:
     launched = launch(dialect, CUDA, memory_share=0.6, tensor_parallel=2)
 
     assert value(launched, "--dtype") == "auto"
@@ -65,11 +65,11 @@ def test_a_gpu_serves_the_type_of_the_model_on_its_devices(dialect: Dialect) -> 
     assert not {"--max-num-seqs", "--max-running-requests"} & set(launched.argv)
 
 
-def test_further_arguments_come_last(dialect: Dialect) -> None:
+def test_extra_arguments_come_last(dialect: Dialect) -> None:
     assert launch(dialect, CPU, arguments=("--extra", "1")).argv[-2:] == ("--extra", "1")
 
 
-def test_no_option_is_lost(dialect: Dialect) -> None:
+def test_every_option_changes_the_command_line(dialect: Dialect) -> None:
     plain = launch(dialect, CPU)
     for options in (
         {"context_tokens": 99},
@@ -101,7 +101,7 @@ def test_invalid_options_are_refused(options: dict[str, Any]) -> None:
         ServerOptions(**options)
 
 
-def test_sampling_parameters_of_sglang() -> None:
+def test_sampling_options_become_sglang_parameters() -> None:
     sampling = Sampling(max_new_tokens=5, stop_tokens=(3,), stop_strings=("x",), top_k=4, seed=9, regex="a")
     parameters = sglang._sampling_parameters(sampling)
 
@@ -112,7 +112,7 @@ def test_sampling_parameters_of_sglang() -> None:
     assert sglang._sampling_parameters(Sampling(max_new_tokens=5))["top_k"] == -1
 
 
-def test_sampling_parameters_of_vllm() -> None:
+def test_sampling_options_become_vllm_parameters() -> None:
     sampling = Sampling(max_new_tokens=5, stop_tokens=(3,), stop_strings=("x",), top_k=4, seed=9, json_schema="{}")
     parameters = vllm._sampling_parameters(sampling)
 

@@ -11,7 +11,7 @@ from astraflow.raas.engines.server.patch_file import write_patch
 from tests import make_torch
 
 
-def test_a_patch_holds_the_changed_elements_of_each_tensor(tmp_path: Path) -> None:
+def test_a_patch_has_the_changed_elements_of_each_tensor(tmp_path: Path) -> None:
     for dtype in (Dtype.BFLOAT16, Dtype.FLOAT32):
         before = make_torch.published(make_torch.model(0), 0, dtype=dtype)
         changed = make_torch.model(0)

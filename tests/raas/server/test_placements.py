@@ -140,7 +140,7 @@ def test_a_transformed_tensor_is_refused_before_anything_is_written(tmp_path: Pa
     assert all(torch.equal(parameter, before[name]) for name, parameter in model.parameters().items())
 
 
-def test_other_tensors_of_such_a_model_are_patched(tmp_path: Path) -> None:
+def test_untransformed_tensors_of_the_model_are_patched(tmp_path: Path) -> None:
     model = Transposed()
     (placements,) = loaded(tmp_path, tensors(0), [model])
     after = {**tensors(0), "norm": tensors(1)["norm"]}
@@ -150,7 +150,7 @@ def test_other_tensors_of_such_a_model_are_patched(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_sharded", [False, True])
-def test_a_part_of_a_tensor_that_no_rank_has_is_refused(tmp_path: Path, is_sharded: bool) -> None:
+def test_a_patch_of_a_part_that_no_rank_has_is_refused(tmp_path: Path, is_sharded: bool) -> None:
     model = Ranked(0, 2)  # knows one half
     (placements,) = loaded(tmp_path, tensors(0), [model], is_sharded=is_sharded)
     before = {name: parameter.clone() for name, parameter in model.parameters().items()}
@@ -172,7 +172,7 @@ class TransposedElsewhere(Ranked):
 
 
 @pytest.mark.parametrize("unwatched", [{0}, {1}, {0, 1}])
-def test_a_tensor_that_some_rank_transformed_is_refused_by_all_ranks(tmp_path: Path, unwatched: set[int]) -> None:
+def test_a_tensor_transformed_by_one_rank_is_refused_by_all_ranks(tmp_path: Path, unwatched: set[int]) -> None:
     models = [(TransposedElsewhere if rank in unwatched else Ranked)(rank, 2) for rank in range(2)]
     before = models[0].down.clone()
     for placements in loaded(tmp_path, tensors(0), models):
@@ -192,7 +192,7 @@ def test_a_patch_before_the_other_ranks_have_loaded_is_refused(tmp_path: Path) -
     assert first.patch(patch) > 0
 
 
-def test_loading_restores_the_copy_of_torch(tmp_path: Path) -> None:
+def test_loading_restores_the_copy_method_of_torch(tmp_path: Path) -> None:
     original = torch.Tensor.copy_
     save_file(tensors(0), tmp_path / "model.safetensors")
 

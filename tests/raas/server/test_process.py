@@ -1,6 +1,7 @@
 """A server process ends with its whole tree, and its exit is seen at once."""
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -14,7 +15,7 @@ import pytest
 from astraflow.contract.errors import Unavailable
 from astraflow.raas.engines.server.process import ServerProcess
 from tests.errors import raises_code
-from tests.suites.engine_suite import until
+from tests.suites.engine_suite import GIVE_UP_S, until
 from tests.suites.server_engine_suite import is_alive
 
 VARIABLES = {"PATH": os.environ["PATH"]}
@@ -25,51 +26,71 @@ async def shell(command: str, tmp_path: Path) -> ServerProcess:
 
 
 def tree(process: ServerProcess) -> list[psutil.Process]:
+    """Returns the guardian, the server and its child processes."""
     return [psutil.Process(process.pid), *process.refresh_descendants()]
 
 
+async def server_of(process: ServerProcess) -> psutil.Process:
+    """Returns the server, which the guardian starts."""
+    await until(lambda: bool(process.refresh_descendants()))
+    return process.refresh_descendants()[0]
+
+
 @pytest.mark.anyio
-async def test_the_exit_is_seen_while_a_child_process_holds_the_output(tmp_path: Path) -> None:
+async def test_the_exit_is_noticed_while_a_child_process_holds_the_output(tmp_path: Path) -> None:
     process = await shell("sleep 60 & exit 3", tmp_path)
     began_at = time.monotonic()
 
     assert await process.wait() == 3
     assert time.monotonic() - began_at < 5
-    await process.stop(terminate_s=0)
+    await process.stop()
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("terminate_s", [0.0, 0.2])
-async def test_stopping_ends_children_in_other_sessions_that_ignore_signals(tmp_path: Path, terminate_s: float) -> None:
+async def test_stopping_ends_children_in_other_sessions_that_ignore_signals(tmp_path: Path) -> None:
     process = await shell("trap '' TERM; setsid sh -c 'trap \"\" TERM; sleep 61 & sleep 62' & sleep 63", tmp_path)
-    await until(lambda: len(process.refresh_descendants()) == 4)
+    await until(lambda: len(process.refresh_descendants()) == 5)
     before = tree(process)
-    await process.stop(terminate_s=terminate_s)
-
-    assert len(before) == 5
-    assert not [one for one in before if is_alive(one)]
-
-
-@pytest.mark.anyio
-async def test_stopping_ends_children_that_outlived_the_server(tmp_path: Path) -> None:
-    process = await shell("sleep 60 & sleep 60", tmp_path)
-    await until(lambda: len(process.refresh_descendants()) == 2)
-    before = tree(process)
-    os.kill(process.pid, signal.SIGKILL)
-    assert await process.wait() == -signal.SIGKILL
-    assert len([one for one in before if is_alive(one)]) == 2
     await process.stop()
 
     assert not [one for one in before if is_alive(one)]
 
 
 @pytest.mark.anyio
-async def test_stopping_a_stopped_process_ends_it(tmp_path: Path) -> None:
-    process = await shell("sleep 60", tmp_path)
-    os.kill(process.pid, signal.SIGSTOP)
-    await process.stop(terminate_s=0)
+async def test_children_do_not_outlive_their_server(tmp_path: Path) -> None:
+    process = await shell("setsid sh -c 'sleep 60 & sleep 60' & sleep 60", tmp_path)
+    await until(lambda: len(process.refresh_descendants()) == 5)
+    before = tree(process)
+    (await server_of(process)).kill()
+
+    assert await process.wait() == -signal.SIGKILL
+    assert not [one for one in before if is_alive(one)]
+    await process.stop()
+
+
+@pytest.mark.anyio
+async def test_stopping_ends_what_outlived_a_killed_guardian(tmp_path: Path) -> None:
+    process = await shell("setsid sleep 60 & sleep 60", tmp_path)
+    await until(lambda: len(process.refresh_descendants()) == 3)
+    before = tree(process)
+    os.kill(process.pid, signal.SIGKILL)
+    assert await process.wait() == -signal.SIGKILL
+    await until(lambda: not is_alive(before[1]))
+    await process.stop()
+
+    assert not [one for one in before if is_alive(one)]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("stopped", ["guardian", "server"])
+async def test_stopping_a_stopped_process_ends_it(tmp_path: Path, stopped: str) -> None:
+    process = await shell("exec sleep 60", tmp_path)
+    server = await server_of(process)
+    os.kill(process.pid if stopped == "guardian" else server.pid, signal.SIGSTOP)
+    await process.stop()
 
     assert not psutil.pid_exists(process.pid)
+    assert not psutil.pid_exists(server.pid)
 
 
 @pytest.mark.anyio
@@ -81,7 +102,7 @@ async def test_the_last_lines_are_kept_and_all_are_logged(tmp_path: Path) -> Non
     log_file = tmp_path / "logs" / "server.log"
     assert len(log_file.read_text().splitlines()) == 31
     assert log_file.stat().st_mode & 0o077 == 0  # SGLang logs its key
-    await process.stop(terminate_s=0)
+    await process.stop()
 
 
 @pytest.mark.anyio
@@ -90,7 +111,7 @@ async def test_a_line_without_an_end_does_not_block_the_server(tmp_path: Path) -
     await asyncio.wait_for(process.wait(), 20)
 
     assert process.log_tail[-1] == "end"
-    await process.stop(terminate_s=0)
+    await process.stop()
 
 
 @pytest.mark.anyio
@@ -102,38 +123,66 @@ async def test_shared_memory_of_a_killed_server_is_removed(tmp_path: Path) -> No
     )
     process = await ServerProcess.start([sys.executable, "-S", "-c", program], VARIABLES, tmp_path / "server.log")
     await until(lambda: process.log_tail == ("mapped",))
-    process.refresh_descendants()
-    os.kill(process.pid, signal.SIGKILL)
+    (await server_of(process)).kill()
     await process.wait()
     assert file.exists()
-    await process.stop(terminate_s=0)
+    await process.stop()
 
     assert not file.exists()
 
 
-def test_a_server_ends_with_the_node(tmp_path: Path) -> None:
+@pytest.mark.anyio
+async def test_a_semaphore_of_a_killed_server_is_removed(tmp_path: Path) -> None:
+    program = (
+        "import time, multiprocessing; semaphore = multiprocessing.get_context('spawn').Semaphore(); "
+        "print(semaphore._semlock.name, flush=True); time.sleep(60)"
+    )
+    process = await ServerProcess.start([sys.executable, "-S", "-c", program], VARIABLES, tmp_path / "server.log")
+    await until(lambda: bool(process.log_tail))
+    file = Path(f"/dev/shm/sem.{process.log_tail[0].removeprefix('/')}")  # noqa: S108 (the test is that it is removed)
+    assert file.exists()
+    await process.stop()
+
+    assert not file.exists()
+
+
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGTERM])
+def test_a_server_ends_when_the_node_ends(tmp_path: Path, sent: signal.Signals) -> None:
+    """A process that the node has forked, and that outlives it, does not matter."""
     program = f"""
-import asyncio, os
+import asyncio, json, os, time
 from pathlib import Path
 from astraflow.raas.engines.server.process import ServerProcess
 
 async def main():
-    process = await ServerProcess.start(["sleep", "60"], {VARIABLES!r}, Path({str(tmp_path)!r}) / "server.log")
-    print(process.pid, flush=True)
-    os.kill(os.getpid(), 9)
+    command = "setsid sh -c 'sleep 60 & sleep 60' & sleep 60"
+    process = await ServerProcess.start(["sh", "-c", command], {VARIABLES!r}, Path({str(tmp_path)!r}) / "server.log")
+    while len(process.refresh_descendants()) < 5:
+        await asyncio.sleep(0.01)
+    forked = os.fork()
+    if not forked:
+        time.sleep(60)
+    pids = [process.pid, *(child.pid for child in process.refresh_descendants())]
+    print(json.dumps([forked, *pids]), flush=True)
+    await asyncio.sleep(60)
 
 asyncio.run(main())
 """
-    node = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    server = int(node.stdout)
-    deadline_at = time.monotonic() + 10
-    while psutil.pid_exists(server) and is_alive(psutil.Process(server)) and time.monotonic() < deadline_at:
-        time.sleep(0.02)
-
-    assert not psutil.pid_exists(server) or not is_alive(psutil.Process(server))
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as node:
+        assert node.stdout is not None
+        forked, *processes = (psutil.Process(pid) for pid in json.loads(node.stdout.readline()))
+        node.send_signal(sent)
+        node.wait()
+    try:
+        gone, alive = psutil.wait_procs(processes, timeout=GIVE_UP_S)
+        assert len(gone) == 6
+        assert not alive
+        assert is_alive(forked)
+    finally:
+        forked.kill()
 
 
 @pytest.mark.anyio
-async def test_a_missing_program_says_how_to_install_it(tmp_path: Path) -> None:
+async def test_a_missing_program_is_reported_with_the_install_command(tmp_path: Path) -> None:
     with raises_code(Unavailable, "engine.not_started", "/no/such/python", "astraflow engines install"):
         await ServerProcess.start(["/no/such/python"], VARIABLES, tmp_path / "server.log")

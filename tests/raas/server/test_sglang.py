@@ -42,7 +42,7 @@ async def test_a_pause_is_complete_when_the_cache_is_empty() -> None:
     assert client.routes == ["/pause_generation", "/flush_cache"]
 
 
-async def test_a_pause_goes_on_for_a_moment_while_a_request_keeps_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_pause_waits_while_a_request_uses_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sglang, "_FLUSH_RETRY_S", 0.0)
     client = Client(refusals=2)
     await pause(client)
@@ -60,7 +60,7 @@ async def test_a_pause_fails_when_the_cache_is_never_empty(monkeypatch: pytest.M
         await pause(Client(refusals=1000))
 
 
-async def test_an_aborting_pause_first_waits_until_the_requests_have_ended() -> None:
+async def test_an_aborting_pause_waits_for_the_end_of_requests() -> None:
     client = Client(refusals=1)
     await sglang.SglangDialect().pause(cast("ServerClient", client), PauseMode.ABORT)
 

@@ -13,6 +13,7 @@ from tests.fakes.forking import ForkingProgram
 from tests.trainer.backends.sharding_ranks import POLICY, VERSIONS, moved, small
 
 GIVE_UP_S = 120.0
+PROGRAM = "tests.trainer.backends.sharding_ranks"
 
 
 @asynccontextmanager
@@ -23,7 +24,7 @@ async def started(
     pipe = asyncio.subprocess.PIPE
     ranks = [
         await asyncio.create_subprocess_exec(
-            *(*program.command, str(rank), str(count), str(rendezvous), address, *options),
+            *(*program.command, "-m", PROGRAM, str(rank), str(count), str(rendezvous), address, *options),
             stderr=pipe,
             stdout=pipe,
         )

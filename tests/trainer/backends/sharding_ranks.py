@@ -164,3 +164,7 @@ def main() -> None:
     sys.stderr.flush()
     sys.stdout.flush()
     sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -21,14 +21,14 @@ CONFIG = WeightsConfig(retained_versions=8, full_snapshot_every=8, multipart_wai
 
 
 @pytest.mark.parametrize(("count", "options"), [(2, ()), (3, ()), (2, ("replicas",))])
-async def test_ranks_on_several_hosts_publish_the_bits_that_one_process_publishes(
-    rank_program: ForkingProgram, tmp_path: Path, count: int, options: tuple[str, ...]
+async def test_ranks_on_several_hosts_publish_the_same_weights_as_one_process(
+    rank_python: ForkingProgram, tmp_path: Path, count: int, options: tuple[str, ...]
 ) -> None:
     key = _key(tmp_path / "weights.key")
     store = weight_store(tmp_path / "store", config=CONFIG, trusted=key.public)
     async with store as address, client_of(address) as client:
         file = f"key={tmp_path / 'weights.key'}"
-        ranks = await ended(rank_program, tmp_path / "rendezvous", address, "spread", file, *options, count=count)
+        ranks = await ended(rank_python, tmp_path / "rendezvous", address, "spread", file, *options, count=count)
         assert [code for code, _, _ in ranks] == [0] * count, ranks
 
         for manifest in expected():
@@ -48,11 +48,11 @@ async def test_ranks_on_several_hosts_publish_the_bits_that_one_process_publishe
         assert await client.versions(POLICY) == notices, "rebuilt from the files, each proven"
 
 
-async def test_a_rank_that_is_killed_while_it_sends_leaves_no_half_version_and_all_begin_again(
-    rank_program: ForkingProgram, tmp_path: Path
+async def test_a_rank_killed_during_a_publish_leaves_no_partial_version(
+    rank_python: ForkingProgram, tmp_path: Path
 ) -> None:
     async with weight_store(tmp_path / "store", config=CONFIG) as address, client_of(address) as client:
-        async with started(rank_program, tmp_path / "first", address, "spread", "dies", count=3) as ranks:
+        async with started(rank_python, tmp_path / "first", address, "spread", "dies", count=3) as ranks:
             with capture_logs() as logs:
                 assert await asyncio.wait_for(ranks[-1].wait(), GIVE_UP_S) == -9
                 while not (release_retired := [log for log in logs if log["event"] == "multipart_publish_dropped"]):  # noqa: ASYNC110 (polls a log)
@@ -60,7 +60,7 @@ async def test_a_rank_that_is_killed_while_it_sends_leaves_no_half_version_and_a
             assert release_retired[0]["version"] == 1
             assert [notice.version for notice in await client.versions(POLICY)] == [0]
 
-        again = await ended(rank_program, tmp_path / "second", address, "spread", count=3)
+        again = await ended(rank_python, tmp_path / "second", address, "spread", count=3)
         assert [code for code, _, _ in again] == [0] * 3, again
         kept = await client.versions(POLICY)
         assert [notice.root_hash for notice in kept] == [manifest.root_hash for manifest in expected()]

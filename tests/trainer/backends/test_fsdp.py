@@ -15,30 +15,41 @@ from safetensors import safe_open
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from astraflow.contract.errors import CorruptData, InvalidInput
+from astraflow.trainer import crew
 from astraflow.trainer.backends import backends
 from astraflow.trainer.backends.fsdp import FsdpBackend
 from astraflow.trainer.backends.rank_trainer import FsdpOptions
 from astraflow.trainer.backends.sharded_state import INDEX
 from astraflow.trainer.model_preparation import prepare_model
 from tests import make_torch
+from tests.fakes.forking import ForkingProgram
 from tests.snapshots import Snapshot, draft_of, snapshot_of
 from tests.suites.backend_suite import assert_same
-from tests.trainer.backends.test_local import batch, local
+from tests.trainer.backends.test_local import CRITIC, batch, local
 
 LEARNING_RATE = 1e-3
 
 
 def fsdp(**options: Any) -> FsdpBackend:
     spec = {"kind": "fsdp", "learning_rate": LEARNING_RATE, "device": "cpu", "rank_timeout_s": 60, **options}
-    backend = backends.build(spec, make_torch.TINY, {}, seed=0)
+    backend = backends.build(spec, make_torch.TINY, CRITIC, seed=0)
     assert isinstance(backend, FsdpBackend)
     return backend
 
 
 @pytest.fixture(scope="module")
-def pair() -> Iterator[FsdpBackend]:
+def rank_command(rank_python: ForkingProgram) -> tuple[str, ...]:
+    """Command line of a rank without the time of its imports."""
+    assert crew.RANK_COMMAND[0] == sys.executable
+    return (*rank_python.command, *crew.RANK_COMMAND[1:])
+
+
+@pytest.fixture(scope="module")
+def pair(rank_command: tuple[str, ...]) -> Iterator[FsdpBackend]:
     """Backend of two ranks; a test leaves it working, with any weights."""
-    backend = fsdp(ranks=2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(crew, "RANK_COMMAND", rank_command)
+        backend = fsdp(ranks=2)
     yield backend
     backend.close()
 
@@ -47,7 +58,7 @@ def pair() -> Iterator[FsdpBackend]:
 def start(pair: FsdpBackend, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """State of two ranks after two steps."""
     folder = tmp_path_factory.mktemp("start")
-    local(learning_rate=LEARNING_RATE).capture().write(folder)
+    local(CRITIC, learning_rate=LEARNING_RATE).capture().write(folder)
     pair.load(folder)
     for step in (1, 2):
         pair.step(batch(step))
@@ -74,7 +85,7 @@ def assert_close(one: Snapshot, other: Snapshot, *, share: float) -> None:
 
 
 def test_two_ranks_publish_what_one_process_publishes_but_for_rounding(pair: FsdpBackend, tmp_path: Path) -> None:
-    single = local(learning_rate=LEARNING_RATE)
+    single = local(CRITIC, learning_rate=LEARNING_RATE)
     single.capture().write(tmp_path)
     pair.load(tmp_path)
     assert_same(snapshot_of(pair), snapshot_of(single))
@@ -83,7 +94,8 @@ def test_two_ranks_publish_what_one_process_publishes_but_for_rounding(pair: Fsd
         one, other = single.step(batch(step)), pair.step(batch(step))
         assert other["loss"] == pytest.approx(one["loss"], abs=1e-5)
         assert other["grad_norm"] == pytest.approx(one["grad_norm"], rel=1e-5)
-        assert other["entropy"] == pytest.approx(one["entropy"], rel=1e-5)
+        for name in ("entropy", "value_loss", "critic_grad_norm"):
+            assert other[name] == pytest.approx(one[name], rel=1e-5)
 
     assert_close(snapshot_of(pair), snapshot_of(single), share=0.01)
 
@@ -105,7 +117,7 @@ def test_the_same_ranks_go_on_bit_for_bit(pair: FsdpBackend, start: Path) -> Non
 
 
 def test_what_two_ranks_saved_one_process_restores_and_goes_on_with(pair: FsdpBackend, start: Path) -> None:
-    single = local(learning_rate=LEARNING_RATE)
+    single = local(CRITIC, learning_rate=LEARNING_RATE)
     single.load(start)
     pair.load(start)
     assert digest(snapshot_of(single)) == digest(snapshot_of(pair))
@@ -113,12 +125,14 @@ def test_what_two_ranks_saved_one_process_restores_and_goes_on_with(pair: FsdpBa
     one, other = single.step(batch(3)), pair.step(batch(3))
 
     assert one["learning_rate"] == other["learning_rate"]
+    assert one["value_loss"] == pytest.approx(other["value_loss"], rel=1e-5)
     assert_close(snapshot_of(pair), snapshot_of(single), share=0.01)
 
 
 RESTORED = """
 from tests.trainer.backends.test_fsdp import *
 if __name__ == "__main__":
+    crew.RANK_COMMAND = {command}
     backend = fsdp(ranks={ranks}, **{options})
     backend.load(Path({folder!r}))
     print("restored", digest(snapshot_of(backend)))
@@ -134,11 +148,20 @@ if __name__ == "__main__":
     [(3, {}), pytest.param(4, {"replicas": 2}, marks=pytest.mark.long), pytest.param(1, {}, marks=pytest.mark.long)],
 )
 def test_other_numbers_of_ranks_restore_what_two_saved_and_back(
-    pair: FsdpBackend, start: Path, tmp_path: Path, ranks: int, options: dict[str, int]
+    pair: FsdpBackend,
+    start: Path,
+    tmp_path: Path,
+    ranks: int,
+    options: dict[str, int],
+    rank_python: ForkingProgram,
+    rank_command: tuple[str, ...],
 ) -> None:
-    program = RESTORED.format(ranks=ranks, options=options, folder=str(start), target=str(tmp_path))
+    program = RESTORED.format(
+        ranks=ranks, options=options, command=rank_command, folder=str(start), target=str(tmp_path)
+    )
+    command = [*rank_python.command, "-c", program]
 
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=240)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
 
     assert done.returncode == 0, done.stderr
     digests = dict(line.split() for line in done.stdout.splitlines() if line.startswith(("restored", "trained")))

@@ -26,13 +26,23 @@ from tests.errors import raises_code
 from tests.snapshots import Snapshot, snapshot_of
 from tests.suites.backend_suite import BackendSuite, assert_same
 
-SPEED = {"tokens_per_s", "computed_tokens_per_s", "flops_per_s", "pass_s", "forward_backward_s", "optimizer_s"}
+SPEED = {"tokens_per_s", "computed_tokens_per_s", "flops_per_s"}
+SPEED |= {"pass_s", "forward_backward_s", "attention_s", "head_s", "optimizer_s"}
 """Metrics that differ between equal steps."""
 
 
 def local(algorithm: dict[str, Any] | None = None, *, seed: int = 0, **options: Any) -> Backend:
     spec = {"kind": "local", "learning_rate": 1e-2, **options}
     return backends.build(spec, make_torch.TINY, algorithm or {}, seed=seed)
+
+
+CRITIC: dict[str, Any] = {
+    "advantages": [],
+    "token_advantages": [{"kind": "gae"}, {"kind": "whitened"}],
+    "critic": {"learning_rate": 1e-3},
+    "max_mismatch": None,
+}
+"""PPO with a critic."""
 
 
 def batch(
@@ -77,6 +87,17 @@ class TestLocalBackend(BackendSuite):
     @pytest.fixture
     def batches(self) -> Sequence[Batch]:
         return [batch(step) for step in range(1, 5)]
+
+
+class TestLocalBackendWithCritic(BackendSuite):
+    @pytest.fixture
+    def build(self) -> Callable[[], Backend]:
+        algorithm = {**CRITIC, "critic": {"warmup_steps": 2}}
+        return lambda: local(algorithm, warmup_steps=3)  # so that the models have other counts and learning rates
+
+    @pytest.fixture
+    def batches(self) -> Sequence[Batch]:
+        return [batch(step, version=step) for step in range(1, 5)]
 
 
 def values(snapshot: Snapshot) -> dict[str, torch.Tensor]:

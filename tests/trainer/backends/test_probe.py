@@ -23,21 +23,21 @@ def scored(text: ProbeText) -> int:
 @pytest.mark.parametrize(
     ("model_tokens", "sequences", "tokens"), [(5, 64, 320), (20, 16, 320), (100, 8, 800), (1000, 8, 8 * 253)]
 )
-def test_short_answers_are_joined_by_more_of_them(model_tokens: int, sequences: int, tokens: int) -> None:
+def test_more_short_sequences_are_used_to_reach_the_token_count(model_tokens: int, sequences: int, tokens: int) -> None:
     text = probe_text_from_batch(batch(rows=128, model_tokens=model_tokens), sequences=8, tokens=256)
 
     assert text is not None
     assert (len(text.sequences), scored(text)) == (sequences, tokens)
 
 
-def test_a_batch_with_few_tokens_is_used_whole() -> None:
+def test_a_batch_with_few_tokens_is_used_completely() -> None:
     text = probe_text_from_batch(batch(rows=12, model_tokens=2), sequences=8, tokens=256)
 
     assert text is not None
     assert (len(text.sequences), scored(text)) == (12, 24)
 
 
-def test_random_text_has_as_many_tokens() -> None:
+def test_random_text_has_the_requested_token_count() -> None:
     text = random_probe_text(100, sequences=8, tokens=16, seed=0)
 
     assert (len(text.sequences), scored(text)) == (18, 270)

@@ -40,7 +40,7 @@ class TestScriptedBackend(BackendSuite):
 
 
 @pytest.mark.parametrize("density", [0.0, 0.001, 0.01, 0.02, 0.1])
-def test_about_the_asked_share_of_elements_changes_in_every_step(density: float) -> None:
+def test_the_configured_share_of_elements_changes_in_every_step(density: float) -> None:
     backend = scripted(density=density, width=128)
     for step in range(5):
         before = published(backend)
@@ -67,16 +67,16 @@ def test_tensors_are_bf16_and_named_like_a_model() -> None:
     }
 
 
-def test_metrics_are_those_of_the_batch() -> None:
+def test_metrics_describe_the_batch() -> None:
     metrics = scripted().step(make.batch(version=5, born=3, members=4))
     assert metrics == {"reward_mean": 0.5, "staleness_mean": 2.0, "staleness_max": 2.0, "tokens_mean": 5.0}
 
 
-def test_another_seed_makes_other_weights() -> None:
+def test_weights_depend_on_the_seed() -> None:
     assert (published(scripted(seed=1)) != published(scripted(seed=2))).any()
 
 
-def test_weights_tell_what_was_trained_and_in_which_order() -> None:
+def test_weights_depend_on_the_batches_and_their_order() -> None:
     first, second = make.batch(1), make.batch(2)
     histories = {"as it came": [first, second], "swapped": [second, first], "one twice": [first, first]}
     histories["one row more"] = [first, replace(second, rows=(*second.rows, second.rows[0]))]
@@ -93,14 +93,14 @@ def trained(batches: Sequence[Batch]) -> bytes:
     return published(backend).tobytes()
 
 
-def test_a_step_takes_as_long_as_it_is_told() -> None:
+def test_a_step_takes_the_configured_time() -> None:
     backend = scripted(step_s=0.05, step_sigma=0.0)
     began = time.monotonic()
     backend.step(make.batch())
     assert time.monotonic() - began >= 0.05
 
 
-def test_tokens_that_the_policy_wrote_take_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_step_time_grows_with_the_model_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
     monkeypatch.setattr(time, "sleep", slept.append)
     backend = scripted(step_s=1000.0, token_s=10.0, step_sigma=0.0)
@@ -108,7 +108,7 @@ def test_tokens_that_the_policy_wrote_take_time(monkeypatch: pytest.MonkeyPatch)
     assert slept == [pytest.approx(1000.0 + 2 * 2 * 5 * 10.0, abs=100.0)]
 
 
-def test_it_says_that_it_is_a_stand_in() -> None:
+def test_the_backend_is_labelled_as_simulated() -> None:
     assert scripted().is_simulated
     assert snapshot_of(scripted()).probe is None
 
@@ -119,12 +119,12 @@ def test_weights_of_another_size_are_refused(tmp_path: Path) -> None:
         scripted(width=16).load(tmp_path)
 
 
-def test_a_wrong_option_is_answered_with_the_nearest() -> None:
+def test_an_unknown_option_is_refused_with_the_nearest() -> None:
     with raises_code(InvalidInput, "config.invalid", "'density'"):
         scripted(densty=0.1)
 
 
-def test_rounding_to_bf16_takes_the_nearest_and_ties_to_even() -> None:
+def test_rounding_to_bf16_is_to_nearest_with_ties_to_even() -> None:
     above_one = [0x3F80_7FFF, 0x3F80_8000, 0x3F80_8001, 0x3F81_8000, 0xBF80_8001, 0x0000_0000, 0x8000_0000]
     values = np.array(above_one, dtype=np.uint32).view(np.float32)
     assert [hex(bits) for bits in bfloat16_bits(values)] == [
@@ -138,9 +138,7 @@ def test_rounding_to_bf16_takes_the_nearest_and_ties_to_even() -> None:
     ]
 
 
-def test_its_pace_changes_at_the_steps_that_were_asked_for_also_after_a_restart(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_step_time_changes_at_the_configured_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
     monkeypatch.setattr(time, "sleep", slept.append)
     speed_changes = [{"from_step": 4, "factor": 0.5}, {"from_step": 2, "factor": 2.0}]

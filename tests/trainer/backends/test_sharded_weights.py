@@ -12,11 +12,11 @@ from tests.weights.running import client_of, weight_store
 
 @pytest.mark.anyio
 @pytest.mark.parametrize(("count", "options"), [(2, ()), (3, ()), (2, ("replicas",)), (3, ("elsewhere",))])
-async def test_ranks_publish_the_bits_that_one_process_publishes(
-    rank_program: ForkingProgram, tmp_path: Path, count: int, options: tuple[str, ...]
+async def test_ranks_publish_the_same_weights_as_one_process(
+    rank_python: ForkingProgram, tmp_path: Path, count: int, options: tuple[str, ...]
 ) -> None:
     async with weight_store(tmp_path / "store") as address, client_of(address) as client:
-        ranks = await ended(rank_program, tmp_path / "rendezvous", address, *options, count=count)
+        ranks = await ended(rank_python, tmp_path / "rendezvous", address, *options, count=count)
         assert [code for code, _, _ in ranks] == [0] * count, ranks
 
         for manifest in expected():
@@ -26,10 +26,10 @@ async def test_ranks_publish_the_bits_that_one_process_publishes(
 @pytest.mark.anyio
 @pytest.mark.parametrize("options", [(), ("spread",)])
 async def test_a_tensor_that_is_neither_sharded_nor_replicated_is_refused(
-    rank_program: ForkingProgram, tmp_path: Path, options: tuple[str, ...]
+    rank_python: ForkingProgram, tmp_path: Path, options: tuple[str, ...]
 ) -> None:
     async with weight_store(tmp_path / "store") as address:
-        ((code, _, said),) = await ended(rank_program, tmp_path / "rendezvous", address, "summed", *options, count=1)
+        ((code, _, said),) = await ended(rank_python, tmp_path / "rendezvous", address, "summed", *options, count=1)
 
     assert code == 1
     assert "weights.unsupported_placement" in said

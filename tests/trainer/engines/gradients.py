@@ -1,6 +1,7 @@
 """Gradient of a whole training step: of the ranks of an engine, and of the plainest loop. Run as a rank by `Crew`."""
 
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -18,7 +19,8 @@ from astraflow.contract.trajectories import Trajectory
 from astraflow.models.causal import named_weights
 from astraflow.models.precision import WeightsDtype, weights_dtype_of
 from astraflow.runtime import logs
-from astraflow.trainer.engines.base import UpdateResult
+from astraflow.trainer.engines.adapters import LoraOptions, trained_weights
+from astraflow.trainer.engines.base import ModelRole, UpdateResult
 from astraflow.trainer.engines.fsdp import FsdpEngine
 from astraflow.trainer.engines.mesh import RankMesh
 from astraflow.trainer.engines.optimizers import OptimizerOptions
@@ -26,6 +28,8 @@ from astraflow.trainer.rank_channel import Message
 from astraflow.trainer.rank_process import run_rank
 from astraflow.trainer.shares import Share
 from astraflow.trainer.steps import StepRunner
+from tests.trainer.plain_critic import ALGORITHM, PlainCritic
+from tests.trainer.step_gradients import adapters_of, peft_adapters
 
 CPU = torch.device("cpu")
 
@@ -42,6 +46,16 @@ class Case:
     """A penalty of the divergence from the initial weights, whose gradient is 0 at these weights."""
     recompute: str = "none"
     published: WeightsDtype = "float32"
+    has_critic: bool = False
+    is_bfloat16: bool = False
+    """Computes in bfloat16, in which a gradient has two digits."""
+    lora_rank: int = 0
+    """Rank of adapters, which then are all that is trained, and whose base is the reference; 0 for none."""
+
+    @property
+    def lora(self) -> LoraOptions | None:
+        """Options of the adapters."""
+        return LoraOptions(rank=self.lora_rank, alpha=6) if self.lora_rank else None
 
 
 def model_of(*, is_tied: bool) -> PreTrainedModel:
@@ -94,10 +108,15 @@ def batch_of(*, groups: int, members: int, long: int = 0, seed: int = 0) -> Batc
     )
 
 
-def reference_gradient(model: PreTrainedModel, batch: Batch) -> dict[str, Tensor]:
-    """Returns the gradient of clipped PPO with the rewards as advantages, one row at a time, with full logits, in
-    float64."""
+def reference_gradient(case: Case, batch: Batch) -> dict[str, Tensor]:
+    """Returns the gradient of clipped PPO with the rewards as advantages, or those of a critic, one row at a time, with
+    full logits, in float64; with adapters and a reference also that of k3 to the model without them."""
+    model: Any = model_of(is_tied=case.is_tied)
+    weights = named_weights(model)
+    if case.lora is not None:
+        model, weights = peft_adapters(model, case.lora)
     model = model.double()
+    critic = PlainCritic(deepcopy(model)) if case.has_critic else None
     total = sum(row.trajectory.model_tokens for row in batch.rows)
     for row in batch.rows:
         trajectory = row.trajectory
@@ -106,18 +125,25 @@ def reference_gradient(model: PreTrainedModel, batch: Batch) -> dict[str, Tensor
         places = torch.from_numpy(np.flatnonzero(trajectory.loss_mask()))
         logprobs = distribution[places - 1, ids[places]]
         ratio = (logprobs - torch.from_numpy(trajectory.logprobs)).exp()
-        gain = torch.minimum(ratio * trajectory.reward, ratio.clamp(0.8, 1.2) * trajectory.reward)
+        advantages = torch.tensor([trajectory.reward] if critic is None else critic.advantages(trajectory))
+        gain = torch.minimum(ratio * advantages, ratio.clamp(0.8, 1.2) * advantages)
+        if case.lora is not None and case.has_reference:
+            with torch.no_grad(), model.disable_adapter():
+                base = model(input_ids=ids[None], use_cache=False).logits[0].log_softmax(-1)[places - 1, ids[places]]
+            gain = gain - ((base - logprobs).exp() - 1 - (base - logprobs))
         (-gain.sum() / total).backward()
-    return {
-        name: torch.zeros_like(weight) if weight.grad is None else weight.grad
-        for name, weight in named_weights(model).items()
+    gradients = {
+        name: torch.zeros_like(weight) if weight.grad is None else weight.grad for name, weight in weights.items()
     }
+    if critic is not None:
+        gradients |= critic.gradients([row.trajectory for row in batch.rows], [1 / total] * len(batch.rows))
+    return gradients
 
 
 class _RecordingEngine(FsdpEngine):
     """Keeps the weights: an update does nothing, so the gradient stays in the model."""
 
-    def update(self, *, is_loss_finite: bool) -> UpdateResult:
+    def update(self, *, role: ModelRole = ModelRole.POLICY, is_loss_finite: bool) -> UpdateResult:
         return UpdateResult(grad_norm=0.0, learning_rate=0.0, is_skipped=not is_loss_finite)
 
 
@@ -135,19 +161,27 @@ class GradientWork:
         """Returns the whole gradient of this rank's share, and the metrics."""
         case = Case(**message.facts["case"])
         model = model_of(is_tied=case.is_tied)
+        adapters = adapters_of(model, case.lora)
         engine = _RecordingEngine(
             model,
             OptimizerOptions(),
+            critic=OptimizerOptions() if case.has_critic else None,
             mesh=RankMesh.create(CPU, replicas=case.replicas, sequence_ranks=case.sequence_ranks),
             device=CPU,
-            compute_dtype=torch.float32,
+            compute_dtype=torch.bfloat16 if case.is_bfloat16 else torch.float32,
             published_dtype=weights_dtype_of(case.published),
             needs_reference=case.has_reference,
+            adapters=adapters,
             syncs_each_pack=case.syncs_each_pack,
             recompute=case.recompute,  # type: ignore[arg-type]  # JSON
         )
         result = StepRunner(engine, algorithm(case)).run(Share.decode(message.facts["share"], message.arrays))
-        gradients = {name: weight.grad for name, weight in named_weights(model).items()}
+        gradients = {name: weight.grad for name, weight in trained_weights(model, adapters).items()}
+        if case.has_critic:
+            critic = engine._trained[ModelRole.CRITIC].scorer
+            while not hasattr(critic, "model"):  # of slices
+                critic = critic.scorer
+            gradients |= {f"critic/{name}": weight.grad for name, weight in named_weights(critic.model).items()}
         held = {name: _elements(weight) for name, weight in engine.weights().items()}
         return Message(
             facts={"loss": result.loss, "means": dict(result.token_means), "held": held},
@@ -158,7 +192,8 @@ class GradientWork:
 def algorithm(case: Case) -> AlgorithmConfig:
     """Returns an algorithm with the rewards as advantages."""
     penalty = {"kl_coefficient": 1.0} if case.has_reference else {}
-    return AlgorithmConfig(advantages=(), loss={"kind": "ppo", **penalty}, max_mismatch=None)
+    advantages = ALGORITHM if case.has_critic else {"advantages": ()}
+    return AlgorithmConfig.model_validate({**advantages, "loss": {"kind": "ppo", **penalty}, "max_mismatch": None})
 
 
 def facts_of(case: Case, share: Share) -> Message:

@@ -162,7 +162,7 @@ def slow_flash_backward(
 
 @settings(max_examples=20, deadline=None)
 @given(segments=segments(), key_heads=st.sampled_from([1, 2, 4]))
-def test_the_kernel_of_a_gpu_gets_sequences_and_merged_logarithms(segments: list[Segment], key_heads: int) -> None:
+def test_gpu_kernels_get_sequences_and_their_results_are_merged(segments: list[Segment], key_heads: int) -> None:
     width = segments[-1].end
     query, key, value = (torch.randn(width, heads, 8).requires_grad_() for heads in (4, key_heads, key_heads))
     weight = torch.randn(width, 4, 8)
@@ -177,7 +177,7 @@ def test_the_kernel_of_a_gpu_gets_sequences_and_merged_logarithms(segments: list
         assert_same_with_gradients(packed, dense(query, key, value, segments, 0.3), weight, (query, key, value))
 
 
-def test_no_value_of_padding_reaches_a_gradient() -> None:
+def test_padding_does_not_affect_gradients() -> None:
     segments = [Segment(begin=0, end=3), Segment(begin=3, end=20)]
     query = torch.full((20, 1, 8), 60.0).requires_grad_()
     key, value = torch.full((20, 1, 8), 60.0), torch.ones(20, 1, 8)
@@ -209,14 +209,14 @@ def test_a_model_with_bounded_scores_is_refused() -> None:
 
 
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
-def test_models_of_any_implementation_are_computed_in_packs(implementation: str) -> None:
+def test_every_attention_implementation_is_replaced_by_packed_attention(implementation: str) -> None:
     model = make_torch.model()
     model.set_attn_implementation(implementation)
 
     assert PackScorer(model, CPU).model.config._attn_implementation not in ("sdpa", "eager")
 
 
-def test_a_model_that_ignores_the_plan_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_ignores_the_attention_plan_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     def without_plan(*arguments: Any, **options: Any) -> Any:
         return original(*arguments, **{**options, "attention_plan": None})
 

@@ -22,7 +22,7 @@ def full_scores(
 @pytest.mark.parametrize("chunk_bytes", [1, 5000, 1 << 24])
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 @pytest.mark.parametrize("has_bias", [False, True])
-def test_values_and_gradients_are_those_of_the_full_head(chunk_bytes: int, temperature: float, has_bias: bool) -> None:
+def test_values_and_gradients_match_the_full_head(chunk_bytes: int, temperature: float, has_bias: bool) -> None:
     random = torch.Generator().manual_seed(0)
     hidden = torch.randn(23, 12, generator=random).requires_grad_()
     weight = torch.randn(301, 12, generator=random).requires_grad_()
@@ -43,7 +43,7 @@ def test_values_and_gradients_are_those_of_the_full_head(chunk_bytes: int, tempe
         torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
 
-def test_a_frozen_head_has_no_gradient_and_passes_one_on() -> None:
+def test_a_frozen_head_has_no_gradient_but_propagates_one() -> None:
     hidden = torch.randn(5, 4).requires_grad_()
     weight, targets = torch.randn(7, 4), torch.arange(5)
 
@@ -54,7 +54,7 @@ def test_a_frozen_head_has_no_gradient_and_passes_one_on() -> None:
     torch.testing.assert_close(hidden.grad, expected)
 
 
-def test_no_targets_give_no_scores_and_a_gradient_of_zero() -> None:
+def test_without_targets_there_are_no_scores_and_a_zero_gradient() -> None:
     hidden, weight = torch.randn(0, 4).requires_grad_(), torch.randn(7, 4).requires_grad_()
 
     logprobs, entropy = target_scores(hidden, weight, torch.zeros(0, dtype=torch.int64))

@@ -151,7 +151,7 @@ async def test_a_wrong_name_and_a_wrong_password_have_the_same_error(accounts: A
     assert await accounts.users.log_in("bob", PASSWORD, **HERE)
 
     messages = set()
-    for name, password in (("bob", "wrong"), ("nobody", PASSWORD), ("admin", ""), ("bob", "x" * 10_000), ("\0", "x")):
+    for name, password in (("bob", "wrong"), ("unknown", PASSWORD), ("admin", ""), ("bob", "x" * 10_000), ("\0", "x")):
         with pytest.raises(NotAuthenticated) as problem:
             await accounts.users.log_in(name, password, **HERE)
         messages.add(str(problem.value))
@@ -185,7 +185,7 @@ async def test_disabling_a_user_ends_its_sessions_tokens_and_links(accounts: Acc
         with pytest.raises(NotAuthenticated):
             await attempt
     await accounts.users.set_disabled(bob.user_id, is_disabled=False, by=admin)
-    assert await accounts.sessions.viewer(cookie) is None, "what ended stays ended"
+    assert await accounts.sessions.viewer(cookie) is None, "ended sessions stay ended"
     assert await accounts.users.log_in("bob", PASSWORD, **HERE)
 
 

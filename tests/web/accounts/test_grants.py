@@ -79,7 +79,7 @@ async def test_an_operator_of_one_pool_may_change_that_pool_only(fake: FakeContr
         assert (decision.actor.name, decision.actor.role) == ("ada", Role.OPERATOR)
         known = fleet.parts.fleet_manager.plans.known(PlanId(await planned(ada, "eu")))
         assert known is not None
-        assert known.request.actor == Actor(name="ada", role=Role.OPERATOR, pool="eu"), "and of no other pool"
+        assert known.request.actor == Actor(name="ada", role=Role.OPERATOR, pool="eu"), "other pools are not allowed"
         entry = (await admin.get("/audit.ndjson?action=pool.override")).json()
         assert (entry["actor"], entry["role"]) == ("ada", "operator")
 
@@ -95,7 +95,7 @@ async def test_an_operator_of_one_pool_may_change_that_pool_only(fake: FakeContr
         ):
             assert (await ada.post(path)).status_code == 403, path
         assert needed_role(await ada.post("/pools/eu/spec")) == on("eu", role="admin")
-        assert (await ada.get("/audit")).status_code == 403, "the audit is of everything"
+        assert (await ada.get("/audit")).status_code == 403, "the audit log covers every pool"
 
 
 async def test_a_plan_of_another_pool_is_refused_under_every_address(fake: FakeControlPlane, tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ async def test_a_token_has_the_permissions_that_it_and_its_user_both_have(
             assert (await program.post("/api/v1/pools/eu/plans", **size)).status_code == 201
             refused = await program.post("/api/v1/pools/us/plans", **size)
             assert needed_role(refused) == on("us")
-            assert (await program.get("/audit.csv")).status_code == 403, "everywhere she is a viewer"
+            assert (await program.get("/audit.csv")).status_code == 403, "she is a viewer of every other pool"
             await admin.post("/settings/grants/2/revoke")
             assert (await program.post("/api/v1/pools/eu/plans", **size)).status_code == 403
         more = await ada.post("/settings/tokens", data={"name": "more", "scope": "operator", "days": "1"})

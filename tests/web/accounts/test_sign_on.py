@@ -170,10 +170,10 @@ async def test_only_the_browser_that_started_a_login_completes_it_once_and_in_ti
 ) -> None:
     async with web.client() as victim, web.client() as attacker:
         attacker_response = await came_back(attacker)
-        assert (await victim.get(attacker_response)).status_code == 403, "no login was begun here"
+        assert (await victim.get(attacker_response)).status_code == 403, "no login was started in this browser"
         await came_back(victim)
         refused = await victim.get(attacker_response)
-        assert refused.status_code == 403, "another one was"
+        assert refused.status_code == 403, "another login was started"
         assert login_code(refused) == "login.other_browser"
         good = await came_back(victim)
         assert (await victim.get(good)).status_code == 303
@@ -183,7 +183,7 @@ async def test_only_the_browser_that_started_a_login_completes_it_once_and_in_ti
         late = await came_back(attacker)
         web.clock.push(601)
         assert (await attacker.get(late)).status_code == 403
-    assert provider.redeemed == 1, "nothing was redeemed for a login that was not ours"
+    assert provider.redeemed == 1, "no code was redeemed for a foreign login"
 
 
 async def test_a_forged_login_state_cookie_is_refused(web: RunningWeb) -> None:
@@ -233,7 +233,7 @@ def test_groups_are_compared_exactly_and_the_highest_role_applies() -> None:
     assert config.role_of({"groups": "ops"}) is Role.ADMIN
     for groups in (["opsx"], ["xops"], ["OPS"], [], None, {"ops": 1}, [["ops"]], "ops2", ["ops\n"]):
         assert config.role_of({"groups": groups}) is None
-    assert config.role_of({"groups": ["ops.*"]}) is Role.VIEWER, "a value, not a pattern"
+    assert config.role_of({"groups": ["ops.*"]}) is Role.VIEWER, "groups are compared as values, not patterns"
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ async def page_of(
 def _configured(provider: OidcProvider, client: Client, claim: str) -> str:
     return (
         f'issuer = "{provider.issuer}"\nclient_id = "{client.id}"\nlabel = "Elsewhere"\nclaim = "{claim}"\n'
-        '[roles]\nadmin = ["rl-leads"]\noperator = ["rl-team", "alice@example.org"]\nviewer = ["everybody"]\n'
+        '[roles]\nadmin = ["rl-leads"]\noperator = ["rl-team", "alice@example.org"]\nviewer = ["all-staff"]\n'
     )
 
 
@@ -71,25 +71,25 @@ async def log_in(
 async def role_of(client: httpx.AsyncClient) -> str:
     """Returns the name and the role that Settings shows for the client."""
     page = parsed(await client.get("/settings"))
-    return " ".join(page.texts("[data-part=own-name]") + page.texts("[data-part=own-role]")) or "nobody"
+    return " ".join(page.texts("[data-part=own-name]") + page.texts("[data-part=own-role]")) or "logged out"
 
 
 async def test_a_login_at_the_provider_has_the_role_of_the_claim(provider: OidcProvider, tmp_path: Path) -> None:
-    await provider.knows("alice", groups=["everybody", "rl-team"], preferred_username="alice.a")
+    await provider.knows("alice", groups=["all-staff", "rl-team"], preferred_username="alice.a")
     await provider.knows("mallory", groups="rl-leads-of-another")
     async with page_of(provider, tmp_path) as web, web.client() as client, web.client() as other:
         back = await log_in(client, provider, "alice", target="/nodes?page=2")
         assert (back.status_code, back.headers["location"]) == (303, "/nodes?page=2"), back.text
         assert (await role_of(client)).split() == ["oidc:alice.a", "operator"]
         assert (await log_in(other, provider, "mallory")).status_code == 403
-        assert await role_of(other) == "nobody"
+        assert await role_of(other) == "logged out"
 
 
 async def test_a_role_follows_the_claim_at_the_next_login(provider: OidcProvider, tmp_path: Path) -> None:
     async with page_of(provider, tmp_path) as web, web.client() as first, web.client() as second:
         await provider.knows("alice", groups=["rl-team"])
         await log_in(first, provider, "alice")
-        await provider.knows("alice", groups=["everybody"])
+        await provider.knows("alice", groups=["all-staff"])
         await log_in(second, provider, "alice")
         assert (await role_of(first)).split() == ["oidc:alice", "viewer"]
         await provider.knows("alice", groups=["another-team"])
@@ -97,13 +97,13 @@ async def test_a_role_follows_the_claim_at_the_next_login(provider: OidcProvider
             refused = await log_in(third, provider, "alice")
             assert refused.status_code == 403
             assert login_code(refused) == "login.no_role"
-        assert (await first.get("/api/v1/session")).status_code == 401, "and the sessions there were are over"
+        assert (await first.get("/api/v1/session")).status_code == 401, "existing sessions were ended"
 
 
 async def test_an_unverified_email_address_gives_no_role(provider: OidcProvider, tmp_path: Path) -> None:
     async with page_of(provider, tmp_path, claim="email") as web, web.client() as client:
         refused = await log_in(client, provider, "alice@example.org")
-        assert refused.status_code == 403, "whoever typed it would be her"
+        assert refused.status_code == 403, "a typed email address must not identify a user"
         await provider.knows("alice@example.org", email="alice@example.org", email_verified=True)
         assert (await log_in(client, provider, "alice@example.org")).status_code == 303
 
@@ -126,7 +126,7 @@ async def test_a_code_needs_its_verifier_and_browser_and_works_once(provider: Oi
         code = httpx.URL(await provider.logged_in(await sent_on(victim), "alice")).params["code"]
         own = httpx.URL(await provider.logged_in(await sent_on(thief), "alice"))
         refused = await thief.get(str(own.copy_set_param("code", code)))
-        assert refused.status_code == 403, "the code of one login in another: the verifier is not that of its challenge"
+        assert refused.status_code == 403, "a code with the verifier of another login is refused"
         assert login_code(refused) == "login.code_refused"
         back = await provider.logged_in(await sent_on(victim), "alice")
         assert (await thief.get(back)).status_code == 403
@@ -171,7 +171,7 @@ async def test_a_new_key_of_the_provider_is_accepted_after_a_minute(provider: Oi
             assert (await log_in(client, provider, "alice")).status_code == 303
         await provider.rotate()
         async with web.client() as client:
-            assert (await log_in(client, provider, "alice")).status_code == 403, "keys are not asked for at every turn"
+            assert (await log_in(client, provider, "alice")).status_code == 403, "signing keys are cached"
         web.clock.push(61)
         async with web.client() as client:
             assert (await log_in(client, provider, "alice")).status_code == 303
@@ -192,7 +192,7 @@ async def test_the_login_page_shows_that_the_provider_is_unreachable(provider: O
         assert login_code(answer) == "login.provider_unreachable"
         assert "ConnectError" in answer.text
         async with web.logged_in() as admin:
-            assert (await admin.get("/settings")).status_code == 200, "the other ways in are open"
+            assert (await admin.get("/settings")).status_code == 200, "other login methods still work"
 
 
 @pytest.mark.browser
@@ -216,5 +216,7 @@ async def test_a_browser_logs_in_at_the_provider_and_returns(provider: OidcProvi
         await page.get_by_role("button", name="Authorize").click()
         await page.wait_for_url(f"{web.address}/settings")
         await expect(page.locator("main")).to_contain_text("with the role operator")
-        assert not any(cookie["name"].endswith("_flow") for cookie in await context.cookies()), "what it kept is gone"
+        assert not any(cookie["name"].endswith("_flow") for cookie in await context.cookies()), (
+            "the login state was removed"
+        )
         assert complaints.heard == []

@@ -73,7 +73,7 @@ async def test_a_token_is_shown_once_listed_without_its_secret_and_revoked(web: 
         program.headers["authorization"] = f"Bearer {secret}"
         assert (await program.get("/api/v1/session")).status_code == 200
         for path in ("tokens", "sessions"):
-            assert (await program.get(f"/api/v1/{path}")).status_code == 403, "a token looks after no accounts"
+            assert (await program.get(f"/api/v1/{path}")).status_code == 403, "tokens cannot administer accounts"
         assert (await send(program, "POST", "tokens", "b", name="more", scope="viewer", days=1)).status_code == 403
 
         assert (await send(admin, "POST", f"tokens/{number}/revoke", "c")).status_code == 200

@@ -16,7 +16,7 @@ from tests.fakes.web import running_web, shown_secret
 pytestmark = pytest.mark.anyio
 
 CONFIG = Path(__file__).with_name("schemathesis.toml")
-EXAMPLES = os.environ.get("ASTRAFLOW_API_EXAMPLES", "5")
+EXAMPLES = os.environ.get("ASTRAFLOW_API_EXAMPLES", "2")
 """Requests of each kind for each address; set the variable for a longer test."""
 UNLIMITED = {"reads_a_minute": 10**6, "changes_a_minute": 10**6, "exports_a_minute": 10**6}
 """Rate limits that the requests do not reach. `tests/web/security/test_rate_limits.py` tests the limits."""

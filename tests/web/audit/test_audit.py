@@ -88,7 +88,7 @@ async def test_a_rewritten_chain_fails_the_check_of_its_seal(database: Database)
     def rewrite(session: Session) -> None:
         session.execute(text("DROP TRIGGER audit_entries_update"))
         newest = session.get_one(AuditEntry, 2)
-        newest.actor = "somebody else"
+        newest.actor = "another user"
         newest.entry_hash = entry_hash(newest)
         session.flush()
         session.execute(text("UPDATE audit_chain SET last_hash = :hash").bindparams(hash=newest.entry_hash))
@@ -166,7 +166,7 @@ async def test_exports_have_every_column_and_no_formula(database: Database) -> N
     found = entries(database)
 
     (line,) = as_ndjson(found).splitlines()
-    assert entry_hash(AuditEntry(**json.loads(line))) == found[0].entry_hash, "a line can be checked by itself"
+    assert entry_hash(AuditEntry(**json.loads(line))) == found[0].entry_hash, "each line can be verified by itself"
     (row,) = list(csv.reader(io.StringIO(as_csv(found))))
     assert row[7] == '\'=HYPERLINK("http://evil")'
     assert row[11] == '"a",\nb'
@@ -198,7 +198,7 @@ async def test_the_page_filters_and_exports_the_same_entries(web: RunningWeb) ->
         failed = list(csv.DictReader(io.StringIO((await client.get("/audit.csv?result=failed")).text)))
         assert [(row["target"], row["actor"], row["came_from"]) for row in failed] == [("gone", "admin", "127.0.0.1")]
         tomorrow = await client.get("/audit.csv?since=9000-01-01")
-        assert len(tomorrow.text.splitlines()) == 1, "the head only"
+        assert len(tomorrow.text.splitlines()) == 1, "only the header"
         chain = parsed(await client.get("/audit/verify")).one(".chain-sentence")
         assert (chain.tone, chain.numbers[:3]) == ("good", [63, 1, 63])
 

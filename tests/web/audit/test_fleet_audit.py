@@ -77,7 +77,7 @@ async def test_every_change_of_the_fleet_is_audited(tmp_path: Path, fake: FakeCo
             headers = program | {"idempotency-key": f"a{len(tried)}"}
             sent = {"reason": "because", "actor": "mallory"} | body
             refused = await admin.request(method, path, headers=headers, json=sent)
-            assert refused.status_code == 422, "nobody says who they are"
+            assert refused.status_code == 422, "a name is required"
             sent.pop("actor")
             answer = await admin.request(method, path, headers=headers, json=sent)
             assert answer.status_code == 200, answer.text
@@ -153,7 +153,7 @@ async def test_refused_and_failed_changes_are_audited(tmp_path: Path, fake: Fake
 async def refusals(web: RunningWeb, admin: httpx.AsyncClient) -> None:
     program = await token_of(admin, "agent")
     plan = await admin.post("/api/v1/pools/eu/plans", headers=program, json={"target": 40, "reason": "more"})
-    assert plan.json()["role"] == "agent", "a token's scope is who acts"
+    assert plan.json()["role"] == "agent", "the role of the actor is the scope of the token"
     assert plan.json()["verdict"] == "needs_approval"
     path, body = f"/api/v1/plans/{plan.json()['id']}/apply", {"reason": "more"}
     assert (await admin.post(path, headers=program, json=body)).status_code == 422, "without a key"

@@ -17,7 +17,7 @@ GRAVE = ("serious", "critical")
 
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.long)])
-async def test_no_page_complains_or_has_a_serious_or_critical_finding(
+async def test_no_page_has_script_errors_or_serious_accessibility_findings(
     theme: str, fake: FakeControlPlane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ASTRAFLOW_HOME", str(tmp_path / "home"))

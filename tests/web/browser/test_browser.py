@@ -19,7 +19,7 @@ STEPS = '[data-live-text="policy/solver/steps"]'
 AGE = ".age"
 
 
-async def test_without_scripts_the_page_has_real_numbers_and_drawn_charts(web: RunningWeb, chromium: Browser) -> None:
+async def test_without_scripts_the_page_has_numbers_and_charts(web: RunningWeb, chromium: Browser) -> None:
     async with logged_in_page(chromium, web.login_url, java_script_enabled=False) as (page, complaints, _):
         await page.reload()
         await expect(page.locator("h1")).to_contain_text("The trainer is")
@@ -31,7 +31,7 @@ async def test_without_scripts_the_page_has_real_numbers_and_drawn_charts(web: R
         assert complaints.heard == []
 
 
-async def test_a_second_patches_the_page_without_a_reload_and_draws_the_axes_as_the_server_did(
+async def test_live_updates_change_the_page_without_a_reload_and_draw_the_same_axes(
     web: RunningWeb, fake: FakeControlPlane, chromium: Browser
 ) -> None:
     async with logged_in_page(chromium, web.login_url, java_script_enabled=False) as (plain, _, context):
@@ -59,7 +59,7 @@ async def test_a_second_patches_the_page_without_a_reload_and_draws_the_axes_as_
     await live.close()
 
 
-async def test_the_badge_turns_stale_when_dataflow_dies_and_live_again_by_itself(
+async def test_the_badge_is_stale_during_an_outage_of_dataflow(
     fake: FakeControlPlane, chromium: Browser, tmp_path: Path
 ) -> None:
     async with AsyncExitStack() as dying:
@@ -83,7 +83,7 @@ async def test_the_badge_turns_stale_when_dataflow_dies_and_live_again_by_itself
                 await expect(page.locator(STEPS)).to_have_text("135")
 
 
-async def test_the_badge_turns_stale_when_the_web_process_dies_and_the_page_comes_back_with_it(
+async def test_the_page_reconnects_after_a_restart_of_the_web_process(
     fake: FakeControlPlane, chromium: Browser, tmp_path: Path
 ) -> None:
     async with fake.serving() as dataflow:
@@ -111,7 +111,7 @@ async def test_the_badge_turns_stale_when_the_web_process_dies_and_the_page_come
             await context.close()
 
 
-async def test_hostile_strings_stay_text_when_they_come_over_the_live_feed(
+async def test_hostile_strings_of_live_updates_stay_text(
     web: RunningWeb, fake: FakeControlPlane, chromium: Browser
 ) -> None:
     async with logged_in_page(chromium, web.login_url) as (page, complaints, _):
@@ -131,7 +131,7 @@ async def test_hostile_strings_stay_text_when_they_come_over_the_live_feed(
         assert complaints.heard == []
 
 
-async def test_what_keeps_the_run_from_going_on_stands_above_every_page_while_it_lasts(
+async def test_problems_of_the_run_are_shown_above_every_page_while_they_last(
     web: RunningWeb, fake: FakeControlPlane, chromium: Browser
 ) -> None:
     async with logged_in_page(chromium, web.login_url) as (page, complaints, _):
@@ -149,7 +149,7 @@ async def test_what_keeps_the_run_from_going_on_stands_above_every_page_while_it
         assert complaints.heard == []
 
 
-async def test_nodes_that_come_get_their_rows_and_draining_one_is_asked_in_a_dialog(
+async def test_new_nodes_get_rows_and_draining_is_confirmed_in_a_dialog(
     web: RunningWeb, fake: FakeControlPlane, chromium: Browser
 ) -> None:
     async with logged_in_page(chromium, web.login_url) as (page, complaints, _):
@@ -174,7 +174,7 @@ async def test_nodes_that_come_get_their_rows_and_draining_one_is_asked_in_a_dia
         assert complaints.heard == []
 
 
-async def test_keys_reach_everything_and_move_the_reading_line_of_all_charts(
+async def test_all_controls_are_reachable_by_keyboard_and_arrows_move_the_chart_cursor(
     web: RunningWeb, chromium: Browser
 ) -> None:
     async with logged_in_page(chromium, web.login_url, viewport={"width": 1280, "height": 900}) as (page, _, _context):
@@ -193,7 +193,7 @@ async def test_keys_reach_everything_and_move_the_reading_line_of_all_charts(
         await expect(page.locator(".cursor-line")).to_have_count(0)
 
 
-async def test_every_page_is_quiet_fits_360_pixels_and_keeps_the_theme(web: RunningWeb, chromium: Browser) -> None:
+async def test_every_page_has_no_errors_fits_360_pixels_and_keeps_the_theme(web: RunningWeb, chromium: Browser) -> None:
     async with logged_in_page(chromium, web.login_url, viewport={"width": 360, "height": 740}) as (page, complaints, _):
         await expect(page.locator("html.has-script")).to_be_attached()
         await page.get_by_role("button", name="Dark theme").click()
@@ -208,7 +208,7 @@ async def test_every_page_is_quiet_fits_360_pixels_and_keeps_the_theme(web: Runn
         assert complaints.heard == []
 
 
-async def test_pausing_holds_the_page_and_resuming_catches_up(
+async def test_pausing_stops_updates_and_resuming_applies_them(
     web: RunningWeb, fake: FakeControlPlane, chromium: Browser
 ) -> None:
     async with logged_in_page(chromium, web.login_url) as (page, _, _context):
@@ -221,9 +221,7 @@ async def test_pausing_holds_the_page_and_resuming_catches_up(
         await expect(page.locator(STEPS)).to_have_text("140")
 
 
-async def test_a_user_is_added_comes_in_by_link_chooses_a_password_and_logs_in_with_it(
-    web: RunningWeb, chromium: Browser
-) -> None:
+async def test_a_new_user_logs_in_by_link_and_then_by_password(web: RunningWeb, chromium: Browser) -> None:
     async with logged_in_page(chromium, web.login_url) as (page, complaints, _):
         await page.goto(f"{web.address}/settings")
         users = page.locator("section", has=page.locator("#users"))
@@ -257,7 +255,7 @@ async def test_a_user_is_added_comes_in_by_link_chooses_a_password_and_logs_in_w
         await expect(page.locator("tbody tr").first).to_contain_text(HOSTILE)
         await page.get_by_role("link", name="Verify chain").click()
         await expect(page.locator(".chain-sentence")).to_contain_text("Chain intact")
-        assert page.url.endswith("/audit"), "htmx put it into the page"
+        assert page.url.endswith("/audit"), "htmx did not reload the page"
         assert complaints.heard == []
 
 

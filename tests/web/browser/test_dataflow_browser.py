@@ -13,7 +13,9 @@ PATIENCE_MS = 40_000
 """Milliseconds. A busy machine must not fail the test."""
 
 
-async def test_the_diagram_moves_without_a_reload_and_keeps_the_focus(web: RunningWeb, fake: FakeControlPlane) -> None:
+async def test_the_diagram_updates_without_a_reload_and_keeps_the_focus(
+    web: RunningWeb, fake: FakeControlPlane
+) -> None:
     async with browser() as chromium, logged_in_page(chromium, web.login_url) as (page, complaints, _):
         await page.goto(f"{web.address}/dataflow")
         issued = page.locator(".stage[data-kind=prompts] .stage-count")

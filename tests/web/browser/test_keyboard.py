@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.timeout(240)]
 _LAUNCHED = re.compile("/launches/")
 
 
-async def test_every_daily_task_works_with_keys_alone(
+async def test_every_daily_task_works_by_keyboard(
     fake: FakeControlPlane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ASTRAFLOW_HOME", str(tmp_path / "home"))
@@ -32,7 +32,7 @@ async def test_every_daily_task_works_with_keys_alone(
         await _find_a_run(keys)
         await _open_a_decision(keys)
         await _drain_a_node(keys, fake)
-        await _pause_a_flow_and_let_it_go_on(keys, fake)
+        await _pause_and_resume_a_flow(keys, fake)
         await _change_a_plug_in(keys, fake)
         await _launch_a_run(keys)
         assert complaints.heard == []
@@ -73,7 +73,7 @@ async def _drain_a_node(keys: KeyboardUser, fake: FakeControlPlane) -> None:
     assert ("drain", "n0", "admin") in fake.actions
 
 
-async def _pause_a_flow_and_let_it_go_on(keys: KeyboardUser, fake: FakeControlPlane) -> None:
+async def _pause_and_resume_a_flow(keys: KeyboardUser, fake: FakeControlPlane) -> None:
     await keys.go("d", "Dataflow")
     await keys.use("Pause train")
     await keys.dialog("Pause flow train?")

@@ -16,16 +16,16 @@ pytestmark = [pytest.mark.anyio, pytest.mark.browser, pytest.mark.timeout(240)]
 PASSWORD = "a sentence is easy"
 
 
-async def test_accounts_and_their_audit_work_with_keys_alone(web: RunningWeb) -> None:
+async def test_accounts_and_their_audit_work_by_keyboard(web: RunningWeb) -> None:
     async with browser() as chromium, _logged_in_page(chromium, web.login_url) as keys:
         link = await _add_a_user(keys)
         async with _logged_in_page(chromium, link, refusals=1) as own:
             await _choose_a_password(own)
             await _log_in_by_password(own)
         await _make_and_revoke_a_token(keys)
-        await _grant_and_take_back(keys)
-        await _lock_out(keys)
-        await _look_at_the_audit(keys)
+        await _grant_and_revoke(keys)
+        await _disable_a_user(keys)
+        await _read_the_audit_log(keys)
 
 
 @asynccontextmanager
@@ -64,13 +64,13 @@ async def _choose_a_password(keys: KeyboardUser) -> None:
 async def _log_in_by_password(keys: KeyboardUser) -> None:
     await keys.use("Log out", back=True)
     await keys.arrived("Log in")
-    assert await keys.name() == "Name", "one types at once"
+    assert await keys.name() == "Name", "the field has the focus"
     await keys.write("bob")
     await keys.fill("Password", "not that one")
     await keys.press("Enter")
     await expect(keys.page.locator(".form-problem")).to_be_visible()
     await keys.is_seen()
-    assert await keys.name() == "Password", "the name is there still"
+    assert await keys.name() == "Password", "the typed name is kept"
     await keys.write(PASSWORD)
     await keys.press("Enter")
     await keys.arrived("The trainer")
@@ -96,7 +96,7 @@ async def _make_and_revoke_a_token(keys: KeyboardUser) -> None:
     await keys.flash_message("Token a script revoked")
 
 
-async def _grant_and_take_back(keys: KeyboardUser) -> None:
+async def _grant_and_revoke(keys: KeyboardUser) -> None:
     await keys.to("Holder")
     await keys.choose("Role", "operator")
     await keys.fill("On run", "reverse-0001")
@@ -109,14 +109,14 @@ async def _grant_and_take_back(keys: KeyboardUser) -> None:
     await keys.flash_message("local")
 
 
-async def _lock_out(keys: KeyboardUser) -> None:
+async def _disable_a_user(keys: KeyboardUser) -> None:
     await keys.use("Disable bob", back=True)
     await keys.dialog("Disable bob?")
     await keys.use("Disable")
     await keys.flash_message("Bob is disabled")
 
 
-async def _look_at_the_audit(keys: KeyboardUser) -> None:
+async def _read_the_audit_log(keys: KeyboardUser) -> None:
     await keys.go("a", "Audit")
     await keys.use("Verify chain")
     await expect(keys.page.locator(".chain-sentence")).to_contain_text("Chain intact")
@@ -132,4 +132,4 @@ async def _look_at_the_audit(keys: KeyboardUser) -> None:
             await keys.press("Enter")
         text = Path(await (await coming.value).path()).read_text()
         assert "user.add" in text
-        assert "password" not in text, "only what was filtered"
+        assert "password" not in text, "only filtered entries are exported"

@@ -52,13 +52,13 @@ async def operator_page(fake: FakeControlPlane, tmp_path: Path) -> AsyncIterator
         assert complaints.heard == []
 
 
-async def test_a_pool_is_resized_held_bounded_rehearsed_and_hurt_by_keys_alone(operator_page: OperatorPage) -> None:
+async def test_a_pool_can_be_managed_by_keyboard(operator_page: OperatorPage) -> None:
     await _open_the_pool(operator_page)
     await _resize(operator_page)
-    await _hold_and_release(operator_page)
+    await _set_and_end_an_override(operator_page)
     await _ask_what_if(operator_page)
     await _change_bounds(operator_page)
-    await _lose_nodes(operator_page)
+    await _inject_a_fault(operator_page)
 
 
 async def _open_the_pool(operator_page: OperatorPage) -> None:
@@ -67,7 +67,7 @@ async def _open_the_pool(operator_page: OperatorPage) -> None:
     await operator_page.fleet.parts.want(4)
     await expect(operator_page.page.locator(".pools-table tbody")).to_contain_text("4")
     await operator_page.keys.is_seen()
-    assert (await operator_page.keys.name()).startswith("eu"), "the table was read again meanwhile"
+    assert (await operator_page.keys.name()).startswith("eu"), "the table was reloaded meanwhile"
     await operator_page.keys.press("Enter")
     await operator_page.keys.arrived("eu")
 
@@ -87,7 +87,7 @@ async def _resize(operator_page: OperatorPage) -> None:
     assert operator_page.fleet.status().pools[0].target == 6
 
 
-async def _hold_and_release(operator_page: OperatorPage) -> None:
+async def _set_and_end_an_override(operator_page: OperatorPage) -> None:
     await operator_page.keys.choose("Manual override for", "60")
     await operator_page.keys.fill("Reason", "by keys")
     await operator_page.keys.press("Enter")
@@ -105,7 +105,7 @@ async def _ask_what_if(operator_page: OperatorPage) -> None:
     await operator_page.page.wait_for_url("**/what-if?*max_nodes=5*")
     await operator_page.keys.arrived("eu")
     await operator_page.keys.is_seen()
-    assert "what-if" in await operator_page.page.evaluate("document.activeElement.id"), "where the answer is"
+    assert "what-if" in await operator_page.page.evaluate("document.activeElement.id"), "the focus is at the answer"
 
 
 async def _change_bounds(operator_page: OperatorPage) -> None:
@@ -122,7 +122,7 @@ async def _change_bounds(operator_page: OperatorPage) -> None:
     assert (spec.max_nodes, spec.mode.value) == (9, "advise")
 
 
-async def _lose_nodes(operator_page: OperatorPage) -> None:
+async def _inject_a_fault(operator_page: OperatorPage) -> None:
     await operator_page.keys.use("Fault injection")
     await operator_page.keys.dialog("Inject a fault into eu?")
     await operator_page.keys.cancel_dialog("Fault injection")
@@ -135,7 +135,7 @@ async def _lose_nodes(operator_page: OperatorPage) -> None:
     assert operator_page.states["ready"] < ready
 
 
-async def test_what_a_maintainer_proposes_is_rejected_and_approved_by_keys_alone(operator_page: OperatorPage) -> None:
+async def test_proposals_can_be_rejected_and_approved_by_keyboard(operator_page: OperatorPage) -> None:
     keys, page = operator_page.keys, operator_page.page
     await operator_page.plane.send_maintainer_heartbeat(maintainer.status())
     await maintainer.propose(operator_page.plane, PoolId(POOL), 6)
@@ -161,7 +161,7 @@ async def test_what_a_maintainer_proposes_is_rejected_and_approved_by_keys_alone
     assert operator_page.states == {"ready": 3, "intended": 2}
 
 
-async def test_a_pin_of_the_chart_opens_its_decision_and_the_palette_a_node(
+async def test_annotations_open_decisions_and_the_palette_opens_nodes_by_keyboard(
     operator_page: OperatorPage, fake: FakeControlPlane
 ) -> None:
     keys, page = operator_page.keys, operator_page.page
@@ -182,7 +182,7 @@ async def test_a_pin_of_the_chart_opens_its_decision_and_the_palette_a_node(
     fake.synthetic_run.act(fake.sequence, "trouble", "disk", "is nearly full")
     await fake.advance()
     await expect(page.locator("[data-region=events]")).to_contain_text("nearly full")
-    assert (await keys.name()).startswith("Target moved"), "the list was patched meanwhile"
+    assert (await keys.name()).startswith("Target moved"), "the list was updated meanwhile"
     await keys.is_seen()
 
     await keys.press("Control+k")

@@ -80,7 +80,7 @@ async def operator_page(
         assert complaints.heard == []
 
 
-async def test_runs_are_compared_and_a_bar_leads_to_a_conversation_by_keys_alone(operator_page: OperatorPage) -> None:
+async def test_runs_are_compared_and_conversations_opened_by_keyboard(operator_page: OperatorPage) -> None:
     async with advancing_reports(operator_page.fake):
         await _choose_two_and_compare(operator_page)
         await _from_a_bar_to_a_conversation(operator_page)
@@ -98,7 +98,7 @@ async def _choose_two_and_compare(operator_page: OperatorPage) -> None:
     before = await lasted.inner_text()
     await operator_page.fake.advance(60)
     await expect(lasted).not_to_have_text(before)
-    assert (await keys.name()).startswith("one"), "the table was read again meanwhile"
+    assert (await keys.name()).startswith("one"), "the table was reloaded meanwhile"
     await keys.is_seen()
     await keys.use("Compare selected")
     await keys.arrived("Compare 2 runs")
@@ -129,7 +129,7 @@ async def _from_a_bar_to_a_conversation(operator_page: OperatorPage) -> None:
     await page.wait_for_url("**/groups/**")
 
 
-async def test_what_a_chart_shows_is_taken_away_by_keys_alone(operator_page: OperatorPage) -> None:
+async def test_chart_exports_work_by_keyboard(operator_page: OperatorPage) -> None:
     keys, page = operator_page.keys, operator_page.page
     await keys.press("e")
     assert await keys.name() == "As a table"
@@ -163,7 +163,7 @@ async def test_what_a_chart_shows_is_taken_away_by_keys_alone(operator_page: Ope
     assert (await keys.name()).startswith(f"{version} "), "the row of that version has the focus"
 
 
-async def test_a_run_is_stopped_resumed_and_launched_again_by_keys_alone(operator_page: OperatorPage) -> None:
+async def test_a_run_is_stopped_resumed_and_cloned_by_keyboard(operator_page: OperatorPage) -> None:
     keys, page = operator_page.keys, operator_page.page
     await keys.go("r", "Runs")
     await keys.use("New run")

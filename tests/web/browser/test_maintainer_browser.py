@@ -22,7 +22,7 @@ PATIENCE_MS = 40_000
 PHONE = {"width": 360, "height": 740}
 
 
-async def test_a_proposal_is_decided_on_a_phone_and_axe_finds_nothing_in_either_theme(
+async def test_a_proposal_is_decided_on_a_phone_without_accessibility_findings(
     fake: FakeControlPlane, chromium: Browser, tmp_path: Path
 ) -> None:
     async with (
@@ -40,11 +40,13 @@ async def test_a_proposal_is_decided_on_a_phone_and_axe_finds_nothing_in_either_
                 await page.goto(web.address + path)
                 await _is_accessible(page, f"{path} {theme}")
         await page.goto(f"{web.address}/maintainer")
-        assert await page.evaluate("document.documentElement.scrollWidth") == PHONE["width"], "it scrolls sideways"
+        assert await page.evaluate("document.documentElement.scrollWidth") == PHONE["width"], (
+            "the page scrolls horizontally"
+        )
         await page.get_by_role("link", name="Decide").click()
         dialog = page.locator("dialog[open]")
         await dialog.get_by_role("button", name="Reject").click()
-        assert await dialog.locator("input:invalid").count() == 1, "without a reason nothing is sent, nothing is closed"
+        assert await dialog.locator("input:invalid").count() == 1, "without a reason the dialog stays open"
         await expect(dialog).to_contain_text("Resize eu: 2 to 5 nodes?", timeout=PATIENCE_MS)
         await _is_accessible(page, "the dialog")
         assert fleet.parts.states() == {"ready": 2}
@@ -53,7 +55,7 @@ async def test_a_proposal_is_decided_on_a_phone_and_axe_finds_nothing_in_either_
         assert fleet.parts.states() == {"ready": 2, "intended": 3}
 
 
-async def test_the_page_follows_by_itself_and_keeps_what_is_open_and_typed(
+async def test_the_page_updates_and_keeps_open_details_and_typed_text(
     fake: FakeControlPlane, chromium: Browser, tmp_path: Path
 ) -> None:
     async with (

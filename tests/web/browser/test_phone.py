@@ -34,7 +34,7 @@ TABLES = "document.querySelectorAll('.table-scroll .table.fits tbody tr').length
     [FONT_SETS[0], *(pytest.param(fonts, marks=pytest.mark.long) for fonts in FONT_SETS[1:])],
     ids=lambda fonts: fonts.family,
 )
-async def test_no_page_scrolls_sideways_on_a_phone_and_the_first_tables_fit(
+async def test_no_page_scrolls_horizontally_on_a_phone_and_the_first_tables_fit(
     fonts: FontSet, fake: FakeControlPlane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ASTRAFLOW_HOME", str(tmp_path / "home"))

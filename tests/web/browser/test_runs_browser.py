@@ -31,7 +31,7 @@ A_FEW_LINES = 120
 """Pixels by which titles above may grow or shrink when their text changes."""
 
 
-async def test_the_keyboard_leads_from_a_bar_to_a_conversation_and_back(
+async def test_the_keyboard_opens_a_conversation_from_a_histogram_bar_and_returns(
     web: RunningWeb, fake: FakeControlPlane, chromium: Browser
 ) -> None:
     fake.synthetic_run.tool = HOSTILE
@@ -61,7 +61,7 @@ async def test_the_keyboard_leads_from_a_bar_to_a_conversation_and_back(
         assert complaints.heard == []
 
 
-async def test_the_course_of_a_run_follows_it_and_leaves_scroll_and_focus_where_they_are(
+async def test_the_progress_of_a_run_updates_and_keeps_scroll_and_focus(
     web: RunningWeb, fake: FakeControlPlane, chromium: Browser
 ) -> None:
     async with advancing_reports(fake), logged_in_page(chromium, web.login_url) as (page, complaints, context):
@@ -122,7 +122,7 @@ async def _overflow(page: Page) -> int:
     return int(await page.evaluate(script))
 
 
-async def test_charts_with_one_axis_show_one_reading_line(tmp_path: Path, chromium: Browser) -> None:
+async def test_charts_with_a_shared_axis_show_one_cursor(tmp_path: Path, chromium: Browser) -> None:
     await filled(tmp_path, record("one", seconds=150), record("two", seconds=150))
     for number in (1, 2):
         await kept(tmp_path, number, SyntheticRun(nodes=("node-a", "slow"), began_at=1000.0), seconds=150)

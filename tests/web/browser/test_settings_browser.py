@@ -17,7 +17,7 @@ PATIENCE_MS = 40_000
 """Milliseconds. A busy machine must not fail the test."""
 
 
-async def test_a_test_is_answered_in_its_place_by_keys_alone_and_is_still_there_when_the_page_is_loaded_again(
+async def test_a_preflight_check_by_keyboard_is_shown_in_place_and_after_a_reload(
     fake: FakeControlPlane, chromium: Browser, tmp_path: Path
 ) -> None:
     async with (
@@ -37,7 +37,7 @@ async def test_a_test_is_answered_in_its_place_by_keys_alone_and_is_still_there_
             await page.keyboard.press("Enter")
             await expect(section).to_contain_text("All 3 checks passed", timeout=PATIENCE_MS)
             await expect(section).to_contain_text("a small machine would be started")
-            assert await page.evaluate("window.isSamePage"), "the page was not loaded anew"
+            assert await page.evaluate("window.isSamePage"), "the page was not reloaded"
             await expect(button).to_be_focused()
             await expect(section.locator("time")).to_have_text(re.compile("now|ago"))
             assert fleet.parts.states() == {"ready": 1}
@@ -50,7 +50,7 @@ async def test_a_test_is_answered_in_its_place_by_keys_alone_and_is_still_there_
             assert complaints.heard == []
 
 
-async def test_without_scripts_it_is_a_form_like_any_other(
+async def test_a_preflight_check_works_without_scripts(
     fake: FakeControlPlane, chromium: Browser, tmp_path: Path
 ) -> None:
     async with (

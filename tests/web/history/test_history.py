@@ -64,7 +64,7 @@ def rows(database: Database, run_id: int, **asked: float) -> list[tuple[float, f
     return [(at - BEGAN_AT, numbers["wait"]) for at, numbers in found]
 
 
-def test_ten_seconds_are_the_mean_and_the_ends_of_their_seconds(database: Database) -> None:
+def test_ten_second_rows_have_the_mean_minimum_and_maximum_of_their_seconds(database: Database) -> None:
     record(database, [(second, float(second % 10)) for second in range(45)])
 
     stored_rows = database.read_sync(lambda session: session.exec(select(SeriesTenSeconds)).all())
@@ -79,7 +79,7 @@ def test_ten_seconds_are_the_mean_and_the_ends_of_their_seconds(database: Databa
     flush_every=st.integers(1, 40),
     numbers=st.data(),
 )
-def test_rolled_up_in_any_portions_every_whole_bucket_says_what_its_seconds_said(
+def test_rollups_do_not_depend_on_the_size_of_writes(
     tmp_path_factory: pytest.TempPathFactory, steps: list[int], flush_every: int, numbers: st.DataObject
 ) -> None:
     database = open_database(tmp_path_factory.mktemp("history"))
@@ -101,7 +101,7 @@ def test_rolled_up_in_any_portions_every_whole_bucket_says_what_its_seconds_said
     assert {row.at - BEGAN_AT: (round(row.number, 9), row.low, row.high) for row in found} == expected
 
 
-def test_a_long_range_is_read_coarse_and_ends_with_the_newest_second(database: Database) -> None:
+def test_a_long_range_is_read_in_coarse_rows_up_to_the_newest_second(database: Database) -> None:
     run_id = record(database, [(second, 0.5) for second in range(4004)], flush_every=500)
 
     found = rows(database, run_id, at_most=405)
@@ -112,7 +112,7 @@ def test_a_long_range_is_read_coarse_and_ends_with_the_newest_second(database: D
     assert len(found) == 404
 
 
-def test_after_five_minutes_come_tens_and_then_seconds(database: Database) -> None:
+def test_a_range_has_five_minute_then_ten_second_then_second_rows(database: Database) -> None:
     run_id = record(database, [(second, 1.0) for second in range(637)], flush_every=500)
 
     found = [at for at, _ in rows(database, run_id, at_most=12)]
@@ -128,13 +128,13 @@ def test_a_short_range_is_read_by_the_second(database: Database) -> None:
     assert found == [(100, 100.0), (101, 101.0), (102, 102.0)]
 
 
-def test_neighbours_are_put_together_by_their_mean(database: Database) -> None:
+def test_adjacent_rows_are_merged_by_their_mean(database: Database) -> None:
     run_id = record(database, [(second, float(second)) for second in range(100)], flush_every=50)
 
     assert rows(database, run_id, at_most=25) == [(first, first + 1.5) for first in range(0, 100, 4)]
 
 
-def test_counts_are_read_as_the_highest_of_a_stretch(database: Database) -> None:
+def test_counts_are_read_as_the_maximum_of_a_range(database: Database) -> None:
     run_id = record(database, [(second, float(second)) for second in range(1200)], flush_every=500)
 
     ((at, numbers), *_) = database.read_sync(
@@ -144,20 +144,20 @@ def test_counts_are_read_as_the_highest_of_a_stretch(database: Database) -> None
     assert (at, numbers) == (BEGAN_AT, {"steps": 9.0, "wait": 4.5})
 
 
-def test_what_is_older_than_a_level_keeps_is_read_from_the_next(database: Database) -> None:
+def test_values_older_than_a_level_are_read_from_the_next_level(database: Database) -> None:
     run_id = record(database, [(second, 1.0) for second in range(1000)], flush_every=500)
     now = BEGAN_AT + SECOND_LEVEL.retention_s + 500
     database.write_sync(lambda session: series_writer.prune(session, run_id, now=now))
 
     found = [at for at, _ in rows(database, run_id)]
 
-    assert found[:3] == [0, 10, 20], "the seconds are gone, the tens are there"
+    assert found[:3] == [0, 10, 20], "only ten-second rows are left"
     assert found[-2:] == [998, 999]
     assert 500 in found
     assert 501 in found
 
 
-def test_series_of_which_nothing_is_kept_leave(database: Database) -> None:
+def test_series_without_rows_are_removed(database: Database) -> None:
     run_id = record(database, [(0, 1.0)])
     later = BEGAN_AT + max(level.retention_s for level in LEVELS) + 1
     database.write_sync(lambda session: series_writer.prune(session, run_id, now=later))
@@ -166,13 +166,13 @@ def test_series_of_which_nothing_is_kept_leave(database: Database) -> None:
     assert rows(database, run_id) == []
 
 
-def test_seconds_that_are_written_twice_are_there_once(database: Database) -> None:
+def test_seconds_written_twice_are_stored_once(database: Database) -> None:
     run_id = record(database, [(0, 1.0), (1, 2.0), (1, 9.0), (0, 9.0)], flush_every=2)
 
     assert rows(database, run_id) == [(0, 1.0), (1, 2.0)]
 
 
-def test_five_minutes_are_rolled_from_tens(database: Database) -> None:
+def test_five_minute_rows_are_computed_from_ten_second_rows(database: Database) -> None:
     record(database, [(second, float(second >= 150)) for second in range(601)], flush_every=100)
 
     stored_rows = database.read_sync(lambda session: session.exec(select(SeriesFiveMinutes)).all())
@@ -191,7 +191,7 @@ def busy_report(synthetic_run: SyntheticRun, second: int, *, busy_s: float, hear
     return dataclasses.replace(report, nodes=nodes)
 
 
-def test_a_node_is_as_busy_as_its_counters_grew_between_its_beats() -> None:
+def test_the_busy_share_of_a_node_follows_its_counters_between_heartbeats() -> None:
     synthetic_run, buckets = SyntheticRun(nodes=("a",)), NodeBuckets()
     found: list[Sample] = []
     for second in range(40):
@@ -207,7 +207,7 @@ def test_a_node_is_as_busy_as_its_counters_grew_between_its_beats() -> None:
     assert {sample.level for sample in found} == {TEN_SECOND_LEVEL}
 
 
-def test_a_node_that_began_anew_is_not_busy_with_less_than_nothing() -> None:
+def test_the_busy_share_of_a_restarted_node_is_not_negative() -> None:
     synthetic_run, buckets = SyntheticRun(nodes=("a",)), NodeBuckets()
     found: list[Sample] = []
     for second in range(31):
@@ -217,7 +217,7 @@ def test_a_node_that_began_anew_is_not_busy_with_less_than_nothing() -> None:
     assert all(0.0 <= (sample.values["busy"] or 0.0) <= 1.0 for sample in found)
 
 
-def test_nodes_of_one_name_add_up_to_one_line() -> None:
+def test_nodes_are_recorded_under_their_names() -> None:
     synthetic_run, buckets = SyntheticRun(nodes=("a", "b")), NodeBuckets()
     samples: list[Sample] = []
     for second in range(11):

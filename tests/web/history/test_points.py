@@ -20,7 +20,7 @@ def series_of(*reports: Report) -> Series:
     return series
 
 
-def test_a_report_is_taken_once_and_an_older_one_not_at_all() -> None:
+def test_repeated_and_older_reports_are_ignored() -> None:
     synthetic_run = SyntheticRun()
     series = series_of(synthetic_run.report(5))
 
@@ -30,7 +30,7 @@ def test_a_report_is_taken_once_and_an_older_one_not_at_all() -> None:
     assert [point.sequence for point in series.after(0)] == [5, 6]
 
 
-def test_the_oldest_points_leave() -> None:
+def test_the_oldest_points_are_removed() -> None:
     synthetic_run = SyntheticRun()
     series = series_of(*(synthetic_run.report(second) for second in range(1, MAX_POINTS + 3)))
 
@@ -38,7 +38,7 @@ def test_the_oldest_points_leave() -> None:
     assert series.after(0)[0].sequence == 3
 
 
-def test_windows_are_counted_back_from_the_newest_point() -> None:
+def test_windows_end_at_the_newest_point() -> None:
     synthetic_run = SyntheticRun()
     series = series_of(*(synthetic_run.report(second) for second in (1, 2, 50, 60)))
 
@@ -55,7 +55,7 @@ def test_the_average_reward_is_the_mean_of_the_latest_ten_steps() -> None:
     assert point.reward_average == 0.55
 
 
-def test_what_was_not_measured_is_none_and_never_nan() -> None:
+def test_unmeasured_values_are_none_and_never_nan() -> None:
     report = SyntheticRun().report(100)
     stream = dataclasses.replace(
         report.streams[0], rewards=(), reward_produced=math.nan, wait_fraction=math.inf, produced_per_s=math.nan
@@ -71,7 +71,7 @@ def test_before_the_first_step_there_is_no_wait() -> None:
     assert series_of(SyntheticRun().report(3)).after(0)[0].policies[SOLVER].wait is None
 
 
-def test_lags_name_the_nodes_that_serve_and_tell_equal_names_apart() -> None:
+def test_lags_have_distinct_names_of_serving_nodes() -> None:
     report = SyntheticRun(nodes=("a", "a", "b")).report(100)
     lost_node = dataclasses.replace(report.nodes[2], state=NodeState.LOST)
     point = series_of(dataclasses.replace(report, nodes=(*report.nodes[:2], lost_node))).after(0)[0]
@@ -79,7 +79,7 @@ def test_lags_name_the_nodes_that_serve_and_tell_equal_names_apart() -> None:
     assert list(point.lags[SOLVER]) == ["a", "a (n1)"]
 
 
-def test_of_a_large_pool_those_farthest_behind_are_charted() -> None:
+def test_only_the_nodes_with_the_largest_lag_of_a_large_pool_are_charted() -> None:
     report = SyntheticRun(nodes=tuple(f"node-{number}" for number in range(40))).report(100)
     lags = series_of(report).after(0)[0].lags[SOLVER]
 
@@ -87,7 +87,7 @@ def test_of_a_large_pool_those_farthest_behind_are_charted() -> None:
     assert max(lags.values()) == series_of(report).after(0)[0].policies[SOLVER].lag
 
 
-def test_a_point_travels_as_plain_rows() -> None:
+def test_a_point_is_encoded_as_rows() -> None:
     point = series_of(SyntheticRun().report(100)).after(0)[0]
     sequence, _, policies, fleet = point_json(point)
 

@@ -40,7 +40,7 @@ def seconds_of(synthetic_run: SyntheticRun, rows: list[series_queries.Row]) -> l
     return [round(at - synthetic_run.began_at) for at, _ in rows]
 
 
-async def test_points_and_the_last_report_are_kept_and_read_back(tmp_path: Path) -> None:
+async def test_points_and_the_last_report_are_stored_and_read_back(tmp_path: Path) -> None:
     database, synthetic_run = open_database(tmp_path), SyntheticRun(policies=("solver", "verifier"))
     recorder = recorder_for(database)
     feed(recorder, synthetic_run, Series(), range(1, 31))
@@ -57,7 +57,7 @@ async def test_points_and_the_last_report_are_kept_and_read_back(tmp_path: Path)
     assert report_from_json(record.report_json).streams == synthetic_run.report(30).streams
 
 
-async def test_a_restarted_process_goes_on_with_the_same_record_and_doubles_nothing(tmp_path: Path) -> None:
+async def test_a_restarted_process_continues_the_record_without_duplicates(tmp_path: Path) -> None:
     database, synthetic_run = open_database(tmp_path), SyntheticRun()
     first = recorder_for(database)
     feed(first, synthetic_run, Series(), range(1, 11))
@@ -89,7 +89,7 @@ async def test_another_run_gets_its_own_record(tmp_path: Path) -> None:
     ]
 
 
-async def test_while_the_database_cannot_be_written_points_wait(
+async def test_points_are_queued_while_the_database_cannot_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     database = open_database(tmp_path)
@@ -109,7 +109,7 @@ async def test_while_the_database_cannot_be_written_points_wait(
     assert seconds_of(synthetic_run, rows_of(database, "solver")) == list(range(1, 9))
 
 
-def test_a_report_with_numbers_that_are_not_finite_is_still_json() -> None:
+def test_a_report_with_numbers_that_are_not_finite_is_valid_json() -> None:
     report = SyntheticRun().report(50)
     stream = dataclasses.replace(report.streams[0], wait_fraction=float("nan"), reward_mean=float("inf"))
     text = report_to_json(dataclasses.replace(report, streams=(stream,)))
@@ -119,7 +119,7 @@ def test_a_report_with_numbers_that_are_not_finite_is_still_json() -> None:
     assert report_from_json(text).streams[0].steps == stream.steps
 
 
-def test_what_was_to_take_over_is_read_back_as_it_was() -> None:
+def test_planned_plugins_are_read_back_unchanged() -> None:
     planned = PlannedPlugins(
         slot=PluginSlot.FILTERS, specs=({"kind": "keep_all"},), actor="ada", reason="looking", version=Version(3)
     )

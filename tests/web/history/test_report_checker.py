@@ -159,9 +159,7 @@ def fake() -> FakeControlPlane:
     return FakeControlPlane(HostileWorld(), sequence=150)
 
 
-async def test_a_node_with_a_price_that_is_no_number_is_shown_with_the_others_live_and_from_history(
-    web: RunningWeb, fake: FakeControlPlane
-) -> None:
+async def test_a_node_with_a_nan_price_is_shown_live_and_from_history(web: RunningWeb, fake: FakeControlPlane) -> None:
     cookie = await cookie_of(web)
     async with socket(web, after=150, cookie=cookie, rows="") as connection:
         await fake.advance()

@@ -147,7 +147,7 @@ async def test_a_link_runs_no_preflight_check_and_sets_no_field(tmp_path: Path) 
                     assert (await clients[role].get(path, params=asked)).status_code == 405, (role, path)
                 shown = await clients[role].get("/runs/new", params=asked)
                 assert shown.status_code == 200
-                assert stranger.address not in shown.text, "a link fills in no setting"
+                assert stranger.address not in shown.text, "a link sets no field"
     assert stranger.headers == []
 
 
@@ -196,7 +196,7 @@ async def test_files_outside_the_data_folders_are_refused_also_in_clones(tmp_pat
             settings = {**jsonl, "flows.train.dataset.path": str(path)}
             refused = await launch(operator, f"bad-{number}", recipe="smoke", set=settings)
             assert refused.status_code == 403, path
-            assert "--data" in refused.json()["detail"], "it says what to do"
+            assert "--data" in refused.json()["detail"], "the error has advice"
             clone = await launch(operator, f"clone-{number}", of=started.json()["name"], set=settings)
             assert clone.status_code == 403, path
         assert (await launch(operator, "clone", of=started.json()["name"], set={"seed": 3})).status_code == 201
@@ -220,7 +220,7 @@ async def test_only_admins_clone_a_run_with_raised_limits(tmp_path: Path) -> Non
             assert (await clients[role].post("/runs/new", data={"of": first})).status_code == 403
         second = (await launch(admin, "again", of=first)).json()["name"]
         snapshot_of(tmp_path, second, "fleet.pools.eu.max_nodes=9", recipe="here")
-        assert (await launch(operator, "second", of=second)).status_code == 403, "a clone of a clone is no way around"
+        assert (await launch(operator, "second", of=second)).status_code == 403, "cloning a clone does not raise limits"
 
 
 async def test_an_admins_token_with_a_lower_scope_cannot_raise_limits(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ async def test_the_previews_of_the_api_and_the_page_are_equal_and_launch_nothing
         assert found["is_ready"]
         assert (found["problem"], found["problems"]) == ("", [])
         assert found["command"].split() == ["astraflow", "run", "smoke", "--headless", "--set", "stop.steps=7"]
-        assert f">{found['command'].replace('--headless ', '')}<" in page, "the page's box is not ticked"
+        assert f">{found['command'].replace('--headless ', '')}<" in page, "the checkbox of the page is off"
         assert f">{found['toml']}<" in page
         assert found["machines"] in page
         assert found["cost"] in page
@@ -96,7 +96,7 @@ async def test_the_shown_request_gives_the_same_preview(tmp_path: Path) -> None:
         body = found["request"]["body"]
         assert body["set"] == settings
         again = await preview(client, **body)
-        assert {**again, "checks": []} == {**found, "checks": []}, "memory and disk go on changing"
+        assert {**again, "checks": []} == {**found, "checks": []}, "free memory and disk change between requests"
         page = unescape(
             (
                 await client.post(
@@ -119,13 +119,13 @@ async def test_a_preview_has_the_checks_and_prices_of_the_providers(recipes: Pat
     async with page_of(tmp_path, recipes=(recipes,)) as (_, client):
         found = await preview(client, recipe="here", set={"fleet.pools.eu.max_nodes": 2})
         assert found["fleet"]
-        assert re.findall(r"[\d.]+", found["cost"]) == ["2.00", "4.00", "1", "2"], "dollars an hour, and nodes"
+        assert re.findall(r"[\d.]+", found["cost"]) == ["2.00", "4.00", "1", "2"], "dollars per hour and nodes"
         (pool,) = found["pools"]
         assert (pool["name"], pool["max_nodes"], pool["node_usd_per_hour"]) == ("eu", 2, 2.0)
         assert {"list", "launch", "price"} == {check["kind"] for check in found["provider_checks"]}
         assert all(check["is_ok"] for check in found["provider_checks"]), found["provider_checks"]
         refused = await preview(client, recipe="here", set={"fleet.pools.eu.type": "enormous"})
-        assert refused["is_ready"], "a provider that refuses keeps nobody from launching"
+        assert refused["is_ready"], "a failed provider check does not prevent the launch"
         assert any("enormous" in check["message"] for check in refused["provider_checks"] if not check["is_ok"])
         without = await preview(client, recipe="here", fleet=False)
         assert (without["pools"], without["provider_checks"]) == ([], [])

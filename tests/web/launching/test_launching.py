@@ -119,7 +119,7 @@ async def watch(client: httpx.AsyncClient, name: str) -> httpx.Response | None:
     return answer if answer.headers["location"] == "/" else None
 
 
-async def test_a_run_outlives_the_page_and_is_rediscovered(tmp_path: Path) -> None:
+async def test_a_run_survives_the_page_process_and_is_found_again(tmp_path: Path) -> None:
     async with running_web(tmp_path / "web", "") as first, first.logged_in() as client:
         name = await launched(client, **ENDLESS)
         await until(lambda: state_is(client, name, "running"), what="the run's beginning")
@@ -161,7 +161,7 @@ async def test_an_invalid_setting_is_marked_at_its_field_and_nothing_is_launched
         for key in ("stop-steps", "nodes-count"):
             field = answer.text.partition(f'id="field-{key}"')[2].partition("</div>")[0]
             assert "field-problem" in field, key
-        assert 'value="many"' in answer.text, "what was filled in is still there"
+        assert 'value="many"' in answer.text, "entered values are kept"
         assert (await client.get("/runs")).text.count("/launches/") == 0
 
 
@@ -226,7 +226,7 @@ def test_launched_processes_inherit_no_secret(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("ASTRAFLOW_FOLLOW_PARENT", "1")
 
     assert "canary" not in child_environment().values()
-    assert "ASTRAFLOW_FOLLOW_PARENT" not in child_environment(), "it would end with this process"
+    assert "ASTRAFLOW_FOLLOW_PARENT" not in child_environment(), "the run must not be a child of this process"
     assert child_environment()["PATH"] == os.environ["PATH"]
 
 
@@ -308,9 +308,7 @@ def test_a_log_is_read_from_the_given_offset(tmp_path: Path) -> None:
     with folder.log("launch").open("a") as file:
         file.write("two\n")
     assert log_tail(folder, "launch", after=4) == ("two\n", 8)
-    assert log_tail(folder, "launch", after=99) == ("one\ntwo\n", 8), (
-        "a log that was made anew is read from its beginning"
-    )
+    assert log_tail(folder, "launch", after=99) == ("one\ntwo\n", 8), "a truncated log is read from its beginning"
     with pytest.raises(InvalidInput):
         log_tail(folder, "../token")
 

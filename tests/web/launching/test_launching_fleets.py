@@ -104,10 +104,10 @@ async def test_the_preview_checks_the_providers_and_shows_the_cost(recipes: Path
         assert all(value in instances.text for value in ("eu", "here", "local_process"))
         address = preview.one("[hx-post]")["hx-post"]
         answered = parsed(await client.post(address, data=asked))
-        assert answered.one("[data-part=cost]").numbers == [2, 4, 1, 2], "dollars an hour, and nodes"
+        assert answered.one("[data-part=cost]").numbers == [2, 4, 1, 2], "dollars per hour and nodes"
         assert ["here", "eu"] in [check.texts("bdi")[:2] for check in answered.all("li[data-tone=good]")]
         assert not answered.has("[data-tone=bad]")
-        assert not answered.has("[hx-post]"), "it does not ask again by itself"
+        assert not answered.has("[hx-post]"), "the preview is not requested again"
         checked = await client.post("/runs/new", data={**asked, "set.fleet.budget.usd_per_hour_max": "3", "check": "1"})
         assert parsed(checked).one("[data-part=cost]").numbers == [2, 3, 1, 2, 3], "the last is the limit"
         without = parsed(await client.post("/runs/new/preview", data={"recipe": "here", "set.stop.steps": "7"}))
@@ -132,7 +132,7 @@ async def test_lists_of_plugins_are_chosen_by_name_and_keep_their_options(recipe
     )
     async with page_of(tmp_path, recipes=(recipes,)) as (_, client):
         form = (await client.get("/runs/new", params={"recipe": "listed"})).text
-        assert form.count('name="set.flows.train.filters"') == 2, "what is there, and a row for one more"
+        assert form.count('name="set.flows.train.filters"') == 2, "current plugins and one empty row"
         key = "set.flows.train.filters"
         unchanged = {"recipe": "listed", key: ["length", ""]}
         assert "--set" not in (await client.post("/runs/new/preview", data=unchanged)).text
@@ -185,7 +185,7 @@ async def test_runs_with_remote_pools_listen_at_the_join_address(recipes: Path, 
         assert command[at : at + 4] == ["--host", EVERYWHERE, "--advertise", "runs.example.org"]
         assert preview["data-state"] == "ready"
         near = (await client.post("/runs/new/preview", data={"recipe": "here"})).text
-        assert "--host" not in near, "who needs no strangers lets none in"
+        assert "--host" not in near, "without remote pools the run listens on loopback"
 
 
 @pytest.mark.parametrize(

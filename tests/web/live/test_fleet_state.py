@@ -24,7 +24,7 @@ class UnreachableFleet:
 
     async def status(self) -> FleetStatus:
         if self.answer is None:
-            raise Unavailable("nobody listens")
+            raise Unavailable("connection refused")
         return self.answer
 
 
@@ -67,7 +67,7 @@ async def test_the_last_status_is_kept_when_the_service_is_lost(tmp_path: Path) 
     source.answer = None
     clock.advance(3)
     await poller.poll()
-    assert (state.connection, state.problem, state.age_s) == (FleetConnection.LOST, "nobody listens", 3.0)
+    assert (state.connection, state.problem, state.age_s) == (FleetConnection.LOST, "connection refused", 3.0)
     assert state.status is not None
 
 
@@ -75,4 +75,4 @@ async def test_a_service_that_was_never_reached_is_not_called_lost() -> None:
     clock = ManualClock()
     state = FleetState(clock, is_absent=False)
     await FleetPoller(UnreachableFleet(None), state, clock=clock).poll()
-    assert (state.connection, state.problem) == (FleetConnection.CONNECTING, "nobody listens")
+    assert (state.connection, state.problem) == (FleetConnection.CONNECTING, "connection refused")

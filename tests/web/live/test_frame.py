@@ -249,9 +249,9 @@ async def test_the_kill_button_asks_when_pressed_and_acts_when_held(
         banner = page.locator('[data-region="kill"] .banner')
         await expect(banner).to_contain_text("on for agents")
         await banner.get_by_role("link", name="Change").click()
-        everybody = page.get_by_label("Allow all")
-        await everybody.get_by_label("Reason").fill("it is over")
-        await everybody.get_by_role("button").click()
+        allow_all = page.get_by_label("Allow all")
+        await allow_all.get_by_label("Reason").fill("it is over")
+        await allow_all.get_by_role("button").click()
         await expect(banner).to_have_count(0)
 
         await kill.focus()

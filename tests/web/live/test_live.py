@@ -46,7 +46,7 @@ async def test_each_report_becomes_one_frame_with_the_changes(web: RunningWeb, f
 
     assert (frame["kind"], frame["seq"], frame["run"]) == ("frame", 151, "reverse-0001")
     assert frame["live_texts"]["run/uptime"][0].startswith("2")
-    assert not any(key.startswith("node/") for key in frame["live_texts"]), "nobody asked for rows"
+    assert not any(key.startswith("node/") for key in frame["live_texts"]), "no rows were requested"
     assert [point[0] for point in frame["points"]] == [151]
 
 

@@ -34,11 +34,11 @@ from web.views.slowness import slowness
 pytestmark = pytest.mark.anyio
 
 MANY = 10_000
-EVERYBODY_READY = 20_000
+ALL_READY_NODES = 20_000
 
 
-def world_of(number: int) -> Report:
-    return SyntheticRun(nodes=tuple(f"node-{place:05}" for place in range(number))).report(EVERYBODY_READY)
+def report_of_nodes(number: int) -> Report:
+    return SyntheticRun(nodes=tuple(f"node-{place:05}" for place in range(number))).report(ALL_READY_NODES)
 
 
 def machine(name: str, **more: object) -> Instance:
@@ -55,7 +55,7 @@ def node(name: str, **more: object) -> NodeReport:
 
 
 def test_a_page_number_beyond_the_end_is_the_last_page() -> None:
-    report = world_of(PAGE_ROWS + 5)
+    report = report_of_nodes(PAGE_ROWS + 5)
     view = nodes_view(NodeTable(report), report, NodeQuery(page=99))
 
     assert (view.page, view.pages, len(view.rows)) == (2, 2, 5)
@@ -81,11 +81,11 @@ def test_rows_are_filtered_by_facts_of_the_ledger_too() -> None:
     found = table.matching(NodeQuery(spot="yes"))
     assert [(row.name, row.kind, row.usd_per_hour) for row in found] == [("b", "g5", 1.5)]
     assert [row.name for row in table.matching(NodeQuery(text="G5"))] == ["b"]
-    assert table.matching(NodeQuery(spot="no")) == [], "of a node that nobody launched it is not known"
+    assert table.matching(NodeQuery(spot="no")) == [], "unknown for a node without an instance"
 
 
 def test_every_column_sorts_both_ways() -> None:
-    table = NodeTable(world_of(30))
+    table = NodeTable(report_of_nodes(30))
     for sort in SORTS:
         up, down = (table.matching(NodeQuery(sort=sort, order=order)) for order in ("", "down"))
         assert [SORTS[sort](row) for row in up] == [SORTS[sort](row) for row in down][::-1]
@@ -109,7 +109,7 @@ def test_a_node_without_a_version_has_a_text_instead_of_a_number() -> None:
 
 
 def test_the_map_of_ten_thousand_nodes_is_small_and_has_each_node_once() -> None:
-    rows = NodeTable(world_of(MANY)).rows
+    rows = NodeTable(report_of_nodes(MANY)).rows
     heat = heat_map(rows)
     cells = sum(
         int(width) // CELL_SIDE for cell_class in heat.classes for width in re.findall(r"h(\d+)", cell_class.path)
@@ -226,7 +226,7 @@ def test_the_effect_of_draining_has_remaining_nodes_and_excluded_ones() -> None:
     assert list(effect.ids) == ["a.1", "b.1"]
     figures = [float(figure) for figure in re.findall(r"\d+(?:\.\d+)?", effect.sentence)]
     assert figures[:2] == [2, 5], "nodes, and their episodes in progress"
-    assert figures[-1] == 1, "another one that cannot be drained"
+    assert figures[-1] == 1, "another node that cannot be drained"
     assert (effect.pools[0].remaining, effect.pools[0].tone) == (0, "bad")
 
 
@@ -347,7 +347,7 @@ async def test_the_rate_of_an_unknown_node_is_not_found(web: RunningWeb) -> None
 
 
 async def test_building_a_large_table_yields_to_other_tasks() -> None:
-    report = world_of(4 * ROWS_BETWEEN_YIELDS)
+    report = report_of_nodes(4 * ROWS_BETWEEN_YIELDS)
     turns = 0
 
     async def count() -> None:

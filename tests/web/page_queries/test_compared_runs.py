@@ -19,6 +19,9 @@ from web.history.training_steps import TrainingSteps
 from web.views.scales import Window
 from web.views.timeline import timeline
 
+SOME_CHARTS = ("reward", "wait", "loss")
+"""Charts whose every form is read."""
+
 pytestmark = pytest.mark.anyio
 
 
@@ -144,15 +147,17 @@ async def test_each_chart_of_a_comparison_has_exports_a_table_and_a_link(tmp_pat
             assert {"reward", "wait"} <= {name for _, name in files}
             assert {"loss", "entropy", "tis_cut"} <= {name for _, name in metrics}
             files += [(address.replace("?", ".csv?"), name) for address, name in metrics]
-            for address, name in files:
+            for address, name in [file for file in files if by == "step" or file[1] in SOME_CHARTS]:
                 lines = (await client.get(address)).text.splitlines()
-                rows = (await client.get(address.replace(".csv", ".json"))).json()
-                alone = (await client.get(address.replace(".csv", ""))).text
                 assert lines[0].startswith(f"id,run,policy,{by},")
-                assert len(lines) - 1 == len(rows) > 0, address
-                assert {row["run"] for row in rows} == {"one", "two"}
-                assert len(parsed(alone).rows()) > 5, address
-                assert f"/runs/compare/charts/{name}.csv" in alone
+                assert len(lines) > 1, address
+                if name in SOME_CHARTS:
+                    rows = (await client.get(address.replace(".csv", ".json"))).json()
+                    alone = (await client.get(address.replace(".csv", ""))).text
+                    assert len(lines) - 1 == len(rows)
+                    assert {row["run"] for row in rows} == {"one", "two"}
+                    assert len(parsed(alone).rows()) > 5, address
+                    assert f"/runs/compare/charts/{name}.csv" in alone
         unknown = await client.get("/runs/compare/charts/colour?run=1&run=2")
         few = await notice_after(client, await client.get("/runs/compare/charts/reward?run=1"))
     assert unknown.status_code == 404

@@ -102,7 +102,7 @@ async def test_the_reloaded_part_of_a_pool_page_has_changes_and_no_forms(page: R
             assert field not in now.text, f"{field} is typed into"
 
 
-async def test_a_change_of_ages_alone_is_no_change() -> None:
+async def test_a_change_of_ages_alone_keeps_the_etag() -> None:
     request = Request({"type": "http", "headers": [], "method": "GET", "path": "/"})
     first = conditional_requests.with_etag(
         request, HTMLResponse('<time data-behavior="ago" data-at="1.0">2 s ago</time>')
@@ -139,7 +139,7 @@ async def test_new_decisions_and_audit_entries_are_counted(page: RunningWeb) -> 
         odd = await client.get("/decisions/newer?than=word")
     assert [parsed(text).numbers for text in told] == [[2], [2]]
     assert parsed(told[1]).links() == ["/audit?action=pool.override"]
-    assert other == "", "the filter holds for what is new"
+    assert other == "", "the filter applies to new entries"
     assert odd.status_code == 422
 
 

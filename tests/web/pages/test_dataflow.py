@@ -133,7 +133,7 @@ def test_a_planned_plugin_counts_as_active() -> None:
     assert not changes_plugins(PluginSlot.FILTERS, [informative], [informative], [])
     assert not changes_plugins(PluginSlot.FILTERS, [length], [informative], planned)
     assert changes_plugins(PluginSlot.FILTERS, [informative], [informative], planned), (
-        "asking for what is in force takes it back"
+        "requesting the current plugin cancels the plan"
     )
 
 
@@ -153,7 +153,7 @@ def test_the_filter_form_takes_the_checked_filters_in_order() -> None:
 
 def test_a_drop_reason_links_to_its_trajectories() -> None:
     view = dataflow_view(SyntheticRun().report(150), None, period="minute", run_id=7)
-    assert view.period == "run", "there is no minute yet"
+    assert view.period == "run", "no full minute is recorded yet"
     informative = next(stage for stage in view.stages if stage.title == "informative")
     assert informative.href == "/runs/7?outcome=informative#samples"
 

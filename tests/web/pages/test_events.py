@@ -45,7 +45,7 @@ def test_routine_events_between_two_important_ones_are_counted_per_kind() -> Non
     assert rows[0].parts == (("n0", "It did"),), "the line shows the newest of them"
 
 
-def test_an_event_that_stands_for_many_counts_as_many_and_tells_the_last_of_them() -> None:
+def test_a_folded_event_counts_all_its_events_and_shows_the_last() -> None:
     (event,) = happened("node_joined", message="joined pool eu")
     repeats = replace(event, repeats=3)
     (row,) = event_rows([repeats, *happened("node_joined")])

@@ -50,7 +50,7 @@ async def test_an_admin_injects_a_fault_once_and_sees_the_recommendation_of_the_
         again = await notice_after(admin, await admin.post("/pools/eu/inject-fault", data=form))
         assert (again.tone, again.numbers[:2]) == ("good", [1, 4])
         await fleet.pass_time(5)
-        assert fleet.parts.states()["ready"] == 3, "sent twice, lost once"
+        assert fleet.parts.states()["ready"] == 3, "the repeated request injects no second fault"
         pool = parsed(await admin.get("/pools/eu"))
         assert pool.one("p[data-live-text=pool/eu/recommendation]").text == RECOMMENDATION
         token = shown_secret(await admin.post("/settings/tokens", data={"name": "t", "scope": "admin", "days": "1"}))

@@ -132,7 +132,7 @@ async def test_a_size_is_previewed_and_applied_once(
         assert [2, 4, 2] in summaries(parsed(await client.get("/decisions")))
 
 
-async def test_what_the_guard_refuses_cannot_be_applied_from_the_page(
+async def test_plans_refused_by_the_guard_cannot_be_applied_from_the_page(
     fleet: RunningFleet, fake: FakeControlPlane, tmp_path: Path
 ) -> None:
     async with page_over(fake, tmp_path, fleet) as (_, client):

@@ -114,7 +114,7 @@ async def test_without_scores_the_page_shows_the_commands_that_produce_them(site
     assert evaluation.commands() == [["astraflow", "maintainer", "eval", "--output", "/srv/run/leaderboard.json"]]
     assert evaluation.texts("bdi") == ["scripted good", why]
     assert live.texts("bdi") == [told_live_problem]
-    assert live.commands() == [], "its mode already lets it propose"
+    assert live.commands() == [], "this mode already allows proposals"
     assert not evaluation.has(".badge")
     hosted = replace(told, model="a model", is_simulated=False, mode=MaintainerMode.SHADOW)
     await site.plane.send_maintainer_heartbeat(hosted)
@@ -195,7 +195,7 @@ async def test_a_proposal_shows_its_effect_and_is_approved_once(site: Maintainer
     asked = parsed(await site.admin.get(here)).one("#confirm")
     assert asked.one("#confirm-title").numbers == [2, 5]
     assert proposal.plan.request.reason in asked.texts("bdi")
-    assert site.fleet.parts.states() == {"ready": 2}, "viewing does nothing"
+    assert site.fleet.parts.states() == {"ready": 2}, "viewing changes nothing"
     reason = "the trainer waits"
     for _ in range(2):
         told = await site.admin.post(f"{here}/approve", data={"key": "k", "reason": reason})
@@ -379,7 +379,7 @@ async def test_texts_that_contain_json_are_expanded(site: MaintainerSite) -> Non
     assert json.loads(tool)["result"] == {"pools": [], "troubles": 7}
     assert (json.loads(note)["text"], json.loads(note)["words"]) == ("{not json", "a {b} c")
     rows = (await site.admin.get("/maintainer/transcript.json")).json()
-    assert any(json.dumps(opening)[1:-1] in row["body"] for row in rows), "the file has it word for word"
+    assert any(json.dumps(opening)[1:-1] in row["body"] for row in rows), "the file has the exact text"
 
 
 async def test_transcript_pages_stay_in_their_chain_and_verify_it(site: MaintainerSite) -> None:
@@ -398,7 +398,7 @@ async def test_transcript_pages_stay_in_their_chain_and_verify_it(site: Maintain
     await maintainer.keep(site.plane, newer)
     second = parsed(await site.admin.get(first.one("a[rel=next]")["href"]))
     line = second.one(".chain-line")
-    assert line.one("code").text == chain[:12], "pages stay in their transcript, though another is newer"
+    assert line.one("code").text == chain[:12], "pages stay in their transcript even if there is a newer one"
     assert (line["data-level"], line.all("span")[0].numbers[:2]) == ("good", [0, 121])
     assert not second.has("a[rel=next]")
     one = parsed(await site.admin.get(f"/maintainer/transcript?chain={chain}&wake=w-00000007"))

@@ -90,7 +90,7 @@ async def test_a_decision_has_a_page_with_its_calculation_and_effect(web: Runnin
         demand, _, target = detail.one(".formula").all("li")
         assert demand.numbers[:2] == [32.0, pytest.approx(1.1, abs=0.05)]
         assert demand.numbers[-1] == 41.0
-        assert target.numbers == [3, 3, 1], "nodes aimed at, present, and pending among them"
+        assert target.numbers == [3, 3, 1], "target, present and pending nodes"
         assert [2, 1] in [effect.numbers[:2] for effect in detail.all("dl.figures")[0].all("dd")], "ready and pending"
     assert missing.status_code == 404
 
@@ -199,7 +199,7 @@ async def test_points_that_left_memory_are_read_from_the_recorded_history(
             hour = (await client.get("/api/v1/series.json?chart=balance&range=1h")).json()
             page = await client.get("/?range=1h")
 
-    assert recent[0]["unix_s"] == fake.synthetic_run.began_at + 402, "every second one of those in memory"
+    assert recent[0]["unix_s"] == fake.synthetic_run.began_at + 402, "every second point in memory"
     began = fake.synthetic_run.began_at
     remaining_rows = [row for row in hour if row["unix_s"] < began + 101]
     assert {row["demand"] for row in remaining_rows} >= {28.0, 41.0}

@@ -28,7 +28,7 @@ async def test_the_overview_is_complete_without_scripts(web: RunningWeb) -> None
     assert page.one("[data-live-text=policy/solver/version]").text == "v131"
     assert all("L" in line["d"] for line in page.all("path.line.main")), "the server draws the lines"
     assert page.has("path.line.main")
-    assert all(row.has("rect") for row in page.all(".lag-row")), "and the version lag"
+    assert all(row.has("rect") for row in page.all(".lag-row")), "the version lag chart"
     assert page.texts(".lag-row-name") == ["node-a", "node-b"]
 
 
@@ -63,10 +63,10 @@ async def test_the_nodes_page_has_a_row_per_node_and_filters_by_state(web: Runni
     await fake.advance()
     async with web.logged_in() as client:
         await web.until_live(client, sequence=151)
-        everyone = parsed(await client.get("/nodes"))
+        all_rows = parsed(await client.get("/nodes"))
         draining = parsed(await client.get("/nodes?state=draining"))
 
-    assert [row["id"] for row in everyone.all("tr[id]")] == ["row-n1", "row-n0"]
+    assert [row["id"] for row in all_rows.all("tr[id]")] == ["row-n1", "row-n0"]
     assert [row["id"] for row in draining.all("tr[id]")] == ["row-n1"]
 
 
@@ -174,7 +174,7 @@ async def test_hostile_strings_stay_text_on_every_page(web: RunningWeb, fake: Fa
             assert answer.status_code == 200
             assert "<script>alert" not in answer.text
             assert "<img" not in answer.text
-            assert "{{7*7}}" in answer.text, "shown as it is, not run as a template"
+            assert "{{7*7}}" in answer.text, "shown as text, not rendered as a template"
 
 
 async def test_simulated_components_are_labelled_on_every_page(web: RunningWeb, fake: FakeControlPlane) -> None:

@@ -210,7 +210,7 @@ async def test_trajectories_are_filtered_and_the_filter_stays_in_links_and_field
         right = (await client.get(f"{PAGE}?min_reward=1&max_reward=1&text=AFDB&ending=whole&outcome=trained")).text
         second = (await client.get(link(right, "next"))).text
         none = (await client.get("/runs/1/trajectories?text=nowhere")).text
-        odd = await client.get(f"{PAGE}?min_reward=nan&step=-1&before=99999999999999999999&ending=x&policy=nobody")
+        odd = await client.get(f"{PAGE}?min_reward=nan&step=-1&before=99999999999999999999&ending=x&policy=unknown")
 
     for page in (right, second):
         assert rewards(page) == {"1.00"}

@@ -66,7 +66,7 @@ async def test_an_unreachable_service_has_the_time_of_its_next_retry() -> None:
     assert (run.next_try_s, fleet.next_try_s) == (0.0, 0.0)
     run.record_retry()
     assert run.next_try_s is None
-    assert run.connection.problem == "unreachable", "what was wrong is told until it is known better"
+    assert run.connection.problem == "unreachable", "the problem is shown until it is resolved"
 
 
 async def test_the_page_of_an_unreachable_fleet_shows_the_next_retry(tmp_path: Path, fake: FakeControlPlane) -> None:

@@ -50,7 +50,7 @@ def test_a_bucket_holds_the_requests_of_a_minute_and_refills_over_time() -> None
     clock.advance(0.6)
     assert [took(found, READ, ADA) for _ in range(2)] == [True, False]
     clock.advance(3600)
-    assert [took(found, READ, ADA) for _ in range(7)] == [True] * 6 + [False], "never more than a minute's worth"
+    assert [took(found, READ, ADA) for _ in range(7)] == [True] * 6 + [False], "at most the requests of one minute"
 
 
 def test_each_caller_and_kind_of_request_has_its_own_bucket() -> None:

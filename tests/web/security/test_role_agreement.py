@@ -60,7 +60,7 @@ READ_ONLY_PERMISSIONS = (
 )
 
 
-def test_both_tables_open_every_action_that_both_have_to_the_same_roles() -> None:
+def test_common_actions_of_web_and_planes_have_the_same_roles() -> None:
     differing = {
         path: (web, plane)
         for path, permission in _acting()
@@ -69,14 +69,14 @@ def test_both_tables_open_every_action_that_both_have_to_the_same_roles() -> Non
     assert not differing
 
 
-def test_every_action_of_the_web_is_that_of_a_plane_or_its_own() -> None:
+def test_every_web_action_is_a_call_of_a_plane_or_listed_as_own() -> None:
     unknown = {path for path, _ in _acting() if path not in CALLS and path != APPROVING and not path.startswith(OWN)}
     assert not unknown, "name the plane's call in CALLS, or say in OWN that the web does it itself"
-    assert set(CALLS) <= {path for path, _ in _acting()}, "some address is gone"
+    assert set(CALLS) <= {path for path, _ in _acting()}, "CALLS has an unknown path"
 
 
 @pytest.mark.parametrize("method", READ_ONLY_PERMISSIONS)
-def test_whoever_may_look_at_pages_may_look_over_the_planes(method: str) -> None:
+def test_every_role_that_can_read_pages_can_read_over_the_planes(method: str) -> None:
     service = next(name for name in ("ControlPlane", "FleetPlane") if f"/astraflow.v1.{name}/{method}" in ROUTES)
     assert _in_the_planes(f"{service}/{method}") == _in_the_web(Permission.READ)
 

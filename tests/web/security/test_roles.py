@@ -23,14 +23,14 @@ from web.security.roles import ROLE_PERMISSIONS, Permission, Role, RoutePermissi
 pytestmark = pytest.mark.anyio
 
 ROLES = ("viewer", "agent", "operator", "admin")
-NOBODY = "nobody"
-EVERYBODY = (NOBODY, *ROLES)
+ANONYMOUS = "anonymous"
+ALL_CALLERS = (ANONYMOUS, *ROLES)
 ACTING = ("agent", "operator", "admin")
 ADMINS = ("admin",)
 APPROVING = ("operator", "admin")
 
 TABLE: dict[str, tuple[str, ...]] = {
-    "GET /static/{build}/{path:path}": EVERYBODY,
+    "GET /static/{build}/{path:path}": ALL_CALLERS,
     "GET /": ROLES,
     "GET /events/{ordinal}": ROLES,
     "GET /runs": ROLES,
@@ -149,12 +149,12 @@ TABLE: dict[str, tuple[str, ...]] = {
     "GET /menu/runs": ROLES,
     "GET /kill": ACTING,
     "POST /kill": ACTING,
-    "GET /login": EVERYBODY,
-    "POST /login": EVERYBODY,
-    "GET /login/provider": EVERYBODY,
-    "GET /login/provider/return": EVERYBODY,
+    "GET /login": ALL_CALLERS,
+    "POST /login": ALL_CALLERS,
+    "GET /login/provider": ALL_CALLERS,
+    "GET /login/provider/return": ALL_CALLERS,
     "POST /theme": ROLES,
-    "GET /healthz": EVERYBODY,
+    "GET /healthz": ALL_CALLERS,
     "GET /api/v1/report": ROLES,
     "GET /api/v1/session": ROLES,
     "GET /api/v1/series.{ending}": ROLES,
@@ -306,9 +306,7 @@ GRANTABLE_ROLES: dict[str, tuple[str, str, tuple[tuple[str, str], ...]]] = {
 
 
 @pytest.mark.parametrize("who", GRANTABLE_ROLES)
-async def test_a_grant_permits_what_it_covers_and_nothing_else(
-    fake: FakeControlPlane, tmp_path: Path, who: str
-) -> None:
+async def test_a_grant_permits_only_its_pool_and_role(fake: FakeControlPlane, tmp_path: Path, who: str) -> None:
     role, reach, places = GRANTABLE_ROLES[who]
     async with (
         fake.serving() as dataflow,
@@ -357,12 +355,12 @@ def test_the_table_has_every_route() -> None:
     assert found == set(TABLE)
 
 
-@pytest.mark.parametrize("role", EVERYBODY)
+@pytest.mark.parametrize("role", ALL_CALLERS)
 async def test_every_route_is_open_to_exactly_the_roles_of_the_table(web: RunningWeb, role: str) -> None:
     async with web.logged_in() as admin:
         if role == "admin":
             await _check(web, admin, role)
-        elif role == NOBODY:
+        elif role == ANONYMOUS:
             async with web.client() as client:
                 client.headers["origin"] = web.address
                 await _check(web, client, role)
@@ -381,7 +379,7 @@ async def _check(web: RunningWeb, client: httpx.AsyncClient, role: str) -> None:
             continue
         answer = await client.request(method, path)
         assert _is_refused(answer) is not is_open, f"{role} {name}: {answer.status_code} {answer.text[:300]}"
-        if role != NOBODY and not is_open:
+        if role != ANONYMOUS and not is_open:
             least = "operator" if "operator" in roles else "admin"
             assert f"Role {least} " in html.unescape(answer.text)
             assert "Admins who can grant it: admin." in html.unescape(answer.text)

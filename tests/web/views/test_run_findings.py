@@ -5,7 +5,7 @@ from web.views.run_findings import change_finding, run_findings, version_lag_fin
 from web.views.version_lag import LagInterval, NodeLagRow
 
 
-def rung(*lags: int) -> NodeLagRow:
+def node_lags(*lags: int) -> NodeLagRow:
     stretches = tuple(LagInterval(x=0.0, y=0.0, width=1.0, lag=lag, level="current") for lag in lags)
     return NodeLagRow(name="node", intervals=stretches, latest="current")
 
@@ -46,6 +46,9 @@ def test_the_title_of_a_metric_compares_its_first_and_last_tenth() -> None:
 
 def test_the_version_lag_title_says_whether_nodes_kept_up() -> None:
     assert version_lag_finding([], 2) == "No nodes in this time range"
-    assert version_lag_finding([rung(0, 0), rung(0)], 2) == "Every node served the newest version"
-    assert version_lag_finding([rung(0, 2), rung(1)], 2) == "No node was more than 2 versions behind; the bound is 2"
-    assert version_lag_finding([rung(0, 4), rung(1)], 2) == "1 of 2 nodes fell behind the bound of 2"
+    assert version_lag_finding([node_lags(0, 0), node_lags(0)], 2) == "Every node served the newest version"
+    assert (
+        version_lag_finding([node_lags(0, 2), node_lags(1)], 2)
+        == "No node was more than 2 versions behind; the bound is 2"
+    )
+    assert version_lag_finding([node_lags(0, 4), node_lags(1)], 2) == "1 of 2 nodes fell behind the bound of 2"

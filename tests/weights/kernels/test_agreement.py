@@ -32,7 +32,7 @@ def assert_same(left: object, right: object) -> None:
 
 @settings(deadline=None)
 @given(pair=bit_pairs(), first_keys=CUTS)
-def test_both_find_order_and_code_the_same(pair: BitPair, first_keys: list[int]) -> None:
+def test_both_kernels_find_order_and_encode_changes_equally(pair: BitPair, first_keys: list[int]) -> None:
     changes = REFERENCE.find_changes(pair.old, pair.new)
 
     assert_same(COMPILED.find_changes(pair.old, pair.new), changes)
@@ -44,9 +44,7 @@ def test_both_find_order_and_code_the_same(pair: BitPair, first_keys: list[int])
 
 @settings(deadline=None)
 @given(data=st.data(), pair=bit_pairs(most=700), bands=st.sampled_from([1, 2, 32]))
-def test_both_refuse_the_same_damage_and_else_lead_to_the_same_bits(
-    data: st.DataObject, pair: BitPair, bands: int
-) -> None:
+def test_both_kernels_decode_or_refuse_damaged_payloads_equally(data: st.DataObject, pair: BitPair, bands: int) -> None:
     pair.new[-1] = ~pair.old[-1]
     payload = bytearray(encode_block(pair.old, pair.new, bands=bands, kernels=REFERENCE)[0])
     for _ in range(data.draw(st.integers(1, 4))):
@@ -58,7 +56,7 @@ def test_both_refuse_the_same_damage_and_else_lead_to_the_same_bits(
 
 @settings(deadline=None)
 @given(payload=st.binary(max_size=200), width=st.sampled_from([1, 2, 4]))
-def test_both_make_the_same_of_random_bytes(payload: bytes, width: int) -> None:
+def test_both_kernels_decode_or_refuse_random_bytes_equally(payload: bytes, width: int) -> None:
     bits = np.arange(50).astype(BITS[width])
 
     assert _applied(payload, bits, COMPILED) == _applied(payload, bits, REFERENCE)
@@ -72,7 +70,9 @@ HOSTILE_BYTES = st.sampled_from([b"\0", b"\1", b"\2", b"\3", b"\xff", b"\x80", b
 @given(parts=st.lists(HOSTILE_BYTES, max_size=10), size=st.integers(0, 9), width=st.sampled_from([1, 2, 4]))
 @example(parts=[b"\1", b"\x80" * 5, b"\0", b"\0", b"\0", b"\0"], size=0, width=1)
 @example(parts=[b"\1", b"\0", b"\x80" * 5, b"\0", b"\0"], size=1, width=1)
-def test_both_make_the_same_of_short_hostile_payloads(parts: list[bytes], size: int, width: int) -> None:
+def test_both_kernels_decode_or_refuse_short_hostile_payloads_equally(
+    parts: list[bytes], size: int, width: int
+) -> None:
     bits = np.arange(size).astype(BITS[width])
     payload = b"".join(parts)
 
@@ -80,7 +80,7 @@ def test_both_make_the_same_of_short_hostile_payloads(parts: list[bytes], size: 
 
 
 @pytest.mark.parametrize("width", BITS)
-def test_both_refuse_a_step_up_by_half_the_range_which_is_told_as_one_down(width: int) -> None:
+def test_both_kernels_refuse_an_ambiguous_step_of_half_the_range(width: int) -> None:
     bits = np.zeros(1, dtype=BITS[width])
     half = bits.copy()
     half[0] = 2 ** (8 * width - 1) + 2 ** (8 * width - 1) - 1  # the largest distance from 0, in either direction
@@ -94,14 +94,14 @@ def test_both_refuse_a_step_up_by_half_the_range_which_is_told_as_one_down(width
 
 
 @pytest.mark.parametrize("size", [0, 1, 8])
-def test_both_make_the_same_of_every_payload_of_one_byte(size: int) -> None:
+def test_both_kernels_decode_or_refuse_every_one_byte_payload_equally(size: int) -> None:
     for width in BITS:
         bits = np.arange(size).astype(BITS[width])
         for byte in range(256):
             assert _applied(bytes([byte]), bits, COMPILED) == _applied(bytes([byte]), bits, REFERENCE)
 
 
-def test_both_agree_on_blocks_as_large_as_they_get() -> None:
+def test_both_kernels_agree_on_the_largest_blocks() -> None:
     rng = np.random.default_rng(3)
     masters = rng.normal(0, 0.02, 2**21).astype(np.float32)
     old, new = (
@@ -117,7 +117,7 @@ def test_both_agree_on_blocks_as_large_as_they_get() -> None:
 
 
 @WITH_EACH
-def test_what_is_given_may_be_read_only_and_anywhere_in_memory(kernels: Kernels) -> None:
+def test_inputs_can_be_read_only_and_unaligned(kernels: Kernels) -> None:
     data = np.random.default_rng(1).integers(0, 256, 8001, dtype=np.uint8)
     old, new = data[1:].view("<u2"), data[1:].view("<u2").copy()
     new[::7] += np.uint16(1)

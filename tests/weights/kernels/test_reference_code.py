@@ -10,7 +10,7 @@ VALUES = st.one_of(st.integers(0, 40), st.integers(0, 2**32 - 1))
 
 
 @given(st.lists(st.lists(VALUES, max_size=60), max_size=6))
-def test_groups_of_values_come_back(groups: list[list[int]]) -> None:
+def test_rice_coded_values_round_trip(groups: list[list[int]]) -> None:
     values = np.array([value for group in groups for value in group], dtype=np.uint32)
     counts = np.array([len(group) for group in groups], dtype=np.int64)
 
@@ -21,7 +21,7 @@ def test_groups_of_values_come_back(groups: list[list[int]]) -> None:
     reader.check_exhausted()
 
 
-def test_the_chosen_low_bits_are_about_the_best() -> None:
+def test_the_chosen_rice_parameter_is_close_to_the_best() -> None:
     rng = np.random.default_rng(0)
     for mean in (0.2, 1, 30, 700, 1e6):
         values = rng.geometric(1 / (1 + mean), 5000).astype(np.uint32) - np.uint32(1)

@@ -16,18 +16,18 @@ from astraflow.weights.kernels.selection import COMPILED_MIN_BYTES, kernels_for
 
 
 @pytest.fixture(autouse=True)
-def nothing_chosen_yet() -> Iterator[None]:
+def reset_selection() -> Iterator[None]:
     selection._compiled_or_reference.cache_clear()
     yield
     selection._compiled_or_reference.cache_clear()
 
 
-def test_small_versions_are_coded_by_numpy_and_large_ones_by_compiled_loops() -> None:
+def test_numpy_is_used_for_small_versions_and_compiled_kernels_for_large_ones() -> None:
     assert isinstance(kernels_for(COMPILED_MIN_BYTES - 1), ReferenceKernels)
     assert isinstance(kernels_for(COMPILED_MIN_BYTES), CompiledKernels)
 
 
-def test_without_the_extra_numpy_does_it_and_the_log_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_extra_numpy_is_used_and_logged_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with capture_logs() as logs:
         assert isinstance(kernels_for(COMPILED_MIN_BYTES), ReferenceKernels)
@@ -39,7 +39,7 @@ def test_without_the_extra_numpy_does_it_and_the_log_says_so_once(monkeypatch: p
 
 
 @pytest.mark.parametrize("problem", [ImportError("numba needs another numpy"), OSError("no space left")], ids=repr)
-def test_when_compiling_fails_numpy_does_it(monkeypatch: pytest.MonkeyPatch, problem: Exception) -> None:
+def test_numpy_is_used_when_compiling_fails(monkeypatch: pytest.MonkeyPatch, problem: Exception) -> None:
     def fail() -> CompiledKernels:
         raise problem
 

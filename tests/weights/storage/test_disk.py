@@ -14,36 +14,36 @@ from tests.suites.storage_suite import NAME, POLICY, OpenStorage, StorageSuite
 
 class TestDisk(StorageSuite):
     @pytest.fixture
-    def open_keep(self, tmp_path: Path) -> OpenStorage:
+    def open_storage(self, tmp_path: Path) -> OpenStorage:
         @contextmanager
         def opened() -> Iterator[WeightStorage]:
             yield storages.build({"kind": "disk"}, tmp_path)
 
         return opened
 
-    def test_what_a_kill_left_half_written_is_removed_at_the_next_start(
-        self, tmp_path: Path, open_keep: OpenStorage
+    def test_partially_written_files_are_removed_at_the_next_start(
+        self, tmp_path: Path, open_storage: OpenStorage
     ) -> None:
-        with open_keep() as keep:
-            keep.folder(POLICY).write(NAME, b"data")
+        with open_storage() as storage:
+            storage.folder(POLICY).write(NAME, b"data")
             (folder,) = tmp_path.iterdir()
             (folder / "0123.part").write_bytes(b"half")
-            assert dict(keep.folder(POLICY).sizes()) == {NAME: 4}
-        with open_keep() as keep:
+            assert dict(storage.folder(POLICY).sizes()) == {NAME: 4}
+        with open_storage() as storage:
             assert sorted(path.name for path in folder.iterdir()) == [NAME]
 
     @pytest.mark.parametrize("call", ["write", "fsync", "mkdir"])
-    def test_a_full_disk_changes_nothing(
-        self, tmp_path: Path, open_keep: OpenStorage, call: str, monkeypatch: pytest.MonkeyPatch
+    def test_a_full_disk_leaves_the_storage_unchanged(
+        self, tmp_path: Path, open_storage: OpenStorage, call: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def full(*arguments: object) -> None:
             raise OSError(errno.ENOSPC, "No space left on device")
 
-        with open_keep() as keep:
+        with open_storage() as storage:
             monkeypatch.setattr(os, call, full)
             with pytest.raises(StorageFull) as caught:
-                keep.folder(POLICY).write(NAME, b"data")
+                storage.folder(POLICY).write(NAME, b"data")
             assert caught.value.code == "storage.disk_full"
             monkeypatch.undo()
 
-            assert dict(keep.folder(POLICY).sizes()) == {}
+            assert dict(storage.folder(POLICY).sizes()) == {}

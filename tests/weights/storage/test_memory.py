@@ -22,7 +22,7 @@ def _places() -> set[Path]:
 
 class TestMemory(StorageSuite):
     @pytest.fixture
-    def open_keep(self, tmp_path: Path) -> Iterator[OpenStorage]:
+    def open_storage(self, tmp_path: Path) -> Iterator[OpenStorage]:
         @contextmanager
         def opened() -> Iterator[WeightStorage]:
             yield storages.build({"kind": "memory"}, tmp_path)
@@ -30,32 +30,34 @@ class TestMemory(StorageSuite):
         yield opened
         MemoryStorage(MemoryOptions(), tmp_path).close()
 
-    def test_nothing_is_on_the_disk_and_the_log_says_so(self, tmp_path: Path, open_keep: OpenStorage) -> None:
-        with capture_logs() as logs, open_keep() as keep:
-            keep.folder(POLICY).write(NAME, b"data")
+    def test_memory_storage_writes_no_files_and_logs_a_warning(self, tmp_path: Path, open_storage: OpenStorage) -> None:
+        with capture_logs() as logs, open_storage() as storage:
+            storage.folder(POLICY).write(NAME, b"data")
 
             assert list(tmp_path.iterdir()) == []
-            assert not keep.is_durable
+            assert not storage.is_durable
         assert [line["log_level"] for line in logs if line["event"] == "weights_stored_in_memory_only"] == ["warning"]
 
-    def test_stores_of_other_directories_have_places_of_their_own(self, tmp_path: Path, open_keep: OpenStorage) -> None:
+    def test_stores_of_different_directories_have_separate_storage(
+        self, tmp_path: Path, open_storage: OpenStorage
+    ) -> None:
         other = MemoryStorage(MemoryOptions(), tmp_path / "other")
-        with open_keep() as keep:
+        with open_storage() as storage:
             other.folder(POLICY).write(NAME, b"data")
-            assert dict(keep.folder(POLICY).sizes()) == {}
+            assert dict(storage.folder(POLICY).sizes()) == {}
         other.close()
 
-    def test_stopping_in_good_order_frees_the_memory(self, tmp_path: Path) -> None:
+    def test_closing_frees_the_memory(self, tmp_path: Path) -> None:
         before = _places()
-        keep = MemoryStorage(MemoryOptions(), tmp_path)
-        keep.folder(POLICY).write(NAME, b"data")
+        storage = MemoryStorage(MemoryOptions(), tmp_path)
+        storage.folder(POLICY).write(NAME, b"data")
         (made,) = _places() - before
 
-        keep.close()
+        storage.close()
 
         assert not made.exists()
 
-    def test_a_place_that_others_could_write_is_refused(self, tmp_path: Path) -> None:
+    def test_a_folder_writable_by_others_is_refused(self, tmp_path: Path) -> None:
         before = _places()
         MemoryStorage(MemoryOptions(), tmp_path)
         (made,) = _places() - before
@@ -67,7 +69,7 @@ class TestMemory(StorageSuite):
         made.rmdir()
 
 
-def test_a_store_in_memory_serves_like_one_on_disk(tmp_path: Path) -> None:
+def test_a_store_in_memory_serves_versions(tmp_path: Path) -> None:
     snapshots = history(6)
     with open_test_store(
         tmp_path, WeightsConfig(storage={"kind": "memory"}, retained_versions=3, full_snapshot_every=2)

@@ -50,16 +50,16 @@ def spec(service: str) -> dict[str, Any]:
 
 class TestS3(StorageSuite):
     @pytest.fixture
-    def open_keep(self, tmp_path: Path, spec: dict[str, Any]) -> OpenStorage:
+    def open_storage(self, tmp_path: Path, spec: dict[str, Any]) -> OpenStorage:
         @contextmanager
         def opened() -> Iterator[WeightStorage]:
             yield storages.build(spec, tmp_path)
 
         return opened
 
-    def test_an_object_that_is_removed_while_it_is_read_is_unknown(self, open_keep: OpenStorage) -> None:
-        with open_keep() as keep:
-            folder = keep.folder(POLICY)
+    def test_an_object_that_is_removed_while_it_is_read_is_unknown(self, open_storage: OpenStorage) -> None:
+        with open_storage() as storage:
+            folder = storage.folder(POLICY)
             folder.write(NAME, bytes(3 * s3.READ_AHEAD_BYTES))
             source = folder.open(NAME)
             source.read(0, 10)
@@ -70,13 +70,13 @@ class TestS3(StorageSuite):
             assert caught.value.code == "weights.file_removed"
 
 
-def test_stores_with_other_prefixes_do_not_see_each_other(tmp_path: Path, spec: dict[str, Any]) -> None:
+def test_stores_with_different_prefixes_are_separate(tmp_path: Path, spec: dict[str, Any]) -> None:
     storages.build(spec, tmp_path).folder(POLICY).write(NAME, b"data")
 
     assert list(storages.build({**spec, "prefix": "runs/2"}, tmp_path).policies()) == []
 
 
-def test_a_store_in_a_bucket_is_back_on_another_machine(tmp_path: Path, spec: dict[str, Any]) -> None:
+def test_a_store_in_a_bucket_resumes_on_another_machine(tmp_path: Path, spec: dict[str, Any]) -> None:
     config = WeightsConfig(storage=spec, retained_versions=4, full_snapshot_every=3)
     with open_test_store(tmp_path / "one", config) as store:
         put_all(store, SNAPSHOTS)
@@ -90,12 +90,12 @@ def test_a_store_in_a_bucket_is_back_on_another_machine(tmp_path: Path, spec: di
 def killed(directory: Path, spec: dict[str, Any]) -> WeightStorage:
     """Returns storage whose store was not closed."""
     directory.mkdir()
-    keep: WeightStorage = storages.build(spec, directory)
-    keep.acquire()
-    return keep
+    storage: WeightStorage = storages.build(spec, directory)
+    storage.acquire()
+    return storage
 
 
-def test_a_prefix_that_another_store_uses_is_refused_with_what_to_do(tmp_path: Path, spec: dict[str, Any]) -> None:
+def test_a_prefix_owned_by_another_store_is_refused_with_advice(tmp_path: Path, spec: dict[str, Any]) -> None:
     killed(tmp_path / "one", spec).folder(SOLVER).write(NAME, b"data")
 
     refusal = (
@@ -114,7 +114,7 @@ def test_a_killed_store_resumes_with_its_prefix(tmp_path: Path, spec: dict[str, 
         assert got(store) == layout(SNAPSHOTS[0], 0)[0]
 
 
-def test_a_store_that_was_taken_for_dead_changes_nothing_any_more(tmp_path: Path, spec: dict[str, Any]) -> None:
+def test_a_store_whose_prefix_was_taken_over_cannot_write(tmp_path: Path, spec: dict[str, Any]) -> None:
     with open_test_store(tmp_path / "one", WeightsConfig(storage=spec)) as stale:
         put_full(stale, SNAPSHOTS[0], 0)
         with open_test_store(tmp_path / "two", WeightsConfig(storage={**spec, "take_over": True})) as store:
@@ -130,10 +130,10 @@ def test_a_store_that_was_taken_for_dead_changes_nothing_any_more(tmp_path: Path
         assert caught.value.code == "storage.taken_over"
 
 
-def test_an_unreadable_claim_belongs_to_another_store(tmp_path: Path, spec: dict[str, Any]) -> None:
-    keep = killed(tmp_path / "one", spec)
-    assert isinstance(keep, s3.S3Storage)
-    s3.S3OwnershipObject(keep._library, keep._store, "").write(b"?")
+def test_an_unreadable_ownership_object_counts_as_another_store(tmp_path: Path, spec: dict[str, Any]) -> None:
+    storage = killed(tmp_path / "one", spec)
+    assert isinstance(storage, s3.S3Storage)
+    s3.S3OwnershipObject(storage._library, storage._store, "").write(b"?")
     with (
         raises_code(InvalidInput, "storage.owned_by_another_store"),
         open_test_store(tmp_path / "one", WeightsConfig(storage=spec)),
@@ -141,7 +141,7 @@ def test_an_unreadable_claim_belongs_to_another_store(tmp_path: Path, spec: dict
         pass
 
 
-def test_a_file_without_a_record_is_no_version(tmp_path: Path, spec: dict[str, Any]) -> None:
+def test_a_file_without_a_record_is_not_a_version(tmp_path: Path, spec: dict[str, Any]) -> None:
     config = WeightsConfig(storage=spec)
     with open_test_store(tmp_path, config) as store:
         put_all(store, SNAPSHOTS[:2])
@@ -152,7 +152,7 @@ def test_a_file_without_a_record_is_no_version(tmp_path: Path, spec: dict[str, A
         assert "0000000002.delta" not in folder.sizes()
 
 
-def test_a_damaged_object_is_put_aside(tmp_path: Path, spec: dict[str, Any]) -> None:
+def test_a_damaged_object_is_set_aside(tmp_path: Path, spec: dict[str, Any]) -> None:
     config = WeightsConfig(storage=spec)
     with open_test_store(tmp_path, config) as store:
         put_all(store, SNAPSHOTS[:3])
@@ -164,7 +164,7 @@ def test_a_damaged_object_is_put_aside(tmp_path: Path, spec: dict[str, Any]) -> 
 
 
 @pytest.mark.parametrize("failing", range(3))
-def test_a_refused_upload_loses_nothing_and_the_next_try_works(
+def test_a_failed_upload_loses_no_version_and_can_be_repeated(
     tmp_path: Path, spec: dict[str, Any], failing: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Refuses each upload of a version and its anchor in turn."""
@@ -192,20 +192,20 @@ def test_a_refused_upload_loses_nothing_and_the_next_try_works(
         assert got(store, have=layout(SNAPSHOTS[0], 0)) == layout(SNAPSHOTS[1], 1)[0]
 
 
-def test_a_missing_bucket_is_named(tmp_path: Path, spec: dict[str, Any]) -> None:
+def test_a_missing_bucket_is_refused(tmp_path: Path, spec: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput) as caught:
         storages.build({**spec, "bucket": "absent"}, tmp_path).policies()
     assert caught.value.code == "storage.no_bucket"
 
 
-def test_a_service_that_cannot_be_reached_is_unavailable(tmp_path: Path, spec: dict[str, Any]) -> None:
-    keep = storages.build({**spec, "endpoint": "http://127.0.0.1:9"}, tmp_path)
+def test_an_unreachable_service_is_unavailable(tmp_path: Path, spec: dict[str, Any]) -> None:
+    storage = storages.build({**spec, "endpoint": "http://127.0.0.1:9"}, tmp_path)
 
     with pytest.raises(Unavailable) as caught:
-        keep.policies()
+        storage.policies()
     assert caught.value.code == "storage.bucket_unreachable"
     with pytest.raises(Unavailable):
-        keep.folder(POLICY).write(NAME, b"data")
+        storage.folder(POLICY).write(NAME, b"data")
 
 
 def test_without_the_library_the_error_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,7 +217,7 @@ def test_without_the_library_the_error_names_the_extra(tmp_path: Path, monkeypat
         storages.build({"kind": "s3", "bucket": "b"}, tmp_path)
 
 
-def test_the_newest_version_is_served_while_the_bucket_is_away(
+def test_the_newest_version_is_served_while_the_bucket_is_unreachable(
     tmp_path: Path, spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def away(*_: object, **__: object) -> None:

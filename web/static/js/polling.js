@@ -33,7 +33,7 @@ document.addEventListener("htmx:before:response", (event) => {
   } else if (raw.headers.has("etag")) tags.set(ctx.sourceElement, raw.headers.get("etag"));
 });
 
-// Tells requests of a timer or the live feed from requests of the user.
+// Distinguishes requests of a timer or the live feed from requests of the user.
 function isPollingRequest(ctx) {
   const name = ctx.sourceEvent?.type ?? "";
   return name === "every" || name === "live-frame" || name.startsWith("changed-");

@@ -1,4 +1,4 @@
-// Keyboard navigation through the rows of the page's tables, read anew at each key.
+// Keyboard navigation through the rows of the page's tables, read again at each key press.
 const CONTROLS = "a[href], button, summary";
 
 const rows = () => [...document.querySelectorAll("main .table tbody tr")].filter((row) => row.offsetParent !== null);

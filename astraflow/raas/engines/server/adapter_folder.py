@@ -7,11 +7,9 @@ import numpy as np
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.raas.engines.merged_adapters import binding_to_base
-from astraflow.weights.adapters import adapted_weights
+from astraflow.weights.adapters import PEFT_CONFIG, PEFT_PREFIX, PEFT_WEIGHTS, adapted_weights, peft_config
 from astraflow.weights.tensors import VerifiedWeights, tensor_bits
 
-ADAPTER_CONFIG = "adapter_config.json"
-ADAPTER_WEIGHTS = "adapter_model.safetensors"
 MAX_RANK = 64
 """Largest rank for which servers are started."""
 
@@ -34,28 +32,19 @@ def write_adapter(folder: Path, weights: VerifiedWeights) -> None:
             code="engine.adapter_rank",
         )
     (rank,) = ranks
-    alpha = binding.scale * rank
     folder.mkdir()
-    config = {
-        "peft_type": "LORA",
-        "task_type": "CAUSAL_LM",
-        "r": rank,
-        "lora_alpha": int(alpha) if alpha.is_integer() else alpha,
-        "lora_dropout": 0.0,
-        "bias": "none",
-        "target_modules": sorted({pair.weight.name.removesuffix(".weight").rpartition(".")[2] for pair in pairs}),
-    }
-    (folder / ADAPTER_CONFIG).write_text(json.dumps(config))
+    config = peft_config((spec.name for spec in weights.manifest.tensors), rank=rank, scale=binding.scale)
+    (folder / PEFT_CONFIG).write_text(json.dumps(config))
     entries: dict[str, object] = {"__metadata__": {"format": "pt"}}
     for spec in weights.manifest.tensors:
-        entries[f"base_model.model.{spec.name}"] = {
+        entries[f"{PEFT_PREFIX}{spec.name}"] = {
             "dtype": spec.dtype.value,
             "shape": spec.shape,
             "data_offsets": (spec.offset, spec.offset + spec.size_bytes),
         }
     header = json.dumps(entries, separators=(",", ":")).encode()
     header = header.ljust(-(-len(header) // 8) * 8)
-    with (folder / ADAPTER_WEIGHTS).open("wb") as file:
+    with (folder / PEFT_WEIGHTS).open("wb") as file:
         file.write(len(header).to_bytes(8, "little"))
         file.write(header)
         for spec in weights.manifest.tensors:

@@ -208,7 +208,7 @@ class ServerEngine:
         if self._supervisors:
             await asyncio.wait(self._supervisors)
         try:
-            await asyncio.gather(*(replica.stop_server(terminate_s=0) for replica in self._replicas))
+            await asyncio.gather(*(replica.stop_server() for replica in self._replicas))
         finally:  # also when the caller's time limit cancels this: the memory must not outlive the process
             self._open.set()
             if self._folder is not None:

@@ -2,39 +2,38 @@
 
 import asyncio
 import contextlib
-import ctypes
+import errno
 import os
+import shutil
 import signal
+import sys
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
 import psutil
 
 from astraflow.contract.errors import Unavailable
+from astraflow.raas.engines.server import guardian
+from astraflow.raas.engines.server.guardian import mapped_shared_memory, remove
 from astraflow.runtime.logs import get_logger
-from astraflow.weights.shared_memory import SHARED_FOLDER
 
 log = get_logger()
 
 LOG_TAIL_LINES = 20
-TERMINATE_S = 10.0
-"""Seconds from the stop request to the kill."""
+STOP_S = 10.0
+"""Seconds in which the guardian ends its tree, and in which killed processes must be gone."""
 _MAX_LINE_BYTES = 2**20
 _POLL_S = 0.01
 _LAST_LINES_S = 0.5
 """Longest wait for the last lines of an ended server, whose child processes may hold its output open. Seconds."""
-_PR_SET_PDEATHSIG = 1
 
 
 class ServerProcess:
-    """Running server. It has its own session, and the kernel kills it when this process ends.
-
-    vLLM's workers outlive their core by seconds, and both servers start processes that are not in their process group,
-    so the tree is killed by parentage; it is recorded while the server runs, because orphans lose their parent.
-    """
+    """Running server, with a guardian above it (`guardian.py`), which ends the whole tree when the server or this
+    process ends. The tree is recorded while it runs: it has to be ended from here if the guardian was killed."""
 
     def __init__(self, process: asyncio.subprocess.Process, output: int, log_file: Path) -> None:
         """output: file descriptor of the read end of the server's output."""
@@ -50,20 +49,22 @@ class ServerProcess:
     async def start(cls, argv: Sequence[str], environment: Mapping[str, str], log_file: Path) -> Self:
         """Starts the server; its output goes to `log_file`. environment: all variables of the process.
 
-        Raises: Unavailable when the program cannot be started.
+        Raises: Unavailable when the program does not exist or no process can be started.
         """
         log_file.parent.mkdir(parents=True, exist_ok=True)
         # With asyncio's own pipe, `Process.wait` returns only when all child processes have closed it as well.
         output, server_output = os.pipe()
         try:
+            if shutil.which(argv[0], path=environment.get("PATH")) is None:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
             process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-I", "-S", guardian.__file__, str(os.getpid())),
                 *argv,
                 env=dict(environment),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=server_output,
                 stderr=asyncio.subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=_die_with_parent,
             )
         except OSError as problem:
             os.close(output)
@@ -78,7 +79,7 @@ class ServerProcess:
 
     @property
     def pid(self) -> int:
-        """Process id of the server."""
+        """Process id of the guardian. The server is the first of its descendants."""
         return self._process.pid
 
     @property
@@ -93,35 +94,36 @@ class ServerProcess:
         return code
 
     def refresh_descendants(self) -> list[psutil.Process]:
-        """Records and returns the child processes that run now, at any depth."""
+        """Records and returns the processes of the tree that run now, without the guardian, in the order in which they
+        were first seen: the server is the first while it runs."""
         with contextlib.suppress(psutil.NoSuchProcess):
             for child in psutil.Process(self.pid).children(recursive=True):
                 self._descendants[child.pid] = child
         running = [child for child in self._descendants.values() if _is_alive(child)]
         self._descendants = {child.pid: child for child in running}
         for pid in (self.pid, *self._descendants):
-            self._shared_memory |= _mapped_shared_memory(pid)
+            self._shared_memory |= mapped_shared_memory(pid)
         return running
 
-    async def stop(self, *, terminate_s: float = TERMINATE_S) -> None:
-        """Ends the server and all its child processes: SIGTERM, then SIGKILL after `terminate_s` seconds; 0 kills at
-        once. Returns when none is left."""
+    async def stop(self) -> None:
+        """Kills the server and all its child processes; returns when none is left."""
         descendants = self.refresh_descendants()
-        if terminate_s > 0 and self._process.returncode is None:
+        if self._process.returncode is None:
+            self._process.send_signal(signal.SIGCONT)
             self._process.terminate()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._process.wait(), terminate_s)
+                await asyncio.wait_for(self._process.wait(), STOP_S)
         descendants = [*descendants, *self.refresh_descendants()]
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.pid, signal.SIGKILL)
-        for child in descendants:
+        for process in descendants:  # none, unless the guardian was killed or hangs
             with contextlib.suppress(psutil.NoSuchProcess):
-                child.kill()
+                process.kill()
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
         await self._process.wait()
-        left = await _wait_ended(descendants, timeout_s=TERMINATE_S)
+        left = await _wait_ended(descendants, timeout_s=STOP_S)
         if left:
-            log.error("engine_processes_left", pids=[child.pid for child in left])
-        _remove(self._shared_memory)  # a killed server does not remove it
+            log.error("engine_processes_left", pids=[process.pid for process in left])
+        remove(self._shared_memory)  # a killed server does not remove it
         self._reader.cancel()
         await asyncio.wait({self._reader})
 
@@ -164,28 +166,3 @@ async def _wait_ended(processes: Sequence[psutil.Process], *, timeout_s: float) 
             break
         await asyncio.sleep(_POLL_S)
     return left
-
-
-def _mapped_shared_memory(pid: int) -> set[str]:
-    """Returns the files in shared memory that a process maps, without those of AstraFlow."""
-    try:
-        lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
-    except OSError:
-        return set()
-    prefix = f"{SHARED_FOLDER}/"
-    paths = {line[line.index(prefix) :] for line in lines if prefix in line}
-    return {path for path in paths if not path.startswith(f"{prefix}astraflow") and not path.endswith(" (deleted)")}
-
-
-def _remove(paths: Iterable[str]) -> None:
-    for path in paths:
-        with contextlib.suppress(FileNotFoundError, PermissionError):
-            Path(path).unlink()
-
-
-_LIBC = ctypes.CDLL(None, use_errno=True)
-
-
-def _die_with_parent() -> None:
-    """Makes the kernel kill the new process when its parent ends. Runs between fork and exec: a plain system call."""
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

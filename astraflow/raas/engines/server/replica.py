@@ -102,10 +102,10 @@ class Replica:
 
     @property
     def pids(self) -> list[int]:
-        """Process ids of the server and its child processes."""
+        """Process ids of the server, the first, and its child processes."""
         if self._process is None:
             return []
-        return [self._process.pid, *(child.pid for child in self._process.refresh_descendants())]
+        return [process.pid for process in self._process.refresh_descendants()]
 
     async def until_lost(self, work: Awaitable[_T]) -> _T:
         """Returns the result of a call to the server. Raises: ServerLost when the server is lost first; its errors."""
@@ -171,7 +171,7 @@ class Replica:
                 self._process.refresh_descendants()  # a failed start must not leave their shared memory
                 await self._clock.sleep(0.2)
         except BaseException:
-            await self.stop_server(terminate_s=0)
+            await self.stop_server()
             raise
         finally:
             exited.cancel()
@@ -180,7 +180,7 @@ class Replica:
             "engine_started",
             engine=self._dialect.kind,
             server=self._number,
-            pid=self._process.pid,
+            pids=self.pids,
             seconds=round(self._clock.now() - began_at, 1),
         )
 
@@ -195,18 +195,18 @@ class Replica:
             self._lost.set_result(ServerLost(f"cannot finish the request: {loss}; it is repeated", code="engine.lost"))
             tail = self._process.log_tail if self._process is not None else ()
             log.error("engine_lost", engine=self._dialect.kind, server=self._number, reason=loss, log=list(tail)[-5:])
-            await self.stop_server(terminate_s=0)
+            await self.stop_server()
             if not await self._restart(loss):
                 return
 
-    async def stop_server(self, *, terminate_s: float) -> None:
-        """Ends the server and all its processes."""
+    async def stop_server(self) -> None:
+        """Kills the server and all its processes."""
         self.serving.clear()
         client, self._client = self._client, None
         if client is not None:
             await client.close()
         if self._process is not None:
-            await self._process.stop(terminate_s=terminate_s)
+            await self._process.stop()
             self._process = None
 
     async def _restart(self, loss: str) -> bool:
@@ -230,7 +230,7 @@ class Replica:
             except (AstraFlowError, TimeoutError, OSError) as problem:
                 loss = str(problem)
                 log.warning("engine_restart_failed", engine=self._dialect.kind, server=self._number, problem=loss)
-                await self.stop_server(terminate_s=0)
+                await self.stop_server()
                 continue
             self.serving.set()
             self.is_restarting = False

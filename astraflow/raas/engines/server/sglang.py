@@ -16,7 +16,7 @@ from astraflow.contract.generation import Finish, Generation, Sampling
 from astraflow.contract.trajectories import Float32Array, Int32Array
 from astraflow.raas.engines import engines
 from astraflow.raas.engines.base import PauseMode
-from astraflow.raas.engines.server.adapter_folder import ADAPTER_CONFIG, ADAPTER_WEIGHTS, MAX_RANK
+from astraflow.raas.engines.server.adapter_folder import MAX_RANK
 from astraflow.raas.engines.server.dialect import CONTROL_S, MODEL_NAME, RELOAD_S, Launch, ServerLoad
 from astraflow.raas.engines.server.engine import ServerEngine
 from astraflow.raas.engines.server.environments import Environment
@@ -30,6 +30,7 @@ from astraflow.raas.engines.server.formats import (
 from astraflow.raas.engines.server.http import ServerClient, ServerRefused
 from astraflow.raas.engines.server.model_folder import WEIGHTS
 from astraflow.raas.engines.server.options import ServerOptions
+from astraflow.weights.adapters import PEFT_CONFIG, PEFT_WEIGHTS
 
 _IN_SERVER = Path(__file__).parent / "in_server"
 _LOADER = "astraflow_sglang.apply"
@@ -353,10 +354,10 @@ def _adapter_request(folder: Path, *, ranks: int) -> dict[str, Any]:
     """Returns the body that loads the adapters in a folder; blocks."""
     from safetensors.torch import load_file
 
-    pickled = pickle.dumps(load_file(folder / ADAPTER_WEIGHTS))
+    pickled = pickle.dumps(load_file(folder / PEFT_WEIGHTS))
     return {
         "lora_name": folder.name,
-        "config_dict": json.loads((folder / ADAPTER_CONFIG).read_text()),
+        "config_dict": json.loads((folder / PEFT_CONFIG).read_text()),
         "serialized_named_tensors": ranks * [base64.b64encode(pickled).decode()],
     }
 

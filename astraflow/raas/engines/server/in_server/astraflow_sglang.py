@@ -11,16 +11,9 @@ SGLang starts its processes with `spawn`, which runs the module level of this fi
 operators of torchvision's CUDA build must be declared in all of them, and memory cannot be pinned.
 """
 
-import ctypes
 import os
-import signal
 from collections.abc import Callable
 from typing import Any
-
-if __name__ == "__mp_main__":  # SGLang's processes do the same, but only after imports of many seconds
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG: killed when the server ends
-    if os.getppid() == 1:  # it has ended already
-        os._exit(1)
 
 import torch
 from astraflow_placements import CannotPatch, Placements
@@ -64,13 +57,9 @@ def main() -> None:
 
     from sglang.launch_server import run_server
     from sglang.srt.server_args import prepare_server_args
-    from sglang.srt.utils import kill_process_tree
 
     arguments = prepare_server_args([*sys.argv[1:], "--api-key", os.environ.pop("ASTRAFLOW_SERVER_KEY")])
-    try:
-        run_server(arguments)
-    finally:
-        kill_process_tree(os.getpid(), include_parent=False)
+    run_server(arguments)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ def kinds(watch: HealthMonitor, report: Report) -> list[str]:
     return [finding.kind for finding in watch.findings(report)]
 
 
-def test_a_long_wait_of_a_trainer_is_reported_at_its_start_and_end() -> None:
+def test_a_starved_stream_is_reported_at_its_start_and_end() -> None:
     watch = HealthMonitor()
     assert kinds(watch, at(0, is_waiting=True)) == []
     assert kinds(watch, at(STARVED_S - 1, is_waiting=True)) == []
@@ -31,7 +31,7 @@ def test_a_long_wait_of_a_trainer_is_reported_at_its_start_and_end() -> None:
     assert kinds(watch, at(STARVED_S + 60, is_waiting=False)) == ["stream_supplied"]
 
 
-def test_short_waits_between_steps_are_no_starvation() -> None:
+def test_short_waits_between_steps_are_not_reported() -> None:
     watch = HealthMonitor()
     for second in range(200):
         assert kinds(watch, at(second, is_waiting=True, steps=second)) == []
@@ -53,7 +53,7 @@ def test_a_flow_with_failing_episodes_is_reported() -> None:
     assert kinds(watch, at(2, episodes={"accepted": 300, "failed_reward": 30, "retried": 30})) == ["flow_recovered"]
 
 
-def test_troubles_come_and_go_and_a_batch_is_taken_up_again() -> None:
+def test_problems_and_redelivered_batches_are_reported() -> None:
     watch = HealthMonitor()
     assert kinds(watch, at(0)) == []
     assert kinds(watch, at(1, problems=("disk full",))) == ["problem"]

@@ -69,7 +69,7 @@ def test_at_the_staleness_gate_the_verdict_recommends_max_staleness_instead_of_n
 
 def test_without_rollouts_the_verdict_names_the_cause() -> None:
     report, stream = with_stream(SyntheticRun().report(100))
-    nobody = dataclasses.replace(report, nodes=())
+    without_nodes = dataclasses.replace(report, nodes=())
     joining = dataclasses.replace(
         report, nodes=tuple(dataclasses.replace(node, state=NodeState.JOINING) for node in report.nodes)
     )
@@ -78,7 +78,7 @@ def test_without_rollouts_the_verdict_names_the_cause() -> None:
     )
     early = SyntheticRun().report(3)
 
-    assert findings.verdict(nobody, stream).headline == "No node is producing rollouts"
+    assert findings.verdict(without_nodes, stream).headline == "No node is producing rollouts"
     assert findings.verdict(joining, stream).headline == "Nodes are starting"
     assert findings.verdict(paused, stream).headline == "Issuing is paused"
     assert findings.verdict(early, early.streams[0]).headline == "Filling the first batch"
@@ -115,7 +115,7 @@ def test_every_changing_figure_has_a_live_text() -> None:
     assert live_texts["policy/verifier/steps"].text == "131"
     assert live_texts["policy/solver/reward/15m"].text.startswith("Reward rose")
     assert live_texts["flow/train/state"].text == "issuing"
-    assert not any(key.startswith("node/") for key in live_texts), "they go only to who looks at them"
+    assert not any(key.startswith("node/") for key in live_texts), "node rows are sent only to pages that show them"
     assert live_texts["weights/saved"].text.endswith("less")
     assert live_texts["run/nodes"].text == "2 ready"
 
@@ -166,7 +166,7 @@ def test_version_lag_has_an_interval_per_lag_and_a_gap_while_a_node_was_away() -
 
     ends = [(stretch.x, stretch.x + stretch.width) for stretch in rung.intervals]
     assert all(left[1] <= right[0] + 0.2 for left, right in itertools.pairwise(ends))
-    assert any(right[0] - left[1] > 100 for left, right in itertools.pairwise(ends)), "the hole"
+    assert any(right[0] - left[1] > 100 for left, right in itertools.pairwise(ends)), "the gap"
     assert {stretch.level for stretch in rung.intervals} <= {"current", "behind", "beyond"}
 
 
@@ -249,7 +249,7 @@ def test_the_weights_page_shows_versions_newest_first_and_the_node_that_is_behin
     assert shown == ["1.0 kB", "20 B", "98 %", "2 %"]
 
 
-def test_of_many_links_only_some_are_shown_and_the_page_says_so() -> None:
+def test_the_number_of_shown_links_is_limited_with_a_note() -> None:
     link = make.link_report()
     nodes = tuple(
         dataclasses.replace(make.node_report(f"n{number}.1"), links=(link,)) for number in range(MAX_LINKS + 3)

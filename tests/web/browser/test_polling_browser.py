@@ -30,7 +30,7 @@ async def pages(fake: FakeControlPlane, fleet: RunningFleet, tmp_path: Path) -> 
         yield running
 
 
-async def test_the_page_of_a_pool_follows_it_and_leaves_forms_focus_and_what_was_opened_alone(
+async def test_a_pool_page_updates_without_changing_forms_focus_and_open_details(
     pages: RunningWeb, fleet: RunningFleet, chromium: Browser
 ) -> None:
     async with logged_in_page(chromium, pages.login_url) as (page, complaints, _):
@@ -52,11 +52,11 @@ async def test_the_page_of_a_pool_follows_it_and_leaves_forms_focus_and_what_was
         await expect(reason).to_have_value("half a sen")
         await expect(reason).to_be_focused()
         await expect(opened).to_have_attribute("open", "")
-        assert abs(await reason.evaluate(TOP) - seen_at) <= 1, "what came above moves nothing that is seen"
+        assert abs(await reason.evaluate(TOP) - seen_at) <= 1, "new rows above do not move the visible part"
         assert complaints.heard == []
 
 
-async def test_nothing_travels_while_nothing_changes(pages: RunningWeb, chromium: Browser) -> None:
+async def test_an_unchanged_page_is_answered_with_304(pages: RunningWeb, chromium: Browser) -> None:
     async with logged_in_page(chromium, pages.login_url) as (page, _, _context):
         await page.goto(f"{pages.address}/pools/eu")
 
@@ -68,9 +68,7 @@ async def test_nothing_travels_while_nothing_changes(pages: RunningWeb, chromium
 
 
 @pytest.mark.parametrize("path", ["/pools", "/pools/eu", "/runs", "/decisions", "/audit", "/maintainer"])
-async def test_one_switch_pauses_everything_that_reads_itself_again(
-    pages: RunningWeb, chromium: Browser, path: str
-) -> None:
+async def test_one_switch_pauses_all_polling(pages: RunningWeb, chromium: Browser, path: str) -> None:
     async with logged_in_page(chromium, pages.login_url) as (page, _, _context):
         await page.clock.install()
         await page.goto(pages.address + path)
@@ -94,7 +92,7 @@ async def test_one_switch_pauses_everything_that_reads_itself_again(
             await page.clock.fast_forward(6_000)
 
 
-async def test_runs_go_on_in_place_and_new_decisions_wait_until_they_are_asked_for(
+async def test_runs_update_in_place_and_new_decisions_wait_for_a_click(
     pages: RunningWeb, fake: FakeControlPlane, chromium: Browser
 ) -> None:
     async with logged_in_page(chromium, pages.login_url) as (page, complaints, context):

@@ -55,7 +55,7 @@ def course(second: int, *, nodes: int = NODES) -> Report:
     return replace(make.report(stream, flows=(flow,), nodes=members), at=1000.0 + second)
 
 
-async def test_a_moved_target_is_journaled(tmp_path: Path) -> None:
+async def test_a_changed_target_is_recorded_as_an_event(tmp_path: Path) -> None:
     async with opened(tmp_path, config()) as (run, journal):
         recommender = Recommender(spec(), journal=journal, events=run.events)
         for second in range(400):
@@ -67,7 +67,7 @@ async def test_a_moved_target_is_journaled(tmp_path: Path) -> None:
         assert "10 to 22" in moved.message
 
 
-async def test_a_limit_of_a_target_is_journaled_at_its_start_and_end(tmp_path: Path) -> None:
+async def test_a_limit_on_the_target_is_recorded_at_its_start_and_end(tmp_path: Path) -> None:
     async with opened(tmp_path, config()) as (run, journal):
         recommender = Recommender(spec(max_nodes=NODES), journal=journal, events=run.events)
         for second in range(600):
@@ -90,7 +90,7 @@ async def test_a_limit_of_a_target_is_journaled_at_its_start_and_end(tmp_path: P
         assert "22" in told[1].message
 
 
-async def test_a_trainer_at_the_staleness_gate_causes_one_event_and_no_order(tmp_path: Path) -> None:
+async def test_a_trainer_at_the_staleness_gate_causes_one_event_and_no_growth(tmp_path: Path) -> None:
     async with opened(tmp_path, config()) as (run, journal):
         recommender = Recommender(spec(), journal=journal, events=run.events)
         for second in range(900):
@@ -175,7 +175,7 @@ async def test_the_fleets_kill_switch_is_in_the_next_report(tmp_path: Path) -> N
             await service.control.report_fleet_constraints(terms(min_nodes=31))
 
 
-async def test_bounds_of_the_recipe_hold(tmp_path: Path) -> None:
+async def test_recommendations_stay_within_the_bounds_of_the_recipe(tmp_path: Path) -> None:
     async with running(tmp_path, config(pools={"local": {"max_nodes": 9, "min_nodes": 3}})) as service:
         advice = await first_advice(service)
         assert advice.target == 3
@@ -232,7 +232,7 @@ async def first_advice(service: Service) -> PoolRecommendation:
     raise AssertionError("the reports ended without advice")
 
 
-async def test_a_complete_run_needs_no_nodes_whatever_the_rule_says(tmp_path: Path) -> None:
+async def test_a_complete_run_has_a_target_of_zero_nodes(tmp_path: Path) -> None:
     async with opened(tmp_path, config()) as (run, journal):
         recommender = Recommender(spec(min_nodes=3), journal=journal, events=run.events)
         recommender.observe(course(0))

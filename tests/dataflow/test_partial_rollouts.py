@@ -14,7 +14,7 @@ def floors(version: int = 0) -> dict[PolicyId, Version]:
     return {SOLVER: Version(version)}
 
 
-def test_a_recording_is_kept_until_a_result_that_used_it_is_in() -> None:
+def test_a_partial_rollout_is_kept_until_its_continuation_is_accepted() -> None:
     partial_rollouts, partial = PartialRollouts(), make.partial(TASK, make.recorded("abcde"))
     partial_rollouts.store(partial, floors())
     assert partial_rollouts.get(TASK) is partial
@@ -24,7 +24,7 @@ def test_a_recording_is_kept_until_a_result_that_used_it_is_in() -> None:
     assert partial_rollouts.report() == report(handed_back=1, continued=1, tokens_saved=5)
 
 
-def test_a_result_that_made_no_use_of_it_discards_it() -> None:
+def test_a_result_without_continued_tokens_discards_the_partial_rollout() -> None:
     partial_rollouts = PartialRollouts()
     partial_rollouts.store(make.partial(TASK), floors())
     partial_rollouts.settle(TASK, continued_tokens=0)
@@ -32,7 +32,7 @@ def test_a_result_that_made_no_use_of_it_discards_it() -> None:
     assert partial_rollouts.report() == report(handed_back=1, discarded=1)
 
 
-def test_what_is_handed_back_twice_is_continued_twice() -> None:
+def test_a_rollout_returned_twice_counts_as_continued_twice() -> None:
     partial_rollouts = PartialRollouts()
     partial_rollouts.store(make.partial(TASK, make.recorded("ab")), floors())
     partial_rollouts.store(make.partial(TASK, make.recorded("abcd"), continued_tokens=2), floors())
@@ -40,14 +40,14 @@ def test_what_is_handed_back_twice_is_continued_twice() -> None:
     assert partial_rollouts.report() == report(handed_back=2, continued=2, tokens_saved=6)
 
 
-def test_nobody_saves_more_than_was_there() -> None:
+def test_saved_tokens_are_limited_to_the_stored_ones() -> None:
     partial_rollouts = PartialRollouts()
     partial_rollouts.store(make.partial(TASK, make.recorded("ab")), floors())
     partial_rollouts.settle(TASK, continued_tokens=1_000_000)
     assert partial_rollouts.report()["tokens_saved"] == 2
 
 
-def test_what_is_too_old_to_be_trained_on_is_dropped_when_it_becomes_so() -> None:
+def test_partial_rollouts_are_dropped_when_they_become_too_stale() -> None:
     partial_rollouts = PartialRollouts()
     mixed = make.recorded("abc", version=3), make.recorded("d", version=2)
     partial_rollouts.store(make.partial(TASK, *mixed), floors(2))
@@ -66,7 +66,7 @@ def test_what_is_too_old_to_be_trained_on_is_dropped_when_it_becomes_so() -> Non
         max_size=40,
     )
 )
-def test_every_recording_is_in_exactly_one_place(steps: list[tuple[str, int, int]]) -> None:
+def test_every_partial_rollout_has_exactly_one_outcome(steps: list[tuple[str, int, int]]) -> None:
     partial_rollouts, version = PartialRollouts(), 0
     for action, member, number in steps:
         task = TaskId(f"train:0/{member}")

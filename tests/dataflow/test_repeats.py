@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from astraflow.dataflow.reporting.repeats import MAX_EVENTS_PER_WINDOW, SEVERAL_SUBJECTS, WINDOW_S, RepeatFilter
 
 
-def test_the_same_again_is_counted_until_its_window_ends() -> None:
+def test_repeats_are_counted_until_the_window_ends() -> None:
     folding = RepeatFilter()
     assert folding.is_reported("leases_expired", "node-1", "3 leases", now=0)
     assert not folding.is_reported("leases_expired", "node-1", "5 leases", now=1)
@@ -35,7 +35,7 @@ happenings = st.lists(
 
 
 @given(happenings)
-def test_what_is_told_and_what_is_counted_is_all_that_happened(happened: list[tuple[str, str, int]]) -> None:
+def test_reported_and_counted_events_add_up_to_all_events(happened: list[tuple[str, str, int]]) -> None:
     folding, now = RepeatFilter(), 0.0
     told: Counter[str] = Counter()
     for kind, subject, pause in happened:

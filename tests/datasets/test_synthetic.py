@@ -21,7 +21,7 @@ def test_letters_are_reversed_or_sorted() -> None:
     assert len({str(reverse.prompt(index).fields["question"]) for index in range(reverse.size)}) == reverse.size
 
 
-def test_sums_are_right() -> None:
+def test_arithmetic_answers_are_correct() -> None:
     dataset = datasets.build({"kind": "arithmetic"}, 0)
 
     for index in range(dataset.size):
@@ -30,12 +30,12 @@ def test_sums_are_right() -> None:
         assert fields["answer"] == str(int(left) + int(right))
 
 
-def test_a_bad_alphabet_is_refused() -> None:
+def test_an_alphabet_with_duplicates_is_refused() -> None:
     with pytest.raises(InvalidInput, match="alphabet"):
         datasets.build({"kind": "letters", "alphabet": "aab"}, 0)
 
 
-def test_examples_never_end_and_follow_the_seed() -> None:
+def test_examples_are_endless_and_follow_from_the_seed() -> None:
     dataset = datasets.build({"kind": "arithmetic", "digits": 1}, 0)
 
     drawn = list(islice(examples(dataset, seed=1), 500))
@@ -44,7 +44,7 @@ def test_examples_never_end_and_follow_the_seed() -> None:
     assert all(str(eval(question.removesuffix("="))) == answer for question, answer in drawn)  # noqa: S307 (trusted arithmetic)
 
 
-def test_a_scripted_question_tells_its_answer() -> None:
+def test_a_scripted_question_contains_its_answer() -> None:
     fields = datasets.build({"kind": "scripted", "easiest": 0.5, "hardest": 0.5}, 0).prompt(3).fields
 
     assert parse_scripted_answer(str(fields["question"])) == ScriptedAnswer(word=str(fields["answer"]), difficulty=0.5)

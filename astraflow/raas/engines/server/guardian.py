@@ -1,0 +1,178 @@
+"""Process between a node and an engine server, which ends the server's whole process tree when one of both ends.
+
+    python -I -S guardian.py NODE_PID PROGRAM [ARGUMENT ...]
+
+A node that is killed closes nothing, and servers leave processes behind: vLLM's core and workers serve on when the
+process above them is gone. The guardian is the subreaper of the tree: the kernel makes it the parent of every process
+below it whose own parent has ended, so none can escape it. It runs as a file, with the standard library only, because a
+start of AstraFlow's packages takes seconds.
+
+When the server ends, or the guardian gets SIGTERM, the others are killed at once, and the guardian ends with the status
+of the server; the node then removes what the tree has left in shared memory. When the node ends, all processes get
+SIGTERM and `GRACE_S` seconds, and are then killed, and the guardian removes what they have left. The kernel kills the
+server if the guardian itself is killed.
+"""
+
+import ctypes
+import os
+import resource
+import select
+import signal
+import sys
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+
+GRACE_S = 5.0
+"""Seconds from SIGTERM to SIGKILL after the end of the node."""
+NOT_STARTED = 127
+"""Exit code when the program cannot be started."""
+_POLL_S = 0.02
+_SHARED_FOLDER = "/dev/shm/"  # noqa: S108 (shared memory of Linux)
+_END_SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT}
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_LIBC = ctypes.CDLL(None)
+
+
+def main() -> None:
+    """Runs the server; ends as it ended, or by SIGTERM when the tree was ended before."""
+    node_pid, argv = int(sys.argv[1]), sys.argv[2:]
+    # A descriptor of the process, not a pipe: processes that the node forks would hold a pipe open.
+    node = os.pidfd_open(node_pid)
+    if os.getppid() != node_pid:  # it ended before, and the id may be another process by now
+        sys.exit(NOT_STARTED)
+    _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    signals, wakeup = os.pipe()
+    os.set_blocking(wakeup, False)
+    signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
+    for number in (signal.SIGCHLD, *_END_SIGNALS):
+        signal.signal(number, lambda *_: None)  # the number is written into the pipe
+    server = _start(argv)
+    status = _wait(server, node=node, signals=signals)
+    if select.select([node], [], [], 0)[0]:
+        files = {path for pid in _descendants() for path in mapped_shared_memory(pid)}
+        _end_tree(grace_s=GRACE_S)
+        remove(files)
+    else:
+        _end_tree(grace_s=0.0)
+    _end_as(signal.SIGTERM if status is None else status)
+
+
+def _start(argv: list[str]) -> int:
+    """Starts the program; returns its process id."""
+    guardian = os.getpid()
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        for number in (signal.SIGPIPE, signal.SIGXFSZ):  # ignored by Python, and ignored signals are inherited
+            signal.signal(number, signal.SIG_DFL)
+        if os.getppid() == guardian:
+            os.execvp(argv[0], argv)  # noqa: S606 (the program and its arguments are those of the node)
+    except OSError as problem:
+        os.write(2, f"cannot start {argv[0]!r}: {problem.strerror}\n".encode())
+    finally:
+        os._exit(NOT_STARTED)
+
+
+def _wait(server: int, *, node: int, signals: int) -> int | None:
+    """Returns the wait status of the server when it has ended; None when the tree is to be ended before.
+
+    node: descriptor that is readable when the node has ended. signals: descriptor of the numbers of received signals.
+    """
+    while True:
+        ready, _, _ = select.select([node, signals], [], [])
+        if node in ready or set(os.read(signals, 4096)) & _END_SIGNALS:
+            return None
+        statuses, _ = _collect()
+        if server in statuses:
+            return statuses[server]
+
+
+def _collect() -> tuple[dict[int, int], bool]:
+    """Returns the wait statuses of the child processes that have ended, and whether any is left.
+
+    Those whose parent has ended before are among them.
+    """
+    statuses: dict[int, int] = {}
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return statuses, False
+        if not pid:
+            return statuses, True
+        statuses[pid] = status
+
+
+def _end_tree(*, grace_s: float) -> None:
+    """Ends all processes below this one; returns when none is left."""
+    kill_at = time.monotonic() + grace_s
+    if grace_s:
+        _signal_descendants(signal.SIGTERM)
+    while _collect()[1]:
+        if time.monotonic() >= kill_at:
+            _signal_descendants(signal.SIGKILL)  # repeated, since a process may have forked meanwhile
+        time.sleep(_POLL_S)
+
+
+def _signal_descendants(number: int) -> None:
+    for pid in _descendants():
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def _descendants() -> list[int]:
+    """Returns the processes below this one, at any depth."""
+    children: dict[int, list[int]] = {}
+    for entry in os.listdir("/proc"):  # noqa: PTH208 (pathlib takes longer to import than the rest)
+        if entry.isdecimal():
+            with suppress(OSError), open(f"/proc/{entry}/stat", errors="replace") as file:  # noqa: PTH123
+                # The name, in parentheses, may contain blanks; the state and the parent follow it.
+                parent = int(file.read().rpartition(")")[2].split()[1])
+                children.setdefault(parent, []).append(int(entry))
+    descendants = list(children.get(os.getpid(), ()))
+    for pid in descendants:  # grows meanwhile
+        descendants += children.get(pid, ())
+    return descendants
+
+
+def mapped_shared_memory(pid: int) -> set[str]:
+    """Returns the files in shared memory that a process maps, without those of AstraFlow.
+
+    They are found by inode: a semaphore is mapped under a temporary name, and then linked to its own.
+    """
+    inodes = set()
+    with suppress(OSError), open(f"/proc/{pid}/maps", errors="replace") as file:  # noqa: PTH123
+        for line in file:
+            fields = line.split(None, 5)
+            if len(fields) == 6 and fields[5].startswith(_SHARED_FOLDER):
+                inodes.add(int(fields[4]))
+    if not inodes:
+        return set()
+    with os.scandir(_SHARED_FOLDER) as entries:
+        return {entry.path for entry in entries if entry.inode() in inodes and not entry.name.startswith("astraflow")}
+
+
+def remove(paths: Iterable[str]) -> None:
+    """Removes files, except those that are gone or of another user."""
+    for path in paths:
+        with suppress(FileNotFoundError, PermissionError):
+            os.unlink(path)  # noqa: PTH108
+
+
+def _end_as(status: int) -> None:
+    """Ends this process as the wait status says, with the same exit code or by the same signal."""
+    if not os.WIFSIGNALED(status):
+        sys.exit(os.waitstatus_to_exitcode(status))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    number = os.WTERMSIG(status)
+    if number != signal.SIGKILL:
+        signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+
+
+if __name__ == "__main__":
+    main()

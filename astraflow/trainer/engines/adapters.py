@@ -1,0 +1,182 @@
+"""Low-rank adapters (LoRA) in a model, by peft: linear layers of the blocks compute `W x + alpha / rank · B (A x)`.
+
+The base `W` is frozen: it is rounded to the published type once and has neither masters nor moments nor gradients.
+Adapters are ordinary parameters of the engine. They begin at `B = 0`, so the first version equals its base.
+Source: Hu et al., "LoRA", arXiv:2106.09685.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+from blake3 import blake3
+from pydantic import Field
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from astraflow.contract.errors import InvalidInput
+from astraflow.contract.weights import Dtype
+from astraflow.models.causal import named_weights
+from astraflow.models.precision import bits_of, torch_dtype_of
+from astraflow.runtime.config import Config
+from astraflow.trainer.engines.base import ModelRole
+from astraflow.weights.tensors import lay_out, root_hash
+
+if TYPE_CHECKING:
+    from peft.tuners.lora import LoraLayer
+
+_NAME = "default"
+"""Name of the adapters within peft, which is part of its parameters' names."""
+
+
+class LoraOptions(Config):
+    """Low-rank adapters."""
+
+    rank: int = Field(default=16, ge=1)
+    """Rows of A and columns of B. Engine servers load adapters up to rank 64."""
+    alpha: float = Field(default=32.0, gt=0)
+    """The adapters' product is multiplied by `alpha / rank`."""
+    target_modules: tuple[str, ...] | None = Field(default=None, min_length=1)
+    """Names of the adapted linear layers within each block, such as `q_proj`; None for all of them."""
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+    """Share of the adapters' inputs that a training pass drops. Above 0, trained logprobs differ from sampled ones."""
+
+    @property
+    def scale(self) -> float:
+        """Factor of the adapters' product."""
+        return self.alpha / self.rank
+
+
+class Adapters:
+    """Adapters of a model: their parameters, those of their base, and the base's identity.
+
+    Parameters are looked up at each call, because sharding replaces them.
+    """
+
+    def __init__(self, model: PreTrainedModel, options: LoraOptions, *, targets: tuple[str, ...], root: bytes) -> None:
+        self._model = model
+        self.options = options
+        self.targets = targets
+        """Names of the adapted layers within a block, sorted."""
+        self.base_root = root
+        """Root hash of the base as published."""
+
+    @classmethod
+    def add(cls, model: PreTrainedModel, options: LoraOptions, *, published_dtype: Dtype, seed: int) -> Self:
+        """Rounds the weights of a model to the published type, freezes them, and adds adapters in place.
+
+        The initial adapters depend on the seed only, not on the device or on torch's random state.
+        Raises: InvalidInput for unknown target modules, or without peft.
+        """
+        layers = _target_layers(model, options.target_modules)
+        for weight in named_weights(model).values():
+            weight.data = weight.data.to(torch_dtype_of(published_dtype)).to(weight.dtype)
+        root = base_root(named_weights(model), published_dtype)
+        _inject(model, options, layers)
+        adapters = cls(model, options, targets=tuple(sorted({name.rpartition(".")[2] for name in layers})), root=root)
+        adapters._initialize(seed)
+        return adapters
+
+    def weights(self) -> dict[str, nn.Parameter]:
+        """Returns the adapters by published name, in the model's own order."""
+        return {
+            name.replace(f".{_NAME}.", "."): weight
+            for name, weight in named_weights(self._model).items()
+            if weight.requires_grad
+        }
+
+    def base_weights(self) -> dict[str, nn.Parameter]:
+        """Returns the frozen weights by the names that they have in the model without adapters."""
+        return {
+            name.replace(".base_layer.", "."): weight
+            for name, weight in named_weights(self._model).items()
+            if not weight.requires_grad
+        }
+
+    @contextmanager
+    def disabled(self) -> Iterator[None]:
+        """Makes the model compute as its base alone, exactly, within the block."""
+        for layer in self._layers():
+            layer.set_scale(_NAME, 0.0)
+        try:
+            yield
+        finally:
+            for layer in self._layers():
+                layer.set_scale(_NAME, 1.0)
+
+    def _layers(self) -> Iterator["LoraLayer"]:
+        from peft.tuners.lora import LoraLayer
+
+        return (module for module in self._model.modules() if isinstance(module, LoraLayer))
+
+    @torch.no_grad()
+    def _initialize(self, seed: int) -> None:
+        """Draws A as `nn.Linear` draws its weights, in float32 on the host, and sets B to 0."""
+        draws = torch.Generator().manual_seed(seed)
+        for name, weight in self.weights().items():
+            values = torch.zeros(weight.shape)
+            if ".lora_A." in name:
+                nn.init.kaiming_uniform_(values, a=math.sqrt(5), generator=draws)
+            weight.copy_(values)
+
+
+def trained_weights(model: PreTrainedModel, adapters: Adapters | None) -> dict[str, nn.Parameter]:
+    """Returns the parameters that are trained and published, by published name."""
+    return named_weights(model) if adapters is None else adapters.weights()
+
+
+def computing_as(role: ModelRole, adapters: Adapters | None) -> AbstractContextManager[None]:
+    """Returns a context in which a model with adapters computes as `role`: the reference is its base."""
+    return nullcontext() if adapters is None or role is not ModelRole.REFERENCE else adapters.disabled()
+
+
+def base_root(weights: Mapping[str, Tensor], dtype: Dtype) -> bytes:
+    """Returns the root hash of the version that these whole weights make when they are published in `dtype`."""
+    specs = lay_out({name: (dtype, tuple(weight.shape)) for name, weight in weights.items()})
+    return root_hash(
+        tuple(replace(spec, hash=blake3(bits_of(weights[spec.name], dtype).view("u1").data).digest()) for spec in specs)
+    )
+
+
+def _target_layers(model: PreTrainedModel, wanted: Iterable[str] | None) -> list[str]:
+    """Returns the names of the linear layers in the model's blocks that get adapters. Raises: InvalidInput."""
+    blocks = {id(module) for module in model.get_decoder().layers.modules()}
+    linear = [name for name, module in model.named_modules() if isinstance(module, nn.Linear) and id(module) in blocks]
+    known = {name.rpartition(".")[2] for name in linear}
+    unknown = sorted(set(wanted or ()) - known)
+    if unknown or not known:
+        raise InvalidInput(
+            f"cannot add adapters to {', '.join(map(repr, unknown)) or 'any layer'}: the blocks of a "
+            f"{type(model).__name__} have the linear layers {', '.join(sorted(known)) or '(none)'}; choose "
+            "target_modules among them, or train the whole model",
+            code="trainer.unknown_adapter_targets",
+        )
+    chosen = known if wanted is None else set(wanted)
+    return [name for name in linear if name.rpartition(".")[2] in chosen]
+
+
+def _inject(model: PreTrainedModel, options: LoraOptions, layers: list[str]) -> None:
+    """Wraps the layers by peft's, whose parameters alone require a gradient."""
+    dtype = next(model.parameters()).dtype
+    peft: Any = _peft()
+    config = peft.LoraConfig(
+        r=options.rank, lora_alpha=options.alpha, lora_dropout=options.dropout, target_modules=layers, bias="none"
+    )
+    with torch.random.fork_rng(devices=[]):  # peft draws initial adapters on the host
+        peft.inject_adapter_in_model(config, model, adapter_name=_NAME)
+    for weight in model.parameters():
+        weight.data = weight.data.to(dtype)  # peft keeps adapters in float32 beside rounded weights
+
+
+def _peft() -> Any:
+    try:
+        import peft
+    except ModuleNotFoundError as problem:
+        raise InvalidInput(
+            f"cannot train adapters: the package {problem.name!r} is not installed; run pip install 'astraflow[train]'",
+            code="trainer.missing_package",
+        ) from problem
+    return peft

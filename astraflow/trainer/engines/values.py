@@ -1,0 +1,79 @@
+"""Critic of an engine: the policy's decoder with a linear head of one output, in float32, and an optimizer of its own.
+
+It starts from the policy's initial weights and is computed in the policy's packs, so that shared prompts, micro-batches
+and the division over ranks are the same. It is never published.
+"""
+
+from collections.abc import Mapping
+from copy import deepcopy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from astraflow.algorithms.config import CriticConfig
+from astraflow.algorithms.tokens import TokenScores
+from astraflow.models.causal import embedding_names, named_weights
+from astraflow.trainer.engines.base import ModelRole
+from astraflow.trainer.engines.optimizers import MasterOptimizer, OptimizerOptions
+from astraflow.trainer.engines.scoring import PackInputs, PackScorer
+
+_PREFIX = "critic/"
+"""Prefix of the critic's tensors in a checkpoint."""
+
+
+def critic_options(policy: OptimizerOptions, critic: CriticConfig | None) -> OptimizerOptions | None:
+    """Returns the optimizer options of the critic, if any: the policy's, with learning rate and clip of its own."""
+    if critic is None:
+        return None
+    shared = policy.model_dump(include=set(OptimizerOptions.model_fields))
+    own = {"learning_rate": critic.learning_rate, "grad_clip": critic.grad_clip}
+    return OptimizerOptions.model_validate({**shared, **own})
+
+
+def value_scorer(policy: PackScorer) -> PackScorer:
+    """Returns a copy of the policy's scorer that computes values instead of logprobs.
+
+    The weights of the head are random and small, so that values begin near 0 and the first gradient reaches the
+    decoder. (OpenRLHF)
+    """
+    scorer = deepcopy(policy)
+    scorer.model.requires_grad_(True)
+    size = scorer.model.config.get_text_config().hidden_size
+    head = nn.Linear(size, 1, bias=False, dtype=torch.float32, device=scorer.model.device)
+    with torch.no_grad():  # drawn on the host, by a generator of its own: equal on every device, rank and engine
+        head.weight.copy_(torch.randn(1, size, generator=torch.Generator().manual_seed(0)) / (size + 1))
+    scorer.model.set_output_embeddings(head)
+    scorer.head_scores = _value_scores
+    return scorer
+
+
+def _value_scores(head: Any, hidden: Tensor, _inputs: PackInputs, _temperature: float) -> TokenScores:
+    return TokenScores.of_values(head(hidden.float())[:, 0])
+
+
+def value_optimizer(scorer: PackScorer, options: OptimizerOptions) -> MasterOptimizer:
+    """Returns the optimizer of a value scorer, whose weights are rounded only to the element type they compute in."""
+    weights = named_weights(scorer.model)
+    return MasterOptimizer(
+        weights,
+        options,
+        rounded_to=torch.float32,
+        not_matrices=embedding_names(scorer.model),
+        shares_parameters=all(weight.dtype == torch.float32 for weight in weights.values()),
+    )
+
+
+def joined_states(optimizers: Mapping[ModelRole, MasterOptimizer]) -> dict[str, Tensor]:
+    """Returns the state tensors of all models; the names of the policy's do not depend on whether there is a critic."""
+    tensors = optimizers[ModelRole.POLICY].state_tensors()
+    if ModelRole.CRITIC in optimizers:
+        critic = optimizers[ModelRole.CRITIC].state_tensors()
+        tensors |= {f"{_PREFIX}{name}": value for name, value in critic.items()}
+    return tensors
+
+
+def restore_optimizers(optimizers: Mapping[ModelRole, MasterOptimizer], *, updates: int, critic_updates: int) -> None:
+    """Continues from tensors that were copied into `joined_states`."""
+    for role, optimizer in optimizers.items():
+        optimizer.restored(updates=critic_updates if role is ModelRole.CRITIC else updates)

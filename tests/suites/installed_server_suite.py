@@ -1,0 +1,197 @@
+"""Contract tests of the engines of installed server programs, real and simulated, on servers that tests share."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from abc import abstractmethod
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import psutil
+import pytest
+
+from astraflow.contract.errors import Unavailable
+from astraflow.contract.generation import Sampling
+from astraflow.contract.trajectories import Float32Array, Int32Array
+from astraflow.raas.engines.server.engine import ServerEngine
+from astraflow.raas.engines.server.guardian import mapped_shared_memory
+from astraflow.raas.engines.server.http import ServerClient
+from astraflow.raas.engines.server.model_folder import ModelFolder
+from astraflow.raas.engines.server.replica import _free_port
+from astraflow.runtime.home import HOME
+from astraflow.weights.tensors import VerifiedWeights
+from tests.suites.engine_suite import Build, Weights, until, within
+from tests.suites.server_engine_suite import BuildServer, Expected, ServerEngineSuite, is_alive
+from tests.suites.shared_engine import SharedEngine
+
+KILLED_NODE = """
+import asyncio, json, sys
+from pathlib import Path
+from astraflow.raas.engines.server.process import ServerProcess
+
+async def main():
+    argv, variables, log_file = json.loads(sys.argv[1])
+    process = await ServerProcess.start(argv, variables, Path(log_file))
+    await process.wait()
+
+asyncio.run(main())
+"""
+"""Node that starts a server and does nothing else; without the engine, whose imports take seconds."""
+
+
+class InstalledServerSuite(ServerEngineSuite):
+    """Tests to inherit, with those of every engine of servers, and their fixtures. Most tests of a class share one
+    engine."""
+
+    kind: ClassVar[str]
+    """Engine: `sglang` or `vllm`."""
+    prompt_tokens: ClassVar[Int32Array]
+    long_tokens: ClassVar[int]
+    """Tokens of a request that still runs after several head starts."""
+
+    @abstractmethod
+    def install(self) -> None:
+        """Installs the server program below `$ASTRAFLOW_HOME`, which is empty."""
+
+    @abstractmethod
+    def server(self, **options: Any) -> ServerEngine:
+        """Returns an engine that is not started."""
+
+    @staticmethod
+    @abstractmethod
+    def version(number: int) -> VerifiedWeights:
+        """Returns a version; each has other weights."""
+
+    @staticmethod
+    @abstractmethod
+    def delta_to(number: int) -> VerifiedWeights:
+        """Returns a version as a delta from the previous one."""
+
+    @staticmethod
+    @abstractmethod
+    def logprobs(number: int, tokens: Int32Array, scored_from: int) -> Float32Array:
+        """Returns the logprobs of `tokens[scored_from:]` with a version, by another program than the server."""
+
+    @staticmethod
+    @abstractmethod
+    def adapters(number: int) -> VerifiedWeights:
+        """Returns a version of adapters on version 0."""
+
+    @staticmethod
+    @abstractmethod
+    def adapted_logprobs(number: int, tokens: Int32Array, scored_from: int) -> Float32Array:
+        """Returns the logprobs of `tokens[scored_from:]` with a version of the adapters on version 0."""
+
+    @pytest.fixture(scope="class")
+    async def shared(self, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ServerEngine]:
+        with pytest.MonkeyPatch.context() as changed:
+            changed.setenv(HOME, str(tmp_path_factory.mktemp("shared-home")))
+            self.install()
+            engine = self.server()
+            await engine.start()
+        try:
+            await engine.load(self.version(0))
+            first = Sampling(max_new_tokens=20)  # takes seconds in a real server
+            await engine.generate("first", self.prompt_tokens, first)
+            yield engine
+        finally:
+            await engine.close()
+
+    @pytest.fixture
+    async def served(self, shared: ServerEngine) -> AsyncIterator[ServerEngine]:
+        yield shared
+        await SharedEngine(shared).close()
+
+    @pytest.fixture
+    def build(self, shared: ServerEngine) -> Build:
+        return lambda: SharedEngine(shared)
+
+    @pytest.fixture
+    def build_server(self, own_home: Path) -> BuildServer:
+        self.install()
+        return self.server
+
+    @pytest.fixture
+    def build_new(self, build_server: BuildServer) -> Build:
+        return build_server
+
+    @pytest.fixture
+    def weights(self) -> Weights:
+        return self.version
+
+    @pytest.fixture
+    def delta(self) -> Weights:
+        return self.delta_to
+
+    @pytest.fixture
+    def expected(self) -> Expected:
+        return self.logprobs
+
+    @pytest.fixture
+    def prompt(self) -> Int32Array:
+        return self.prompt_tokens
+
+    @pytest.fixture
+    def long(self) -> Sampling:
+        return Sampling(max_new_tokens=self.long_tokens)
+
+    async def test_adapters_are_loaded_beside_their_base(
+        self, build_server: BuildServer, prompt: Int32Array, long: Sampling
+    ) -> None:
+        engine = build_server(lora=True)
+        try:
+            await engine.load(self.adapters(0))
+            running = await self.begun(engine, "a", prompt, long)
+            await within(engine.load(self.adapters(1)))
+            self.release()
+            generation = await within(running)
+            self.check_logprobs(prompt, generation, self.adapted_logprobs)
+            await within(engine.load(self.adapters(2)))
+            os.kill(engine.servers[0].pids[-1], signal.SIGKILL)
+            await self.until_restarted(engine, 0)
+            after = await within(engine.generate("b", prompt, Sampling(max_new_tokens=20)))
+            scores = await within(engine.score(prompt, 1))
+
+            assert [span.version for span in generation.spans] == [0, 1]
+            assert [span.version for span in after.spans] == [2]
+            self.check_logprobs(prompt, after, self.adapted_logprobs)
+            np.testing.assert_allclose(scores, self.adapted_logprobs(2, prompt, 1), atol=self.gap)
+        finally:
+            await engine.close()
+
+    async def test_nothing_outlives_a_killed_node(self, build_server: BuildServer, tmp_path: Path) -> None:
+        engine, port, key = build_server(), _free_port(), "key"
+        folder = ModelFolder(engine._model)
+        launch = engine._dialect.launch(
+            engine._environment, engine._options, model=folder.path, port=port, key=key, devices="0"
+        )
+        variables = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), **launch.variables}
+        start = json.dumps([launch.argv, variables, str(tmp_path / "server.log")])
+        node = await asyncio.create_subprocess_exec(sys.executable, "-c", KILLED_NODE, start)
+        client = ServerClient(f"http://127.0.0.1:{port}", key=key)
+        try:
+            await within(self.until_up(engine, client))
+            processes = psutil.Process(node.pid).children(recursive=True)
+            files = {path for process in processes for path in mapped_shared_memory(process.pid)}
+            node.kill()
+            await node.wait()
+
+            assert len(processes) > 2  # the guardian, the server, and those below it
+            await until(lambda: not any(is_alive(process) for process in processes))
+            assert not [path for path in files if Path(path).exists()]
+        finally:
+            await client.close()
+            folder.close()
+
+    async def until_up(self, engine: ServerEngine, client: ServerClient) -> None:
+        """Waits until a server answers."""
+        while True:
+            with suppress(Unavailable, TimeoutError):
+                await engine._dialect.is_up(client)
+                return
+            await asyncio.sleep(0.1)
