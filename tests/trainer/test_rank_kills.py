@@ -159,7 +159,7 @@ def _is_running(pid: int) -> bool:
 @pytest.mark.long
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("kills", [8, 200])
-async def test_kills_of_ranks_lose_nothing_and_change_no_published_bit(tmp_path: Path, kills: int) -> None:
+async def test_killed_ranks_lose_no_batch_and_change_no_published_weights(tmp_path: Path, kills: int) -> None:
     (tmp_path / "whole").mkdir()
     (tmp_path / "killed").mkdir()
     steps = 3 * kills
