@@ -104,7 +104,7 @@ def test_transformers_loads_the_bits_of_the_published_version(tmp_path: Path, ma
     assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
 
 
-def test_a_checkpoint_is_exported_by_its_own_folder(tmp_path: Path, masters: Mapping[str, Tensor]) -> None:
+def test_a_checkpoint_can_be_exported_by_its_folder(tmp_path: Path, masters: Mapping[str, Tensor]) -> None:
     made = saved(tmp_path / "checkpoints", masters)
     assert export_checkpoint(made.folder / "step-00000001", tmp_path / "model") == 1
 
@@ -131,7 +131,7 @@ def test_the_shards_of_ranks_are_joined(tmp_path: Path, masters: Mapping[str, Te
     assert_published_bits(tmp_path / "model", masters)
 
 
-def test_nothing_is_exported_over_other_files(tmp_path: Path, masters: Mapping[str, Tensor]) -> None:
+def test_an_export_does_not_overwrite_files(tmp_path: Path, masters: Mapping[str, Tensor]) -> None:
     made = saved(tmp_path / "checkpoints", masters)
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "notes.txt").touch()

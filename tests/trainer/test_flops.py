@@ -14,7 +14,7 @@ from tests.trainer.step_gradients import VOCABULARY, tiny_model
 @pytest.mark.parametrize("experts", [0, 6])
 @pytest.mark.parametrize("is_tied", [True, False])
 @pytest.mark.parametrize("length", [16, 200])
-def test_the_formula_agrees_with_the_counter_of_torch(is_tied: bool, length: int, experts: int) -> None:
+def test_the_formula_matches_the_flop_counter_of_torch(is_tied: bool, length: int, experts: int) -> None:
     model = tiny_model(is_tied=is_tied, experts=experts)
     model.set_attn_implementation("eager")  # computes all pairs, which the counter counts
     model.set_experts_implementation("eager")  # products of single experts, which the counter counts
@@ -47,7 +47,7 @@ def test_gradients_of_frozen_weights_are_not_counted() -> None:
     assert needed < 0.9 * FORWARD_AND_BACKWARD * cost.flops(tokens=200, pairs=200**2, targets=200)
 
 
-def test_only_the_experts_that_a_token_visits_are_counted() -> None:
+def test_only_active_experts_are_counted() -> None:
     def cost(active: int) -> float:
         config = Qwen3MoeConfig(
             vocab_size=32,

@@ -40,7 +40,7 @@ LORA = LoraOptions(rank=4, alpha=6)
 
 @pytest.mark.parametrize("engine", [*ENGINES, "adapters"])
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
-def test_the_gradient_of_a_step_is_that_of_a_plain_loop(engine: str, case: Case) -> None:
+def test_the_gradient_of_a_step_matches_a_plain_loop(engine: str, case: Case) -> None:
     if engine == "adapters":
         engine, case = "local", replace(case, lora=LORA, has_critic=False)  # refused together
     step = ENGINES[engine](case)

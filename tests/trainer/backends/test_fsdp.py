@@ -84,7 +84,7 @@ def assert_close(one: Snapshot, other: Snapshot, *, share: float) -> None:
     assert (gaps > 0).mean() <= share
 
 
-def test_two_ranks_publish_what_one_process_publishes_but_for_rounding(pair: FsdpBackend, tmp_path: Path) -> None:
+def test_two_ranks_publish_the_same_weights_as_one_process_up_to_rounding(pair: FsdpBackend, tmp_path: Path) -> None:
     single = local(CRITIC, learning_rate=LEARNING_RATE)
     single.capture().write(tmp_path)
     pair.load(tmp_path)
@@ -100,13 +100,13 @@ def test_two_ranks_publish_what_one_process_publishes_but_for_rounding(pair: Fsd
     assert_close(snapshot_of(pair), snapshot_of(single), share=0.01)
 
 
-def test_names_are_those_of_the_model_file(pair: FsdpBackend) -> None:
+def test_published_names_match_the_model_file(pair: FsdpBackend) -> None:
     (file,) = prepare_model(make_torch.TINY).glob("*.safetensors")
     with safe_open(file, framework="np") as stored:
         assert set(pair.published_shapes) == set(stored.keys())
 
 
-def test_the_same_ranks_go_on_bit_for_bit(pair: FsdpBackend, start: Path) -> None:
+def test_a_restored_run_continues_bit_for_bit(pair: FsdpBackend, start: Path) -> None:
     digests = []
     for _ in range(2):
         pair.load(start)
@@ -116,7 +116,7 @@ def test_the_same_ranks_go_on_bit_for_bit(pair: FsdpBackend, start: Path) -> Non
     assert digests[0] == digests[1]
 
 
-def test_what_two_ranks_saved_one_process_restores_and_goes_on_with(pair: FsdpBackend, start: Path) -> None:
+def test_one_process_can_restore_a_checkpoint_of_two_ranks(pair: FsdpBackend, start: Path) -> None:
     single = local(CRITIC, learning_rate=LEARNING_RATE)
     single.load(start)
     pair.load(start)
@@ -147,7 +147,7 @@ if __name__ == "__main__":
     ("ranks", "options"),
     [(3, {}), pytest.param(4, {"replicas": 2}, marks=pytest.mark.long), pytest.param(1, {}, marks=pytest.mark.long)],
 )
-def test_other_numbers_of_ranks_restore_what_two_saved_and_back(
+def test_checkpoints_can_be_restored_by_another_number_of_ranks(
     pair: FsdpBackend,
     start: Path,
     tmp_path: Path,
@@ -171,7 +171,7 @@ def test_other_numbers_of_ranks_restore_what_two_saved_and_back(
     assert digests["trained"] == digest(snapshot_of(pair))
 
 
-def test_a_missing_file_of_another_rank_is_named_and_changes_nothing(
+def test_a_missing_file_of_another_rank_is_refused_without_changes(
     pair: FsdpBackend, start: Path, tmp_path: Path
 ) -> None:
     pair.load(start)
@@ -188,7 +188,7 @@ def test_a_missing_file_of_another_rank_is_named_and_changes_nothing(
     assert digest(snapshot_of(pair)) == before
 
 
-def test_an_index_that_misses_a_part_is_refused(pair: FsdpBackend, start: Path, tmp_path: Path) -> None:
+def test_an_incomplete_index_is_refused(pair: FsdpBackend, start: Path, tmp_path: Path) -> None:
     for path in start.iterdir():
         content = path.read_bytes()
         if path.name == INDEX:
@@ -224,7 +224,7 @@ def test_no_rank_gathers_a_tensor_to_publish_or_save(pair: FsdpBackend, tmp_path
     assert 0 < seen.elements <= largest_shard
 
 
-def test_nothing_between_ranks_is_a_pickle(pair: FsdpBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_exchange_no_pickles(pair: FsdpBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: object, **__: object) -> None:
         raise AssertionError("pickle was used")
 
@@ -237,6 +237,6 @@ def test_nothing_between_ranks_is_a_pickle(pair: FsdpBackend, tmp_path: Path, mo
 
 
 @pytest.mark.parametrize("options", [{"ranks": 4, "replicas": 3}, {"ranks": 2, "sequence_ranks": 4}, {"device": "tpu"}])
-def test_a_division_that_does_not_work_out_is_refused(options: dict[str, Any]) -> None:
+def test_an_impossible_division_of_ranks_is_refused(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput):
         FsdpOptions.parse(options, where="backend")

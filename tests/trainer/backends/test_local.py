@@ -151,7 +151,7 @@ def obvious_step(given: Batch, *, learning_rate: float, epsilon: float) -> dict[
     return {name: weight.detach() for name, weight in named_weights(model).items()}
 
 
-def test_a_step_is_that_of_the_plainest_loop() -> None:
+def test_a_step_matches_a_plain_loop() -> None:
     backend = local(learning_rate=1.0, epsilon=1.0, weights_dtype="float32")
     expected = obvious_step(batch(), learning_rate=1.0, epsilon=1.0)
 
@@ -162,7 +162,7 @@ def test_a_step_is_that_of_the_plainest_loop() -> None:
 
 
 @pytest.mark.parametrize("cut", [{"micro_batch_tokens": 1}, {"micro_batch_tokens": 12}, {"micro_batch_tokens": 40}])
-def test_how_a_batch_is_cut_changes_no_result(cut: dict[str, Any]) -> None:
+def test_results_do_not_depend_on_micro_batches(cut: dict[str, Any]) -> None:
     whole, parts = (local(epsilon=1.0, weights_dtype="float32", **other) for other in ({}, cut))
 
     metrics, other = whole.step(batch()), parts.step(batch())
@@ -174,7 +174,7 @@ def test_how_a_batch_is_cut_changes_no_result(cut: dict[str, Any]) -> None:
         torch.testing.assert_close(value, other_values[name], atol=1e-6, rtol=0)
 
 
-def test_weights_are_published_as_they_are_computed_with() -> None:
+def test_published_weights_equal_the_compute_weights() -> None:
     backend = local()
     backend.step(batch())
 
@@ -189,7 +189,7 @@ def test_weights_are_published_as_they_are_computed_with() -> None:
         np.testing.assert_allclose(logprobs, make_torch.logprobs(model, tokens, begin), atol=1e-5)
 
 
-def test_steps_too_small_for_bf16_add_up() -> None:
+def test_steps_below_bf16_precision_accumulate() -> None:
     backend = local(learning_rate=3e-6)
     first = snapshot_of(backend)
 
@@ -205,7 +205,7 @@ def test_steps_too_small_for_bf16_add_up() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
-def test_the_published_type_is_the_one_asked_for(dtype: str) -> None:
+def test_weights_are_published_in_the_configured_dtype(dtype: str) -> None:
     snapshot = snapshot_of(local(weights_dtype=dtype))
 
     expected = {"bfloat16": Dtype.BFLOAT16, "float16": Dtype.FLOAT16, "float32": Dtype.FLOAT32}[dtype]
@@ -217,12 +217,12 @@ def test_the_published_type_is_the_one_asked_for(dtype: str) -> None:
             np.testing.assert_array_equal(bits, bits_of(original[name], expected))
 
 
-def test_the_gap_is_measured_on_rows_of_the_trainers_own_version_only() -> None:
+def test_the_logprob_gap_is_measured_on_rows_of_the_current_version() -> None:
     assert local().step(batch(version=1, born=1))["logprob_gap"] < 1.0
     assert "logprob_gap" not in local().step(batch(version=1, born=0))
 
 
-def test_the_gap_is_the_largest_difference_to_the_models_own_logprobs() -> None:
+def test_the_logprob_gap_is_the_largest_difference_to_the_models_logprobs() -> None:
     given = batch()
     expected = max(
         float(np.abs(row.trajectory.logprobs - make_torch.logprobs(make_torch.model(), row.trajectory.tokens, 6)).max())
@@ -232,7 +232,7 @@ def test_the_gap_is_the_largest_difference_to_the_models_own_logprobs() -> None:
     assert local().step(given)["logprob_gap"] == pytest.approx(expected, abs=1e-5)
 
 
-def test_metrics_tell_what_the_batch_was_like() -> None:
+def test_metrics_describe_the_batch() -> None:
     metrics = local().step(batch(groups=2, members=4, version=3, born=1))
 
     assert metrics["reward_mean"] == 0.25
@@ -251,7 +251,7 @@ def test_truncated_rows_can_be_left_out() -> None:
 
 
 @pytest.mark.parametrize("loss", ["ppo", "m2po", "decoupled_ppo", "dpo"])
-def test_a_batch_without_anything_to_learn_moves_nothing_and_counts(loss: str) -> None:
+def test_a_batch_without_a_signal_changes_no_weights_and_counts(loss: str) -> None:
     backend, given = local({"mask_truncated": True, "loss": {"kind": loss}}), batch(groups=1, members=2, truncated=True)
     only_truncated = Batch(
         id=given.id, policy=given.policy, version=given.version, is_redelivered=False, rows=given.rows[1:]
@@ -278,7 +278,7 @@ def test_a_loss_that_is_not_finite_is_skipped_and_counted() -> None:
         np.testing.assert_array_equal(bits, before.tensors[name][2])
 
 
-def test_a_penalty_keeps_the_policy_near_its_first_weights() -> None:
+def test_a_divergence_penalty_keeps_the_policy_near_the_reference() -> None:
     free = local({"max_mismatch": None})
     tied = local({"max_mismatch": None, "loss": {"kind": "ppo", "kl_coefficient": 5.0}})
     assert tied.step(batch())["kl_reference"] == pytest.approx(0.0, abs=1e-6)
@@ -312,7 +312,7 @@ def test_state_of_another_model_is_refused(tmp_path: Path) -> None:
     assert_same(snapshot_of(other), before)
 
 
-def test_a_wrong_algorithm_key_is_answered_with_the_nearest() -> None:
+def test_an_unknown_algorithm_key_is_refused_with_the_nearest() -> None:
     with pytest.raises(InvalidInput, match=r"algorithm\.temprature"):
         local({"temprature": 1.0})
 
@@ -330,7 +330,7 @@ def with_own_logprobs(given: Batch, backend: Backend) -> Batch:
     return replace(given, rows=tuple(rows))
 
 
-def test_a_policy_becomes_like_its_teacher() -> None:
+def test_distillation_moves_the_policy_towards_its_teacher() -> None:
     algorithm = {
         "advantages": [],
         "token_advantages": [{"kind": "distillation"}],

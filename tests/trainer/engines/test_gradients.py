@@ -85,7 +85,7 @@ CASES = [
 
 @pytest.mark.parametrize("batch", BATCHES)
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_any_division_over_ranks_has_the_gradient_of_the_plainest_loop(crew: Crew, case: Case, batch: str) -> None:
+def test_any_division_over_ranks_has_the_gradient_of_a_plain_loop(crew: Crew, case: Case, batch: str) -> None:
     expected = reference_gradient(case, BATCHES[batch])
 
     result = outcome(crew, case, batch)
@@ -100,7 +100,7 @@ def test_any_division_over_ranks_has_the_gradient_of_the_plainest_loop(crew: Cre
             assert difference <= bound * largest, (name, difference / largest)
 
 
-def test_packs_within_a_rank_change_nothing(crew: Crew) -> None:
+def test_the_gradient_does_not_depend_on_packs_within_a_rank(crew: Crew) -> None:
     whole = outcome(crew, Case(), "rows", micro_batch_tokens=10_000)
     parts = outcome(crew, Case(), "rows", micro_batch_tokens=1)
 
@@ -111,7 +111,7 @@ def test_packs_within_a_rank_change_nothing(crew: Crew) -> None:
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
-def test_each_rank_holds_its_shard_of_every_weight_only(crew: Crew, replicas: int) -> None:
+def test_each_rank_holds_only_its_shard_of_every_weight(crew: Crew, replicas: int) -> None:
     held = outcome(crew, Case(replicas=replicas), "rows").held
 
     model = model_of(Case())

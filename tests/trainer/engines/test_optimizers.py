@@ -38,13 +38,13 @@ def reference_adamw(updates: int) -> dict[str, Tensor]:
     return {name: weight.detach() for name, weight in weights.items()}
 
 
-def test_adamw_is_torchs_adamw() -> None:
+def test_adamw_matches_torch() -> None:
     weights = train(OptimizerOptions(**ADAMW), updates=5).weights()
     for name, expected in reference_adamw(5).items():
         torch.testing.assert_close(weights[name], expected, rtol=1e-6, atol=1e-7)
 
 
-def test_muon_is_torchs_muon_for_matrices_and_adamw_for_the_rest() -> None:
+def test_muon_matches_torch_for_matrices_and_adamw_for_the_rest() -> None:
     options = OptimizerOptions(optimizer="muon", learning_rate=1e-2, weight_decay=0.1, grad_clip=1e9)
     weights, expected = train(options, updates=3).weights(), parameters()
     reference = torch.optim.Muon(
@@ -109,7 +109,7 @@ def optimizer_parameters(optimizer: MasterOptimizer) -> Mapping[str, nn.Paramete
 
 @pytest.mark.parametrize("moments", ["float32", "bfloat16"])
 @pytest.mark.parametrize("kind", ["adamw", "muon"])
-def test_a_restored_optimizer_makes_the_same_bits(kind: str, moments: str) -> None:
+def test_a_restored_optimizer_continues_bit_for_bit(kind: str, moments: str) -> None:
     options = OptimizerOptions.parse(
         {**ADAMW, "optimizer": kind, "moments_dtype": moments, "schedule": "cosine", "decay_steps": 9}, where=""
     )
@@ -125,7 +125,7 @@ def test_a_restored_optimizer_makes_the_same_bits(kind: str, moments: str) -> No
         assert torch.equal(value, restored.state_tensors()[name]), name
 
 
-def test_bfloat16_moments_follow_the_exact_ones() -> None:
+def test_bfloat16_moments_approximate_the_exact_ones() -> None:
     """The second moment falls although each step changes it by less than bfloat16 can store."""
     parameter = nn.Parameter(torch.zeros(4096))
     options = OptimizerOptions(moments_dtype="bfloat16", grad_clip=1e9)
@@ -140,7 +140,7 @@ def test_bfloat16_moments_follow_the_exact_ones() -> None:
     assert abs(float((stored / exact).mean()) - 1) < 2e-3
 
 
-def test_a_step_that_is_not_finite_changes_nothing_but_counts() -> None:
+def test_a_step_that_is_not_finite_only_increases_the_count() -> None:
     options = OptimizerOptions(**ADAMW, warmup_steps=3)
     optimizer = train(options, updates=1)
     before = {name: value.clone() for name, value in optimizer.state_tensors().items()}
