@@ -35,7 +35,7 @@ BEGIN = 1000
 class LargeRun(SyntheticRun):
     """A run in which all nodes are ready from the start, without evaluations."""
 
-    def rounds(self, sequence: int) -> list[EvaluationReport]:
+    def rounds(self, sequence: int, *, limit: int | None = None) -> list[EvaluationReport]:
         """Returns no rounds."""
         return []
 

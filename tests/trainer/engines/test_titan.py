@@ -16,6 +16,7 @@ from astraflow.contract.weights import Dtype
 from astraflow.models.titan import hugging_face_names, titan_model
 from astraflow.trainer.backends import backends
 from astraflow.trainer.engines import titan
+from astraflow.trainer.engines.base import ModelRole, UpdateResult
 from astraflow.trainer.engines.mesh import RankMesh
 from astraflow.trainer.engines.optimizers import OptimizerOptions
 from astraflow.trainer.engines.titan import TitanEngine
@@ -80,9 +81,9 @@ def titan_gradients(case: Case, mesh: RankMesh) -> tuple[list[Gradients], list[l
     found: list[Gradients] = []
     update = engine.update
 
-    def recording(*, is_loss_finite: bool) -> Any:
+    def recording(*, role: ModelRole = ModelRole.POLICY, is_loss_finite: bool) -> UpdateResult:
         found.append({names[name]: _whole(one.grad) for name, one in engine._policy.model.named_parameters()})
-        return update(is_loss_finite=is_loss_finite)
+        return update(role=role, is_loss_finite=is_loss_finite)
 
     engine.update = recording  # type: ignore[method-assign]
     cost = ForwardCost.of_model(model)
