@@ -72,7 +72,8 @@ def test_experts_are_exported_under_the_names_of_a_checkpoint(tmp_path: Path) ->
         tmp_path / "checkpoints", CheckpointIdentity(policy=PolicyId("solver"), model=spec, backend="local"), keep=2
     )
     made.folder.mkdir(parents=True)
-    state = CapturedFiles(tensors={"tensors.safetensors": tensors}, numbers={"state.json": {}})
+    index = joined_index([shard_index(tensors, local_shards(tensors, is_first=True), rank=0)])
+    state = CapturedFiles(tensors={shard_file(0): tensors}, numbers={"state.json": {}, INDEX: index})
     made.save(progress(1), state.write, published=dict.fromkeys(published, "BF16"))
 
     export_checkpoint(made.folder, tmp_path / "model")

@@ -30,9 +30,11 @@ from tests.trainer.backends.test_local import CRITIC, batch, local
 LEARNING_RATE = 1e-3
 
 
-def fsdp(model: Mapping[str, Any] = make_torch.TINY, **options: Any) -> FsdpBackend:
+def fsdp(
+    model: Mapping[str, Any] = make_torch.TINY, algorithm: Mapping[str, Any] = CRITIC, **options: Any
+) -> FsdpBackend:
     spec = {"kind": "fsdp", "learning_rate": LEARNING_RATE, "device": "cpu", "rank_timeout_s": 60, **options}
-    backend = backends.build(spec, model, CRITIC, seed=0)
+    backend = backends.build(spec, model, algorithm, seed=0)
     assert isinstance(backend, FsdpBackend)
     return backend
 

@@ -33,7 +33,7 @@ def test_two_ranks_train_and_publish_experts_as_one_process_does(optimizer: str,
     options: dict[str, Any] = {"learning_rate": LEARNING_RATE, "optimizer": optimizer}
     single = local(model=moe, **options)
     single.capture().write(tmp_path)
-    pair = fsdp(moe, ranks=2, **options)
+    pair = fsdp(moe, algorithm={}, ranks=2, **options)
     try:
         pair.load(tmp_path)
         assert_same(snapshot_of(pair), snapshot_of(single))
