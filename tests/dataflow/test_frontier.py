@@ -236,7 +236,9 @@ EVENTFUL: list[tuple[str, Any]] = [
 """Actions with groups out of order, prompts repeated after streaks, and batches of some of the waiting groups."""
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize(
+    "name", [name if name in ("mixture", "greso") else pytest.param(name, marks=pytest.mark.long) for name in RECIPES]
+)
 @example(drawn=EVENTFUL)
 @settings(max_examples=2, suppress_health_check=[HealthCheck.too_slow])
 @given(drawn=st.lists(actions, min_size=3, max_size=10))

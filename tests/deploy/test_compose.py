@@ -246,7 +246,7 @@ def test_without_the_authority_a_service_does_not_listen(run: Composed) -> None:
     assert "[authority.not_found]" in done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.long  # `make containers` runs the same commands in containers
 @pytest.mark.timeout(900)
 def test_the_service_commands_make_a_run_that_learns_and_ends(run: Composed) -> None:
     give_token(run)

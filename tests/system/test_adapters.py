@@ -50,6 +50,7 @@ def events_of(log: Path, event: str) -> list[dict[str, object]]:
     return [fields for fields in map(json.loads, lines) if fields.get("event") == event]
 
 
+@pytest.mark.long
 @pytest.mark.retry_once("a trainer with two ranks and a node share the machine; a restart takes its time")
 def test_adapters_are_trained_on_a_base_that_is_published_once(tmp_path: Path) -> None:
     summary, directory, recipe = tmp_path / "summary.json", tmp_path / "run", tmp_path / "recipe.toml"

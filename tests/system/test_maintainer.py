@@ -153,6 +153,7 @@ def _is_inside(entry: TranscriptEntry) -> bool:
     return body["verdict"] == "allowed" and (rule is None or abs(body["target"] - rule) <= MAX_DEVIATION_NODES)
 
 
+@pytest.mark.long
 async def test_decisions_of_people_over_the_api_take_effect_quickly(tmp_path: Path) -> None:
     async with running_regions(tmp_path) as regions:
         found = await latencies(regions, tmp_path)

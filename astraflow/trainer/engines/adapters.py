@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import torch
 from blake3 import blake3
@@ -22,6 +22,7 @@ from astraflow.contract.weights import Dtype
 from astraflow.models.causal import named_weights
 from astraflow.models.precision import bits_of, torch_dtype_of
 from astraflow.runtime.config import Config
+from astraflow.runtime.setting_permissions import SettableBy
 from astraflow.trainer.engines.base import ModelRole
 from astraflow.weights.tensors import lay_out, root_hash
 
@@ -39,7 +40,7 @@ class LoraOptions(Config):
     """Rows of A and columns of B. Engine servers load adapters up to rank 64."""
     alpha: float = Field(default=32.0, gt=0)
     """The adapters' product is multiplied by `alpha / rank`."""
-    target_modules: tuple[str, ...] | None = Field(default=None, min_length=1)
+    target_modules: Annotated[tuple[str, ...] | None, SettableBy.AGENT] = Field(default=None, min_length=1)
     """Names of the adapted linear layers within each block, such as `q_proj`; None for all of them."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
     """Share of the adapters' inputs that a training pass drops. Above 0, trained logprobs differ from sampled ones."""

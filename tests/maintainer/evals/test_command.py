@@ -91,6 +91,7 @@ async def test_a_model_behind_the_messages_api_scores_as_it_does_in_process(
     assert_same_as_the_good_character(board(tmp_path), by_characters)
 
 
+@pytest.mark.long
 async def test_a_model_behind_chat_completions_scores_as_it_does_in_process(
     tmp_path: Path, program: ForkingProgram, by_characters: tuple[Path, str]
 ) -> None:

@@ -202,6 +202,11 @@ def test_adapters_with_a_critic_are_refused() -> None:
         with_adapters(algorithm=dict(ALGORITHM))
 
 
+def test_adapters_of_a_mixture_of_experts_are_refused() -> None:
+    with raises_code(InvalidInput, "trainer.adapters_and_experts"):
+        backends.build({"kind": "local", "lora": LORA}, {**make_torch.TINY, "experts": 4}, {}, seed=0)
+
+
 def test_the_simulated_trainer_has_no_adapters() -> None:
     with raises_code(InvalidInput, "config.invalid"):
         backends.build({"kind": "scripted", "lora": {}}, {"kind": "scripted"}, {}, seed=0)
