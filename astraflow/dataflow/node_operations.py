@@ -268,7 +268,8 @@ class NodeOperations:
         stream = self._run.streams[policy]
         headroom = stream.issue_headroom(node.versions.get(policy))
         is_shed = headroom <= 0 and not flow.waits_when_full and self._run.stall_detector.is_stalled(policy)
-        return StalenessGate(headroom=headroom, must_wait_for_policy=not is_shed or stream.issue_headroom() > 0)
+        must_wait = not is_shed or stream.issue_headroom(stream.published_version) > 0
+        return StalenessGate(headroom=headroom, must_wait_for_policy=must_wait)
 
     def _accept(self, episode: Episode, versions: Mapping[PolicyId, Version]) -> PushResult:
         flow = self._flow_of(episode.task)

@@ -347,6 +347,20 @@ async def test_a_node_with_old_weights_does_not_cause_dropped_groups(tmp_path: P
 
 
 @pytest.mark.anyio
+async def test_a_trainer_that_stalls_before_it_publishes_an_announced_version_stops_no_other(tmp_path: Path) -> None:
+    async with world(tmp_path, config(shared=True)) as it:
+        while await it.roll_out():
+            pass
+        assert await it.trainers.pull(SOLVER, Version(0), wait_s=0) is not None
+        assert await it.trainers.pull(SOLVER, Version(1), wait_s=0, unacknowledged=1) is not None  # not published yet
+        it.wait(PATIENCE_S + 1)
+        assert it.run.stall_detector.is_stalled(SOLVER)
+        assert await it.step(VERIFIER) is not None
+
+        assert len(await it.lease(served={SOLVER: Version(0), VERIFIER: Version(1)})) == 4 * GROUP_SIZE
+
+
+@pytest.mark.anyio
 async def test_staleness_zero_is_a_barrier_for_both_trainers_and_the_node(tmp_path: Path) -> None:
     synchronous = StreamConfig(batch_groups=4, max_staleness=0)
     async with world(tmp_path, config(solver=synchronous, verifier=synchronous, shared=True, when_full="wait")) as it:

@@ -137,6 +137,12 @@ class Stream:
         )
 
     @property
+    def published_version(self) -> Version:
+        """Newest version that nodes can fetch for certain: a trainer acknowledges a step once its version is published,
+        but may announce the version before."""
+        return min(self.version, Version(self.counts.steps))
+
+    @property
     def has_batch(self) -> bool:
         """True if a batch is open, or could be made."""
         return bool(self.open_batches) or len(self.buffer) >= self._fresh_needed
