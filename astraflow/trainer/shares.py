@@ -143,7 +143,7 @@ class PlanFacts:
     forward_flops: float
     """FLOPs of one forward pass over all packs."""
     head_flops: float
-    """Those of the output head among them."""
+    """FLOPs of the output head in one forward pass; part of `forward_flops`."""
     training_flops: float
     """FLOPs of one forward and backward pass over all packs."""
     imbalance: float

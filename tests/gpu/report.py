@@ -12,7 +12,7 @@ LARGEST_LOSS_DIFFERENCE = {"cpu": 1e-3, "cuda": 2e-2}
 
 @dataclass(kw_only=True)
 class Results:
-    """What was measured. Parts that have not run are empty."""
+    """Results of tests and benchmarks; empty for parts that did not run."""
 
     device: str
     machine: Sequence[tuple[str, str]]

@@ -322,7 +322,7 @@ async def test_errors_arrive_with_their_type_and_code(client: WeightPlaneClient)
     with raises_code(InvalidInput, "weights.version_out_of_order", "version is 4"):
         await _publish_full(client, 9)
     with pytest.raises(UnknownPolicy):
-        await client.plan(PolicyId("nobody"), have=None)
+        await client.plan(PolicyId("unknown"), have=None)
     with pytest.raises(UnknownVersion):
         await client.plan(POLICY, have=None, want=Version(1))
     versions = [layout(tensors, version) for version, tensors in enumerate(history(2), start=7)]
