@@ -1,7 +1,9 @@
-"""Failures of rollouts, as data."""
+"""Failures of rollouts: data in an episode, and the exception that the code of an episode raises."""
 
 from dataclasses import dataclass
 from enum import Enum
+
+from astraflow.contract.errors import AstraFlowError
 
 
 class Boundary(Enum):
@@ -13,8 +15,14 @@ class Boundary(Enum):
     REWARD = "reward"
 
     @property
+    def is_retried(self) -> bool:
+        """Returns whether dataflow issues the task again: a defect of the workflow would repeat, but an engine, an
+        environment or a judge may work on another node."""
+        return self is not Boundary.WORKFLOW
+
+    @property
     def is_infrastructure(self) -> bool:
-        """Returns whether a retry on another node may help. A workflow or reward defect would repeat."""
+        """Returns whether consecutive failures speak against the node, which then stops leasing tasks."""
         return self in (Boundary.ENGINE, Boundary.ENVIRONMENT)
 
 
@@ -24,3 +32,11 @@ class Failure:
 
     boundary: Boundary
     message: str
+
+
+class RolloutFailed(AstraFlowError):
+    """An episode cannot continue, and the failed boundary is known. The runner records a failed episode."""
+
+    def __init__(self, message: str, *, boundary: Boundary, code: str) -> None:
+        super().__init__(message, code=code)
+        self.boundary = boundary

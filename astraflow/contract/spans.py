@@ -23,3 +23,6 @@ class Span:
     length: int
     version: Version | None = None
     """Set for `Author.MODEL` only."""
+    speaker: str = ""
+    """Origin of context after the first turn, for display: `environment`, `tool`, or the role of another policy. Empty
+    for the prompt and for the model."""

@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum
+from itertools import groupby
 from math import isfinite
 from typing import TypeAlias
 
@@ -16,6 +18,27 @@ from astraflow.contract.spans import Author, Span
 Int32Array: TypeAlias = npt.NDArray[np.int32]
 Float32Array: TypeAlias = npt.NDArray[np.float32]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
+
+
+class Ending(Enum):
+    """Reason for the end of an interaction of several turns. Each is a regular result, not a failure."""
+
+    DONE = "done"
+    """The policy said that it is finished, or gave its answer."""
+    WON = "won"
+    """The environment reached its goal."""
+    LOST = "lost"
+    """The environment ended without reaching its goal."""
+    TURNS = "turns"
+    """Limit of turns."""
+    CONTEXT = "context"
+    """Limit of tokens."""
+    MALFORMED = "malformed"
+    """Too many messages of the policy that nothing could read."""
+    REPEATED = "repeated"
+    """The policy repeated itself."""
+    BUDGET = "budget"
+    """Limit of tool calls, steps or sub-agents."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +68,26 @@ class Trajectory:
     answer: str = ""
     """Answer as its reward reads it; equal answers are equal texts, which can be counted as votes. Empty when there is
     none."""
+    role: str = ""
+    """Part that the policy played in the workflow, such as `solver` or `solver.retry`. Statistics compare trajectories
+    of one role. Empty: the position in the episode counts as the role."""
+    parent: int | None = None
+    """Index in the episode of the trajectory that started this one, such as the agent that spawned a sub-agent."""
+    parent_turn: int | None = None
+    """Turn of the parent, from 0, in which it started this one."""
+    turn_rewards: tuple[float, ...] = ()
+    """Reward of each turn, a part of `reward`; empty when only the whole is scored. A turn is a run of model spans
+    between context."""
+    turn_discounts: tuple[float, ...] = ()
+    """Weight of the rewards after each turn, as seen from that turn, in 0 to 1; empty: 1."""
+    reward_terms: Mapping[str, float] = field(default_factory=dict)
+    """Terms of a reward with several, before weighting."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Texts for display and for filters, such as the game of an environment."""
+    ending: Ending | None = None
+    """Reason for the end of an interaction; None for a single answer."""
+    token_ends: tuple[int, ...] = ()
+    """End of each model-written token in `prompt_text + completion_text`, in characters; empty without texts."""
     oldest_version: Version | None = field(init=False, repr=False, compare=False)
     """Oldest version that wrote a token, which determines the staleness; None when the model wrote nothing."""
 
@@ -66,7 +109,20 @@ class Trajectory:
             raise self._invalid(f"{written} model tokens but {len(self.logprobs)} logprobs; give one per model token")
         if not isfinite(self.reward):
             raise self._invalid(f"reward {self.reward} is not a finite number; give a finite one")
+        if self.turn_rewards or self.turn_discounts:
+            self._check_turns()
+        if self.parent is not None and self.parent < 0:
+            raise self._invalid(f"its parent {self.parent} is negative; give the index of a trajectory of the episode")
         object.__setattr__(self, "oldest_version", oldest)
+
+    def _check_turns(self) -> None:
+        for name, values in (("turn_rewards", self.turn_rewards), ("turn_discounts", self.turn_discounts)):
+            if values and len(values) != self.turns:
+                raise self._invalid(f"it has {self.turns} turns but {len(values)} {name}; give one per turn")
+            if not all(isfinite(value) for value in values):
+                raise self._invalid(f"one of its {name} is not a finite number; give finite ones")
+        if not all(0 <= value <= 1 for value in self.turn_discounts):
+            raise self._invalid("one of its turn_discounts is not in 0 to 1; give discounts from 0 to 1")
 
     def _invalid(self, cause: str) -> InvalidInput:
         return InvalidInput(
@@ -77,6 +133,11 @@ class Trajectory:
     def model_tokens(self) -> int:
         """Number of tokens that the model wrote."""
         return len(self.logprobs)
+
+    @property
+    def turns(self) -> int:
+        """Number of turns of the model."""
+        return sum(author is Author.MODEL for author, _ in groupby(self.spans, key=lambda span: span.author))
 
     def loss_mask(self) -> BoolArray:
         """Returns bool `[length]`: True where the model wrote the token."""
@@ -104,3 +165,10 @@ class Episode:
                 f"cannot build episode {str(self.task)!r}: it has neither trajectories nor a failure; give one of them",
                 code="episode.empty",
             )
+        for index, trajectory in enumerate(self.trajectories):
+            if trajectory.parent is not None and trajectory.parent >= index:
+                raise InvalidInput(
+                    f"cannot build episode {str(self.task)!r}: trajectory {index} has the parent {trajectory.parent}; "
+                    "put a parent before its children",
+                    code="episode.parent_order",
+                )

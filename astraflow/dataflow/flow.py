@@ -291,7 +291,7 @@ class Flow:
             return PushResult(outcome=LATE)
         if member in group.episodes:
             return PushResult(outcome=DUPLICATE)
-        if episode.failure is not None and episode.failure.boundary.is_infrastructure:
+        if episode.failure is not None and episode.failure.boundary.is_retried:
             if self._is_superseded(episode, group, member):
                 return PushResult(outcome=SUPERSEDED)
             if group.count_failed_attempt(member, max_attempts=self._max_attempts):

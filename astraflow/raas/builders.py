@@ -14,6 +14,7 @@ from astraflow.raas.engines import engines
 from astraflow.raas.runner import BuiltFlow
 from astraflow.raas.served_policies import ServedPolicies, ServedPolicy
 from astraflow.rewards import rewards
+from astraflow.runtime.managed_plugins import start_managed
 from astraflow.workflows import workflows
 from astraflow.workflows.reward_scorer import RewardScorer
 
@@ -55,6 +56,12 @@ def choose_engines(config: RaasConfig, join_result: JoinResult) -> dict[PolicyId
         spec.id: config.engines.get(spec.id) or config.engine or join_result.engines.get(spec.id) or join_result.engine
         for spec in join_result.policies
     }
+
+
+async def start_flows(flows: Mapping[FlowId, BuiltFlow], resources: AsyncExitStack) -> None:
+    """Starts the workflows and rewards that own processes or connections; `resources` closes them."""
+    for flow in flows.values():
+        await start_managed((flow.workflow, flow.scorer.reward), resources)
 
 
 async def build_policies(

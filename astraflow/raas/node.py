@@ -12,7 +12,14 @@ from astraflow.client.data_plane import NodeDataClient
 from astraflow.contract.errors import AstraFlowError
 from astraflow.contract.ids import FlowId, PolicyId, PoolId, TaskId, Version
 from astraflow.contract.nodes import JoinResult, NodeFacts
-from astraflow.raas.builders import build_flows, build_policies, build_policy, choose_engines, start_engines
+from astraflow.raas.builders import (
+    build_flows,
+    build_policies,
+    build_policy,
+    choose_engines,
+    start_engines,
+    start_flows,
+)
 from astraflow.raas.capacity import Capacity
 from astraflow.raas.circuit_breaker import CircuitBreaker
 from astraflow.raas.config import RaasConfig
@@ -108,6 +115,7 @@ class Node:
             if self._config.dataflow_timeout_s:
                 loops.append(tasks.create_task(heartbeats.watch_dataflow(self._config.dataflow_timeout_s)))
             flows, engines = build_flows(join_result, self._facts), choose_engines(self._config, join_result)
+            await start_flows(flows, resources)
             self._policies = await build_policies(join_result, flows, engines, resources)
             await self._report_engines([engines[policy] for policy in self._policies])
             await start_engines(self._policies)

@@ -9,7 +9,7 @@ from math import floor
 from typing import Protocol
 
 from astraflow.contract.errors import InternalError, UnknownVersion
-from astraflow.contract.failures import Boundary
+from astraflow.contract.failures import Boundary, RolloutFailed
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.nodes import FlowSpec
 from astraflow.raas.adapter_bases import AdapterBases
@@ -21,7 +21,6 @@ from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
 from astraflow.weights.puller import PulledVersion
 from astraflow.weights.tensors import VerifiedWeights
-from astraflow.workflows.errors import RolloutFailed
 
 log = get_logger()
 

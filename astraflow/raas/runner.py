@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from hashlib import blake2b
 
 from astraflow.contract.errors import AstraFlowError
-from astraflow.contract.failures import Boundary, Failure
+from astraflow.contract.failures import Boundary, Failure, RolloutFailed
 from astraflow.contract.ids import FlowId, GroupId, NodeId
 from astraflow.contract.tasks import Task
 from astraflow.contract.trajectories import Episode, Trajectory
@@ -19,7 +19,6 @@ from astraflow.raas.turn_times import TurnTimes
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
 from astraflow.workflows.base import Workflow
-from astraflow.workflows.errors import RolloutFailed
 from astraflow.workflows.reward_scorer import RewardScorer
 from astraflow.workflows.trajectory_builder import with_text
 

@@ -7,7 +7,7 @@ from hashlib import blake2b
 
 import numpy as np
 
-from astraflow.contract.failures import Boundary
+from astraflow.contract.failures import Boundary, RolloutFailed
 from astraflow.contract.generation import Finish, Generation, Sampling, joined
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.tasks import Task
@@ -21,7 +21,6 @@ from astraflow.raas.turn_times import TurnTimes
 from astraflow.runtime.logs import get_logger
 from astraflow.runtime.tracing import span
 from astraflow.workflows.base import PolicyClient
-from astraflow.workflows.errors import RolloutFailed
 
 log = get_logger()
 

@@ -1,7 +1,7 @@
 """Interface of rewards."""
 
-from collections.abc import Awaitable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from astraflow.contract.generation import Finish
@@ -17,6 +17,8 @@ class Score:
     answer: str = ""
     """Normalized answer, so that equal answers are equal strings: evaluations count them as votes. Empty when the
     completion has none."""
+    terms: Mapping[str, float] = field(default_factory=dict)
+    """Terms of a reward with several, before weighting: metrics of the trajectory, shown and charted."""
 
     @classmethod
     def of(cls, result: "float | Score") -> "Score":
@@ -45,5 +47,6 @@ class Reward(Protocol):
         """Returns a finite number, higher is better, alone or with the answer. Many calls run concurrently.
 
         completion: the model's text without special tokens. finish: the reason why generation ended. A reward that
-        takes more than a millisecond is `async` and works in a thread or a process.
+        takes more than a millisecond is `async` and works in a thread or a process. A reward that owns processes or
+        connections is a `ManagedPlugin`.
         """

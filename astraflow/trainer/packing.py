@@ -80,13 +80,18 @@ def pack_units(rows: Sequence[Row], included: Iterable[int], *, max_tokens: int)
 
 
 def slots(rows: Sequence[Row]) -> list[int]:
-    """Returns the number of each row among the rows of its task, from 0."""
+    """Returns the slot of each row: rows of equal slots played the same part in their tasks.
+
+    Rows with a role have the slot of their role; the others the slot of their position among the rows of their task.
+    """
     counts: dict[str, int] = {}
-    numbers = []
+    numbers: dict[str | int, int] = {}
+    result = []
     for row in rows:
-        numbers.append(counts.get(row.task, 0))
-        counts[row.task] = numbers[-1] + 1
-    return numbers
+        position = counts.get(row.task, 0)
+        counts[row.task] = position + 1
+        result.append(numbers.setdefault(row.trajectory.role or position, len(numbers)))
+    return result
 
 
 def split_unit(rows: Sequence[Row], unit: PackUnit) -> list[PackUnit]:

@@ -56,24 +56,24 @@ def decode_json(text: str, *, what: str) -> dict[str, Json]:
 
 def encode_spans(spans: Iterable[Span]) -> list[pb.Span]:
     """Spans -> messages."""
-    return [pb.Span(length=span.length, model_version=span.version) for span in spans]
+    return [pb.Span(length=span.length, model_version=span.version, speaker=span.speaker) for span in spans]
 
 
 def decode_spans(messages: Iterable[pb.Span]) -> tuple[Span, ...]:
     """Messages -> spans."""
     return tuple(
         [
-            _span(message.length, message.model_version if message.HasField("model_version") else None)
+            _span(message.length, message.model_version if message.HasField("model_version") else None, message.speaker)
             for message in messages
         ]
     )
 
 
 @lru_cache(maxsize=4096)
-def _span(length: int, version: int | None) -> Span:
+def _span(length: int, version: int | None, speaker: str) -> Span:
     """Builds a span; cached, because most trajectories of a run share few distinct spans."""
     if version is None:
-        return Span(author=Author.CONTEXT, length=length)
+        return Span(author=Author.CONTEXT, length=length, speaker=speaker)
     return Span(author=Author.MODEL, length=length, version=Version(version))
 
 

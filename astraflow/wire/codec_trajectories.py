@@ -8,7 +8,7 @@ import numpy as np
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.spans import Span
-from astraflow.contract.trajectories import Float32Array, Int32Array, Trajectory
+from astraflow.contract.trajectories import Ending, Float32Array, Int32Array, Trajectory
 from astraflow.wire.codec_common import decode_spans, encode_spans
 from astraflow.wire.frames import Arrays
 from astraflow.wire.pb import common_pb2 as pb
@@ -40,9 +40,28 @@ def encode_trajectory(trajectory: Trajectory) -> pb.Trajectory:
         message.text_ends.extend(trajectory.text_ends)
     if trajectory.span_s:
         message.span_s.extend(trajectory.span_s)
+    if trajectory.token_ends:
+        message.token_ends.extend(trajectory.token_ends)
     if trajectory.answer:
         message.answer = trajectory.answer
+    _encode_interaction(message, trajectory)
     return message
+
+
+def _encode_interaction(message: pb.Trajectory, trajectory: Trajectory) -> None:
+    """Sets the fields of episodes with several turns or roles; most trajectories have none of them."""
+    if trajectory.role:
+        message.role = trajectory.role
+    if trajectory.parent is not None:
+        message.parent = trajectory.parent
+    if trajectory.parent_turn is not None:
+        message.parent_turn = trajectory.parent_turn
+    message.turn_rewards.extend(trajectory.turn_rewards)
+    message.turn_discounts.extend(trajectory.turn_discounts)
+    message.reward_terms.update(trajectory.reward_terms)
+    message.labels.update(trajectory.labels)
+    if trajectory.ending is not None:
+        message.ending = trajectory.ending.value
 
 
 def arrays_of(trajectories: Sequence[Trajectory]) -> list[Int32Array | Float32Array]:
@@ -109,4 +128,26 @@ def _trajectory(
         text_ends=tuple(message.text_ends),
         span_s=tuple(message.span_s),
         answer=message.answer,
+        role=message.role,
+        parent=message.parent if message.HasField("parent") else None,
+        parent_turn=message.parent_turn if message.HasField("parent_turn") else None,
+        turn_rewards=tuple(message.turn_rewards),
+        turn_discounts=tuple(message.turn_discounts),
+        reward_terms=dict(message.reward_terms),
+        labels=dict(message.labels),
+        ending=decode_ending(message.ending),
+        token_ends=tuple(message.token_ends),
     )
+
+
+def decode_ending(name: str) -> Ending | None:
+    """Returns the ending of a message; None when it names none. Raises: InvalidInput for an unknown name."""
+    if not name:
+        return None
+    try:
+        return Ending(name)
+    except ValueError:
+        raise InvalidInput(
+            f"cannot decode a trajectory: unknown ending {name!r}; use one of {', '.join(e.value for e in Ending)}",
+            code="trajectory.invalid",
+        ) from None

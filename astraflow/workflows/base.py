@@ -1,6 +1,7 @@
 """Interface of workflows, and their interface to the policies of a node."""
 
 from collections.abc import Mapping, Sequence
+from hashlib import blake2b
 from typing import Protocol
 
 from astraflow.contract.generation import Generation, Sampling
@@ -28,7 +29,8 @@ class PolicyClient(Protocol):
 class Workflow(Protocol):
     """Turns a task into an episode. Built by `workflows.build(spec)` once for each flow on every node.
 
-    It has no state between episodes, because many run at once. An exception makes a failed episode at the boundary
+    It has no state between episodes, because many run at once. A workflow with environments or tools, which own
+    processes or connections, is a `ManagedPlugin`. An exception makes a failed episode at the boundary
     `workflow`; a `RolloutFailed` names its boundary. Trajectories are built with a `TrajectoryBuilder`.
 
     A plugin is a class in a module that registers itself; list the module under the entry point group
@@ -47,3 +49,16 @@ class Workflow(Protocol):
         self, task: Task, policies: Mapping[PolicyId, PolicyClient], scorer: RewardScorer
     ) -> Sequence[Trajectory]:
         """Runs one episode; returns at least one trajectory, each of the policy that wrote it."""
+
+
+def episode_seed(task: Task) -> int:
+    """Returns the seed of an episode's environments and tools: the same on every node, another for each member.
+
+    >>> from astraflow.contract.ids import FlowId, GroupId, PromptId, TaskId
+    >>> from astraflow.contract.tasks import Prompt
+    >>> prompt = Prompt(id=PromptId("p"), fields={})
+    >>> task = Task(id=TaskId("f:0/1"), group=GroupId("f:0"), flow=FlowId("f"), member=1, attempt=0, prompt=prompt)
+    >>> episode_seed(task)
+    1164502827
+    """
+    return int.from_bytes(blake2b(str(task.id).encode(), digest_size=4).digest(), "big") >> 1

@@ -5,12 +5,11 @@ import math
 from dataclasses import replace
 from hashlib import blake2b
 
-from astraflow.contract.failures import Boundary
+from astraflow.contract.failures import Boundary, RolloutFailed
 from astraflow.contract.generation import Finish
 from astraflow.contract.tasks import Prompt
 from astraflow.rewards.base import Reward, Score
 from astraflow.runtime.tracing import span
-from astraflow.workflows.errors import RolloutFailed
 
 MAX_ANSWER_CHARS = 200
 """Longer answers are replaced by their hash: answers are only compared, and are part of every trajectory."""
@@ -20,13 +19,13 @@ class RewardScorer:
     """Calls one reward."""
 
     def __init__(self, reward: Reward) -> None:
-        self._reward = reward
+        self.reward = reward
 
     async def score(self, prompt: Prompt, completion: str, finish: Finish) -> Score:
         """Scores a completion. Raises: RolloutFailed at the boundary `reward`; do not catch it."""
         try:
             with span("rl.reward"):
-                result = self._reward.score(prompt, completion, finish)
+                result = self.reward.score(prompt, completion, finish)
                 score = _as_score(await result if inspect.isawaitable(result) else result)
         except Exception as problem:
             raise RolloutFailed(

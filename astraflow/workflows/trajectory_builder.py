@@ -1,6 +1,6 @@
 """Builder of trajectories: the tokens that the policy read and wrote, in order."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -9,7 +9,7 @@ import numpy as np
 from astraflow.contract.generation import Finish, Generation
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.spans import Author, Span
-from astraflow.contract.trajectories import Float32Array, Int32Array, Trajectory
+from astraflow.contract.trajectories import Ending, Float32Array, Int32Array, Trajectory
 from astraflow.models.tokenizers import ChatTokenizer
 from astraflow.rewards.base import Score
 
@@ -32,10 +32,10 @@ class TrajectoryBuilder:
         """Returns all tokens so far: int32 `[n]`."""
         return self._pieces[0] if len(self._pieces) == 1 else np.concatenate(self._pieces or [_NO_TOKENS])
 
-    def add_context(self, context: Int32Array) -> None:
-        """Appends tokens that the policy reads."""
+    def add_context(self, context: Int32Array, *, speaker: str = "") -> None:
+        """Appends tokens that the policy reads. speaker: `Span.speaker`."""
         self._pieces.append(context)
-        self._extend(Span(author=Author.CONTEXT, length=len(context)))
+        self._extend(Span(author=Author.CONTEXT, length=len(context), speaker=speaker))
 
     def add_generation(self, generation: Generation) -> None:
         """Appends tokens that the policy wrote."""
@@ -45,8 +45,21 @@ class TrajectoryBuilder:
             self._extend(Span(author=Author.MODEL, length=span.length, version=span.version))
         self._is_truncated = generation.finish is Finish.LENGTH
 
-    def build(self, score: float | Score, *, metrics: Mapping[str, float] | None = None) -> Trajectory:
-        """Returns the scored trajectory, truncated if the last generation ended at its length limit."""
+    def build(
+        self,
+        score: float | Score,
+        *,
+        metrics: Mapping[str, float] | None = None,
+        role: str = "",
+        parent: int | None = None,
+        parent_turn: int | None = None,
+        turn_rewards: Sequence[float] = (),
+        turn_discounts: Sequence[float] = (),
+        labels: Mapping[str, str] | None = None,
+        ending: Ending | None = None,
+    ) -> Trajectory:
+        """Returns the scored trajectory, truncated if the last generation ended at its length limit. The arguments are
+        the fields of `Trajectory`."""
         result = Score.of(score)
         logprobs = self._logprobs[0] if len(self._logprobs) == 1 else np.concatenate(self._logprobs or [_NO_LOGPROBS])
         return Trajectory(
@@ -58,6 +71,14 @@ class TrajectoryBuilder:
             answer=result.answer,
             is_truncated=self._is_truncated,
             metrics=metrics or {},
+            role=role,
+            parent=parent,
+            parent_turn=parent_turn,
+            turn_rewards=tuple(turn_rewards),
+            turn_discounts=tuple(turn_discounts),
+            reward_terms=result.terms,
+            labels=labels or {},
+            ending=ending,
         )
 
     def _extend(self, span: Span) -> None:
@@ -65,7 +86,7 @@ class TrajectoryBuilder:
         if span.length == 0:
             return
         last = self._spans[-1] if self._spans else None
-        if last is not None and (last.author, last.version) == (span.author, span.version):
+        if last is not None and replace(last, length=span.length) == span:
             self._spans[-1] = replace(last, length=last.length + span.length)
         else:
             self._spans.append(span)

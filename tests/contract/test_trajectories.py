@@ -1,5 +1,8 @@
 """Constructing an inconsistent trajectory fails."""
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -79,6 +82,42 @@ def test_an_episode_without_a_result_or_a_failure_is_refused() -> None:
 
 def test_only_engine_and_environment_failures_are_infrastructure() -> None:
     assert {boundary.value for boundary in Boundary if boundary.is_infrastructure} == {"engine", "environment"}
+
+
+def test_only_workflow_failures_are_not_retried() -> None:
+    assert {boundary.value for boundary in Boundary if not boundary.is_retried} == {"workflow"}
+
+
+TWO_TURNS = trajectory(context(2), written(1, 4), written(2, 5), context(1), written(1, 5), tokens=7, logprobs=4)
+
+
+def test_a_turn_may_cross_a_version() -> None:
+    assert TWO_TURNS.turns == 2
+    assert replace(TWO_TURNS, turn_rewards=(0.5, 0.5), turn_discounts=(0.9, 1.0)).turn_rewards == (0.5, 0.5)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"turn_rewards": (1.0,)},
+        {"turn_rewards": (1.0, float("nan"))},
+        {"turn_discounts": (0.5, 0.5, 0.5)},
+        {"turn_discounts": (0.5, 1.5)},
+        {"parent": -1},
+    ],
+    ids=str,
+)
+def test_a_turn_or_parent_that_does_not_exist_is_refused(changes: dict[str, Any]) -> None:
+    with raises_code(InvalidInput, "trajectory.invalid"):
+        replace(TWO_TURNS, **changes)
+
+
+def test_parents_precede_their_children() -> None:
+    child = replace(make.trajectory(), parent=0, parent_turn=0)
+    task, node = TaskId("train:0/0"), NodeId("node-1")
+    assert Episode(task=task, node=node, trajectories=(make.trajectory(), child)).trajectories[1].parent == 0
+    with raises_code(InvalidInput, "episode.parent_order"):
+        Episode(task=task, node=node, trajectories=(child, make.trajectory()))
 
 
 @pytest.mark.parametrize(("tokens", "logprobs", "spanned"), [(3, 2, 3), (3, 3, 2), (0, 0, 1)])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from astraflow.contract.errors import UnknownVersion
-from astraflow.contract.failures import Boundary
+from astraflow.contract.failures import Boundary, RolloutFailed
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.weights import Probe
 from astraflow.models.byte_tokenizer import ByteTokenizer
@@ -20,7 +20,6 @@ from astraflow.raas.served_policies import ServedPolicy
 from astraflow.runtime.clock import Clock, SystemClock
 from astraflow.weights.puller import PulledVersion, TransferStats
 from astraflow.weights.tensors import VerifiedWeights
-from astraflow.workflows.errors import RolloutFailed
 from tests import make
 from tests.errors import raises_code
 from tests.fakes.clock import ManualClock, settle

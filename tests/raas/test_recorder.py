@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from astraflow.contract.failures import Boundary
+from astraflow.contract.failures import Boundary, RolloutFailed
 from astraflow.contract.generation import Finish, Sampling
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.partial_rollouts import RecordedGeneration
@@ -21,7 +21,6 @@ from astraflow.raas.served_policies import ServedPolicies, ServedPolicy, TaskPol
 from astraflow.runtime.config import Config
 from astraflow.workflows import workflows
 from astraflow.workflows.base import PolicyClient
-from astraflow.workflows.errors import RolloutFailed
 from astraflow.workflows.reward_scorer import RewardScorer
 from astraflow.workflows.trajectory_builder import TrajectoryBuilder
 from tests import make

@@ -171,6 +171,12 @@ def test_rows_of_different_roles_share_no_prompt() -> None:
     one_task = [replace(row, task=TaskId("train:0/0")) for row in rows]
 
     assert slots(one_task) == [0, 1]
+    roles = ["solver", "verifier", "solver"]
+    with_roles = [
+        replace(row, trajectory=replace(row.trajectory, role=role))
+        for row, role in zip([*one_task, rows[0]], roles, strict=True)
+    ]
+    assert slots(with_roles) == [0, 1, 0]
     assert [unit.rows for unit in pack_units(one_task, [0, 1], max_tokens=ROOMY)] == [(0,), (1,)]
     assert [unit.rows for unit in pack_units(rows, [0, 1], max_tokens=ROOMY)] == [(0, 1)]
 

@@ -3,7 +3,9 @@
 import dataclasses
 import typing
 from collections.abc import Mapping
+from dataclasses import replace
 from enum import Enum
+from itertools import groupby
 from types import UnionType
 from typing import Any
 
@@ -86,7 +88,11 @@ def same(one: Any, other: Any) -> bool:
 def _spans() -> st.SearchStrategy[Any]:
     lengths = st.integers(1, 5)
     model = st.builds(Span, author=st.just(Author.MODEL), length=lengths, version=values_of(Version))
-    return model | st.builds(Span, author=st.just(Author.CONTEXT), length=lengths)
+    return model | st.builds(Span, author=st.just(Author.CONTEXT), length=lengths, speaker=st.just("") | names)
+
+
+def per_turn(values: st.SearchStrategy[float], turns: int) -> st.SearchStrategy[tuple[float, ...]]:
+    return st.just(()) | st.lists(values, min_size=turns, max_size=turns).map(tuple)
 
 
 @st.composite
@@ -97,8 +103,13 @@ def _trajectories(draw: st.DrawFn) -> Trajectory:
     logprobs = draw(
         st.lists(st.floats(max_value=0, allow_infinity=False, width=32), min_size=written, max_size=written)
     )
+    turns = sum(author is Author.MODEL for author, _ in groupby(spans, key=lambda span: span.author))
     shell = built(
         Trajectory,
+        parent=st.none(),
+        role=st.just("") | names,
+        turn_rewards=per_turn(st.floats(-MAX_REWARD, MAX_REWARD), turns),
+        turn_discounts=per_turn(st.floats(0, 1), turns),
         tokens=st.just(np.array(tokens, dtype=np.int32)),
         logprobs=st.just(np.array(logprobs, dtype=np.float32)),
         spans=st.just(spans),
@@ -111,8 +122,10 @@ def _trajectories(draw: st.DrawFn) -> Trajectory:
 @st.composite
 def _episodes(draw: st.DrawFn) -> Episode:
     failure = draw(st.none() | values_of(Failure))
-    trajectories = draw(st.lists(_trajectories(), min_size=failure is None, max_size=2))
-    episode: Episode = draw(built(Episode, failure=st.just(failure), trajectories=st.just(tuple(trajectories))))
+    roots = draw(st.lists(_trajectories(), min_size=failure is None, max_size=2))
+    children = [replace(roots[0], parent=index) for index in range(draw(st.integers(0, len(roots))))]
+    trajectories = st.just((*roots, *children))
+    episode: Episode = draw(built(Episode, failure=st.just(failure), trajectories=trajectories))
     return episode
 
 

@@ -1,7 +1,7 @@
 import pytest
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.failures import Boundary
+from astraflow.contract.failures import Boundary, RolloutFailed
 from astraflow.contract.generation import Finish
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.tasks import Prompt
@@ -9,7 +9,6 @@ from astraflow.contract.trajectories import Trajectory
 from astraflow.rewards import rewards
 from astraflow.rewards.base import Score
 from astraflow.workflows import workflows
-from astraflow.workflows.errors import RolloutFailed
 from astraflow.workflows.reward_scorer import RewardScorer
 from tests import make
 from tests.errors import raises_code

@@ -26,18 +26,22 @@ class Span(_message.Message):
 
     LENGTH_FIELD_NUMBER: _builtins.int
     MODEL_VERSION_FIELD_NUMBER: _builtins.int
+    SPEAKER_FIELD_NUMBER: _builtins.int
     length: _builtins.int
     model_version: _builtins.int
     """Set when the policy itself wrote the tokens (they are trained on); absent for prompts, tools and other context."""
+    speaker: _builtins.str
+    """Origin of context after the first turn, for display; empty for the prompt and the model."""
     def __init__(
         self,
         *,
         length: _builtins.int = ...,
         model_version: _builtins.int | None = ...,
+        speaker: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_model_version", b"_model_version", "model_version", b"model_version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_model_version", b"_model_version", "length", b"length", "model_version", b"model_version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_model_version", b"_model_version", "length", b"length", "model_version", b"model_version", "speaker", b"speaker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__model_version: _TypeAlias = _typing.Literal["model_version"]  # noqa: Y015
     _WhichOneofArgType__model_version: _TypeAlias = _typing.Literal["_model_version", b"_model_version"]  # noqa: Y015
@@ -73,6 +77,46 @@ class Trajectory(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class RewardTermsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class LabelsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     POLICY_FIELD_NUMBER: _builtins.int
     SPANS_FIELD_NUMBER: _builtins.int
     REWARD_FIELD_NUMBER: _builtins.int
@@ -83,6 +127,15 @@ class Trajectory(_message.Message):
     ANSWER_FIELD_NUMBER: _builtins.int
     TEXT_ENDS_FIELD_NUMBER: _builtins.int
     SPAN_S_FIELD_NUMBER: _builtins.int
+    ROLE_FIELD_NUMBER: _builtins.int
+    PARENT_FIELD_NUMBER: _builtins.int
+    PARENT_TURN_FIELD_NUMBER: _builtins.int
+    TURN_REWARDS_FIELD_NUMBER: _builtins.int
+    TURN_DISCOUNTS_FIELD_NUMBER: _builtins.int
+    REWARD_TERMS_FIELD_NUMBER: _builtins.int
+    LABELS_FIELD_NUMBER: _builtins.int
+    ENDING_FIELD_NUMBER: _builtins.int
+    TOKEN_ENDS_FIELD_NUMBER: _builtins.int
     policy: _builtins.str
     reward: _builtins.float
     is_truncated: _builtins.bool
@@ -91,6 +144,13 @@ class Trajectory(_message.Message):
     completion_text: _builtins.str
     answer: _builtins.str
     """Answer as its reward reads it; empty when there is none."""
+    role: _builtins.str
+    """Part that the policy played in the workflow; empty: the position in the episode."""
+    parent: _builtins.int
+    """Index in the episode of the trajectory that started this one, and the turn in which it did."""
+    parent_turn: _builtins.int
+    ending: _builtins.str
+    """Reason for the end of an interaction, as `contract.trajectories.Ending` names it; empty for a single answer."""
     @_builtins.property
     def spans(self) -> _containers.RepeatedCompositeFieldContainer[Global___Span]: ...
     @_builtins.property
@@ -102,6 +162,20 @@ class Trajectory(_message.Message):
     @_builtins.property
     def span_s(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
         """Seconds of each span, 0 where unknown; empty without texts."""
+
+    @_builtins.property
+    def turn_rewards(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """One for each turn of the model, or none."""
+
+    @_builtins.property
+    def turn_discounts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]: ...
+    @_builtins.property
+    def reward_terms(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]: ...
+    @_builtins.property
+    def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
+    @_builtins.property
+    def token_ends(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """End of each model-written token in prompt_text + completion_text, in code points; empty without texts."""
 
     def __init__(
         self,
@@ -116,12 +190,28 @@ class Trajectory(_message.Message):
         answer: _builtins.str = ...,
         text_ends: _abc.Iterable[_builtins.int] | None = ...,
         span_s: _abc.Iterable[_builtins.float] | None = ...,
+        role: _builtins.str = ...,
+        parent: _builtins.int | None = ...,
+        parent_turn: _builtins.int | None = ...,
+        turn_rewards: _abc.Iterable[_builtins.float] | None = ...,
+        turn_discounts: _abc.Iterable[_builtins.float] | None = ...,
+        reward_terms: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+        labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        ending: _builtins.str = ...,
+        token_ends: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_parent", b"_parent", "_parent_turn", b"_parent_turn", "parent", b"parent", "parent_turn", b"parent_turn"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "completion_text", b"completion_text", "is_truncated", b"is_truncated", "metrics", b"metrics", "policy", b"policy", "prompt_text", b"prompt_text", "reward", b"reward", "span_s", b"span_s", "spans", b"spans", "text_ends", b"text_ends"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_parent", b"_parent", "_parent_turn", b"_parent_turn", "answer", b"answer", "completion_text", b"completion_text", "ending", b"ending", "is_truncated", b"is_truncated", "labels", b"labels", "metrics", b"metrics", "parent", b"parent", "parent_turn", b"parent_turn", "policy", b"policy", "prompt_text", b"prompt_text", "reward", b"reward", "reward_terms", b"reward_terms", "role", b"role", "span_s", b"span_s", "spans", b"spans", "text_ends", b"text_ends", "token_ends", b"token_ends", "turn_discounts", b"turn_discounts", "turn_rewards", b"turn_rewards"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__parent: _TypeAlias = _typing.Literal["parent"]  # noqa: Y015
+    _WhichOneofArgType__parent: _TypeAlias = _typing.Literal["_parent", b"_parent"]  # noqa: Y015
+    _WhichOneofReturnType__parent_turn: _TypeAlias = _typing.Literal["parent_turn"]  # noqa: Y015
+    _WhichOneofArgType__parent_turn: _TypeAlias = _typing.Literal["_parent_turn", b"_parent_turn"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__parent) -> _WhichOneofReturnType__parent | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__parent_turn) -> _WhichOneofReturnType__parent_turn | None: ...
 
 Global___Trajectory: _TypeAlias = Trajectory  # noqa: Y015
 

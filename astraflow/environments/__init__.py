@@ -1,0 +1,6 @@
+"""Registry of environments, in which a policy acts for several turns."""
+
+from astraflow.environments.base import EnvironmentFactory
+from astraflow.runtime.plugins import Registry
+
+environments: Registry[EnvironmentFactory] = Registry("environment", built_in={})

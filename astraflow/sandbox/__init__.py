@@ -1,0 +1,6 @@
+"""Registry of sandboxes, which run generated code in isolation."""
+
+from astraflow.runtime.plugins import Registry
+from astraflow.sandbox.base import Sandbox
+
+sandboxes: Registry[Sandbox] = Registry("sandbox", built_in={})

@@ -1,0 +1,6 @@
+"""Registry of tool sources, whose tools a policy calls during an episode."""
+
+from astraflow.runtime.plugins import Registry
+from astraflow.tools.base import ToolSource
+
+tool_sources: Registry[ToolSource] = Registry("tool", built_in={})
