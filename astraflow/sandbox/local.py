@@ -110,12 +110,13 @@ class LocalSandbox:
             self._release(worker, is_usable=worker.jobs < self._options.jobs_per_worker)
             return result_of(answer)
         raise SandboxError(
-            f"cannot run a job: {_ATTEMPTS} workers were lost, the last because {cause}; check the memory of this machine",
+            f"cannot run a job: {_ATTEMPTS} workers were lost, the last because {cause}; check the memory of this "
+            "machine",
             code="sandbox.worker_lost",
         )
 
     def session(self, limits: JobLimits) -> AbstractAsyncContextManager[Session]:
-        """Opens a session in a fork server of its own. The limit of processor time does not apply. Raises: SandboxError."""
+        """Opens a session in a fork server of its own, without a limit of processor time. Raises: SandboxError."""
         return self._session(limits)
 
     @asynccontextmanager
@@ -210,6 +211,16 @@ class LocalSession:
                 f"cannot continue the session: its process was lost: {problem}; open another session",
                 code="sandbox.session_lost",
             ) from problem
+
+
+async def probe() -> tuple[Level, dict[Level, str]]:
+    """Returns the isolation of this machine, and why each stronger level is not available. Raises: SandboxError."""
+    sandbox = LocalSandbox(LocalSandboxOptions(workers=1))
+    try:
+        await sandbox.start()
+        return sandbox.level, sandbox.reasons
+    finally:
+        await sandbox.close()
 
 
 def result_of(answer: Mapping[str, Any]) -> JobResult:

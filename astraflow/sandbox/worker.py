@@ -21,7 +21,7 @@ _ENVIRONMENT = {"PYTHONHASHSEED": "0", "PYTHONUTF8": "1", "LANG": "C.UTF-8"}
 """Environment of the fork server: nothing of this process's, which holds tokens."""
 
 
-class WorkerLost(Exception):  # noqa: N818 (named after the cause)
+class WorkerLost(Exception):
     """The fork server died or does not answer; what it ran has no result."""
 
 

@@ -27,8 +27,8 @@ class Confinement:
     """Isolation of the jobs of one fork server."""
 
     def __init__(self, *, level: str, folder: str, readable: list[str], disk_bytes: int) -> None:
-        """level: `namespaces`, `restricted` or `none`. folder: the only place where jobs may write. readable: paths that
-        jobs may read without namespaces."""
+        """level: `namespaces`, `restricted` or `none`. folder: the only place where jobs may write. readable: paths
+        that jobs may read without namespaces."""
         self.has_namespaces = level == "namespaces"
         self.folder = folder
         self.disk_bytes = disk_bytes

@@ -38,7 +38,8 @@ _WITHOUT_NAMESPACES = {"setsid": (112, 157), "setpgid": (109, 154)}
 """Refused where a process group is all that holds the processes of a job together."""
 
 _SIGNALS = {
-    "tkill": (200, 130), "rt_sigqueueinfo": (129, 138), "rt_tgsigqueueinfo": (297, 240), "pidfd_send_signal": (424, 424),
+    "tkill": (200, 130), "rt_sigqueueinfo": (129, 138), "rt_tgsigqueueinfo": (297, 240),
+    "pidfd_send_signal": (424, 424),
 }  # fmt: skip
 """Refused where neither a namespace nor Landlock limits signals; `kill` and `tgkill` reach the process itself."""
 

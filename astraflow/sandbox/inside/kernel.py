@@ -83,8 +83,8 @@ def landlock_version() -> int:
 def restrict_paths(rules: Sequence[tuple[str, int]], *, with_network: bool) -> None:
     """Limits this process and its descendants with Landlock to the given rights per path; absent paths are skipped.
 
-    Signals and abstract sockets reach only processes with the same limits, from version 6 on. with_network: also refuses
-    TCP, from version 4 on. Raises: OSError.
+    Signals and abstract sockets reach only processes with the same limits, from version 6 on. with_network: also
+    refuses TCP, from version 4 on. Raises: OSError.
     """
     version = landlock_version()
     handled = 0b1111111111111 | (_REFER if version >= 2 else 0) | (_TRUNCATE if version >= 3 else 0)

@@ -67,7 +67,7 @@ def serve_shell() -> NoReturn:
     """Replaces the process by a shell that reads its commands from `CONTROL`."""
     os.dup2(CONTROL, 0)
     os.set_inheritable(CONTROL, True)
-    os.execv(_SHELL, [_SHELL, "--noprofile", "--norc"])
+    os.execv(_SHELL, [_SHELL, "--noprofile", "--norc"])  # noqa: S606 (a shell is what sessions offer)
 
 
 def shell_command(command: str) -> bytes:
