@@ -97,7 +97,7 @@ class CodeTests:
                 "set with tests such as `code`, or set tests_field",
                 code="reward.no_tests",
             )
-        return tests
+        return [test for test in tests if isinstance(test, dict)]
 
     async def _outcomes(self, code: str, tests: list[Mapping[str, Any]], prompt: Prompt) -> Counter[Outcome]:
         outcomes: Counter[Outcome] = Counter()
@@ -138,7 +138,9 @@ def last_python_block(text: str) -> str:
     >>> last_python_block("```python\\nprint('the solution')\\n```\\nIt prints:\\n```\\nthe solution\\n```")
     "print('the solution')"
     """
-    block, blocks, is_python = None, [], False
+    block: list[str] | None = None
+    blocks: list[str] = []
+    is_python = False
     for line in text.splitlines():
         if not line.lstrip().startswith("```"):
             if block is not None:

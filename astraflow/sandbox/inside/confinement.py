@@ -6,7 +6,7 @@ import resource
 import time
 from dataclasses import dataclass
 
-from . import filters, kernel
+from . import filters, kernel, usage
 
 _OPEN_FILES = 256
 _PIPES_AND_NULL = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
@@ -50,7 +50,7 @@ class Confinement:
             return 2  # the fork server and the first process of the job's namespace
         count, counted_at = self._users_tasks
         if time.monotonic() - counted_at > 1.0:
-            count = _tasks_of_user()
+            count = usage.tasks_of_user()
             self._users_tasks = (count, time.monotonic())
         return count + 1
 
@@ -97,18 +97,3 @@ def _limit_resources(limits: Limits, *, tasks: int, disk_bytes: int, has_cpu_lim
         resource.setrlimit(kind, (value, value))
     if has_cpu_limit:
         resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s + 1))
-
-
-def _tasks_of_user() -> int:
-    """Returns the number of processes and threads of this user."""
-    count, user = 0, os.getuid()
-    for entry in os.scandir("/proc"):
-        if not entry.name.isdigit():
-            continue
-        try:
-            if entry.stat().st_uid == user:
-                with open(f"/proc/{entry.name}/stat") as file:
-                    count += int(file.read().rpartition(")")[2].split()[17])
-        except OSError:
-            continue  # it ended meanwhile
-    return count

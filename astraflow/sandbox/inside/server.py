@@ -16,8 +16,9 @@ from functools import partial
 from typing import Any
 
 from . import kernel, programs
-from .children import Broken, Child, Children, HostLeft, mount_folder, send
+from .children import Broken, Child, Children, HostLeft, send
 from .confinement import Confinement, Limits
+from .guardian import mount_folder
 
 
 def main() -> None:
