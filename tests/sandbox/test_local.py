@@ -159,6 +159,7 @@ async def test_nothing_is_left_on_disk() -> None:
     before = set(Path(gettempdir()).glob("astraflow-sandbox-*"))
     sandbox = await started(level="restricted")
     await sandbox.run(Job(source="import os; os.makedirs('a/b'); open('a/b/c', 'w'); os.chmod('a', 0)", limits=LIMITS))
+    assert (await sandbox.run(Job(source="import os; os.chmod('.', 0)", limits=LIMITS))).outcome is Outcome.PASSED
     await sandbox.close()
     assert set(Path(gettempdir()).glob("astraflow-sandbox-*")) <= before
 
