@@ -3,4 +3,9 @@
 from astraflow.environments.base import EnvironmentFactory
 from astraflow.runtime.plugins import Registry
 
-environments: Registry[EnvironmentFactory] = Registry("environment", built_in={})
+environments: Registry[EnvironmentFactory] = Registry(
+    "environment",
+    built_in={
+        "textcraft": "astraflow.environments.textcraft",
+    },
+)
