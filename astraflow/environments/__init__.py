@@ -6,6 +6,9 @@ from astraflow.runtime.plugins import Registry
 environments: Registry[EnvironmentFactory] = Registry(
     "environment",
     built_in={
+        "http": "astraflow.environments.http",
+        "process": "astraflow.environments.process",
         "textcraft": "astraflow.environments.textcraft",
     },
+    install_hint="install it with pip install 'astraflow[environments]'",
 )
