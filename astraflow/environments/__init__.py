@@ -9,6 +9,7 @@ environments: Registry[EnvironmentFactory] = Registry(
         "http": "astraflow.environments.http",
         "process": "astraflow.environments.process",
         "textcraft": "astraflow.environments.textcraft",
+        "webshop": "astraflow.environments.webshop",
     },
     install_hint="install it with pip install 'astraflow[environments]'",
 )

@@ -42,6 +42,7 @@ SPECS: dict[str, Callable[[Path], Spec]] = {
     "textcraft": lambda _: {"kind": "textcraft", "size": 100},
     "textcraft without end": lambda _: {"kind": "textcraft", "size": 10**15},
     "webshop": lambda _: {"kind": "webshop"},
+    "webshop with a store": lambda _: {"kind": "webshop", "store": {"products": 30}},
     "webshop with goals": lambda _: {"kind": "webshop", "is_sample": True},
 }
 
