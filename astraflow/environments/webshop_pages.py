@@ -59,8 +59,8 @@ def product_page(instruction: str, product: Product, chosen: Mapping[str, str]) 
         options += [f"{value} (chosen)" if chosen.get(name) == value else value for value in values]
     facts = (product.title, f"Price: {product.price_tag}", f"Rating: {product.rating}")
     elements = ("Instruction:", instruction, BACK, PREVIOUS, *options, *facts, *DETAILS, BUY)
-    values = dict.fromkeys(value for values in product.options.values() for value in values)
-    return Page(elements=elements, clickable=(BACK, PREVIOUS, *values, *DETAILS, BUY))
+    different = dict.fromkeys(value for values in product.options.values() for value in values)
+    return Page(elements=elements, clickable=(BACK, PREVIOUS, *different, *DETAILS, BUY))
 
 
 def details_page(instruction: str, product: Product, kind: str) -> Page:

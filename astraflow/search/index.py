@@ -72,7 +72,8 @@ class SearchIndex:
         return await asyncio.to_thread(lambda: [self.page(url) for url in urls])
 
     def _document(self, address: "tantivy.DocAddress") -> Document:
-        return Document(**json.loads(self._searcher.doc(address).get_first("document")))
+        stored: Any = self._searcher.doc(address).get_first("document")
+        return Document(**json.loads(stored))
 
 
 def check_sizes(count: int, top: int) -> None:
@@ -152,7 +153,7 @@ def _source(corpus: Path) -> dict[str, Any]:
 
 
 def _schema() -> "tantivy.Schema":
-    builder = _tantivy().SchemaBuilder()
+    builder: tantivy.SchemaBuilder = _tantivy().SchemaBuilder()
     builder.add_bytes_field("document", stored=True)
     builder.add_text_field("url", stored=False, tokenizer_name="raw", index_option="basic")
     builder.add_text_field("content", stored=False, tokenizer_name=_TOKENIZER, index_option="freq")
@@ -160,15 +161,15 @@ def _schema() -> "tantivy.Schema":
 
 
 def _analyzer() -> "tantivy.TextAnalyzer":
-    tantivy = _tantivy()
+    library = _tantivy()
     filters = (
-        tantivy.Filter.remove_long(40),
-        tantivy.Filter.lowercase(),
-        tantivy.Filter.ascii_fold(),
-        tantivy.Filter.stopword("english"),
-        tantivy.Filter.stemmer("english"),
+        library.Filter.remove_long(40),
+        library.Filter.lowercase(),
+        library.Filter.ascii_fold(),
+        library.Filter.stopword("english"),
+        library.Filter.stemmer("english"),
     )
-    builder = tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.simple())
+    builder: tantivy.TextAnalyzerBuilder = library.TextAnalyzerBuilder(library.Tokenizer.simple())
     for step in filters:
         builder = builder.filter(step)
     return builder.build()
