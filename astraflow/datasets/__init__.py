@@ -9,6 +9,7 @@ datasets: Registry[Dataset] = Registry(
         "alfworld": "astraflow.datasets.alfworld",
         "arithmetic": "astraflow.datasets.arithmetic",
         "code": "astraflow.datasets.code",
+        "facts": "astraflow.datasets.facts",
         "huggingface": "astraflow.datasets.huggingface",
         "jsonl": "astraflow.datasets.jsonl",
         "letters": "astraflow.datasets.letters",
