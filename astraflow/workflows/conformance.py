@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -69,7 +69,7 @@ class WorkflowCheck:
     prompt: Prompt
     reply: Reply
     """Replies of the policies in a regular episode."""
-    reward: Reward = ConstantReward()
+    reward: Reward = field(default_factory=ConstantReward)
     open_resources: Callable[[], int] = lambda: 0
     """Number of environments, tools or other resources that are open now."""
     limit_s: float = 60.0
