@@ -110,9 +110,9 @@ def _value(node: ast.expr) -> Number:
 
 
 def _combined(symbol: type[ast.operator], left: Number, right: Number) -> Number:
-    if symbol is ast.Pow and isinstance(left, int) and isinstance(right, int):
-        if left.bit_length() * abs(right) > MAX_BITS:
-            raise _refusal("the power is too large")
+    is_whole = isinstance(left, int) and isinstance(right, int)
+    if symbol is ast.Pow and is_whole and int(left).bit_length() * abs(right) > MAX_BITS:
+        raise _refusal("the power is too large")
     return _BINARY[symbol](left, right)
 
 

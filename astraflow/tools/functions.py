@@ -28,7 +28,7 @@ def tool(function: Function) -> Tool: ...
 @overload
 def tool(*, timeout_s: float = ...) -> Callable[[Function], Tool]: ...
 def tool(function: Function | None = None, *, timeout_s: float = 30.0) -> Tool | Callable[[Function], Tool]:
-    """Makes a tool of an asynchronous function: name, docstring and annotated parameters tell the policy how to call it.
+    """Makes a tool of an asynchronous function, whose name, docstring and annotated parameters the policy reads.
 
     Arguments are validated before the call. Raise `ToolError` for what the policy should see; every other exception
     fails the episode. Raises: InvalidInput for a function that is not asynchronous, has no docstring, or parameters

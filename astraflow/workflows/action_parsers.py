@@ -57,7 +57,7 @@ def _last_line(text: str, actions: Sequence[str]) -> str:
 
 
 def _tagged(text: str, actions: Sequence[str]) -> str:
-    before, opening, rest = text.rpartition("<action>")
+    _, opening, rest = text.rpartition("<action>")
     action, closing, _ = rest.partition("</action>")
     if not opening or not closing:
         raise UnreadableAction("Write the action between <action> and </action>.")
