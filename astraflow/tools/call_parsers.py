@@ -93,7 +93,7 @@ def _call_of_json(source: str) -> ParsedCall:
     return ToolCall(name=name, arguments=arguments)
 
 
-def _json(source: str) -> Json | UnreadableCall:
+def _json(source: str) -> "Json | UnreadableCall":
     if len(source) > MAX_CALL_CHARACTERS:
         return UnreadableCall(problem=f"A call is longer than {MAX_CALL_CHARACTERS} characters.")
     try:

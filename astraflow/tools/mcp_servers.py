@@ -155,12 +155,17 @@ class _Connection:
         await asyncio.wait({self._task})
         problem = None if self._task.cancelled() else self._task.exception()
         if problem is not None and self._ready.done():
-            log.warning("mcp_connection_ended", error=f"{type(problem).__name__}: {problem}")
+            log.warning("mcp_connection_ended", error=_cause(problem))
 
     async def _serve(self) -> None:
         async with AsyncExitStack() as resources:
             client = await resources.enter_async_context(await _client(self._options, resources))
-            self._ready.set_result(self._chosen(await _listed(client), client))
+            try:
+                tools = self._chosen(await _listed(client), client)
+            except InvalidInput as problem:  # inside the client, it would become one of a group of errors
+                self._ready.set_exception(problem)
+                return
+            self._ready.set_result(tools)
             await self._stop.wait()
 
     def _chosen(self, listed: Sequence["ListedTool"], client: "Client") -> tuple[Tool, ...]:
@@ -212,13 +217,21 @@ async def _connect(options: McpOptions) -> _Connection:
         await connection.close()
         if isinstance(problem, InvalidInput) or not isinstance(problem, Exception):
             raise
-        is_late = isinstance(problem, TimeoutError)
-        cause = f"no answer after {options.start_s:g} s" if is_late else f"{type(problem).__name__}: {problem}"
+        cause = _cause(problem)
+        if isinstance(problem, TimeoutError):
+            cause = f"no answer after {options.start_s:g} s"
         raise Unavailable(
             f"cannot connect to the MCP server {options.url or options.command[0]!r}: {cause}; check that it runs",
             code="tool.mcp_unavailable",
         ) from problem
     return connection
+
+
+def _cause(problem: BaseException) -> str:
+    """Returns the first error of a group of errors as text."""
+    while isinstance(problem, BaseExceptionGroup):
+        problem = problem.exceptions[0]
+    return f"{type(problem).__name__}: {problem}"
 
 
 async def _client(options: McpOptions, resources: AsyncExitStack) -> "Client":

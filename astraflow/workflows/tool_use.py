@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from astraflow.contract.generation import Finish
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.tasks import Prompt, Task
 from astraflow.contract.trajectories import Ending, Trajectory
@@ -127,7 +128,8 @@ class _Episode:
             self._turns.append(turn)
             calls = parse_calls(turn.text, options.call_format, self._tools)
             if not calls:
-                return Ending.DONE if conversation.room > 0 else Ending.CONTEXT
+                is_cut = turn.finish is Finish.LENGTH and conversation.room <= 0
+                return Ending.CONTEXT if is_cut else Ending.DONE
             ending = conversation.ending(self._calls.malformed) or self._budget_ending(calls)
             if ending is not None:
                 return ending
