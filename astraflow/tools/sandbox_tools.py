@@ -9,9 +9,9 @@ from pydantic import Field
 from astraflow.contract.failures import Boundary, RolloutFailed
 from astraflow.contract.tasks import Prompt
 from astraflow.runtime.config import Config
-from astraflow.runtime.managed_plugins import ManagedPlugin
 from astraflow.sandbox import sandboxes
 from astraflow.sandbox.base import JobLimits, JobResult, Outcome, SandboxError, Session
+from astraflow.sandbox.shared import SharedSandbox
 from astraflow.tools import tool_sources
 from astraflow.tools.base import Tool
 from astraflow.tools.functions import tool_of
@@ -29,8 +29,6 @@ class SandboxToolsOptions(Config):
     """Tools of an episode."""
     call_s: float = Field(default=30.0, gt=0)
     """Time limit of a call; the shell or interpreter then starts anew."""
-    cpu_s: float = Field(default=300.0, gt=0)
-    """Processor time of an episode."""
     memory_mib: int = Field(default=512, ge=16)
     """Memory of an episode. MiB."""
     output_bytes: int = Field(default=65536, ge=1)
@@ -45,17 +43,15 @@ class SandboxTools:
 
     def __init__(self, options: SandboxToolsOptions) -> None:
         self._options = options
-        self._sandbox = sandboxes.build(options.sandbox)
+        self._sandbox = SharedSandbox(options.sandbox)
 
     async def start(self) -> None:
-        """Starts the sandbox. Raises: InvalidInput or Unavailable when it cannot isolate here."""
-        if isinstance(self._sandbox, ManagedPlugin):
-            await self._sandbox.start()
+        """Starts the sandbox. Raises: SandboxError when it cannot isolate here."""
+        await self._sandbox.start()
 
     async def close(self) -> None:
         """Closes the sandbox."""
-        if isinstance(self._sandbox, ManagedPlugin):
-            await self._sandbox.close()
+        await self._sandbox.close()
 
     @asynccontextmanager
     async def open(self, prompt: Prompt, seed: int) -> AsyncIterator[tuple[Tool, ...]]:
@@ -63,7 +59,6 @@ class SandboxTools:
         options = self._options
         limits = JobLimits(
             wall_s=options.call_s,
-            cpu_s=options.cpu_s,
             memory_bytes=options.memory_mib * 2**20,
             output_bytes=options.output_bytes,
             processes=options.processes,
