@@ -1,9 +1,9 @@
 """Tools from typed Python functions."""
 
 import inspect
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from importlib import import_module
 from typing import Annotated, Any, overload
 
 from pydantic import Field, PydanticUserError, TypeAdapter, ValidationError
@@ -13,6 +13,7 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.contract.tasks import Prompt
 from astraflow.contract.values import Json
 from astraflow.runtime.config import Config
+from astraflow.runtime.plugins import PLUGINS_VARIABLE, import_named_plugins
 from astraflow.runtime.setting_permissions import SettableBy
 from astraflow.tools import tool_sources
 from astraflow.tools.base import Tool, ToolError
@@ -76,15 +77,20 @@ class FunctionsOptions(Config):
     """Functions of a module."""
 
     functions: Annotated[tuple[str, ...], SettableBy.RECIPE] = Field(min_length=1)
-    """Tools as `module:attribute`; an attribute is a function with the decorator `tool`, or a list of such."""
+    """Tools as `module:attribute`, in modules that `--plugin` or `ASTRAFLOW_PLUGINS` loads; an attribute is a function
+    with the decorator `tool`, or a list of such."""
 
 
 @tool_sources.register("functions", options=FunctionsOptions)
 class Functions:
-    """Tools that a module of yours defines with the decorator `tool`; they have no state per episode."""
+    """Tools that a module of yours defines with the decorator `tool`; they have no state per episode.
+
+    A recipe only names tools in modules that are loaded already: it cannot make a process import code.
+    """
 
     def __init__(self, options: FunctionsOptions) -> None:
-        self._tools = tuple(found for entry in options.functions for found in _imported(entry))
+        import_named_plugins()
+        self._tools = tuple(found for entry in options.functions for found in _found(entry))
 
     @asynccontextmanager
     async def open(self, prompt: Prompt, seed: int) -> AsyncIterator[tuple[Tool, ...]]:
@@ -92,25 +98,23 @@ class Functions:
         yield self._tools
 
 
-def _imported(entry: str) -> tuple[Tool, ...]:
-    """Imports `module:attribute`. Raises: InvalidInput."""
-    module, separator, attribute = entry.partition(":")
-    if not separator or not module or not attribute:
-        raise _not_imported(entry, "it is not of the form module:attribute")
-    try:
-        found = getattr(import_module(module), attribute)
-    except (ImportError, AttributeError) as problem:
-        raise _not_imported(entry, str(problem)) from problem
+def _found(entry: str) -> tuple[Tool, ...]:
+    """Returns the tools at `module:attribute`. Raises: InvalidInput."""
+    module, _, attribute = entry.partition(":")
+    if module not in sys.modules:
+        raise _not_found(entry, f"the module {module!r} is not loaded")
+    found = getattr(sys.modules[module], attribute, None)
     tools = (found,) if isinstance(found, Tool) else tuple(found) if isinstance(found, list | tuple) else ()
     if not tools or not all(isinstance(item, Tool) for item in tools):
-        raise _not_imported(entry, "it is neither a function with the decorator `tool` nor a list of such")
+        raise _not_found(entry, "it is neither a function with the decorator `tool` nor a list of such")
     return tools
 
 
-def _not_imported(entry: str, cause: str) -> InvalidInput:
+def _not_found(entry: str, cause: str) -> InvalidInput:
     return InvalidInput(
-        f"cannot use {entry!r} as tools: {cause}; name them as module:attribute, importable where the node runs",
-        code="tool.not_importable",
+        f"cannot use {entry!r} as tools: {cause}; write module:attribute, and load the module with --plugin or "
+        f"{PLUGINS_VARIABLE} in every process",
+        code="tool.functions_not_found",
     )
 
 

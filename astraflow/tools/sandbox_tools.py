@@ -9,6 +9,7 @@ from pydantic import Field
 from astraflow.contract.failures import Boundary, RolloutFailed
 from astraflow.contract.tasks import Prompt
 from astraflow.runtime.config import Config
+from astraflow.runtime.setting_permissions import SettableBy
 from astraflow.sandbox import sandboxes
 from astraflow.sandbox.base import JobLimits, JobResult, Outcome, SandboxError, Session
 from astraflow.sandbox.shared import SharedSandbox
@@ -23,7 +24,7 @@ MARGIN_S = 10.0
 class SandboxToolsOptions(Config):
     """Sandbox, tools and their limits."""
 
-    sandbox: Annotated[dict[str, Any], sandboxes] = Field(default_factory=lambda: {"kind": "local"})
+    sandbox: Annotated[dict[str, Any], SettableBy.RECIPE, sandboxes] = Field(default_factory=lambda: {"kind": "local"})
     """Sandbox: its kind and options."""
     tools: tuple[Literal["bash", "python"], ...] = Field(default=("bash", "python"), min_length=1)
     """Tools of an episode."""

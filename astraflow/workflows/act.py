@@ -29,7 +29,7 @@ MAX_STATE_CHARACTERS = 2000
 class ActOptions(ConversationOptions):
     """Policy, environment, and form of messages and actions of the workflow."""
 
-    environment: Annotated[dict[str, Any], environments]
+    environment: Annotated[dict[str, Any], SettableBy.RECIPE, environments]
     """Environment: its kind and options."""
     policy: Annotated[str, SettableBy.AGENT] = "solver"
     """Policy that acts."""

@@ -32,7 +32,7 @@ _HERMES_MARKER = "<tool_call>"
 class ToolUseOptions(ConversationOptions):
     """Policy, tools, and limits of the workflow."""
 
-    tools: Annotated[tuple[dict[str, Any], ...], tool_sources] = Field(min_length=1)
+    tools: Annotated[tuple[dict[str, Any], ...], SettableBy.RECIPE, tool_sources] = Field(min_length=1)
     """Sources of tools: each its kind and options."""
     policy: Annotated[str, SettableBy.AGENT] = "solver"
     """Policy that calls tools and answers."""

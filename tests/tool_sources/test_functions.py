@@ -2,6 +2,7 @@
 
 import ast
 import math
+import sys
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -121,15 +122,19 @@ async def test_tools_are_found_by_module_and_attribute() -> None:
 
 
 @pytest.mark.parametrize(
-    "entry", ["astraflow", "astraflow.nothing:x", f"{__name__}:missing", f"{__name__}:opened", ":x", "x:"]
+    "entry", ["astraflow", "tests.test_docs:x", f"{__name__}:missing", f"{__name__}:opened", f"{__name__}:", ":x", "x:"]
 )
 def test_what_is_no_tool_is_refused(entry: str) -> None:
-    with raises_code(InvalidInput, "tool.not_importable", entry):
+    with raises_code(InvalidInput, "tool.functions_not_found", entry):
         tool_sources.build({"kind": "functions", "functions": [entry]})
 
 
-def test_only_a_recipe_names_code() -> None:
+def test_only_a_recipe_names_functions_and_it_loads_no_module() -> None:
     assert settable_by(FunctionsOptions, ("functions",)) is SettableBy.RECIPE
+    module = "antigravity"
+    with raises_code(InvalidInput, "tool.functions_not_found"):
+        tool_sources.build({"kind": "functions", "functions": [f"{module}:x"]})
+    assert module not in sys.modules
 
 
 @pytest.mark.parametrize(
