@@ -6,7 +6,11 @@ from astraflow.tools.base import ToolSource
 tool_sources: Registry[ToolSource] = Registry(
     "tool",
     built_in={
+        "calculator": "astraflow.tools.calculator",
+        "functions": "astraflow.tools.functions",
+        "mcp": "astraflow.tools.mcp_servers",
+        "sandbox": "astraflow.tools.sandbox_tools",
         "search": "astraflow.tools.search",
     },
-    install_hint="install it with pip install 'astraflow[search]'",
+    install_hint="install it with pip install 'astraflow[mcp]' or 'astraflow[search]'",
 )

@@ -11,9 +11,10 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.tasks import Prompt, Task
 from astraflow.contract.trajectories import Trajectory
+from astraflow.models.tokenizers import Message
 from astraflow.runtime.setting_permissions import SettableBy
 from astraflow.workflows import workflows
-from astraflow.workflows.answers import Answer, AnswerOptions, Message, question_of, request_answer
+from astraflow.workflows.answers import Answer, AnswerOptions, question_of, request_answer
 from astraflow.workflows.base import PolicyClient
 from astraflow.workflows.reward_scorer import RewardScorer
 
