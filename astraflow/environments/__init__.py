@@ -4,7 +4,14 @@ from astraflow.environments.base import EnvironmentFactory
 from astraflow.environments.two_player import GameFactory
 from astraflow.runtime.plugins import Registry
 
-environments: Registry[EnvironmentFactory] = Registry("environment", built_in={})
+environments: Registry[EnvironmentFactory] = Registry(
+    "environment",
+    built_in={
+        "alfworld": "astraflow.environments.alfworld",
+        "scienceworld": "astraflow.environments.scienceworld",
+        "terminal": "astraflow.environments.terminal",
+    },
+)
 
 games: Registry[GameFactory] = Registry(
     "game",
