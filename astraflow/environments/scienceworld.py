@@ -132,8 +132,8 @@ def _variation(prompt: Prompt) -> tuple[str, int, str]:
         }:
             return task, variation, simplification
     raise InvalidInput(
-        f"cannot begin a game of ScienceWorld: prompt {str(prompt.id)!r} has task {task!r}, variation {variation!r} and "
-        f"simplification {simplification!r}; use the dataset kind 'scienceworld'",
+        f"cannot begin a game of ScienceWorld: prompt {str(prompt.id)!r} has task {task!r}, variation {variation!r} "
+        f"and simplification {simplification!r}; use the dataset kind 'scienceworld'",
         code="environment.wrong_prompt",
     )
 
@@ -158,7 +158,8 @@ def _check_installed() -> Any:
     home = os.environ.get("JAVA_HOME")
     if shutil.which("java") is None and not (home and (Path(home) / "bin" / "java").is_file()):
         raise InvalidInput(
-            "cannot play ScienceWorld: no Java runtime; install one (apt install default-jre-headless), or set JAVA_HOME",
+            "cannot play ScienceWorld: no Java runtime; install one (apt install default-jre-headless), or set "
+            "JAVA_HOME",
             code="environment.no_java",
         )
     try:
