@@ -10,6 +10,7 @@ datasets: Registry[Dataset] = Registry(
         "arithmetic": "astraflow.datasets.arithmetic",
         "code": "astraflow.datasets.code",
         "games": "astraflow.datasets.games",
+        "facts": "astraflow.datasets.facts",
         "huggingface": "astraflow.datasets.huggingface",
         "jsonl": "astraflow.datasets.jsonl",
         "letters": "astraflow.datasets.letters",

@@ -1,4 +1,7 @@
-"""Goals of WebShop (arXiv:2207.01206), by number. The shop, an environment, states and judges them."""
+"""Goals of WebShop (arXiv:2207.01206), by number. The shop, an environment, states and judges them.
+
+The goals of a store, generated or from the published files, come with their texts. Give the environment the same store.
+"""
 
 from typing import Annotated, Literal, Self
 
@@ -13,6 +16,7 @@ from astraflow.datasets.base import ANSWER, QUESTION, check_index, sampled_finge
 from astraflow.datasets.published import SAMPLES
 from astraflow.datasets.tables.base import RequiredFields
 from astraflow.datasets.tables.lines import LineTable
+from astraflow.datasets.webshop_store import StoreOptions, open_store
 from astraflow.runtime.config import Config
 from astraflow.runtime.setting_permissions import SettableBy
 
@@ -32,11 +36,13 @@ class WebshopOptions(Config):
     """File of the goals (`env.server.goals`), one JSON object per line; empty: only the goal's number is known."""
     is_sample: bool = False
     """Use a few made-up goals, all of them in every split."""
+    store: StoreOptions | None = None
+    """Store with the goals, the same as that of the environment; absent: goals by number, or from `path`."""
 
     @model_validator(mode="after")
     def _check_source(self) -> Self:
-        if self.is_sample and self.path:
-            raise ValueError("a sample has no path; leave out one of `is_sample` and `path`")
+        if self.is_sample + bool(self.path) + (self.store is not None) > 1:
+            raise ValueError("goals have one source; give one of `is_sample`, `path` and `store`")
         return self
 
 
@@ -47,8 +53,10 @@ class Webshop:
     def __init__(self, options: WebshopOptions, _seed: int) -> None:
         path = str(SAMPLES / "webshop.jsonl") if options.is_sample else options.path
         self._table = LineTable(path, _REQUIRED_FIELDS) if path else None
+        self._store = open_store(options.store) if options.store else None
         self._prefix = "sample/webshop" if options.is_sample else "webshop"
-        count = self._table.size if self._table else options.goals
+        known = self._table.size if self._table else self._store.goal_count if self._store else None
+        count = options.goals if known is None else known
         split = "all" if options.is_sample else options.split
         self._goals = {
             "train": range(_EVAL, count),
@@ -76,7 +84,7 @@ class Webshop:
         """Returns goal number `index` of the split."""
         check_index(index, self.size)
         goal = self._goals[index]
-        row: dict[str, Json] = self._table.row(goal) if self._table else {}
+        row: dict[str, Json] = self._table.row(goal) if self._table else self._stored(goal)
         fields: dict[str, Json] = {
             QUESTION: str(row.get("instruction_text", f"WebShop, goal {goal}: the shop says what to buy.")),
             ANSWER: "",
@@ -84,3 +92,9 @@ class Webshop:
             "asin": row.get("asin"),
         }
         return Prompt(id=PromptId(f"{self._prefix}:{goal}"), fields=fields)
+
+    def _stored(self, number: int) -> dict[str, Json]:
+        if self._store is None:
+            return {}
+        goal = self._store.goal(number)
+        return {"instruction_text": goal.instruction, "asin": goal.product.asin}

@@ -15,6 +15,7 @@ environments: Registry[EnvironmentFactory] = Registry(
         "scienceworld": "astraflow.environments.scienceworld",
         "terminal": "astraflow.environments.terminal",
         "textcraft": "astraflow.environments.textcraft",
+        "webshop": "astraflow.environments.webshop",
     },
     install_hint=_INSTALL_HINT,
 )

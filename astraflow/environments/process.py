@@ -2,7 +2,6 @@
 needs another Python interpreter."""
 
 import asyncio
-from importlib import import_module
 from typing import Any
 from uuid import uuid4
 
@@ -29,9 +28,7 @@ class ProcessOptions(Config):
     """Episodes that a worker runs at once. With 1, an episode that hangs or crashes disturbs no other."""
     python: str = ""
     """Interpreter of the workers, in whose environment `pip install astraflow` and the environment's packages are
-    installed; empty: the interpreter of the node."""
-    modules: tuple[str, ...] = ()
-    """Modules that a worker imports first, because they register the environment."""
+    installed; empty: the interpreter of the node. Workers import the plugins that `ASTRAFLOW_PLUGINS` names."""
     start_s: float = Field(default=120.0, gt=0)
     """Time for a worker to start, in seconds."""
     begin_s: float = Field(default=60.0, gt=0)
@@ -47,8 +44,6 @@ class ProcessFactory:
     def __init__(self, options: ProcessOptions) -> None:
         self._options = options
         if not options.python:
-            for module in options.modules:
-                import_module(module)
             environments.check(options.of)
         self._pool: _WorkerPool | None = None
 
@@ -189,7 +184,6 @@ async def _start(options: ProcessOptions) -> WorkerProcess:
     return await start_worker(
         options.of,
         python=options.python,
-        modules=options.modules,
         episodes=options.episodes_per_worker,
         limit_s=options.start_s,
     )

@@ -12,7 +12,6 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
-from importlib import import_module
 from typing import IO, Any
 
 from astraflow.contract.errors import AstraFlowError, InvalidInput
@@ -84,8 +83,6 @@ class _Worker:
         }
 
     async def _open(self, request: dict[str, Any]) -> Mapping[str, Any]:
-        for module in request["modules"]:
-            import_module(module)
         factory = environments.build(request["spec"])
         await start_managed([factory], self._resources)
         await factory.check()

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
@@ -146,9 +146,7 @@ class WorkerProcess:
             self._stderr.extend(line.decode(errors="replace")[-_STDERR_CHARACTERS:] for line in lines if line.strip())
 
 
-async def start_worker(
-    spec: Mapping[str, Any], *, python: str, modules: Sequence[str], episodes: int, limit_s: float
-) -> WorkerProcess:
+async def start_worker(spec: Mapping[str, Any], *, python: str, episodes: int, limit_s: float) -> WorkerProcess:
     """Starts a worker and waits until its environment works. python: interpreter; empty: this one.
 
     Raises: InvalidInput for a specification that the worker refuses; Unavailable when it does not start in time.
@@ -174,7 +172,7 @@ async def start_worker(
         ) from problem
     worker = WorkerProcess(process)
     try:
-        values = {"spec": dict(spec), "modules": list(modules), "episodes": episodes}
+        values = {"spec": dict(spec), "episodes": episodes}
         await worker.request("open", values, limit_s=limit_s)
     except RolloutFailed as problem:
         await worker.stop()

@@ -11,6 +11,7 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
+from io import BytesIO
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -158,7 +159,9 @@ class JsonClient:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=10.0)
         headers = {"Content-Type": "application/json"}
         try:
-            async with self._session.post(self._url + path, data=data, headers=headers, timeout=timeout) as response:
+            async with self._session.post(
+                self._url + path, data=BytesIO(data), headers=headers, timeout=timeout
+            ) as response:
                 answer = await _bounded(response.content.iter_chunked(2**16))
                 return _parsed(answer, response.status, self._url + path)
         except (aiohttp.ClientError, ConnectionError, OSError) as problem:

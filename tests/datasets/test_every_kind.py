@@ -18,6 +18,7 @@ SPECS: dict[str, Callable[[Path], Spec]] = {
     "arithmetic": lambda _: {"kind": "arithmetic", "digits": 2},
     "arithmetic of one digit": lambda _: {"kind": "arithmetic", "operation": "multiply"},
     "code": lambda _: {"kind": "code", "name": "livecodebench_v6", "is_sample": True},
+    "facts": lambda _: {"kind": "facts", "size": 100, "facts": {"entities": 300}},
     "huggingface": lambda path: {"kind": "huggingface", "path": str(tables.save_to_disk(path / "saved"))},
     "jsonl": lambda path: {"kind": "jsonl", "path": str(tables.write_jsonl(path / "rows.jsonl"))},
     "letters": lambda _: {"kind": "letters"},
@@ -41,6 +42,7 @@ SPECS: dict[str, Callable[[Path], Spec]] = {
     "textcraft": lambda _: {"kind": "textcraft", "size": 100},
     "textcraft without end": lambda _: {"kind": "textcraft", "size": 10**15},
     "webshop": lambda _: {"kind": "webshop"},
+    "webshop with a store": lambda _: {"kind": "webshop", "store": {"products": 30}},
     "webshop with goals": lambda _: {"kind": "webshop", "is_sample": True},
 }
 

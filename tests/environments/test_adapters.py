@@ -25,6 +25,7 @@ from astraflow.environments.messages import ActRequest, BeginRequest, CloseReque
 from astraflow.environments.process import ProcessFactory
 from astraflow.environments.serve import serving_environment
 from astraflow.runtime.json_service import ServiceAddress
+from astraflow.runtime.plugins import PLUGINS_VARIABLE
 from tests.errors import raises_code
 from tests.fakes import environments as fakes
 from tests.suites.environment_suite import EnvironmentSuite
@@ -34,7 +35,11 @@ pytestmark = pytest.mark.anyio
 TASKS = datasets.build({"kind": "textcraft", "size": 20, "min_depth": 1, "max_depth": 2}, 0)
 PROMPT = Prompt(id=PromptId("p:0"), fields={})
 FAULTY = {"kind": "faulty"}
-FAKES = (fakes.__name__,)
+
+
+@pytest.fixture(autouse=True)
+def _workers_know_the_faulty_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(PLUGINS_VARIABLE, fakes.__name__)
 
 
 class TestProcess(EnvironmentSuite):
@@ -60,7 +65,7 @@ async def test_an_environment_behind_http_keeps_the_promises_of_the_interface() 
 
 @asynccontextmanager
 async def faulty_workers(**options: Any) -> AsyncIterator[ProcessFactory]:
-    spec = {"kind": "process", "of": FAULTY, "modules": FAKES, "workers": 1, "act_s": 60.0, **options}
+    spec = {"kind": "process", "of": FAULTY, "workers": 1, "act_s": 60.0, **options}
     factory = environments.build(spec)
     assert isinstance(factory, ProcessFactory)
     try:
@@ -150,7 +155,7 @@ async def test_episodes_wait_for_a_free_worker_and_may_share_one() -> None:
         ({"of": {**FAULTY, "refuses_check": True}}, InvalidInput, "faulty.refused"),
         ({"of": {**FAULTY, "dies_at_start": True}}, Unavailable, "environment.worker_not_started"),
         ({"python": "/no/such/python"}, Unavailable, "environment.worker_not_started"),
-        ({"python": sys.executable, "modules": ()}, InvalidInput, "plugin.unknown_kind"),
+        ({"python": sys.executable, "of": {"kind": "unknown"}}, InvalidInput, "plugin.unknown_kind"),
     ],
 )
 async def test_workers_that_do_not_start_are_reported(changed: Mapping[str, Any], kind: Any, code: str) -> None:
@@ -180,7 +185,7 @@ async def served(url: str, **options: Any) -> AsyncIterator[Any]:
 
 
 async def test_faults_behind_http_are_failures_of_the_environment() -> None:
-    workers = {"kind": "process", "of": FAULTY, "modules": list(FAKES), "workers": 1, "act_s": 1.0}
+    workers = {"kind": "process", "of": FAULTY, "workers": 1, "act_s": 1.0}
     async with serving_environment(workers, ServiceAddress()) as url, served(url, act_s=30.0) as factory:
         for action, code in (("die", "environment.worker_died"), ("hang", "environment.worker_timeout")):
             environment = factory.make()

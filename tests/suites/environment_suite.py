@@ -14,7 +14,7 @@ class EnvironmentSuite:
     """Tests to inherit. Fixtures to provide: `factory` (not started), `prompts` (two or more) and `expert`."""
 
     @pytest.mark.anyio
-    async def test_it_keeps_the_promises_of_the_interface(
+    async def test_the_promises_of_the_interface_are_kept(
         self, factory: EnvironmentFactory, prompts: Sequence[Prompt], expert: Expert
     ) -> None:
         assert problems(await check_environment(factory, prompts, expert)) == []
