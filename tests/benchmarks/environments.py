@@ -63,6 +63,25 @@ SUBJECTS = (
     ),
     Subject(name="textcraft, HTTP", environment=_TEXTCRAFT, dataset=_TEXTCRAFT, expert=plan_of_answer, is_served=True),
     Subject(name="webshop, 1,000 products", environment=_WEBSHOP, dataset=_GOALS, expert=shopper),
+    Subject(
+        name="alfworld, 16 worker processes",
+        environment={"kind": "process", "of": {"kind": "alfworld"}, "workers": 16},
+        dataset={"kind": "alfworld", "generated": 200},
+        expert=plan_of_answer,
+    ),
+    Subject(
+        name="scienceworld, 2 worker processes",
+        environment={"kind": "process", "of": {"kind": "scienceworld"}},
+        dataset={"kind": "scienceworld", "tasks": ["find-plant", "find-animal"]},
+        expert=looker,
+        max_turns=15,
+    ),
+    Subject(
+        name="terminal, 20 tasks in the sandbox",
+        environment={"kind": "terminal", "is_sample": True, "concurrency": AT_ONCE},
+        dataset={"kind": "terminal", "is_sample": True},
+        expert=solver,
+    ),
 )
 
 

@@ -1,0 +1,16 @@
+#!/bin/bash
+# Writes the reward: 1 when the task is done, else 0.
+cd "${APP_DIR:-/app}" || exit 1
+logs="${LOGS_DIR:-/logs}/verifier"
+mkdir -p "$logs"
+
+is_done() {
+    cmp -s totals.csv - << 'END'
+Ada,279
+Ben,295
+Cy,263
+Dee,0
+END
+}
+
+if is_done; then echo 1; else echo 0; fi > "$logs/reward.txt"

@@ -1,0 +1,2 @@
+#!/bin/bash
+sed -n '/^\[server\]/,/^\[client\]/s/^port = //p' settings.ini > port.txt

@@ -1,0 +1,2 @@
+#!/bin/bash
+printf '#!/bin/bash\ntac\n' > reverse.sh

@@ -1,0 +1,201 @@
+"""Terminals, in which a policy does the tasks of the dataset `terminal` with shell commands."""
+
+import re
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from astraflow.contract.errors import InvalidInput
+from astraflow.contract.failures import Boundary, RolloutFailed
+from astraflow.contract.tasks import Prompt
+from astraflow.contract.trajectories import Ending
+from astraflow.datasets.terminal import SAMPLE_TASKS, TerminalTask, load_task
+from astraflow.environments import environments
+from astraflow.environments.base import Environment, EnvironmentLimits, Observation
+from astraflow.environments.terminal_containers import ContainerRunner
+from astraflow.environments.terminal_runners import SandboxRunner, TerminalRunner, TerminalSession
+from astraflow.runtime.config import Config
+from astraflow.runtime.managed_plugins import ManagedPlugin
+from astraflow.sandbox.base import JobResult, Outcome, SandboxError
+
+SUBMIT = "submit"
+"""Action that ends the episode and runs the tests."""
+
+_FENCED = re.compile(r"```(?:bash|sh|shell)?\n(.*?)```", re.DOTALL)
+_TASK_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,100}")
+_MAX_COMMAND_CHARS = 100_000
+
+
+class TerminalOptions(Config):
+    """Where the tasks are, and what runs them."""
+
+    path: str = ""
+    """Folder of task folders, on each node."""
+    is_sample: bool = False
+    """Use the tasks that come with AstraFlow."""
+    runner: Literal["sandbox", "docker", "podman"] = "sandbox"
+    """`sandbox` runs tasks whose Dockerfile only copies files; `docker` and `podman` build and run images with the program
+    of this name."""
+    sandbox: dict[str, Any] = Field(default_factory=lambda: {"kind": "local"})
+    """Sandbox of the runner `sandbox`."""
+    has_network: bool = False
+    """Containers reach the network, which the tests of many published tasks need. The policy does so too."""
+    concurrency: int = Field(default=8, ge=1, le=1024)
+    """Tasks at once on a node."""
+    command_s: float = Field(default=30.0, gt=0, le=3600)
+    """Timeout of a command, in seconds; the shell is restarted then."""
+    max_output_chars: int = Field(default=10_000, ge=100, le=900_000)
+    """Longer output is cut in its middle. Characters."""
+
+    @model_validator(mode="after")
+    def _check_source(self) -> Self:
+        if self.is_sample == bool(self.path):
+            raise ValueError("set either the path of the tasks or `is_sample = true`")
+        return self
+
+
+@environments.register("terminal", options=TerminalOptions)
+class TerminalFactory:
+    """Gives the policy a shell in the working directory of a task. An action is a command: the last fenced block of an
+    answer, or all of it. `submit` ends the episode, and the tests of the task give the reward."""
+
+    def __init__(self, options: TerminalOptions) -> None:
+        self._options = options
+        self._runner: TerminalRunner = (
+            SandboxRunner(options.sandbox)
+            if options.runner == "sandbox"
+            else ContainerRunner(options.runner, has_network=options.has_network)
+        )
+        self.limits = EnvironmentLimits(
+            concurrency=options.concurrency, begin_s=1200.0, act_s=max(1200.0, options.command_s + 60)
+        )
+
+    async def start(self) -> None:
+        """Starts the runner. Raises: SandboxError."""
+        if isinstance(self._runner, ManagedPlugin):
+            await self._runner.start()
+
+    async def close(self) -> None:
+        """Stops the runner."""
+        if isinstance(self._runner, ManagedPlugin):
+            await self._runner.close()
+
+    def make(self) -> Environment:
+        """Returns a new terminal."""
+        return TerminalEnvironment(self._options, self._runner)
+
+    async def check(self) -> None:
+        """Checks for the folder of tasks and the runner. Raises: InvalidInput, Unavailable."""
+        _check_folder(self._options)
+        await self._runner.check()
+
+
+class TerminalEnvironment:
+    """Terminal of one task."""
+
+    def __init__(self, options: TerminalOptions, runner: TerminalRunner) -> None:
+        self._options = options
+        self._runner = runner
+        self._resources = AsyncExitStack()
+        self._session: TerminalSession | None = None
+        self._task: TerminalTask | None = None
+        self._last: Observation | None = None
+
+    async def begin(self, prompt: Prompt, seed: int) -> Observation:
+        """Opens the terminal; the seed changes nothing. Raises: InvalidInput; RolloutFailed."""
+        del seed
+        name = prompt.fields.get("task")
+        if not isinstance(name, str) or not _TASK_NAME.fullmatch(name):
+            raise InvalidInput(
+                f"cannot open a terminal: prompt {str(prompt.id)!r} has the task {name!r}; use the dataset 'terminal'",
+                code="environment.wrong_prompt",
+            )
+        self._task = load_task(_tasks_folder(self._options) / name)
+        try:
+            self._session = await self._resources.enter_async_context(self._runner.open(self._task))
+        except SandboxError as problem:
+            raise _failure(problem) from problem
+        return Observation(text=f"{self._task.instruction}\n\nAnswer with one shell command, or with: {SUBMIT}")
+
+    async def act(self, action: str) -> Observation:
+        """Runs a command, or the tests. Raises: InvalidInput before `begin`; RolloutFailed when the runner fails."""
+        if self._session is None or self._task is None:
+            raise InvalidInput("cannot act: the terminal is not open; call begin first", code="environment.not_begun")
+        if self._last is not None:
+            return self._last
+        command = command_of(action)
+        if not command:
+            return Observation(
+                text=f"Cannot read a command of at most {_MAX_COMMAND_CHARS} characters.", is_malformed=True
+            )
+        try:
+            if command == SUBMIT:
+                self._last = Observation(text="The task is over.", ending=Ending.LOST)
+                return await self._verdict(self._session, self._task)
+            return self._answer(await self._session.run(command, timeout_s=self._options.command_s))
+        except SandboxError as problem:
+            raise _failure(problem) from problem
+
+    async def close(self) -> None:
+        """Ends the shell and what it runs."""
+        self._session = None
+        await self._resources.aclose()
+
+    def _answer(self, result: JobResult) -> Observation:
+        output = _shortened(f"{result.stdout}{result.stderr}".strip(), self._options.max_output_chars)
+        ends = {
+            Outcome.PASSED: "",
+            Outcome.FAILED: f"[exit status {result.exit_status}]",
+            Outcome.TIMEOUT: f"[stopped after {self._options.command_s:g} s; the shell was restarted]",
+            Outcome.MEMORY: "[stopped: out of memory]",
+            Outcome.CRASHED: "[killed by a signal]",
+        }
+        return Observation(text="\n".join(part for part in (output, ends[result.outcome]) if part) or "[no output]")
+
+    async def _verdict(self, session: TerminalSession, task: TerminalTask) -> Observation:
+        verdict = await session.verify(timeout_s=task.verifier_s)
+        return Observation(
+            text="The tests have run.",
+            reward=verdict.reward,
+            ending=Ending.WON if verdict.reward >= 1 else Ending.LOST,
+            state=_shortened(verdict.output, self._options.max_output_chars),
+            metrics={"verifier_timeout": float(verdict.is_timeout)},
+        )
+
+
+def command_of(action: str) -> str:
+    """Returns the command of an answer; empty when there is none.
+
+    >>> command_of("First I look around:\\n```bash\\nls -l\\n```")
+    'ls -l'
+    """
+    if len(action) > _MAX_COMMAND_CHARS or "\0" in action:
+        return ""
+    blocks = _FENCED.findall(action)
+    return str(blocks[-1] if blocks else action).strip()
+
+
+def _tasks_folder(options: TerminalOptions) -> Path:
+    return SAMPLE_TASKS if options.is_sample else Path(options.path).expanduser()
+
+
+def _check_folder(options: TerminalOptions) -> None:
+    folder = _tasks_folder(options)
+    if not folder.is_dir():
+        raise InvalidInput(
+            f"cannot use terminal tasks: {str(folder)!r} is no folder on this machine; copy the tasks to each node",
+            code="environment.no_folder",
+        )
+
+
+def _shortened(text: str, limit: int) -> str:
+    if len(text) <= limit:
+        return text
+    half = limit // 2
+    return f"{text[:half]}\n[{len(text) - 2 * half} characters left out]\n{text[-half:]}"
+
+
+def _failure(problem: SandboxError) -> RolloutFailed:
+    return RolloutFailed(str(problem), boundary=Boundary.ENVIRONMENT, code=problem.code)
