@@ -7,7 +7,10 @@ workflows: Registry[Workflow] = Registry(
     "workflow",
     built_in={
         "dataset_answers": "astraflow.workflows.dataset_answers",
+        "plan_and_solve": "astraflow.workflows.plan_and_solve",
+        "route": "astraflow.workflows.route",
         "single_turn": "astraflow.workflows.single_turn",
+        "solve_and_select": "astraflow.workflows.solve_and_select",
         "solve_and_verify": "astraflow.workflows.solve_and_verify",
     },
 )
