@@ -1,4 +1,4 @@
-"""Workflow of a solver and a verifier: the verifier approves or rejects an answer, a rejected solver tries once more."""
+"""Workflow of a solver and a verifier, which approves or rejects an answer; a rejected solver tries once more."""
 
 import re
 from collections.abc import Mapping
