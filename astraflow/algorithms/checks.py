@@ -10,7 +10,8 @@ from astraflow.algorithms.losses.options import PolicyOptions
 from astraflow.algorithms.tokens import Pass
 from astraflow.contract.errors import InvalidInput
 
-_RELATIVE_ADVANTAGES = ("batch_whitened", "group_centred", "group_relative", "leave_one_out", "maxrl")
+_GROUP_ADVANTAGES = ("group_centred", "group_relative", "leave_one_out", "maxrl")
+_RELATIVE_ADVANTAGES = ("batch_whitened", *_GROUP_ADVANTAGES)
 
 
 def check_algorithm(config: AlgorithmConfig, temperatures: Mapping[str, float] | None = None) -> None:
@@ -31,6 +32,26 @@ def check_algorithm(config: AlgorithmConfig, temperatures: Mapping[str, float] |
                 f"logprobs at {config.temperature}; set algorithm.temperature = {temperature}",
                 code="algorithm.temperature",
             )
+
+
+def check_roles(config: AlgorithmConfig, flow: str, roles: Sequence[str]) -> None:
+    """Checks that a policy which plays several roles of a flow compares trajectories of one role only.
+
+    Raises: InvalidInput with the code `algorithm.roles_mixed`.
+    """
+    compared = [spec for spec in config.advantages if spec.get("kind") in _GROUP_ADVANTAGES]
+    compared += [
+        spec
+        for spec in config.token_advantages
+        if spec.get("kind") == "turn_returns" and spec.get("baseline") != "none"
+    ]
+    mixed = [spec for spec in compared if not spec.get("per_slot")]
+    if len(roles) > 1 and mixed:
+        raise InvalidInput(
+            f"cannot train on flow {flow!r}: the policy plays the roles {', '.join(roles)}, and {mixed[0]['kind']!r} "
+            "compares their rewards, which have different levels; set per_slot = true",
+            code="algorithm.roles_mixed",
+        )
 
 
 def _check_loss(config: AlgorithmConfig) -> None:
