@@ -1,12 +1,16 @@
 """Tokenizer without dependencies or vocabulary file: UTF-8 bytes and three special tokens. For simulation and tests."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from astraflow.contract.trajectories import Int32Array
+from astraflow.models.tokenizers import Message, ToolSchema
 
 _START, _END, _PAD = 256, 257, 258
+_BEGIN = np.array([_START], dtype=np.int32)
+_END_OF_MESSAGE = np.array([_END, *b"\n"], dtype=np.int32)
+_ANSWER = np.array([_START, *b"assistant\n"], dtype=np.int32)
 _SPECIAL_TOKENS = {_START: "<|im_start|>", _END: "<|im_end|>", _PAD: "<|pad|>"}
 
 
@@ -36,14 +40,25 @@ class ByteTokenizer:
         """Id of the padding token, which decodes to nothing."""
         return _PAD
 
-    def encode_chat(self, messages: Sequence[Mapping[str, str]], *, add_generation_prompt: bool = True) -> Int32Array:
-        """Returns the ids of a conversation. Special tokens in the text stay text, so no message can forge a turn."""
-        ids: list[int] = []
-        for message in messages:
-            ids += [_START, *f"{message['role']}\n{message['content']}".encode(), _END, *b"\n"]
-        if add_generation_prompt:
-            ids += [_START, *b"assistant\n"]
-        return np.array(ids, dtype=np.int32)
+    def encode_chat(
+        self, messages: Sequence[Message], *, tools: Sequence[ToolSchema] = (), add_generation_prompt: bool = True
+    ) -> Int32Array:
+        """Returns the ids of a conversation; the format has no place for tools. Special tokens in the text stay text,
+        so no message can forge a turn."""
+        return np.concatenate(
+            [self._encode_message(message) for message in messages] + [_ANSWER] * add_generation_prompt
+        )
+
+    def encode_continuation(self, messages: Sequence[Message]) -> Int32Array:
+        """Returns the ids between the text of an answer and the next answer."""
+        return np.concatenate([_END_OF_MESSAGE, self.encode_chat(messages)])
+
+    def describes_tools(self, marker: str) -> bool:
+        """False: the format has no place for tools."""
+        return False
+
+    def _encode_message(self, message: Message) -> Int32Array:
+        return np.concatenate([_BEGIN, self.encode(f"{message['role']}\n{message['content']}"), _END_OF_MESSAGE])
 
     def encode(self, text: str) -> Int32Array:
         """Returns the ids of plain text, without special tokens."""

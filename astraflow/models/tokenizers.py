@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.trajectories import Int32Array
+from astraflow.contract.values import Json
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -24,6 +27,12 @@ _CHATML = (
 )
 
 
+Message = Mapping[str, str]
+"""A chat message: `{"role": ..., "content": ...}`."""
+ToolSchema = Mapping[str, Json]
+"""A function that a model may call: `{"type": "function", "function": {"name", "description", "parameters"}}`."""
+
+
 class ChatTokenizer(Protocol):
     """Tokenizer with a chat format, as workflows use it."""
 
@@ -35,11 +44,28 @@ class ChatTokenizer(Protocol):
     def stop_tokens(self) -> tuple[int, ...]:
         """Ids with which the model ends its answer."""
 
-    def encode_chat(self, messages: Sequence[Mapping[str, str]], *, add_generation_prompt: bool = True) -> Int32Array:
-        """Returns the token ids of a conversation in the model's chat format.
+    def encode_chat(
+        self, messages: Sequence[Message], *, tools: Sequence[ToolSchema] = (), add_generation_prompt: bool = True
+    ) -> Int32Array:
+        """Returns the token ids of a conversation in the model's chat format. Text of a message or of a tool that
+        spells a special token stays text, so that it cannot forge a turn.
 
-        messages: each `{"role": ..., "content": ...}`. add_generation_prompt: append the start of the assistant's turn.
+        tools: described to the model, if `describes_tools`. add_generation_prompt: append the start of the assistant's
+        turn. Raises: InvalidInput for messages that the chat format does not allow.
         """
+
+    def encode_continuation(self, messages: Sequence[Message]) -> Int32Array:
+        """Returns the token ids between the text of an answer and the next answer: the end of the assistant's turn,
+        `messages`, and the start of the assistant's next turn.
+
+        Appended to a conversation and its answer, they give the conversation as `encode_chat` encodes it.
+        Raises: InvalidInput for messages that the chat format does not allow, and for a format that changes earlier
+        turns once others follow.
+        """
+
+    def describes_tools(self, marker: str) -> bool:
+        """Returns whether the chat format describes tools, and calls that contain `marker`, and has a role `tool` for
+        their results."""
 
     def encode(self, text: str) -> Int32Array:
         """Returns the token ids of plain text, without special tokens."""
@@ -62,6 +88,9 @@ class HuggingFaceTokenizer:
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
         self._stop_tokens = stop_tokens
+        special = {str(token): index for index, token in tokenizer.added_tokens_decoder.items() if token.special}
+        self._special_ids = special
+        self._control = re.compile("|".join(map(re.escape, sorted(special, key=len, reverse=True))) or r"(?!)")
 
     @property
     def vocab_size(self) -> int:
@@ -73,20 +102,141 @@ class HuggingFaceTokenizer:
         """Ids with which the model ends its answer."""
         return self._stop_tokens
 
-    def encode_chat(self, messages: Sequence[Mapping[str, str]], *, add_generation_prompt: bool = True) -> Int32Array:
+    def encode_chat(
+        self, messages: Sequence[Message], *, tools: Sequence[ToolSchema] = (), add_generation_prompt: bool = True
+    ) -> Int32Array:
         """Returns the token ids of a conversation, formatted by the tokenizer's own chat template."""
-        text = self._tokenizer.apply_chat_template(
-            [dict(message) for message in messages], add_generation_prompt=add_generation_prompt, tokenize=False
-        )
-        return self.encode(str(text))
+        escaped = _Escapes(self._control, messages, tools)
+        text = self._render(escaped.messages, tools=escaped.tools, add_generation_prompt=add_generation_prompt)
+        return self._encode_escaped(text, escaped)
+
+    def encode_continuation(self, messages: Sequence[Message]) -> Int32Array:
+        """Returns the token ids that the chat template puts between two answers."""
+        if not self._keeps_history:
+            raise InvalidInput(
+                "cannot continue the conversation: the chat template of the tokenizer changes earlier turns once others"
+                " follow, so that the policy would be trained on tokens that it never sees again; use a template that "
+                "only appends, or a workflow with one turn",
+                code="model.template_changes_history",
+            )
+        escaped = _Escapes(self._control, messages, ())
+        text = self._render([*_PROBE_TURN, *escaped.messages])
+        return self._encode_escaped(text.partition(_PROBE_ANSWER)[2], escaped)
+
+    def describes_tools(self, marker: str) -> bool:
+        """Returns whether the chat template describes tools and calls with this marker, and shows their results."""
+        function = {"name": _PROBE_ANSWER, "description": "", "parameters": {"type": "object", "properties": {}}}
+        try:
+            text = self._render(_PROBE_TURN[:1], tools=[{"type": "function", "function": function}])
+            result = self._render([*_PROBE_TURN, {"role": "tool", "content": _PROBE_RESULT}])
+        except InvalidInput:
+            return False
+        return _PROBE_ANSWER in text and marker in text and _PROBE_RESULT in result
 
     def encode(self, text: str) -> Int32Array:
         """Returns the token ids of plain text, without special tokens."""
-        return np.asarray(self._tokenizer.encode(text, add_special_tokens=False), dtype=np.int32)
+        is_hostile = self._control.search(text) is not None
+        ids = self._tokenizer.encode(text, add_special_tokens=False, split_special_tokens=is_hostile)
+        return np.asarray(ids, dtype=np.int32)
 
     def decode(self, ids: Int32Array, *, keep_special_tokens: bool = False) -> str:
         """Returns the text of the ids."""
         return str(self._tokenizer.decode(ids.tolist(), skip_special_tokens=not keep_special_tokens))
+
+    @cached_property
+    def _keeps_history(self) -> bool:
+        """True if each conversation is a prefix of those that continue it."""
+        first = self._render(_PROBE_TURN[:1])
+        question: Message = {"role": "user", "content": _PROBE_RESULT}
+        second = self._render([*_PROBE_TURN, question])
+        third = self._render([*_PROBE_TURN, question, *_PROBE_TURN[1:], question])
+        return second.startswith(first + _PROBE_ANSWER) and third.startswith(second + _PROBE_ANSWER)
+
+    def _render(
+        self, messages: Sequence[Message], *, tools: Sequence[ToolSchema] = (), add_generation_prompt: bool = True
+    ) -> str:
+        from jinja2 import TemplateError
+
+        try:
+            text = self._tokenizer.apply_chat_template(
+                [dict(message) for message in messages],
+                tools=[dict(tool) for tool in tools] or None,
+                add_generation_prompt=add_generation_prompt,
+                tokenize=False,
+            )
+        except TemplateError as problem:
+            raise InvalidInput(
+                f"cannot format the conversation: the chat template refuses it ({problem}); use other roles, for "
+                "instance no system message",
+                code="model.chat_template_refused",
+            ) from problem
+        return str(text)
+
+    def _encode_escaped(self, text: str, escaped: _Escapes) -> Int32Array:
+        """Returns the ids of text from the chat template. Only the template's own special tokens become special."""
+        if not escaped.originals:
+            ids = self._tokenizer.encode(text, add_special_tokens=False)
+            return np.asarray(ids, dtype=np.int32)
+        pieces: list[Int32Array] = []
+        end = 0
+        for match in self._control.finditer(text):
+            pieces += [self.encode(escaped.restored(text[end : match.start()]))] if match.start() > end else []
+            pieces.append(np.array([self._special_ids[match[0]]], dtype=np.int32))
+            end = match.end()
+        pieces += [self.encode(escaped.restored(text[end:]))] if end < len(text) else []
+        return np.concatenate(pieces)
+
+
+_PROBE_ANSWER, _PROBE_RESULT = "AnswerProbe", "ResultProbe"
+_PROBE_TURN: tuple[Message, ...] = (
+    {"role": "user", "content": "QuestionProbe"},
+    {"role": "assistant", "content": _PROBE_ANSWER},
+)
+
+
+class _Escapes:
+    """Messages and tools in which placeholders replace text that spells a special token."""
+
+    def __init__(self, control: re.Pattern[str], messages: Sequence[Message], tools: Sequence[ToolSchema]) -> None:
+        self._control = control
+        self.originals: list[str] = []
+        """Replaced texts; empty when none spells a special token."""
+        given: Json = [[dict(message) for message in messages], [dict(tool) for tool in tools]]
+        self._mark = ""
+        if any(control.search(text) for text in _texts(given)):
+            used = set().union(*map(set, _texts(given)))
+            self._mark = next(chr(code) for code in range(0xF0000, 0xFFFFE) if chr(code) not in used)
+        self.messages: list[Message] = [{key: self._escape(text) for key, text in item.items()} for item in messages]
+        self.tools: list[ToolSchema] = [{key: self._escape_all(value) for key, value in tool.items()} for tool in tools]
+
+    def restored(self, text: str) -> str:
+        """Returns text from the chat template with the originals."""
+        pieces = text.split(self._mark)
+        pieces[1::2] = [self.originals[int(index)] for index in pieces[1::2]]
+        return "".join(pieces)
+
+    def _escape(self, text: str) -> str:
+        return self._control.sub(self._placeholder, text)
+
+    def _placeholder(self, match: re.Match[str]) -> str:
+        self.originals.append(match[0])
+        return f"{self._mark}{len(self.originals) - 1}{self._mark}"
+
+    def _escape_all(self, value: Json) -> Json:
+        if isinstance(value, str):
+            return self._escape(value)
+        if isinstance(value, list):
+            return [self._escape_all(item) for item in value]
+        return {key: self._escape_all(item) for key, item in value.items()} if isinstance(value, dict) else value
+
+
+def _texts(value: Json) -> Iterator[str]:
+    """Yields the texts in a JSON value, without the keys of objects."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list | dict):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _texts(item)
 
 
 def char_tokenizer() -> PreTrainedTokenizerBase:

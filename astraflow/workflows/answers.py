@@ -1,7 +1,7 @@
 """Requests that most workflows share: send messages to a policy and receive its answer."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -12,13 +12,11 @@ from astraflow.contract.generation import Finish, Sampling
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.tasks import Prompt
 from astraflow.datasets.base import QUESTION
+from astraflow.models.tokenizers import Message
 from astraflow.runtime.config import Config
 from astraflow.runtime.setting_permissions import SettableBy
 from astraflow.workflows.base import PolicyClient
 from astraflow.workflows.trajectory_builder import TrajectoryBuilder
-
-Message = Mapping[str, str]
-"""A chat message: `{"role": ..., "content": ...}`."""
 
 
 class AnswerOptions(Config):
@@ -62,8 +60,15 @@ class AnswerOptions(Config):
                 raise ValueError(f"not JSON ({problem}); write the schema as JSON") from None
         return text
 
-    def sampling(self, *, stop_tokens: tuple[int, ...] = (), max_new_tokens: int | None = None) -> Sampling:
-        """Returns the sampling of a request. max_new_tokens: overrides the option."""
+    def sampling(
+        self,
+        *,
+        stop_tokens: tuple[int, ...] = (),
+        max_new_tokens: int | None = None,
+        stop_strings: Sequence[str] = (),
+    ) -> Sampling:
+        """Returns the sampling of a request. max_new_tokens: overrides the option. stop_strings: added to the
+        option's."""
         return Sampling(
             max_new_tokens=max_new_tokens or self.max_new_tokens,
             temperature=self.temperature,
@@ -71,7 +76,7 @@ class AnswerOptions(Config):
             top_k=self.top_k,
             min_p=self.min_p,
             stop_tokens=stop_tokens,
-            stop_strings=self.stop_strings,
+            stop_strings=tuple(dict.fromkeys((*self.stop_strings, *stop_strings))),
             json_schema=self.json_schema,
             seed=self.seed,
         )

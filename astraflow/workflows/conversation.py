@@ -1,0 +1,134 @@
+"""Conversation of one policy with tools, an environment or a user: one trajectory with the exact tokens."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pydantic import Field
+
+from astraflow.contract.errors import InvalidInput
+from astraflow.contract.generation import Finish
+from astraflow.contract.ids import PolicyId
+from astraflow.contract.trajectories import Ending, Int32Array
+from astraflow.models.tokenizers import Message, ToolSchema
+from astraflow.workflows.answers import AnswerOptions
+from astraflow.workflows.base import PolicyClient
+from astraflow.workflows.trajectory_builder import TrajectoryBuilder
+
+
+class ConversationOptions(AnswerOptions):
+    """Limits of a conversation, whose turns are sampled with the options of answers; `max_new_tokens` is that of a
+    turn."""
+
+    max_turns: int = Field(default=16, ge=1)
+    """Turns of the policy; the episode then ends with `turns`."""
+    max_context: int = Field(default=16384, ge=2)
+    """Length limit of the conversation; the episode ends with `context` when a message or an answer does not fit.
+    Tokens."""
+    max_malformed: int = Field(default=3, ge=0)
+    """Unreadable calls or actions of an episode; one more ends it with `malformed`."""
+    max_repeats: int = Field(default=4, ge=0)
+    """Equal turns in a row that end the episode with `repeated`; 0: no limit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """What the policy wrote in a turn."""
+
+    text: str
+    """Text without special tokens."""
+    finish: Finish
+
+
+class Conversation:
+    """Transcript that only grows: the policy is trained on exactly what it read and wrote.
+
+    Between two turns stand the tokens of the chat template; the end of a turn is part of them unless the policy wrote
+    it. Alternate `answer` and `append`.
+    """
+
+    def __init__(
+        self,
+        policy: PolicyId,
+        client: PolicyClient,
+        options: ConversationOptions,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[ToolSchema] = (),
+    ) -> None:
+        """tools: described to the policy by the chat template. Raises: InvalidInput when the messages do not fit."""
+        self.builder = TrajectoryBuilder(policy)
+        self.turns = 0
+        """Turns of the policy. Count."""
+        self._client = client
+        self._options = options
+        self._last_token: int | None = None
+        self._size = 0
+        self._texts: list[str] = []
+        self._add(client.tokenizer.encode_chat(messages, tools=tools), speaker="")
+        if self.room <= 0:
+            raise InvalidInput(
+                f"cannot begin the conversation: its first message has {self._size} tokens of at most "
+                f"{options.max_context}; raise max_context, or leave out long prompts",
+                code="workflow.prompt_too_long",
+            )
+
+    @property
+    def room(self) -> int:
+        """Tokens that may still be added."""
+        return self._options.max_context - self._size
+
+    async def answer(self, stop_strings: Sequence[str] = ()) -> Turn:
+        """Requests the next turn. stop_strings: end it, besides those of the options. Raises: RolloutFailed."""
+        tokenizer = self._client.tokenizer
+        sampling = self._options.sampling(
+            stop_tokens=tokenizer.stop_tokens,
+            max_new_tokens=min(self._options.max_new_tokens, self.room),
+            stop_strings=stop_strings,
+        )
+        generation = await self._client.generate(self.builder.tokens(), sampling)
+        self.builder.add_generation(generation)
+        self._size += len(generation.tokens)
+        self._last_token = int(generation.tokens[-1]) if len(generation.tokens) else None
+        self.turns += 1
+        text = tokenizer.decode(generation.tokens)
+        self._texts = [*self._texts, text] if text in self._texts[-1:] else [text]
+        return Turn(text=text, finish=generation.finish)
+
+    def append(self, messages: Sequence[Message], *, speaker: str) -> bool:
+        """Appends messages to the policy; returns False, and appends nothing, when they leave no room for an answer.
+
+        speaker: `Span.speaker`, such as `tool`.
+        """
+        tokens = self._client.tokenizer.encode_continuation(messages)
+        if self._last_token in self._client.tokenizer.stop_tokens and tokens[:1].tolist() == [self._last_token]:
+            tokens = tokens[1:]
+        if len(tokens) >= self.room:
+            return False
+        self._add(tokens, speaker=speaker)
+        return True
+
+    def ending(self, malformed: int = 0) -> Ending | None:
+        """Returns the limit that ends the conversation after the last turn, if any. malformed: unreadable calls or
+        actions so far."""
+        options = self._options
+        if malformed > options.max_malformed:
+            return Ending.MALFORMED
+        if options.max_repeats and len(self._texts) >= options.max_repeats:
+            return Ending.REPEATED
+        if self.room <= 0:
+            return Ending.CONTEXT
+        return Ending.TURNS if self.turns >= options.max_turns else None
+
+    def _add(self, tokens: Int32Array, *, speaker: str) -> None:
+        self.builder.add_context(tokens, speaker=speaker)
+        self._size += len(tokens)
+
+
+def shortened(text: str, limit: int) -> str:
+    """Returns the text, cut to `limit` characters with a note, and without what is no valid Unicode.
+
+    >>> shortened("abcdef", 4)
+    'abcd\\n[2 more characters were cut]'
+    """
+    clean = text[:limit].encode(errors="replace").decode()
+    return clean if len(text) <= limit else f"{clean}\n[{len(text) - limit} more characters were cut]"

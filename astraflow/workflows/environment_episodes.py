@@ -1,0 +1,123 @@
+"""Environments of episodes: opened within the limits of their factory, and closed on every path."""
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Awaitable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
+from typing import Any
+
+from astraflow.contract.errors import InvalidInput
+from astraflow.contract.failures import Boundary, RolloutFailed
+from astraflow.contract.tasks import Prompt
+from astraflow.environments import environments
+from astraflow.environments.base import Environment, Observation
+from astraflow.runtime.logs import get_logger
+from astraflow.runtime.managed_plugins import start_managed
+from astraflow.runtime.tracing import span
+
+log = get_logger()
+
+CLOSE_S = 10.0
+"""Time limit for closing an environment. Seconds."""
+
+
+class OpenEnvironment:
+    """Environment of one episode that has begun."""
+
+    def __init__(self, environment: Environment, act_s: float) -> None:
+        self._environment = environment
+        self._act_s = act_s
+        self.observation = Observation(text="")
+        """Latest observation."""
+
+    async def begin(self, prompt: Prompt, seed: int, begin_s: float) -> None:
+        """Begins the episode. Raises: InvalidInput; RolloutFailed at the boundary `environment`."""
+        self.observation = await _observed("begin", begin_s, self._environment.begin(prompt, seed))
+
+    async def act(self, action: str) -> Observation:
+        """Performs an action and returns the observation. Raises: RolloutFailed at the boundary `environment`."""
+        self.observation = await _observed("act", self._act_s, self._environment.act(action))
+        return self.observation
+
+
+class EnvironmentSource:
+    """Opens environments of one factory. A `ManagedPlugin` of the workflow that uses it.
+
+    When as many are open as the factory allows, further episodes wait in the order in which they came.
+    """
+
+    def __init__(self, spec: Mapping[str, Any]) -> None:
+        """Raises: InvalidInput for an unknown kind or invalid options."""
+        self._factory = environments.build(spec)
+        self._resources = AsyncExitStack()
+        concurrency = self._factory.limits.concurrency
+        self._slots = asyncio.Semaphore(concurrency) if concurrency else None
+
+    async def start(self) -> None:
+        """Starts the factory and checks that its environments work here. Raises: InvalidInput, Unavailable."""
+        await start_managed((self._factory,), self._resources)
+        await self._factory.check()
+
+    async def close(self) -> None:
+        """Closes the factory."""
+        await self._resources.aclose()
+
+    @asynccontextmanager
+    async def open(self, prompt: Prompt, seed: int) -> AsyncIterator[OpenEnvironment]:
+        """Opens an environment and begins its episode; closes it at the end.
+
+        Raises: InvalidInput for a prompt of another kind; RolloutFailed at the boundary `environment`.
+        """
+        limits = self._factory.limits
+        async with self._slots or nullcontext():
+            environment = self._factory.make()
+            try:
+                opened = OpenEnvironment(environment, limits.act_s)
+                await opened.begin(prompt, seed, limits.begin_s)
+                yield opened
+            finally:
+                await _close(environment)
+
+
+async def _observed(call: str, timeout_s: float, observing: Awaitable[Observation]) -> Observation:
+    """Awaits an observation and checks its numbers."""
+    try:
+        with span(f"rl.environment.{call}"):
+            async with asyncio.timeout(timeout_s) as limit:
+                observation = await observing
+    except (RolloutFailed, InvalidInput):
+        raise
+    except Exception as problem:
+        is_late = isinstance(problem, TimeoutError) and limit.expired()
+        cause = f"no answer to '{call}' after {timeout_s:g} s" if is_late else f"{type(problem).__name__}: {problem}"
+        raise RolloutFailed(
+            f"cannot continue in the environment: {cause}; look for its own log, or raise its limits",
+            boundary=Boundary.ENVIRONMENT,
+            code="rollout.environment_timeout" if is_late else "rollout.environment_failed",
+        ) from problem
+    numbers = (observation.reward, *observation.reward_terms.values(), *observation.metrics.values())
+    if not all(math.isfinite(number) for number in numbers):
+        raise RolloutFailed(
+            "cannot use the observation: its reward, a term or a metric is not finite; return finite numbers",
+            boundary=Boundary.ENVIRONMENT,
+            code="rollout.invalid_observation",
+        )
+    return observation
+
+
+async def _close(environment: Environment) -> None:
+    """Closes the environment within the time limit, also when the episode is cancelled; logs a failure."""
+    closing = asyncio.create_task(_close_logged(environment))
+    try:
+        await asyncio.shield(closing)
+    except asyncio.CancelledError:
+        await closing
+        raise
+
+
+async def _close_logged(environment: Environment) -> None:
+    try:
+        async with asyncio.timeout(CLOSE_S):
+            await environment.close()
+    except Exception:
+        log.exception("environment_not_closed", environment=type(environment).__name__)
