@@ -4,7 +4,15 @@ from astraflow.environments.base import EnvironmentFactory
 from astraflow.environments.two_player import GameFactory
 from astraflow.runtime.plugins import Registry
 
-environments: Registry[EnvironmentFactory] = Registry("environment", built_in={})
+environments: Registry[EnvironmentFactory] = Registry(
+    "environment",
+    built_in={
+        "http": "astraflow.environments.http",
+        "process": "astraflow.environments.process",
+        "textcraft": "astraflow.environments.textcraft",
+    },
+    install_hint="install it with pip install 'astraflow[environments]'",
+)
 
 games: Registry[GameFactory] = Registry(
     "game",

@@ -1,0 +1,223 @@
+"""Check of an environment, built in or of a third party, against the promises of the interface."""
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from time import perf_counter
+
+from astraflow.contract.checks import CheckResult, Outcome
+from astraflow.contract.errors import AstraFlowError, InvalidInput
+from astraflow.contract.ids import PromptId
+from astraflow.contract.tasks import Prompt
+from astraflow.contract.trajectories import Ending
+from astraflow.environments.base import EnvironmentFactory, Observation
+from astraflow.environments.episodes import Expert, act, begin, play, total_reward
+from astraflow.runtime.managed_plugins import start_managed
+
+WORKS = "says that it works on this machine"
+WINS = "is won by the expert, with a total reward of 1"
+REPEATS = "gives the same observations for the same prompt, seed and actions"
+ENDS_ONCE = "ends once, and gives no reward afterwards"
+CONCURRENT = "keeps episodes that run at the same time apart"
+BAD_ACTIONS = "answers actions that it cannot read, and then stays in its state"
+LARGE_ACTION = "answers an action of 10 MB, with a text of bounded length"
+CLOSES = "can be closed at any time, and again"
+FOREIGN_PROMPT = "refuses a prompt of another kind as invalid input, or plays it"
+PROMISES = (WORKS, WINS, REPEATS, ENDS_ONCE, CONCURRENT, BAD_ACTIONS, LARGE_ACTION, CLOSES, FOREIGN_PROMPT)
+
+MAX_TEXT_CHARACTERS = 1_000_000
+"""Longest text of an observation; a workflow cuts texts to the context of its policy long before."""
+CONCURRENCY = 8
+"""Episodes that run at the same time, or fewer where the factory's limit is lower. Count."""
+UNREADABLE_ACTIONS = (
+    "",
+    " ",
+    "\n\n",
+    "\x00",
+    "éß漢🙂",
+    "[]",
+    '{"action": {}}',
+    "do what I mean",
+    "click[",
+    "get -1 x",
+    "get 99999999999999999999999 x",
+    "a" * 5000,
+)
+"""Actions that no environment can read."""
+_LARGE_ACTION = "look " * 2_000_000
+_FOREIGN = Prompt(id=PromptId("conformance:foreign"), fields={"question": "1+1?", "answer": "2"})
+
+
+async def check_environment(
+    factory: EnvironmentFactory, prompts: Sequence[Prompt], expert: Expert
+) -> list[CheckResult]:
+    """Starts the factory, plays the prompts in several ways, and closes it; returns a result for each promise.
+
+    prompts: two or more that the environment accepts, with short episodes. expert: wins each of them.
+    Raises: InvalidInput without prompts; what the factory raises when it does not start.
+    """
+    if not prompts:
+        raise InvalidInput("cannot check the environment: no prompts; give two or more", code="check.no_prompts")
+    async with AsyncExitStack() as resources:
+        await start_managed([factory], resources)
+        return await _Check(factory, prompts, expert).results()
+
+
+def problems(results: Sequence[CheckResult]) -> list[str]:
+    """Returns a line for each broken promise."""
+    return [f"{result.promise}: {result.detail}" for result in results if result.outcome is not Outcome.PASSED]
+
+
+class _Broken(Exception):
+    """A promise is broken; the message says how."""
+
+
+class _Check:
+    def __init__(self, factory: EnvironmentFactory, prompts: Sequence[Prompt], expert: Expert) -> None:
+        self._factory = factory
+        self._prompts = prompts
+        self._expert = expert
+
+    async def results(self) -> list[CheckResult]:
+        """Returns the result of each promise."""
+        checks: dict[str, Callable[[], Awaitable[None]]] = {
+            WORKS: self._factory.check,
+            WINS: self._wins,
+            REPEATS: self._repeats,
+            ENDS_ONCE: self._ends_once,
+            CONCURRENT: self._concurrent,
+            BAD_ACTIONS: self._bad_actions,
+            LARGE_ACTION: self._large_action,
+            CLOSES: self._closes,
+            FOREIGN_PROMPT: self._foreign_prompt,
+        }
+        return [await _result(promise, checks[promise]) for promise in PROMISES]
+
+    async def _wins(self) -> None:
+        for seed, prompt in enumerate(self._prompts):
+            observations = await self._play(prompt, seed)
+            reward = total_reward(observations)
+            if observations[-1].ending is not Ending.WON or not math.isclose(reward, 1.0):
+                raise _Broken(f"prompt {str(prompt.id)!r}: reward {reward:g}, ending {observations[-1].ending}")
+
+    async def _repeats(self) -> None:
+        for seed, prompt in enumerate(self._prompts):
+            _compare(await self._play(prompt, seed), await self._play(prompt, seed), f"prompt {str(prompt.id)!r}")
+
+    async def _ends_once(self) -> None:
+        prompt = self._prompts[0]
+        environment = self._factory.make()
+        try:
+            observations = [await begin(self._factory, environment, prompt, 0)]
+            while observations[-1].ending is None:
+                action = self._expert(prompt, observations)
+                observations.append(await act(self._factory, environment, action))
+            try:
+                further = await act(self._factory, environment, action)
+            except AstraFlowError:
+                return
+            if further.reward:
+                raise _Broken(f"an action after the end has the reward {further.reward:g}")
+        finally:
+            await environment.close()
+
+    async def _concurrent(self) -> None:
+        limit = min(self._factory.limits.concurrency or CONCURRENCY, CONCURRENCY)
+        pairs = [(self._prompts[number % len(self._prompts)], number) for number in range(limit)]
+        alone = [await self._play(prompt, seed) for prompt, seed in pairs]
+        together = await asyncio.gather(*(self._play(prompt, seed) for prompt, seed in pairs))
+        for (prompt, _), one, other in zip(pairs, alone, together, strict=True):
+            _compare(one, other, f"prompt {str(prompt.id)!r}")
+
+    async def _bad_actions(self) -> None:
+        prompt = self._prompts[0]
+        clean = await self._play(prompt, 0)
+        unchanged = self._factory.make()
+        try:
+            observations = [await begin(self._factory, unchanged, prompt, 0)]
+            for action in UNREADABLE_ACTIONS:
+                answer = _checked(await act(self._factory, unchanged, action))
+                if not answer.is_malformed:
+                    return  # it can read the action, so that its state may have changed
+                if answer.ending or answer.reward:
+                    raise _Broken(f"the malformed action {action[:40]!r} has an ending or a reward")
+            while observations[-1].ending is None:
+                action = self._expert(prompt, observations)
+                observations.append(await act(self._factory, unchanged, action))
+        finally:
+            await unchanged.close()
+        _compare(clean, observations, "after malformed actions")
+
+    async def _large_action(self) -> None:
+        environment = self._factory.make()
+        try:
+            await begin(self._factory, environment, self._prompts[0], 0)
+            _checked(await act(self._factory, environment, _LARGE_ACTION))
+        finally:
+            await environment.close()
+
+    async def _closes(self) -> None:
+        never_begun, begun = self._factory.make(), self._factory.make()
+        await never_begun.close()
+        await never_begun.close()
+        await begin(self._factory, begun, self._prompts[0], 0)
+        await begun.close()
+        await begun.close()
+
+    async def _foreign_prompt(self) -> None:
+        environment = self._factory.make()
+        try:
+            _checked(await begin(self._factory, environment, _FOREIGN, 0))
+        except InvalidInput:
+            return
+        finally:
+            await environment.close()
+
+    async def _play(self, prompt: Prompt, seed: int) -> list[Observation]:
+        observations = await play(self._factory, prompt, seed, self._expert)
+        for observation in observations:
+            _checked(observation)
+        if observations[-1].ending is None:
+            raise _Broken(f"prompt {str(prompt.id)!r}: no ending after {len(observations) - 1} actions of the expert")
+        return observations
+
+
+async def _result(promise: str, check: Callable[[], Awaitable[None]]) -> CheckResult:
+    began = perf_counter()
+    detail = ""
+    try:
+        await check()
+    except _Broken as problem:
+        detail = str(problem)
+    except Exception as problem:
+        detail = f"{type(problem).__name__}: {problem}"
+    outcome = Outcome.FAILED if detail else Outcome.PASSED
+    return CheckResult(promise=promise, outcome=outcome, detail=detail, seconds=perf_counter() - began)
+
+
+def _checked(observation: Observation) -> Observation:
+    """Returns the observation. Raises: _Broken when a value is not of its type, not finite, or too long."""
+    numbers = [observation.reward, *observation.reward_terms.values(), *observation.metrics.values()]
+    if not all(math.isfinite(number) for number in numbers):
+        raise _Broken("a reward, a reward term or a metric is not a finite number")
+    if not all(isinstance(text, str) for text in (observation.text, observation.state, *observation.actions)):
+        raise _Broken("text, state or an action of an observation is not text")
+    length = len(observation.text) + len(observation.state) + sum(map(len, observation.actions))
+    if length > MAX_TEXT_CHARACTERS:
+        raise _Broken(f"an observation has {length} characters; at most {MAX_TEXT_CHARACTERS}")
+    return observation
+
+
+def _compare(one: Sequence[Observation], other: Sequence[Observation], what: str) -> None:
+    """Compares two episodes. Raises: _Broken with the first difference."""
+    for number, (left, right) in enumerate(zip(one, other, strict=False)):
+        if left != right:
+            raise _Broken(f"{what}: observation {number} differs: {_shortened(left)} and {_shortened(right)}")
+    if len(one) != len(other):
+        raise _Broken(f"{what}: {len(one)} and {len(other)} observations")
+
+
+def _shortened(observation: Observation) -> str:
+    text = repr(observation)
+    return text if len(text) <= 300 else f"{text[:300]}..."

@@ -1,0 +1,154 @@
+"""Runs environments for clients elsewhere: the serving side of the adapters `process` and `http`."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from time import monotonic
+
+from astraflow.contract.errors import AstraFlowError, InvalidInput
+from astraflow.contract.failures import Boundary, RolloutFailed
+from astraflow.contract.ids import PromptId
+from astraflow.contract.tasks import Prompt
+from astraflow.environments.base import Environment, EnvironmentFactory, Observation
+from astraflow.environments.messages import ActRequest, BeginRequest, CloseRequest, encode_observation
+from astraflow.runtime.logs import get_logger
+
+log = get_logger()
+
+
+@dataclass(slots=True)
+class _Episode:
+    environment: Environment
+    used_at: float
+    turn: int = -1
+    """Turn of `last`: 0 for the begin."""
+    last: dict[str, object] | None = None
+    """Answer to the last request, for a client that did not receive it."""
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class EnvironmentHost:
+    """Episodes by the ids that clients chose. An episode ends when it is closed, fails, or is unused for long."""
+
+    def __init__(
+        self,
+        factory: EnvironmentFactory,
+        *,
+        max_episodes: int,
+        idle_s: float,
+        now: Callable[[], float] = monotonic,
+    ) -> None:
+        """max_episodes: more are refused. idle_s: seconds after which an unused episode is closed by `close_idle`."""
+        self._factory = factory
+        self._max_episodes = max_episodes
+        self._idle_s = idle_s
+        self._now = now
+        self._episodes: dict[str, _Episode] = {}
+
+    @property
+    def episodes(self) -> int:
+        """Number of open episodes."""
+        return len(self._episodes)
+
+    async def begin(self, request: BeginRequest) -> dict[str, object]:
+        """Begins an episode; returns its first observation. Raises: InvalidInput, RolloutFailed."""
+        if request.episode not in self._episodes:
+            self._check_room()
+            self._episodes[request.episode] = _Episode(self._factory.make(), self._now())
+        episode = self._episodes[request.episode]
+        prompt = Prompt(id=PromptId(request.prompt_id), fields=request.fields)
+        limit_s = self._factory.limits.begin_s
+        return await self._answer(
+            request.episode, episode, 0, lambda: episode.environment.begin(prompt, request.seed), limit_s
+        )
+
+    async def act(self, request: ActRequest) -> dict[str, object]:
+        """Performs an action; returns the observation. Raises: RolloutFailed, InvalidInput."""
+        episode = self._episodes.get(request.episode)
+        if episode is None:
+            raise RolloutFailed(
+                f"cannot continue episode {request.episode!r}: it is not open here; it failed, was closed or was "
+                "unused for too long",
+                boundary=Boundary.ENVIRONMENT,
+                code="environment.unknown_episode",
+            )
+        limit_s = self._factory.limits.act_s
+        return await self._answer(
+            request.episode, episode, request.turn, lambda: episode.environment.act(request.action), limit_s
+        )
+
+    async def close(self, request: CloseRequest) -> dict[str, object]:
+        """Closes an episode, also one that does not exist."""
+        await self._close(request.episode)
+        return {}
+
+    async def close_idle(self) -> None:
+        """Closes the episodes that no request used for `idle_s` seconds."""
+        limit = self._now() - self._idle_s
+        unused = [
+            name for name, episode in self._episodes.items() if episode.used_at < limit and not episode.lock.locked()
+        ]
+        for name in unused:
+            await self._close(name)
+
+    async def close_all(self) -> None:
+        """Closes all episodes."""
+        for name in list(self._episodes):
+            await self._close(name)
+
+    def _check_room(self) -> None:
+        if len(self._episodes) >= self._max_episodes:
+            raise RolloutFailed(
+                f"cannot begin an episode: {self._max_episodes} are open, the limit; use fewer at once, or raise it",
+                boundary=Boundary.ENVIRONMENT,
+                code="environment.too_many_episodes",
+            )
+
+    async def _answer(
+        self, name: str, episode: _Episode, turn: int, run: Callable[[], Awaitable[Observation]], limit_s: float
+    ) -> dict[str, object]:
+        async with episode.lock:
+            episode.used_at = self._now()
+            if turn == episode.turn and episode.last is not None:
+                return episode.last
+            if turn != episode.turn + 1:
+                raise InvalidInput(
+                    f"cannot perform turn {turn}: the episode is at turn {episode.turn}; send one request at a time",
+                    code="environment.wrong_turn",
+                )
+            try:
+                async with asyncio.timeout(limit_s or None):
+                    answer = encode_observation(await run())
+            except (InvalidInput, RolloutFailed, asyncio.CancelledError):
+                await self._close(name)
+                raise
+            except Exception as problem:
+                await self._close(name)
+                raise _as_failure(problem, limit_s) from problem
+            episode.turn, episode.last = turn, answer
+            episode.used_at = self._now()
+            return answer
+
+    async def _close(self, name: str) -> None:
+        episode = self._episodes.pop(name, None)
+        if episode is None:
+            return
+        try:
+            await episode.environment.close()
+        except Exception:  # the episode is over; its result is known or its failure is reported
+            log.exception("environment_not_closed", episode=name)
+
+
+def _as_failure(problem: Exception, limit_s: float) -> RolloutFailed:
+    """Returns the failure that the client sees."""
+    if isinstance(problem, TimeoutError):
+        return RolloutFailed(
+            f"cannot continue the episode: the environment did not answer within {limit_s:g} s; check its log",
+            boundary=Boundary.ENVIRONMENT,
+            code="environment.timeout",
+        )
+    return RolloutFailed(
+        f"cannot continue the episode: {type(problem).__name__}: {problem}; correct the environment"[:1000],
+        boundary=Boundary.ENVIRONMENT,
+        code=problem.code if isinstance(problem, AstraFlowError) else "environment.crashed",
+    )

@@ -1,0 +1,115 @@
+"""Worker process of the adapter `process`: one JSON request per line on standard input, one answer per line.
+
+`python -m astraflow.environments.worker PARENT_PID`. The first request is `open`, with the specification of the
+environment. Output that an environment prints goes to standard error, because standard output carries the answers.
+"""
+
+import asyncio
+import ctypes
+import json
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
+from importlib import import_module
+from typing import IO, Any
+
+from astraflow.contract.errors import AstraFlowError, InvalidInput
+from astraflow.environments import environments
+from astraflow.environments.host import EnvironmentHost
+from astraflow.environments.messages import ActRequest, BeginRequest, CloseRequest
+from astraflow.runtime.managed_plugins import start_managed
+
+MAX_LINE_BYTES = 32 * 2**20
+"""Longest request or answer."""
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main() -> None:
+    """Serves requests until standard input ends."""
+    _die_with_parent(int(sys.argv[1]))
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    asyncio.run(_serve(answers))
+
+
+def _die_with_parent(parent: int) -> None:
+    """Makes the kernel kill this process when its parent ends, also while it is in an endless loop."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # it ended before the call
+        sys.exit(1)
+
+
+async def _serve(answers: IO[bytes]) -> None:
+    requests = asyncio.StreamReader(limit=MAX_LINE_BYTES)
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(requests), sys.stdin)
+    async with AsyncExitStack() as resources:
+        worker = _Worker(resources)
+        tasks: set[asyncio.Task[None]] = set()
+        while line := await requests.readline():
+            task = asyncio.create_task(_answer(worker, json.loads(line), answers))
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+
+
+async def _answer(worker: "_Worker", request: dict[str, Any], answers: IO[bytes]) -> None:
+    number, operation = request.pop("number"), request.pop("operation")
+    answer: Mapping[str, Any]
+    try:
+        answer = {"result": await worker.operations[operation](request)}
+    except Exception as problem:
+        code = problem.code if isinstance(problem, AstraFlowError) else "environment.crashed"
+        message = str(problem) if isinstance(problem, AstraFlowError) else f"{type(problem).__name__}: {problem}"
+        is_invalid = isinstance(problem, InvalidInput)
+        answer = {"error": {"code": code, "message": message[:1000], "is_invalid": is_invalid}}
+    line = json.dumps({"number": number, **answer}, ensure_ascii=True)
+    answers.write(line.encode() + b"\n")
+    answers.flush()
+
+
+class _Worker:
+    """Environment factory of the process, and its episodes."""
+
+    def __init__(self, resources: AsyncExitStack) -> None:
+        self._resources = resources
+        self._host: EnvironmentHost | None = None
+        self.operations: dict[str, Callable[[dict[str, Any]], Awaitable[Mapping[str, Any]]]] = {
+            "open": self._open,
+            "begin": self._begin,
+            "act": self._act,
+            "close": self._close,
+        }
+
+    async def _open(self, request: dict[str, Any]) -> Mapping[str, Any]:
+        for module in request["modules"]:
+            import_module(module)
+        factory = environments.build(request["spec"])
+        await start_managed([factory], self._resources)
+        await factory.check()
+        self._host = EnvironmentHost(factory, max_episodes=request["episodes"], idle_s=0.0)
+        self._resources.push_async_callback(self._host.close_all)
+        return {}
+
+    async def _begin(self, request: dict[str, Any]) -> Mapping[str, Any]:
+        return await self._opened.begin(BeginRequest.parse(request, where=""))
+
+    async def _act(self, request: dict[str, Any]) -> Mapping[str, Any]:
+        return await self._opened.act(ActRequest.parse(request, where=""))
+
+    async def _close(self, request: dict[str, Any]) -> Mapping[str, Any]:
+        return await self._opened.close(CloseRequest.parse(request, where=""))
+
+    @property
+    def _opened(self) -> EnvironmentHost:
+        if self._host is None:
+            raise InvalidInput(
+                "cannot use the worker: it is not open; send the request `open` first", code="environment.not_open"
+            )
+        return self._host
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,20 @@
+"""Contract tests of every environment."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from astraflow.contract.tasks import Prompt
+from astraflow.environments.base import EnvironmentFactory
+from astraflow.environments.conformance import check_environment, problems
+from astraflow.environments.episodes import Expert
+
+
+class EnvironmentSuite:
+    """Tests to inherit. Fixtures to provide: `factory` (not started), `prompts` (two or more) and `expert`."""
+
+    @pytest.mark.anyio
+    async def test_it_keeps_the_promises_of_the_interface(
+        self, factory: EnvironmentFactory, prompts: Sequence[Prompt], expert: Expert
+    ) -> None:
+        assert problems(await check_environment(factory, prompts, expert)) == []
