@@ -9,6 +9,7 @@ datasets: Registry[Dataset] = Registry(
         "alfworld": "astraflow.datasets.alfworld",
         "arithmetic": "astraflow.datasets.arithmetic",
         "code": "astraflow.datasets.code",
+        "games": "astraflow.datasets.games",
         "huggingface": "astraflow.datasets.huggingface",
         "jsonl": "astraflow.datasets.jsonl",
         "letters": "astraflow.datasets.letters",

@@ -1,35 +1,30 @@
-"""Household games of ALFWorld (arXiv:2010.03768): the game and its goal. The world is an environment."""
+"""Household games of ALFWorld (arXiv:2010.03768), published or generated: the game and its goal. The world is the
+environment `alfworld`."""
 
 import json
+import random
 import re
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import model_validator
+from pydantic import Field, TypeAdapter, model_validator
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import PromptId
 from astraflow.contract.tasks import Prompt
 from astraflow.contract.values import Json
 from astraflow.datasets import datasets
-from astraflow.datasets.base import ANSWER, QUESTION, check_index
+from astraflow.datasets.alfworld_games import TASK_TYPES, HouseholdGame, generate_game, plan
+from astraflow.datasets.base import ANSWER, QUESTION, check_index, sampled_fingerprint
 from astraflow.datasets.published import SAMPLES
 from astraflow.datasets.tables.base import fingerprint_of
 from astraflow.runtime.config import Config
 from astraflow.runtime.setting_permissions import SettableBy
 
-TASK_TYPES = (
-    "look_at_obj_in_light",
-    "pick_and_place_simple",
-    "pick_clean_then_place_in_recep",
-    "pick_cool_then_place_in_recep",
-    "pick_heat_then_place_in_recep",
-    "pick_two_obj_and_place",
-)
-"""Types of games, as the data names them."""
-
 _EXCLUDED_NAMES = ("movable", "Sliced")
 """Parts of the names of games that the published loader excludes."""
+
+_GAME = TypeAdapter(HouseholdGame)
 
 _SOLVABLE = re.compile(rb'"solvable"\s*:\s*true')
 
@@ -41,6 +36,12 @@ class AlfworldOptions(Config):
     """Folder that `alfworld-download` filled (ALFWORLD_DATA), on the machine that runs dataflow."""
     is_sample: bool = False
     """Use a few invented games in the same layout."""
+    generated: int = Field(default=0, ge=0)
+    """Number of games to generate, instead of the published ones."""
+    receptacles: int = Field(default=12, ge=6, le=40)
+    """Receptacles in the room of a generated game. Count."""
+    objects: int = Field(default=10, ge=3, le=60)
+    """Objects in the room of a generated game, besides the lamp. Count."""
     split: Literal["train", "valid_seen", "valid_unseen"] = "train"
     """Training games; validation games in rooms of the training games (`valid_seen`) or in other rooms
     (`valid_unseen`)."""
@@ -49,8 +50,10 @@ class AlfworldOptions(Config):
 
     @model_validator(mode="after")
     def _check_source(self) -> Self:
-        if self.is_sample == bool(self.path):
-            raise ValueError("set either the path of the games or `is_sample = true`")
+        if (bool(self.path), self.is_sample, self.generated > 0).count(True) != 1:
+            raise ValueError("set one of: path (of the published games), is_sample, generated (number of games)")
+        if not self.task_types:
+            raise ValueError("name at least one of task_types")
         if unknown := set(self.task_types) - set(TASK_TYPES):
             raise ValueError(f"unknown task types {', '.join(sorted(unknown))}; known: {', '.join(TASK_TYPES)}")
         return self
@@ -59,9 +62,19 @@ class AlfworldOptions(Config):
 @datasets.register("alfworld", options=AlfworldOptions)
 class Alfworld:
     """Games in the order of their paths. Fields: question (the goal as written by a person), answer (empty: the
-    environment decides), game (path of its file below the folder), task_type, split."""
+    environment decides), game (path of its file below the folder), task_type, split.
 
-    def __init__(self, options: AlfworldOptions, _seed: int) -> None:
+    Generated games are numbered; the task types take turns. Their field game holds the room and the goal, and answer
+    holds actions that win, one per line."""
+
+    def __init__(self, options: AlfworldOptions, seed: int) -> None:
+        self._options = options
+        self._seed = seed
+        self._games: list[str] = []
+        if not options.generated:
+            self._find_games(options)
+
+    def _find_games(self, options: AlfworldOptions) -> None:
         folder = SAMPLES / "alfworld" if options.is_sample else Path(options.path).expanduser()
         self._root = folder / "json_2.1.1" if (folder / "json_2.1.1").is_dir() else folder
         self._split = options.split
@@ -77,17 +90,32 @@ class Alfworld:
     @property
     def size(self) -> int:
         """Number of solvable games."""
-        return len(self._games)
+        return self._options.generated or len(self._games)
 
     @property
     def fingerprint(self) -> str:
-        """Fingerprint of the names of the games."""
-        return fingerprint_of(*self._games)
+        """Fingerprint of the names of the games, or of generated games."""
+        return sampled_fingerprint(self) if self._options.generated else fingerprint_of(*self._games)
 
     def prompt(self, index: int) -> Prompt:
         """Returns game number `index`."""
         check_index(index, self.size)
-        game = self._games[index]
+        return self._generated_prompt(index) if self._options.generated else self._published_prompt(self._games[index])
+
+    def _generated_prompt(self, index: int) -> Prompt:
+        task_type = self._options.task_types[index % len(self._options.task_types)]
+        rng = random.Random(f"alfworld/{self._seed}/{index}")
+        game = generate_game(rng, task_type, receptacles=self._options.receptacles, objects=self._options.objects)
+        fields: dict[str, Json] = {
+            QUESTION: game.goal,
+            ANSWER: "\n".join(plan(game)),
+            "game": _GAME.dump_python(game, mode="json"),
+            "task_type": task_type,
+            "split": "generated",
+        }
+        return Prompt(id=PromptId(f"alfworld:generated/{index}"), fields=fields)
+
+    def _published_prompt(self, game: str) -> Prompt:
         facts = _facts(self._root / game)
         fields: dict[str, Json] = {
             QUESTION: _goal(facts, self._root / game),
