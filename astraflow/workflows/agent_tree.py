@@ -88,9 +88,7 @@ class AgentTree:
         self._policies = policies
         self._slots = asyncio.Semaphore(options.max_concurrent)
 
-    def start(
-        self, role: str, policy: PolicyId, prompt: str, task: str, *, parent: Agent | None = None
-    ) -> Agent:
+    def start(self, role: str, policy: PolicyId, prompt: str, task: str, *, parent: Agent | None = None) -> Agent:
         """Starts an agent. Raises: InvalidInput when its prompt does not fit into `max_context`."""
         messages = [{"role": "user", "content": prompt}]
         agent = Agent(

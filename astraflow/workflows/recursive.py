@@ -174,6 +174,6 @@ class _Episode:
         return (
             f"{self._recipes}\n\nYour targets: {goal}.\n{self._world.inventory_text}\n{self._budget_text()}\n\n"
             "End each message with one action on a line of its own: `get COUNT ITEM` takes an item that no recipe "
-            f"makes, `craft COUNT ITEM using COUNT ITEM, ...` follows a recipe, `inventory` shows the inventory. {spawn}"
-            "`finish MESSAGE` ends your work; do so when the inventory holds your targets."
+            "makes, `craft COUNT ITEM using COUNT ITEM, ...` follows a recipe, `inventory` shows the inventory. "
+            f"{spawn}`finish MESSAGE` ends your work; do so when the inventory holds your targets."
         )

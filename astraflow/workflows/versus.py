@@ -121,9 +121,7 @@ class Versus(Team):
             player.malformed += turn.observation.is_malformed and turn.player == number
         return turn.results
 
-    def _shown(
-        self, player: _Player, text: str, policies: Mapping[PolicyId, PolicyClient]
-    ) -> Conversation | None:
+    def _shown(self, player: _Player, text: str, policies: Mapping[PolicyId, PolicyClient]) -> Conversation | None:
         """Returns the conversation of a player with a further text; None when there is no room for it."""
         message = {"role": "user", "content": text}
         if player.conversation is None:
@@ -148,8 +146,8 @@ async def _called(call: str, timeout_s: float, calling: Awaitable[GameTurn]) -> 
         raise
     except Exception as problem:
         raise RolloutFailed(
-            f"cannot continue the game: {type(problem).__name__} in {call!r}: {problem}; look for its own log, or raise "
-            "its limits",
+            f"cannot continue the game: {type(problem).__name__} in {call!r}: {problem}; look for its own log, or "
+            "raise its limits",
             boundary=Boundary.ENVIRONMENT,
             code="rollout.game_failed",
         ) from problem
