@@ -11,6 +11,8 @@ SOURCES = [path for room in ("astraflow", "web", "maintainer") for path in (ROOT
 MODULES = {"pickle", "_pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "joblib"}
 WRITES_PICKLE = ROOT / "astraflow/raas/engines/server/sglang.py"
 """SGLang takes tensors only as a pickle: a constant with a path, written for the own child process, and never read."""
+RUNS_JOBS = {ROOT / "astraflow/sandbox/inside/programs.py", ROOT / "astraflow/rewards/code_harness.py"}
+"""Run inside of the sandbox only, and run there what a policy wrote."""
 CALLS = {"eval", "exec", "os.system", "os.popen", "subprocess.getoutput", "torch.load", "yaml.load"}
 
 
@@ -24,7 +26,7 @@ def test_no_module_can_execute_its_input(path: Path) -> None:
             assert (node.module or "").partition(".")[0] not in MODULES
         elif isinstance(node, ast.Call):
             name = ast.unparse(node.func)
-            assert name not in CALLS, f"line {node.lineno}: {name}"
+            assert name not in CALLS - ({"exec"} if path in RUNS_JOBS else set()), f"line {node.lineno}: {name}"
             assert name not in ("pickle.load", "pickle.loads", "pickle.Unpickler"), f"line {node.lineno}: {name}"
             assert not name.endswith("create_subprocess_shell")
             if name.startswith("subprocess."):

@@ -1,5 +1,6 @@
 """Checks of this machine: available resources and missing software."""
 
+import asyncio
 import importlib.util
 import os
 import shutil
@@ -18,6 +19,7 @@ from astraflow.raas.engines.server.installation.host import Host, default_device
 from astraflow.raas.engines.server.installation.installer import missing_software
 from astraflow.raas.engines.server.installation.releases import find_release, server_kinds
 from astraflow.runtime.home import home
+from astraflow.sandbox.local import probe
 from astraflow.weights.shared_memory import SHARED_FOLDER
 
 _MIN_MEMORY_BYTES = 2 * 10**9
@@ -39,7 +41,7 @@ class Finding:
 def run_checks() -> list[Finding]:
     """Runs all checks."""
     checks: tuple[Callable[[], Finding], ...] = (
-        _python, _cores, _memory, _disk, _shared_memory, _ports, _torch, _codec, _gpu, _chromium, _bubblewrap,
+        _python, _cores, _memory, _disk, _shared_memory, _ports, _torch, _codec, _gpu, _chromium, _sandbox,
     )  # fmt: skip
     return [*(check() for check in checks), *engine_findings(this_host(), installed_environments())]
 
@@ -183,11 +185,14 @@ def _chromium() -> Finding:
     )
 
 
-def _bubblewrap() -> Finding:
-    path = shutil.which("bwrap")
+def _sandbox() -> Finding:
+    """Returns the isolation that the sandbox `local` has here, and why no stronger one."""
+    try:
+        level, reasons = asyncio.run(probe())
+    except AstraFlowError as problem:
+        message = f"no rewards and tools that run generated code: {problem}"
+        return Finding(subject="sandbox", is_ok=False, is_required=False, message=message)
+    weaker = "".join(f"; not {stronger.value}: {reason}" for stronger, reason in reasons.items())
     return Finding(
-        subject="bubblewrap",
-        is_ok=path is not None,
-        is_required=False,
-        message=path or "required only by rewards that run generated code: apt-get install bubblewrap",
+        subject="sandbox", is_ok=not reasons, is_required=False, message=f"isolation by {level.value}{weaker}"
     )

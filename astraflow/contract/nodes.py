@@ -26,7 +26,7 @@ class NodeFacts:
     price_per_hour: float
     """US dollars per hour; 0 when unknown."""
     software: str
-    """Release of AstraFlow that the node runs."""
+    """Release of AstraFlow that the node runs, and the isolation of its sandboxes: `0.1.0, sandbox namespaces`."""
     running: tuple[TaskId, ...] = ()
     """Tasks still in flight when an already running node joins again, after dataflow was unreachable."""
     policies: tuple[PolicyId, ...] = ()

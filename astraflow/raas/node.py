@@ -40,6 +40,7 @@ from astraflow.raas.transfer_totals import TransferTotals
 from astraflow.raas.weight_loop import GapGauges, WeightLoop
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
+from astraflow.sandbox.shared import levels_in_use
 from astraflow.weights.puller import Puller
 from astraflow.weights.signing import VerifyingKey, pinned_key
 from astraflow.weights.weight_sources import WeightSources, connect_sources
@@ -140,10 +141,14 @@ class Node:
                 loop.cancel()
 
     async def _report_engines(self, engines: Iterable[Mapping[str, Any]]) -> None:
-        """Reports the engines, which are known only after they were built."""
+        """Reports the engines and the isolation of sandboxes, which are known only after they were started."""
         is_simulated = any(served.engine.is_simulated for served in self._policies.values())
         kinds = ", ".join(dict.fromkeys(str(engine["kind"]) for engine in engines))
-        await self._membership.update_facts(replace(self._facts, engine=kinds, is_simulated=is_simulated))
+        levels = "".join(f", sandbox {level.value}" for level in levels_in_use())
+        software = self._facts.software + levels
+        await self._membership.update_facts(
+            replace(self._facts, engine=kinds, is_simulated=is_simulated, software=software)
+        )
 
     async def _watch_for_preemption(self, source: NoticeSource) -> None:
         notice = await wait_for_notice(source, clock=self._clock)

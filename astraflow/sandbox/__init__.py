@@ -3,4 +3,8 @@
 from astraflow.runtime.plugins import Registry
 from astraflow.sandbox.base import Sandbox
 
-sandboxes: Registry[Sandbox] = Registry("sandbox", built_in={})
+sandboxes: Registry[Sandbox] = Registry(
+    "sandbox",
+    built_in={"local": "astraflow.sandbox.local", "sandbox_fusion": "astraflow.sandbox.sandbox_fusion"},
+    install_hint="install it with pip install 'astraflow[sandbox]'",
+)

@@ -1,0 +1,242 @@
+"""Reward for programs that pass the tests of a problem."""
+
+import json
+import math
+import time
+from collections import Counter
+from collections.abc import Mapping
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from astraflow.contract.errors import InvalidInput
+from astraflow.contract.generation import Finish
+from astraflow.contract.tasks import Prompt
+from astraflow.rewards import rewards
+from astraflow.rewards.base import Score
+from astraflow.runtime.config import Config
+from astraflow.runtime.setting_permissions import SettableBy
+from astraflow.sandbox.base import Job, JobLimits, JobResult, Outcome
+from astraflow.sandbox.shared import SharedSandbox
+
+_HARNESS = Path(__file__).with_name("code_harness.py")
+_LANGUAGES = frozenset({"", "python", "python3", "py"})
+_MIN_BLOCK_CHARACTERS = 20
+"""Shorter blocks are examples of input or output, not solutions."""
+
+
+class CodeTestsOptions(Config):
+    """Sandbox, scoring and limits."""
+
+    sandbox: Annotated[dict[str, Any], SettableBy.RECIPE] = Field(default={"kind": "local"})
+    """Sandbox: its kind and options. Flows with equal ones share it."""
+    tests_field: Annotated[str, SettableBy.AGENT] = "tests"
+    """Field of the prompt with the tests."""
+    scoring: Literal["all", "share"] = "all"
+    """`all`: 1 when every test passes, else 0, and the tests after the first failure are not run. `share`: the share of
+    tests that pass."""
+    case_cpu_s: Annotated[float, Field(gt=0)] = 6.0
+    """Limit of processor time of one test, rounded up to whole seconds."""
+    case_wall_s: Annotated[float, Field(gt=0)] = 18.0
+    """Limit of one test by the clock. Longer than `case_cpu_s`, so that a busy node fails no correct program."""
+    program_wall_s: Annotated[float, Field(gt=0)] = 100.0
+    """Limit of all tests of a completion by the clock. Tests that it leaves no time for count as timeouts."""
+    memory_mib: Annotated[int, Field(ge=16)] = 512
+    """Memory of a test beyond that of the interpreter. MiB."""
+    output_bytes: Annotated[int, Field(ge=1)] = 2**20
+    """Limit of a program's output. More is a wrong answer."""
+    processes: Annotated[int, Field(ge=2)] = 16
+    """Processes and threads of a test."""
+    tolerance: Annotated[float, Field(ge=0, lt=1)] = 1e-6
+    """Relative difference up to which a number with a decimal point is correct."""
+
+
+@rewards.register("code_tests", options=CodeTestsOptions)
+class CodeTests:
+    """Runs the last fenced block of Python in the completion against the problem's tests, in a sandbox.
+
+    A block counts from 20 characters on: shorter ones are examples. Without one the reward is 0. The expected values of
+    the tests stay outside of the sandbox. A sandbox that fails makes the reward fail, which is not a reward of 0.
+    """
+
+    def __init__(self, options: CodeTestsOptions) -> None:
+        self._options = options
+        self._sandbox = SharedSandbox(options.sandbox)
+        self._harness = _HARNESS.read_text()
+
+    async def start(self) -> None:
+        """Starts the sandbox. Raises: SandboxError."""
+        await self._sandbox.start()
+
+    async def close(self) -> None:
+        """Releases the sandbox."""
+        await self._sandbox.close()
+
+    async def score(self, prompt: Prompt, completion: str, finish: Finish) -> Score:
+        """Returns the score with the solution as its answer.
+
+        Terms: `tests_passed`, the share of all tests, and `tests_failed`, `tests_timeout`, `tests_memory` and
+        `tests_crashed`, the shares that ended so. Raises: InvalidInput for unusable tests; SandboxError.
+        """
+        tests = self._tests(prompt)
+        code = last_python_block(completion)
+        if not code:
+            return Score(value=0.0, terms=_terms(Counter(), len(tests)))
+        outcomes = await self._outcomes(code, tests, prompt)
+        passed = outcomes[Outcome.PASSED] / len(tests)
+        value = passed if self._options.scoring == "share" else float(passed == 1.0)
+        return Score(value=value, answer=code, terms=_terms(outcomes, len(tests)))
+
+    def _tests(self, prompt: Prompt) -> list[Mapping[str, Any]]:
+        tests = prompt.fields.get(self._options.tests_field)
+        if not isinstance(tests, list) or not tests or not all(_is_test(test) for test in tests):
+            raise InvalidInput(
+                f"cannot score prompt {prompt.id!r}: field {self._options.tests_field!r} holds no tests; use a data "
+                "set with tests such as `code`, or set tests_field",
+                code="reward.no_tests",
+            )
+        return tests
+
+    async def _outcomes(self, code: str, tests: list[Mapping[str, Any]], prompt: Prompt) -> Counter[Outcome]:
+        outcomes: Counter[Outcome] = Counter()
+        deadline = time.monotonic() + self._options.program_wall_s
+        for index, test in enumerate(tests):
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                outcomes[Outcome.TIMEOUT] += len(tests) - index
+                break
+            outcome = await self._outcome(code, test, left_s)
+            outcomes[outcome] += 1
+            if outcome is not Outcome.PASSED and self._options.scoring == "all":
+                break
+        return outcomes
+
+    async def _outcome(self, code: str, test: Mapping[str, Any], left_s: float) -> Outcome:
+        options = self._options
+        limits = JobLimits(
+            wall_s=min(options.case_wall_s, left_s),
+            cpu_s=options.case_cpu_s,
+            memory_bytes=options.memory_mib * 2**20,
+            output_bytes=options.output_bytes,
+            processes=options.processes,
+        )
+        kind = test["kind"]
+        source = f"{self._harness}\nmain({kind!r})\n"
+        result = await self._sandbox.run(
+            Job(source=source, stdin=_input(test), files={"solution.py": code}, limits=limits)
+        )
+        if result.outcome is not Outcome.PASSED:
+            return result.outcome
+        return Outcome.PASSED if _is_correct(test, result, options.tolerance) else Outcome.FAILED
+
+
+def last_python_block(text: str) -> str:
+    """Returns the last fenced block of Python, or without a language, of at least 20 characters; empty without one.
+
+    >>> last_python_block("```python\\nprint('the solution')\\n```\\nIt prints:\\n```\\nthe solution\\n```")
+    "print('the solution')"
+    """
+    block, blocks, is_python = None, [], False
+    for line in text.splitlines():
+        if not line.lstrip().startswith("```"):
+            if block is not None:
+                block.append(line)
+        elif block is None:
+            block, is_python = [], line.strip().strip("`").strip().lower() in _LANGUAGES
+        else:
+            blocks += ["\n".join(block)] if is_python else []
+            block = None
+    return next((code for code in reversed(blocks) if len(code.strip()) >= _MIN_BLOCK_CHARACTERS), "")
+
+
+def equal_texts(printed: str, expected: str, tolerance: float) -> bool:
+    """Returns whether two outputs have equal words, line by line, up to spaces, empty ends and the tolerance.
+
+    >>> equal_texts("1 0.3333333\\n", "1.0 0.33333333", 1e-6), equal_texts("10000000001", "10000000002", 1e-6)
+    (True, False)
+    """
+    lines, expected_lines = ([line.split() for line in text.strip().splitlines()] for text in (printed, expected))
+    return len(lines) == len(expected_lines) and all(
+        len(words) == len(expected_words)
+        and all(_equal_words(word, other, tolerance) for word, other in zip(words, expected_words, strict=True))
+        for words, expected_words in zip(lines, expected_lines, strict=True)
+    )
+
+
+def equal_values(value: Any, expected: Any, tolerance: float) -> bool:
+    """Returns whether two JSON values are equal, numbers with a decimal point up to the tolerance.
+
+    >>> equal_values([1, 0.1 + 0.2], [1, 0.3], 1e-6), equal_values([1], [1, 2], 1e-6)
+    (True, False)
+    """
+    if isinstance(value, list) and isinstance(expected, list):
+        return len(value) == len(expected) and all(
+            equal_values(item, other, tolerance) for item, other in zip(value, expected, strict=True)
+        )
+    if isinstance(value, dict) and isinstance(expected, dict):
+        return value.keys() == expected.keys() and all(
+            equal_values(value[key], expected[key], tolerance) for key in expected
+        )
+    is_number = isinstance(value, int | float) and isinstance(expected, int | float)
+    if is_number and (isinstance(value, float) or isinstance(expected, float)):
+        return _is_close(value, expected, tolerance)
+    return bool(value == expected)
+
+
+def _equal_words(word: str, expected: str, tolerance: float) -> bool:
+    if word == expected:
+        return True
+    try:
+        number, other = Decimal(word), Decimal(expected)
+    except InvalidOperation:
+        return False
+    if not (number.is_finite() and other.is_finite()):
+        return False
+    is_whole = "." not in expected and "e" not in expected.lower()
+    return number == other or (not is_whole and _is_close(number, other, tolerance))
+
+
+def _is_close(value: float | Decimal, expected: float | Decimal, tolerance: float) -> bool:
+    try:
+        return math.isclose(value, expected, rel_tol=tolerance, abs_tol=tolerance)
+    except OverflowError:  # a whole number beyond the range of floats
+        return False
+
+
+def _is_test(test: object) -> bool:
+    match test:
+        case {"kind": "stdin", "input": str(), "output": str()}:
+            return True
+        case {"kind": "call", "function": str(), "arguments": list(), "expected": list()}:
+            return True
+        case {"kind": "check", "function": str(), "code": str()}:
+            return True
+    return False
+
+
+def _input(test: Mapping[str, Any]) -> str:
+    """Returns the standard input of a test, without its expected values."""
+    if test["kind"] == "stdin":
+        return str(test["input"])
+    names = ("function", "arguments") if test["kind"] == "call" else ("function", "code")
+    return json.dumps({name: test[name] for name in names})
+
+
+def _is_correct(test: Mapping[str, Any], result: JobResult, tolerance: float) -> bool:
+    if result.is_output_cut:
+        return False
+    if test["kind"] == "stdin":
+        return equal_texts(result.stdout, test["output"], tolerance)
+    if test["kind"] == "check":
+        return result.stdout == "passed\n"
+    try:
+        value = json.loads(result.stdout)
+    except (ValueError, RecursionError):
+        return False
+    return any(equal_values(value, expected, tolerance) for expected in test["expected"])
+
+
+def _terms(outcomes: Mapping[Outcome, int], count: int) -> dict[str, float]:
+    return {f"tests_{outcome.value}": outcomes.get(outcome, 0) / count for outcome in Outcome}

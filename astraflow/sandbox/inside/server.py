@@ -1,0 +1,136 @@
+"""Loop of the fork server: takes messages from the host, runs jobs, answers.
+
+A message is its length in 4 bytes, then JSON: `{"job": ...}`, `{"shell": ...}` or `{"python": ...}`. The answer holds
+the fields of a result, or `broken` with the reason.
+"""
+
+import gc
+import importlib
+import json
+import os
+import shutil
+import socket
+import sys
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from . import kernel, programs
+from .children import Broken, Child, Children, HostLeft, mount_folder, send
+from .confinement import Confinement, Limits
+
+
+def main() -> None:
+    """Serves until the host leaves. Arguments: settings as JSON, descriptor of the connection."""
+    settings = json.loads(sys.argv[1])
+    host = socket.socket(fileno=int(sys.argv[2]))
+    host.set_inheritable(False)
+    try:
+        server = _prepared(settings, host)
+    except Exception as problem:
+        send(host, {"broken": f"{type(problem).__name__}: {problem}"})
+        return
+    send(host, {"ready": True})
+    try:
+        while (message := _received(host)) is not None:
+            send(host, server.answer(message))
+    except (HostLeft, ConnectionError):
+        return
+    finally:
+        server.close()
+
+
+class Server:
+    """Answers messages, one at a time."""
+
+    def __init__(self, children: Children, confinement: Confinement) -> None:
+        self._children = children
+        self._confinement = confinement
+        self._interpreters: dict[str, Child] = {}
+
+    def answer(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Runs what a message asks for. Raises: HostLeft."""
+        limits = Limits(**message["limits"])
+        try:
+            if "job" in message:
+                return self._run(message["job"], limits)
+            kind = "shell" if "shell" in message else "python"
+            return self._interpret(kind, message[kind], limits)
+        except (Broken, OSError, MemoryError) as problem:
+            return {"broken": f"{type(problem).__name__}: {problem}"}
+
+    def close(self) -> None:
+        """Ends the interpreters."""
+        for child in self._interpreters.values():
+            self._children.kill(child)
+
+    def _run(self, job: dict[str, Any], limits: Limits) -> dict[str, Any]:
+        program = partial(programs.run_source, job["source"])
+        child = self._children.start(program, limits=limits, stdin=job["stdin"], files=job["files"])
+        try:
+            return self._children.wait(child, limits=limits)[0]
+        finally:
+            if not self._confinement.has_namespaces:
+                _empty(self._confinement.folder)
+
+    def _interpret(self, kind: str, text: str, limits: Limits) -> dict[str, Any]:
+        child = self._interpreters.pop(kind, None) or self._children.start(
+            programs.serve_shell if kind == "shell" else programs.serve_python,
+            limits=limits,
+            stdin=None,
+            files={},
+            is_session=True,
+        )
+        assert child.control is not None  # noqa: S101 (every interpreter has one)
+        command = programs.shell_command(text) if kind == "shell" else programs.python_command(text)
+        with suppress(OSError):  # it ended since the last command, and the report says how
+            child.control.sendall(command)
+        result, has_ended = self._children.wait(child, limits=limits, for_reply=True)
+        if not has_ended:
+            self._interpreters[kind] = child
+        return result
+
+
+def _prepared(settings: dict[str, Any], host: socket.socket) -> Server:
+    confinement = Confinement(**settings["confinement"])
+    confinement.check()
+    for name in settings["modules"]:
+        importlib.import_module(name)
+    if confinement.has_namespaces:
+        mount_folder(confinement)
+    kernel.adopt_orphans()
+    gc.collect()
+    gc.freeze()  # forks share the pages of everything that was imported
+    return Server(Children(confinement, host), confinement)
+
+
+def _received(host: socket.socket) -> dict[str, Any] | None:
+    header = _bytes(host, 4)
+    if header is None:
+        return None
+    content = _bytes(host, int.from_bytes(header, "big"))
+    return None if content is None else json.loads(content)
+
+
+def _bytes(host: socket.socket, count: int) -> bytes | None:
+    content = bytearray()
+    while len(content) < count:
+        chunk = host.recv(min(count - len(content), 2**20))
+        if not chunk:
+            return None
+        content += chunk
+    return bytes(content)
+
+
+def _empty(folder: str) -> None:
+    """Removes everything that a job left, also where it took away permissions."""
+    for entry in os.scandir(folder):
+        if entry.is_dir(follow_symlinks=False):
+            for root, names, _ in os.walk(entry.path):
+                os.chmod(root, 0o700)
+                for name in names:
+                    if not os.path.islink(os.path.join(root, name)):
+                        os.chmod(os.path.join(root, name), 0o700)
+            shutil.rmtree(entry.path)
+        else:
+            os.unlink(entry.path)

@@ -1,0 +1,248 @@
+"""Sandbox on this machine: a pool of warm fork servers, and sessions with a fork server each."""
+
+import asyncio
+import os
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import asdict
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from astraflow.contract.errors import InvalidInput
+from astraflow.runtime.logs import get_logger
+from astraflow.sandbox import sandboxes
+from astraflow.sandbox.base import Job, JobLimits, JobResult, Level, Outcome, SandboxError, Session
+from astraflow.sandbox.isolation import Isolation
+from astraflow.sandbox.options import LocalSandboxOptions
+from astraflow.sandbox.worker import Worker, WorkerLost
+
+log = get_logger()
+
+_ATTEMPTS = 4
+"""Workers that may die under one job before the job has no result."""
+_LEVELS = (Level.NAMESPACES, Level.RESTRICTED, Level.NONE)
+_PROBE = (
+    "import subprocess, sys; sys.exit(subprocess.run([sys.executable, '-I', '-S', '-c', 'print(6 * 7)']).returncode)"
+)
+
+
+@sandboxes.register("local", options=LocalSandboxOptions)
+class LocalSandbox:
+    """Runs jobs in interpreters of this machine that are already started, each job in a fork.
+
+    Every fork server is inside one bubblewrap, and every job in namespaces of its own, with Landlock, a system call
+    filter and resource limits. Where this machine has no user namespaces, the last three remain.
+    """
+
+    def __init__(self, options: LocalSandboxOptions) -> None:
+        self.reasons: dict[Level, str] = {}
+        """Why each stronger level is not available here, known after `start`."""
+        self._options = options
+        self._level = Level.NONE
+        self._folder: Path | None = None
+        self._isolation: Isolation | None = None
+        self._slots: asyncio.Queue[Worker | None] = asyncio.Queue()
+        self._workers: set[Worker] = set()
+        self._closing: set[asyncio.Task[None]] = set()
+        self._user: int | None = None
+
+    @property
+    def level(self) -> Level:
+        """Isolation, known after `start`."""
+        return self._level
+
+    async def start(self) -> None:
+        """Selects the strongest level that works here, by running a job at each. Raises: SandboxError."""
+        self._folder = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix="astraflow-sandbox-"))
+        self._folder.chmod(0o711)
+        strongest = _LEVELS.index(Level(self._options.level))
+        for level in _LEVELS[:strongest]:
+            self.reasons[level] = "not tried: the option `level` excludes it"
+        for level in _LEVELS[strongest:]:
+            if level is Level.NONE and not self._options.allow_weak:
+                break
+            try:
+                worker = await self._probed(level)
+            except SandboxError as problem:
+                self.reasons[level] = str(problem)
+                continue
+            self._level = level
+            self._fill(worker)
+            log.info("sandbox_started", level=level.value, workers=self._slots.qsize())
+            return
+        causes = "; ".join(f"{level.value}: {reason}" for level, reason in self.reasons.items())
+        raise SandboxError(
+            f"cannot start the sandbox: this machine offers no isolation that is strong enough ({causes}); enable user "
+            "namespaces or Landlock, use a remote sandbox, or set allow_weak = true where all code may be trusted",
+            code="sandbox.too_weak",
+        )
+
+    async def close(self) -> None:
+        """Kills all workers and sessions with what they run."""
+        while not self._slots.empty():
+            self._slots.get_nowait()
+        await asyncio.gather(*(worker.close() for worker in self._workers), *self._closing)
+        self._workers.clear()
+        if self._folder is not None:
+            await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
+            self._folder = None
+
+    async def run(self, job: Job) -> JobResult:
+        """Runs a job; one whose worker dies is repeated on another. Raises: InvalidInput; SandboxError."""
+        _check_paths(job.files)
+        content = {"source": job.source, "stdin": job.stdin, "files": dict(job.files)}
+        message = {"job": content, "limits": asdict(job.limits)}
+        cause = ""
+        for _ in range(_ATTEMPTS):
+            worker = await self._acquire()
+            try:
+                answer = await worker.call(message, wall_s=job.limits.wall_s)
+            except WorkerLost as problem:
+                cause = str(problem)
+                log.warning("sandbox_worker_lost", cause=cause)
+                self._release(worker, is_usable=False)
+                continue
+            except BaseException:
+                self._release(worker, is_usable=False)  # it may still run the job
+                raise
+            self._release(worker, is_usable=worker.jobs < self._options.jobs_per_worker)
+            return result_of(answer)
+        raise SandboxError(
+            f"cannot run a job: {_ATTEMPTS} workers were lost, the last because {cause}; check the memory of this "
+            "machine",
+            code="sandbox.worker_lost",
+        )
+
+    def session(self, limits: JobLimits) -> AbstractAsyncContextManager[Session]:
+        """Opens a session in a fork server of its own, without a limit of processor time. Raises: SandboxError."""
+        return self._session(limits)
+
+    @asynccontextmanager
+    async def _session(self, limits: JobLimits) -> AsyncIterator[Session]:
+        worker = await self._started()
+        try:
+            yield LocalSession(worker, limits)
+        finally:
+            self._discard(worker)
+
+    async def _probed(self, level: Level) -> Worker:
+        """Returns a worker that ran a job at this level. Raises: SandboxError."""
+        assert self._folder is not None  # noqa: S101 (set by start)
+        self._isolation = await asyncio.to_thread(
+            Isolation, level, self._options, self._folder / level.value, user=self._user
+        )
+        worker = await self._started()
+        limits = JobLimits()
+        message = {"job": {"source": _PROBE, "stdin": "", "files": {}}, "limits": asdict(limits)}
+        try:
+            result = result_of(await worker.call(message, wall_s=limits.wall_s))
+        except (SandboxError, WorkerLost) as problem:
+            self._discard(worker)
+            raise SandboxError(f"a probe did not run: {problem}", code="sandbox.probe_failed") from problem
+        if result.stdout != "42\n":
+            self._discard(worker)
+            raise SandboxError(
+                f"a probe ended with {result.outcome.value}: {result.stderr[-300:]}", code="sandbox.probe_failed"
+            )
+        return worker
+
+    def _fill(self, first: Worker) -> None:
+        count = self._options.workers or len(os.sched_getaffinity(0))
+        self._slots.put_nowait(first)
+        for _ in range(count - 1):
+            self._slots.put_nowait(None)
+
+    async def _acquire(self) -> Worker:
+        """Waits for a slot; starts a worker where the slot has none. Raises: SandboxError."""
+        worker = await self._slots.get()
+        if worker is not None and worker.process.returncode is None:
+            return worker
+        if worker is not None:
+            self._discard(worker)
+        try:
+            return await self._started()
+        except BaseException:
+            self._slots.put_nowait(None)
+            raise
+
+    def _release(self, worker: Worker, *, is_usable: bool) -> None:
+        self._slots.put_nowait(worker if is_usable else None)
+        if not is_usable:
+            self._discard(worker)
+
+    async def _started(self) -> Worker:
+        if self._isolation is None or self._folder is None:
+            raise SandboxError("cannot run a job: the sandbox is closed; start it", code="sandbox.closed")
+        start = await asyncio.to_thread(self._isolation.start)
+        worker = await Worker.started(start, timeout_s=self._options.start_s)
+        self._workers.add(worker)
+        return worker
+
+    def _discard(self, worker: Worker) -> None:
+        self._workers.discard(worker)
+        closing = asyncio.create_task(worker.close())
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
+
+
+class LocalSession:
+    """Shell and interpreter in one fork server."""
+
+    def __init__(self, worker: Worker, limits: JobLimits) -> None:
+        self._worker = worker
+        self._limits = limits
+
+    async def shell(self, command: str, *, timeout_s: float = 30.0) -> JobResult:
+        """Runs a command in the shell. Raises: SandboxError."""
+        return await self._call("shell", command, timeout_s)
+
+    async def python(self, source: str, *, timeout_s: float = 30.0) -> JobResult:
+        """Runs statements in the interpreter. Raises: SandboxError."""
+        return await self._call("python", source, timeout_s)
+
+    async def _call(self, kind: str, text: str, timeout_s: float) -> JobResult:
+        limits = asdict(self._limits) | {"wall_s": timeout_s}
+        try:
+            return result_of(await self._worker.call({kind: text, "limits": limits}, wall_s=timeout_s))
+        except WorkerLost as problem:
+            raise SandboxError(
+                f"cannot continue the session: its process was lost: {problem}; open another session",
+                code="sandbox.session_lost",
+            ) from problem
+
+
+async def probe() -> tuple[Level, dict[Level, str]]:
+    """Returns the isolation of this machine, and why each stronger level is not available. Raises: SandboxError."""
+    sandbox = LocalSandbox(LocalSandboxOptions(workers=1))
+    try:
+        await sandbox.start()
+        return sandbox.level, sandbox.reasons
+    finally:
+        await sandbox.close()
+
+
+def result_of(answer: Mapping[str, Any]) -> JobResult:
+    """Returns the answer of a fork server as a result. Raises: SandboxError for a failure of the sandbox."""
+    if "broken" in answer:
+        raise SandboxError(
+            f"cannot run a job: the sandbox failed: {answer['broken']}; check memory and processes of this machine",
+            code="sandbox.job_not_started",
+        )
+    try:
+        return JobResult(**{**answer, "outcome": Outcome(answer["outcome"])})
+    except (KeyError, TypeError, ValueError) as problem:
+        raise SandboxError(
+            f"cannot read the answer of a worker: {problem!r}; report this defect", code="sandbox.invalid_answer"
+        ) from problem
+
+
+def _check_paths(files: Mapping[str, str]) -> None:
+    for path in files:
+        parts = PurePosixPath(path)
+        if not path or parts.is_absolute() or ".." in parts.parts or "\0" in path:
+            raise InvalidInput(
+                f"cannot write file {path!r} of a job: it is not below the working directory; use a relative path",
+                code="sandbox.invalid_path",
+            )

@@ -1,0 +1,142 @@
+"""One fork server as seen from the host."""
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import socket
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Self
+
+from astraflow.sandbox.base import SandboxError
+from astraflow.sandbox.isolation import Start
+
+_GRACE_S = 15.0
+"""Time beyond a job's wall limit after which the fork server is killed."""
+_MAX_ANSWER_BYTES = 2**28
+_ENVIRONMENT = {"PYTHONHASHSEED": "0", "PYTHONUTF8": "1", "LANG": "C.UTF-8"}
+"""Environment of the fork server: nothing of this process's, which holds tokens."""
+
+
+class WorkerLost(Exception):
+    """The fork server died or does not answer; what it ran has no result."""
+
+
+class Worker:
+    """Process with a fork server, which runs one job at a time."""
+
+    def __init__(self, process: asyncio.subprocess.Process, folder: Path) -> None:
+        self.process = process
+        self.jobs = 0
+        """Jobs that it has run. Count."""
+        self._folder = folder
+        self._reader: asyncio.StreamReader
+        self._writer: asyncio.StreamWriter
+        self._group = 0
+
+    @classmethod
+    async def started(cls, start: Start, *, timeout_s: float) -> Self:
+        """Starts a fork server and waits until it is ready. Raises: SandboxError with the reason."""
+        ours, theirs = socket.socketpair()
+        try:
+            process = await _started_process(start, theirs)
+        except BaseException:
+            ours.close()
+            shutil.rmtree(start.folder, ignore_errors=True)
+            raise
+        finally:
+            theirs.close()
+        worker = cls(process, start.folder)
+        try:
+            worker._reader, worker._writer = await asyncio.open_connection(sock=ours)
+            async with asyncio.timeout(timeout_s):
+                answer = await worker._answer()
+        except (WorkerLost, TimeoutError) as problem:
+            await worker.close()
+            raise _not_started(await worker._complaint() or str(problem) or "no answer") from None
+        except BaseException:
+            await worker.close()
+            raise
+        if "broken" in answer:
+            await worker.close()
+            raise _not_started(str(answer["broken"]))
+        return worker
+
+    async def call(self, message: Mapping[str, Any], *, wall_s: float) -> dict[str, Any]:
+        """Sends a message and returns the answer. Raises: WorkerLost; the caller then closes the worker."""
+        content = json.dumps(message).encode()
+        self.jobs += 1
+        try:
+            self._writer.write(len(content).to_bytes(4, "big") + content)
+            async with asyncio.timeout(wall_s + _GRACE_S):
+                await self._writer.drain()
+                return await self._answer()
+        except (OSError, TimeoutError) as problem:
+            raise WorkerLost(f"{type(problem).__name__}: {problem}") from problem
+
+    async def close(self) -> None:
+        """Kills the fork server with everything that it runs. Idempotent."""
+        with suppress(ProcessLookupError):
+            self.process.kill()
+        if self._group:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._group, signal.SIGKILL)
+            self._group = 0
+        if hasattr(self, "_writer"):
+            self._writer.close()
+        await self.process.wait()
+        await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
+
+    async def _answer(self) -> dict[str, Any]:
+        try:
+            while True:
+                size = int.from_bytes(await self._reader.readexactly(4), "big")
+                if size > _MAX_ANSWER_BYTES:
+                    raise WorkerLost(f"an answer of {size} bytes")
+                answer = json.loads(await self._reader.readexactly(size))
+                if not isinstance(answer, dict):
+                    raise WorkerLost("an answer that is no object")
+                if set(answer) != {"group"}:
+                    self._group = 0
+                    return answer
+                self._group = int(answer["group"])
+        except (asyncio.IncompleteReadError, ValueError) as problem:
+            raise WorkerLost("the fork server died") from problem
+
+    async def _complaint(self) -> str:
+        """Returns the last line that the process wrote to standard error."""
+        assert self.process.stderr is not None  # noqa: S101 (a pipe)
+        text = (await self.process.stderr.read(4096)).decode(errors="replace").strip()
+        return text.splitlines()[-1] if text else ""
+
+
+async def _started_process(start: Start, theirs: socket.socket) -> asyncio.subprocess.Process:
+    """Starts the process with its end of the connection, the number of which is its last argument."""
+    descriptor = theirs.fileno()
+    try:
+        return await asyncio.create_subprocess_exec(
+            *start.command,
+            str(descriptor),
+            pass_fds=(descriptor,),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+            env=_ENVIRONMENT,
+            cwd="/",
+            user=start.user,
+            group=start.user,
+            extra_groups=None if start.user is None else [],
+            start_new_session=True,
+        )
+    except OSError as problem:
+        raise _not_started(str(problem)) from problem
+
+
+def _not_started(cause: str) -> SandboxError:
+    return SandboxError(
+        f"cannot start a worker of the sandbox: {cause}; run `astraflow doctor` to see what this machine can isolate",
+        code="sandbox.worker_not_started",
+    )
