@@ -10,13 +10,14 @@ from astraflow.contract.ids import PolicyId
 from astraflow.contract.tasks import Prompt, Task
 from astraflow.contract.trajectories import Trajectory
 from astraflow.datasets.base import ANSWER
+from astraflow.rewards.code_tests import last_python_block
 from astraflow.runtime.setting_permissions import SettableBy
 from astraflow.sandbox.base import JobLimits
 from astraflow.sandbox.shared import SharedSandbox
 from astraflow.workflows import workflows
 from astraflow.workflows.answers import AnswerOptions, question_of
 from astraflow.workflows.base import PolicyClient
-from astraflow.workflows.code_cases import CodeCase, extract_code, feedback_text, parse_cases, run_cases
+from astraflow.workflows.code_cases import feedback_text, parse_cases, run_cases
 from astraflow.workflows.problem_examples import without_examples
 from astraflow.workflows.reward_scorer import RewardScorer
 from astraflow.workflows.roles import Team, Utterance, ask_in_role, trajectories_of, without_answer_format
@@ -49,8 +50,10 @@ class SolveAndTestOptions(AnswerOptions):
     """Test cases that the tester writes."""
     cases_max_new_tokens: int = Field(default=2048, ge=1)
     """Length limit of the tester. Tokens."""
-    case_wall_s: float = Field(default=6.0, gt=0)
-    """Time limit of a case. Seconds."""
+    case_cpu_s: float = Field(default=6.0, gt=0)
+    """Limit of processor time of a case. Seconds."""
+    case_wall_s: float = Field(default=18.0, gt=0)
+    """Limit of a case by the clock; longer, so that a busy node fails no correct code. Seconds."""
     correct_threshold: float = 0.5
     """Smallest reward of a correct solution."""
     knows_truth: bool = True
@@ -72,7 +75,7 @@ class SolveAndTest(Team):
         super().__init__({"coder": options.coder, "tester": options.tester})
         self._options = options
         self._sandbox = SharedSandbox(options.sandbox)
-        self._limits = JobLimits(wall_s=options.case_wall_s, cpu_s=options.case_wall_s)
+        self._limits = JobLimits(wall_s=options.case_wall_s, cpu_s=options.case_cpu_s)
 
     async def start(self) -> None:
         """Starts the sandbox. Raises: SandboxError."""
@@ -92,10 +95,11 @@ class SolveAndTest(Team):
         first.score = score = await scorer.score(task.prompt, first.text, first.finish)
         is_correct = score.value >= options.correct_threshold
         tests = await self._tests(task.prompt, first, function, policies)
-        cases = parse_cases(tests.text, count=options.cases, is_function=bool(function)) or ()
-        results = await self._results(extract_code(first.text), cases, function)
+        cases = parse_cases(tests.text, count=options.cases, function=function) or ()
+        results = await run_cases(self._sandbox, last_python_block(first.text), cases, self._limits)
+        reference_results = await run_cases(self._sandbox, reference, cases, self._limits)
         passes = all(result.passes for result in results)
-        is_valid = bool(cases) and all(result.passes for result in await self._results(reference, cases, function))
+        is_valid = bool(cases) and all(result.passes for result in reference_results)
         tests.score = 0.5 * (is_valid + (is_valid and passes == is_correct))
         tests.metrics = {"readable": float(bool(cases)), "valid": float(is_valid), "passes": float(passes)}
         may_retry = not options.knows_truth or (is_valid and not is_correct)
@@ -124,13 +128,10 @@ class SolveAndTest(Team):
         statement = without_examples(problem if isinstance(problem, str) and problem else question_of(prompt))
         return await ask_in_role(tester, statement, (attempt,))
 
-    async def _results(self, code: str, cases: tuple[CodeCase, ...], function: str) -> list[Any]:
-        return await run_cases(self._sandbox, code, cases, function=function, limits=self._limits)
-
     def _reference(self, prompt: Prompt) -> str:
         reference = prompt.fields.get(self._options.reference_field)
         if isinstance(reference, str) and reference.strip():
-            return extract_code(reference) or reference
+            return last_python_block(reference) or reference
         raise RolloutFailed(
             f"cannot judge test cases for prompt {str(prompt.id)!r}: its field {self._options.reference_field!r} has "
             "no reference solution; use a dataset with solutions, or leave out such prompts",

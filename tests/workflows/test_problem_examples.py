@@ -18,14 +18,16 @@ STATEMENTS = {
     ),
     "bold": "KEEP this.\n\n**Example 1:**\n\n**Input:** x = 77\n**Output:** 3\n\n**Constraints:**\n\n* KEEP x > 0",
     "html spaces": 'KEEP.\n \nExample 1:\n\nInput: s = "77"\nOutput: 1\n\n \nConstraints:\n\nKEEP n',
-    "sample input and output": "KEEP.\n\nSample Input 1\n\n77 2\n\nSample Output 1\n\n79\n\nSample Input 2\n\n77\n\n",
-    "sample in capitals": "KEEP.\n\nSAMPLE INPUT:\n77\n\nSAMPLE OUTPUT:\n78\n\nSCORING:\nKEEP: inputs 2-4 are small.",
+    "sample input and output": ("KEEP.\n\nSample Input 1\n\n77 2\n\nSample Output 1\n\n79\n\nSample Input 2\n\n77\n\n"),
+    "sample in capitals": "KEEP.\n\nSAMPLE INPUT:\n77\n\nSAMPLE OUTPUT:\n78\n\nSCORING:\nKEEP: small.",
     "input format first": (
         "Title\n\nInput Format\n\nKEEP n.\n\nConstraints\n\nKEEP n < 9\n\nOutput Format\n\nKEEP m.\n\nSample Input\n\n77"
         "\n\nSample Output\n\n8\n\nExplanation\n\n77 is odd."
     ),
     "markdown": "# Task\nKEEP.\n\n## Examples\n\n```\nf(77) => 1\n```\n\n## Constraints\n\nKEEP n < 5",
-    "markdown with inner headings": "## Problem\nKEEP.\n\n## Example\n\n### Input\n77\n\n### Output\n1\n\n## Notes on size\nKEEP",
+    "markdown with inner headings": (
+        "## Problem\nKEEP.\n\n## Example\n\n### Input\n77\n\n### Output\n1\n\n## Size\nKEEP"
+    ),
     "single hash": "KEEP.\n\n# Examples:\n```\nsolve(77) == 1\n```\n# Rules\nKEEP the rules.",
     "for example in a sentence": "KEEP. For example, a word may be empty.\n\nExample:\n77 -> 1",
     "doctest": 'def f(x):\n    """KEEP doubles x.\n    >>> f(77)\n    154\n    """',
@@ -33,9 +35,11 @@ STATEMENTS = {
     "input example": "KEEP.\n\nInput example\n77\nOutput example\n1\n\nRestrictions\nKEEP n",
     "examples with text": "KEEP.\n\nExample: f(77) = 1\n\nTask:\nKEEP write f.",
     "sample cases": "KEEP.\n\nSample Test Cases\n77\n1\n\nTime Limit\nKEEP 1 s",
-    "example explanation": "KEEP.\n\nSample Input #1\n77\n\nSample Output #1\n1\n\nSample Explanation #1\n77 it is.\n\nHint\nKEEP",
+    "example explanation": (
+        "KEEP.\n\nSample Input #1\n77\n\nSample Output #1\n1\n\nSample Explanation #1\n77 it is.\n\nHint\nKEEP"
+    ),
     "interaction": "KEEP.\n\nSample Interaction\n? 77\n! 1\n\nSubtasks\nKEEP: n = 1 for 10 points.",
-    "without examples": "KEEP. The input has an example number n and a sample s.\n\nInput\nKEEP n\n\nOutput\nKEEP s",
+    "without examples": ("KEEP. The input has an example number n and a sample s.\n\nInput\nKEEP n\n\nOutput\nKEEP s"),
 }
 
 
