@@ -18,11 +18,11 @@ STATEMENTS = {
     ),
     "bold": "KEEP this.\n\n**Example 1:**\n\n**Input:** x = 77\n**Output:** 3\n\n**Constraints:**\n\n* KEEP x > 0",
     "html spaces": 'KEEP.\n \nExample 1:\n\nInput: s = "77"\nOutput: 1\n\n \nConstraints:\n\nKEEP n',
-    "sample input and output": ("KEEP.\n\nSample Input 1\n\n77 2\n\nSample Output 1\n\n79\n\nSample Input 2\n\n77\n\n"),
-    "sample in capitals": "KEEP.\n\nSAMPLE INPUT:\n77\n\nSAMPLE OUTPUT:\n78\n\nSCORING:\nKEEP: small.",
+    "sample input and output": "KEEP.\n\nSample Input 1\n\n77 2\n\nSample Output 1\n\n79\n\nSample Input 2\n\n77\n",
+    "sample in capitals": "KEEP.\n\nSAMPLE INPUT:\n77\n\nSAMPLE OUTPUT:\n78\n\nSCORING:\nKEEP: small",
     "input format first": (
-        "Title\n\nInput Format\n\nKEEP n.\n\nConstraints\n\nKEEP n < 9\n\nOutput Format\n\nKEEP m.\n\nSample Input\n\n77"
-        "\n\nSample Output\n\n8\n\nExplanation\n\n77 is odd."
+        "Title\n\nInput Format\n\nKEEP n.\n\nConstraints\n\nKEEP n < 9\n\nOutput Format\n\nKEEP m.\n\nSample Input\n"
+        "\n77\n\nSample Output\n\n8\n\nExplanation\n\n77 is odd."
     ),
     "markdown": "# Task\nKEEP.\n\n## Examples\n\n```\nf(77) => 1\n```\n\n## Constraints\n\nKEEP n < 5",
     "markdown with inner headings": (
