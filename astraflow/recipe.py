@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from astraflow.algorithms.base import advantages, token_advantages
-from astraflow.algorithms.checks import check_algorithm
+from astraflow.algorithms.checks import check_algorithm, check_roles
 from astraflow.algorithms.config import AlgorithmConfig
 from astraflow.algorithms.losses import losses
 from astraflow.contract.errors import InvalidInput, UnknownPolicy
@@ -36,6 +36,7 @@ from astraflow.weights.storage import storages
 from astraflow.workflows import workflows
 from astraflow.workflows.answers import AnswerOptions
 from astraflow.workflows.dataset_answers import DatasetAnswers
+from astraflow.workflows.roles import RoleWorkflow
 
 PACKAGED = Path(__file__).resolve().parent.parent / "recipes"
 """Packaged recipes: `reverse` is `reverse/recipe.toml` in this folder, `reverse/sort` is `reverse/sort.toml`."""
@@ -320,8 +321,20 @@ def _check_algorithms(recipe: Recipe, origin: ValueOrigin) -> None:
         path = ("policies", name, "algorithm")
         try:
             check_algorithm(policy.algorithm, _temperatures(recipe, name))
+            for flow, roles in _roles_in_flows(recipe, name).items():
+                check_roles(policy.algorithm, flow, roles)
         except InvalidInput as problem:
             raise InvalidInput(f"{origin(path)}: {'.'.join(path)}: {problem}", code=problem.code) from None
+
+
+def _roles_in_flows(recipe: Recipe, policy: str) -> dict[str, list[str]]:
+    """Returns the roles that the policy plays in each flow whose workflow names roles."""
+    built = {name: workflows.build(flow.workflow) for name, flow in recipe.flows.items()}
+    return {
+        name: [role for role, player in workflow.roles.items() if player == policy]
+        for name, workflow in built.items()
+        if isinstance(workflow, RoleWorkflow)
+    }
 
 
 def _temperatures(recipe: Recipe, policy: str) -> dict[str, float]:

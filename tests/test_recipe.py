@@ -299,6 +299,14 @@ def test_incompatible_parts_of_an_algorithm_are_refused_with_their_key() -> None
         load_recipe("smoke", [f"{algorithm}.critic={{loss = {{kind = 'critic', clip = 1}}}}"])
 
 
+def test_a_policy_with_several_roles_compares_its_trajectories_by_role() -> None:
+    one_policy = ["flows.train.workflow={kind = 'solve_and_verify', solver = 'solver', verifier = 'solver'}"]
+    by_role = [*one_policy, "policies.solver.algorithm.advantages=[{kind = 'group_relative', per_slot = true}]"]
+    with raises_code(InvalidInput, "algorithm.roles_mixed", "solver, verifier"):
+        load_recipe("smoke", one_policy)
+    assert load_recipe("smoke", by_role).policies["solver"].algorithm.advantages[0]["per_slot"]
+
+
 def test_flow_and_algorithm_must_have_the_same_temperature() -> None:
     with raises_code(InvalidInput, "algorithm.temperature", "'train'"):
         load_recipe("smoke", ["flows.train.workflow.temperature=0.7"])

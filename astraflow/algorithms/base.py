@@ -39,7 +39,7 @@ class TokenAdvantage(Protocol):
 
 
 _KINDS = ("batch_whitened", "group_centred", "group_relative", "leave_one_out", "maxrl", "overlong_penalty")
-_TOKEN_KINDS = ("distillation", "gae", "turn_discount", "whitened")
+_TOKEN_KINDS = ("distillation", "gae", "turn_discount", "turn_returns", "whitened")
 
 advantages: Registry[Advantage] = Registry(
     "advantage", built_in=dict.fromkeys(_KINDS, "astraflow.algorithms.advantages"), heavy=_KINDS

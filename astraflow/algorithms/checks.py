@@ -1,6 +1,6 @@
 """Combinations of an algorithm that cannot work, refused before a run starts, each with its remedy."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from astraflow.algorithms.base import token_advantages
 from astraflow.algorithms.config import AlgorithmConfig, CriticConfig
@@ -10,7 +10,8 @@ from astraflow.algorithms.losses.options import PolicyOptions
 from astraflow.algorithms.tokens import Pass
 from astraflow.contract.errors import InvalidInput
 
-_RELATIVE_ADVANTAGES = ("batch_whitened", "group_centred", "group_relative", "leave_one_out", "maxrl")
+_GROUP_ADVANTAGES = ("group_centred", "group_relative", "leave_one_out", "maxrl")
+_RELATIVE_ADVANTAGES = ("batch_whitened", *_GROUP_ADVANTAGES)
 
 
 def check_algorithm(config: AlgorithmConfig, temperatures: Mapping[str, float] | None = None) -> None:
@@ -31,6 +32,26 @@ def check_algorithm(config: AlgorithmConfig, temperatures: Mapping[str, float] |
                 f"logprobs at {config.temperature}; set algorithm.temperature = {temperature}",
                 code="algorithm.temperature",
             )
+
+
+def check_roles(config: AlgorithmConfig, flow: str, roles: Sequence[str]) -> None:
+    """Checks that a policy which plays several roles of a flow compares trajectories of one role only.
+
+    Raises: InvalidInput with the code `algorithm.roles_mixed`.
+    """
+    compared = [spec for spec in config.advantages if spec.get("kind") in _GROUP_ADVANTAGES]
+    compared += [
+        spec
+        for spec in config.token_advantages
+        if spec.get("kind") == "turn_returns" and spec.get("baseline") != "none"
+    ]
+    mixed = [spec for spec in compared if not spec.get("per_slot")]
+    if len(roles) > 1 and mixed:
+        raise InvalidInput(
+            f"cannot train on flow {flow!r}: the policy plays the roles {', '.join(roles)}, and {mixed[0]['kind']!r} "
+            "compares their rewards, which have different levels; set per_slot = true",
+            code="algorithm.roles_mixed",
+        )
 
 
 def _check_loss(config: AlgorithmConfig) -> None:
@@ -94,6 +115,8 @@ def _check_token_advantages(config: AlgorithmConfig) -> None:
             f"cannot use the token advantage 'gae' after {kinds[0]!r}: it expects rewards; put it first",
             code="algorithm.gae_not_first",
         )
+    if "turn_returns" in kinds:
+        _check_turn_returns(config, kinds)
     if ("gae" in kinds) != (config.critic is not None):
         raise InvalidInput(
             "cannot use the token advantage 'gae' without a critic, or a critic without 'gae'; set critic = {} and "
@@ -110,6 +133,24 @@ def _check_token_advantages(config: AlgorithmConfig) -> None:
         _check_critic(config, config.critic)
 
 
+def _check_turn_returns(config: AlgorithmConfig, kinds: Sequence[str]) -> None:
+    if kinds.index("turn_returns") or kinds.count("turn_returns") > 1:
+        raise InvalidInput(
+            f"cannot use the token advantage 'turn_returns' after {kinds[0]!r}: it expects rewards; put it first",
+            code="algorithm.turn_returns_not_first",
+        )
+    if relative := _relative_advantages(config):
+        raise InvalidInput(
+            f"cannot use the advantage {relative[0]!r} with the token advantage 'turn_returns': it has a baseline of "
+            "its own, and divides rewards over turns; set advantages = []",
+            code="algorithm.turn_returns_of_advantages",
+        )
+
+
+def _relative_advantages(config: AlgorithmConfig) -> list[str]:
+    return [kind for spec in config.advantages if (kind := str(spec["kind"])) in _RELATIVE_ADVANTAGES]
+
+
 def _check_critic(config: AlgorithmConfig, critic: CriticConfig) -> None:
     losses.check(critic.loss)
     if Pass.VALUES not in losses.build(critic.loss).needs:
@@ -118,8 +159,7 @@ def _check_critic(config: AlgorithmConfig, critic: CriticConfig) -> None:
             "critic.loss, or use 'critic'",
             code="algorithm.policy_loss_of_critic",
         )
-    kinds = [str(spec["kind"]) for spec in config.advantages]
-    if relative := [kind for kind in kinds if kind in _RELATIVE_ADVANTAGES]:
+    if relative := _relative_advantages(config):
         raise InvalidInput(
             f"cannot use the advantage {relative[0]!r} with a critic: the critic is the baseline, and it predicts "
             "rewards, not what other trajectories of the batch make of them; set advantages = []",

@@ -1,11 +1,13 @@
-"""Advantages of single tokens: discount by turn, whitening, generalized advantage estimation, distillation."""
+"""Advantages of single tokens: by turn, whitening, generalized advantage estimation, distillation."""
 
 from dataclasses import replace
+from typing import Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
+from astraflow.algorithms.advantages import GroupOptions, compared_groups
 from astraflow.algorithms.base import token_advantages
 from astraflow.algorithms.tokens import Pass, Ranks, RowData, TokenData
 from astraflow.runtime.config import Config
@@ -39,6 +41,40 @@ class TurnDiscount:
         last = turns.new_zeros(len(rows.lengths)).scatter_reduce(0, tokens.row_indices, turns, "amax")
         remaining = (last[tokens.row_indices] - turns).to(tokens.advantages.dtype)
         return replace(tokens, advantages=tokens.advantages * self._gamma**remaining)
+
+
+class TurnReturnsOptions(GroupOptions):
+    """Rows that are compared with each other."""
+
+    baseline: Literal["group", "none"] = "group"
+    """Value that is subtracted: the mean return of the group's turns, in which each trajectory weighs the same, or
+    none."""
+
+
+@token_advantages.register("turn_returns", options=TurnReturnsOptions)
+class TurnReturns:
+    """Rewards of each token's own turn and of the turns after it, compared with the group.
+
+    The incoming advantage of a row is its reward R, so only changes of the reward belong into `advantages`. The part of
+    R that is no turn's reward is added to the last turn; so a row without turn rewards has R there. Discounts are those
+    that the workflow gave; 1 without.
+    Formula: G_k = r_k + d_k G_(k+1), A = G_k - mean of the group, for the tokens of turn k.
+    Source: REINFORCE with reward to go; rewards of steps: DeepSeekMath, arXiv:2402.03300, section 4.1.3.
+    """
+
+    needs = _NOTHING
+
+    def __init__(self, options: TurnReturnsOptions) -> None:
+        self._options = options
+
+    def __call__(self, tokens: TokenData, rows: RowData, ranks: Ranks) -> TokenData:
+        """Returns the tokens with the returns of their turns as advantages."""
+        rewards, discounts = _placed_rewards(tokens, len(rows.lengths))
+        returns = decayed_sums(rewards, discounts)
+        if self._options.baseline == "group":
+            groups = compared_groups(rows, per_slot=self._options.per_slot)
+            returns = returns - _mean_returns(returns, tokens, groups, ranks)[tokens.row_indices]
+        return replace(tokens, advantages=returns)
 
 
 class WhiteningOptions(Config):
@@ -84,7 +120,9 @@ class Gae:
     """Generalized advantage estimation with the values of a critic.
 
     The incoming advantage of a row's last token is its reward, so only changes of the reward belong into `advantages`.
-    The state after the last token has value 0, also in a truncated row.
+    The rewards of turns, if any, are at the last tokens of their turns, and the rest of the reward at the last token.
+    The state after the last token has value 0, also in a truncated row. gamma is multiplied by the discount of a turn,
+    if any, at its last token.
     Formula: d_t = r_t + gamma V_(t+1) - V_t; A_t = d_t + gamma lambda A_(t+1); returns A_t + V_t.
     Source: arXiv:1506.02438; defaults of PPO for language models (arXiv:2203.02155).
     """
@@ -94,16 +132,13 @@ class Gae:
     def __init__(self, options: GaeOptions) -> None:
         self._options = options
 
-    def __call__(self, tokens: TokenData, _rows: RowData, _ranks: Ranks) -> TokenData:
+    def __call__(self, tokens: TokenData, rows: RowData, _ranks: Ranks) -> TokenData:
         """Returns the tokens with advantages and returns."""
-        gamma, values = self._options.gamma, tokens.result(Pass.VALUES)
-        is_last = torch.ones_like(tokens.row_indices, dtype=torch.bool)
-        is_last[:-1] = tokens.row_indices[1:] != tokens.row_indices[:-1]
-        following = torch.cat([values[1:], values.new_zeros(min(len(values), 1))]).where(~is_last, 0.0)
-        rewards = tokens.advantages.where(is_last, 0.0)
-        differences = rewards + gamma * following - values
-        decay = torch.full_like(values, gamma * self._options.gae_lambda).where(~is_last, 0.0)
-        advantages = decayed_sums(differences, decay)
+        values = tokens.result(Pass.VALUES)
+        rewards, discounts = _placed_rewards(tokens, len(rows.lengths))
+        gamma = self._options.gamma * discounts
+        following = torch.cat([values[1:], values.new_zeros(min(len(values), 1))])
+        advantages = decayed_sums(rewards + gamma * following - values, gamma * self._options.gae_lambda)
         return replace(tokens, advantages=advantages, returns=advantages + values)
 
 
@@ -155,3 +190,43 @@ def decayed_sums(values: Tensor, decay: Tensor) -> Tensor:
         factors[-step:] = 0
         step *= 2
     return sums
+
+
+def _placed_rewards(tokens: TokenData, rows: int) -> tuple[Tensor, Tensor]:
+    """Returns the reward of each token and the weight of what follows it, `[tokens]`.
+
+    The reward of a turn is at its last token, and the rest of the row's reward, its incoming advantage, at the last
+    token of the row. The weight is the turn's discount at the last token of a turn, 0 at the last of a row, else 1.
+    """
+    is_row_end, is_turn_end = _last_tokens(tokens.row_indices), _last_tokens(tokens.row_indices, tokens.turn_indices)
+    whole = tokens.advantages.where(is_row_end, 0.0)
+    weights = torch.ones_like(tokens.advantages)
+    if tokens.turn_discounts is not None:
+        weights = tokens.turn_discounts.to(weights.dtype).where(is_turn_end, weights)
+    weights = weights.where(~is_row_end, 0.0)
+    if tokens.turn_rewards is None:
+        return whole, weights
+    of_turns = tokens.turn_rewards.to(whole.dtype).where(is_turn_end, 0.0)
+    totals = whole.new_zeros(rows).index_add_(0, tokens.row_indices, of_turns)
+    return of_turns + (whole - totals[tokens.row_indices]).where(is_row_end, 0.0), weights
+
+
+def _last_tokens(*indices: Tensor) -> Tensor:
+    """Returns bool `[tokens]`: the next token has another index. The last token of all is one."""
+    is_last = torch.ones_like(indices[0], dtype=torch.bool)
+    if len(is_last) > 1:
+        is_last[:-1] = torch.stack([values[1:] != values[:-1] for values in indices]).any(0)
+    return is_last
+
+
+def _mean_returns(returns: Tensor, tokens: TokenData, groups: Tensor, ranks: Ranks) -> Tensor:
+    """Returns the mean return of each row's group, `[rows]`: over the trajectories that have tokens on any rank, each
+    with the mean of its turns."""
+    ends = _last_tokens(tokens.row_indices, tokens.turn_indices).to(returns.dtype)
+    sums, turns = returns.new_zeros(2, len(groups)).index_add_(
+        1, tokens.row_indices, torch.stack([returns, ends]) * ends
+    )
+    means, has_tokens = sums / turns.clamp(min=1), (turns > 0).to(returns.dtype)
+    count = int(groups.max()) + 1 if len(groups) else 0
+    totals = ranks.sum(returns.new_zeros(2, count).index_add_(1, groups, torch.stack([means, has_tokens])))
+    return (totals[0] / totals[1].clamp(min=1))[groups]

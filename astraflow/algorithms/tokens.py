@@ -70,6 +70,10 @@ class TokenData:
     """float32: the critic's value of the state before the token, at the start of the batch."""
     returns: Tensor | None = None
     """float32: target of the critic."""
+    turn_rewards: Tensor | None = None
+    """float32: reward of the token's turn, 0 in a row without turn rewards; None: no row has any."""
+    turn_discounts: Tensor | None = None
+    """float32: weight of the rewards after the token's turn, as seen from it; None: 1."""
 
     def result(self, of: Pass) -> Tensor:
         """Returns the field that the pass fills. Raises: InvalidInput when it is absent, as nothing asked for it."""

@@ -25,7 +25,8 @@ class EvaluationScore:
 
     policy: PolicyId
     name: str
-    """`avg@k`, `pass@1`, `pass@2`, ... `pass@k`, `maj@k`."""
+    """`avg@k`, `pass@1`, `pass@2`, ... `pass@k`, `maj@k`; with the role before it, `verifier.avg@4`, when the workflow
+    names roles."""
     value: float
     error: float | None
     """Standard error of the mean, with a prompt's samples counted as one; None for a single prompt."""

@@ -384,6 +384,8 @@ TRAINING_METRICS: tuple[TrainingMetric, ...] = (
 _BY_NAME = {metric.name: metric for metric in TRAINING_METRICS}
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
+_ROLE_PREFIX = "reward_mean_"
+"""Begin of the names of mean rewards by role, in workflows with several roles."""
 _TRANSFER_PREFIX = "published_"
 """Begin of the names of `VersionReport.metrics`, which describe a version, not a step."""
 
@@ -397,6 +399,14 @@ def training_metric(name: str) -> TrainingMetric | None:
     described = _BY_NAME.get(name)
     if described is not None or name.startswith(_TRANSFER_PREFIX) or not _NAME.fullmatch(name):
         return described
+    if name.startswith(_ROLE_PREFIX):
+        return TrainingMetric(
+            name=name,
+            label=f"Reward of {name.removeprefix(_ROLE_PREFIX)}",
+            unit=MetricUnit.NUMBER,
+            group=MetricGroup.LEARNING,
+            description="Mean reward of the trained trajectories of one role.",
+        )
     return TrainingMetric(
         name=name,
         label=name,

@@ -130,6 +130,11 @@ class Trajectory:
         )
 
     @property
+    def base_role(self) -> str:
+        """Role without the suffix of a later attempt: `solver` of `solver.retry`."""
+        return self.role.partition(".")[0]
+
+    @property
     def model_tokens(self) -> int:
         """Number of tokens that the model wrote."""
         return len(self.logprobs)

@@ -21,7 +21,7 @@ from astraflow.runtime.setting_permissions import SettableBy
 from astraflow.sandbox.base import Job, JobLimits, JobResult, Outcome
 from astraflow.sandbox.shared import SharedSandbox
 
-_HARNESS = Path(__file__).with_name("code_harness.py")
+_HARNESS = Path(__file__).with_name("code_harness.py").read_text()
 _LANGUAGES = frozenset({"", "python", "python3", "py"})
 _MIN_BLOCK_CHARACTERS = 20
 """Shorter blocks are examples of input or output, not solutions."""
@@ -64,7 +64,6 @@ class CodeTests:
     def __init__(self, options: CodeTestsOptions) -> None:
         self._options = options
         self._sandbox = SharedSandbox(options.sandbox)
-        self._harness = _HARNESS.read_text()
 
     async def start(self) -> None:
         """Starts the sandbox. Raises: SandboxError."""
@@ -122,14 +121,16 @@ class CodeTests:
             output_bytes=options.output_bytes,
             processes=options.processes,
         )
-        kind = test["kind"]
-        source = f"{self._harness}\nmain({kind!r})\n"
-        result = await self._sandbox.run(
-            Job(source=source, stdin=_input(test), files={"solution.py": code}, limits=limits)
-        )
+        result = await self._sandbox.run(test_job(code, test, limits))
         if result.outcome is not Outcome.PASSED:
             return result.outcome
-        return Outcome.PASSED if _is_correct(test, result, options.tolerance) else Outcome.FAILED
+        return Outcome.PASSED if is_correct(test, result, options.tolerance) else Outcome.FAILED
+
+
+def test_job(code: str, test: Mapping[str, Any], limits: JobLimits) -> Job:
+    """Returns the job that runs code for a test, whose expected values are not part of it."""
+    source = f"{_HARNESS}\nmain({test['kind']!r})\n"
+    return Job(source=source, stdin=_input(test), files={"solution.py": code}, limits=limits)
 
 
 def last_python_block(text: str) -> str:
@@ -226,7 +227,8 @@ def _input(test: Mapping[str, Any]) -> str:
     return json.dumps({name: test[name] for name in names})
 
 
-def _is_correct(test: Mapping[str, Any], result: JobResult, tolerance: float) -> bool:
+def is_correct(test: Mapping[str, Any], result: JobResult, tolerance: float) -> bool:
+    """Returns whether the output of a job that ended well is the expected one."""
     if result.is_output_cut:
         return False
     if test["kind"] == "stdin":

@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -10,12 +11,11 @@ import torch
 from torch import Tensor
 
 from astraflow.contract.batches import Row
-from astraflow.contract.errors import InvalidInput
-from astraflow.contract.spans import Author
 from astraflow.contract.trajectories import Trajectory
 from astraflow.trainer.balance import balanced_parts
 from astraflow.trainer.engines.base import Pack, Segment
 from astraflow.trainer.flops import ForwardCost
+from astraflow.trainer.shared_prompts import PromptCluster, prompt_clusters
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -47,6 +47,10 @@ class PackedTokens:
     row_indices: Int64Array
     turn_indices: Int64Array
     behaviour_logprobs: npt.NDArray[np.float32]
+    turn_rewards: npt.NDArray[np.float32]
+    """Reward of the token's turn; 0 in a row without turn rewards."""
+    turn_discounts: npt.NDArray[np.float32]
+    """Weight of the rewards after the token's turn; 1 in a row without turn discounts."""
 
 
 def input_length(length: int, prefix: int) -> int:
@@ -68,15 +72,20 @@ _ALIGNMENT = 16
 def pack_units(rows: Sequence[Row], included: Iterable[int], *, max_tokens: int) -> list[PackUnit]:
     """Divides the included rows into units of at most `max_tokens` tokens; a longer row is a unit of its own.
 
-    Rows of a group share a unit, and the computation of the prompt, when their first context tokens are equal. Rows of
-    different roles (several trajectories of one task) have different prompts and are not mixed.
+    Rows of a group share a unit, and the computation of their first context tokens, where that saves most
+    (`shared_prompts`). Rows of different roles (several trajectories of one task) are not mixed.
     Raises: InvalidInput when a trajectory begins with a model-written token, which no context predicts.
     """
     trajectories = [row.trajectory for row in rows]
     clusters: dict[tuple[str, int], list[int]] = {}
     for index, slot in zip(included, _slots_of(rows, included), strict=True):
         clusters.setdefault((rows[index].group, slot), []).append(index)
-    return [unit for cluster in clusters.values() for unit in _units_of_group(trajectories, cluster, max_tokens)]
+    return [
+        unit
+        for slot in clusters.values()
+        for cluster in prompt_clusters(trajectories, slot)
+        for unit in _units_of_cluster(trajectories, cluster, max_tokens)
+    ]
 
 
 def slots(rows: Sequence[Row]) -> list[int]:
@@ -135,7 +144,7 @@ def build_pack(rows: Sequence[Row], units: Sequence[PackUnit], *, first_token: i
     first_token: index of the pack's first trained token among those of the rank.
     """
     if not units:
-        return _EMPTY_PACK, _concatenated([])
+        return _EMPTY_PACK, concatenated([])
     builder = _PackBuilder(sum(unit.width for unit in units))
     for unit in units:
         builder.add(rows, unit)
@@ -212,7 +221,7 @@ class _PackBuilder:
             targets=targets,
             token_indices=torch.arange(first_token, first_token + len(targets)),
         )
-        return pack, _concatenated(self._tokens)
+        return pack, concatenated(self._tokens)
 
     def _append(self, tokens: npt.NDArray[np.integer], *, first_position: int) -> None:
         end = self._end + len(tokens)
@@ -223,19 +232,30 @@ class _PackBuilder:
 
 def _tokens_of_row(row: int, trajectory: Trajectory) -> PackedTokens:
     written = np.flatnonzero(trajectory.loss_mask())
-    turns = np.cumsum(np.diff(written, prepend=written[:1]) > 1)
+    turns = np.cumsum(np.diff(written, prepend=written[:1]) > 1).astype(np.int64)
+    rewards = np.array(trajectory.turn_rewards or (0.0,) * trajectory.turns, dtype=np.float32)
+    discounts = np.array(trajectory.turn_discounts or (1.0,) * trajectory.turns, dtype=np.float32)
     return PackedTokens(
         row_indices=np.full(len(written), row, dtype=np.int64),
-        turn_indices=turns.astype(np.int64),
+        turn_indices=turns,
         behaviour_logprobs=trajectory.logprobs,
+        turn_rewards=rewards[turns],
+        turn_discounts=discounts[turns],
     )
 
 
-def _concatenated(parts: Sequence[PackedTokens]) -> PackedTokens:
+def concatenated(parts: Sequence[PackedTokens]) -> PackedTokens:
+    """Returns the tokens of all parts, in order."""
+
+    def joined(name: str, dtype: type[np.generic]) -> npt.NDArray[Any]:
+        return np.concatenate([np.zeros(0, dtype), *(getattr(part, name) for part in parts)])
+
     return PackedTokens(
-        row_indices=np.concatenate([np.zeros(0, np.int64), *(part.row_indices for part in parts)]),
-        turn_indices=np.concatenate([np.zeros(0, np.int64), *(part.turn_indices for part in parts)]),
-        behaviour_logprobs=np.concatenate([np.zeros(0, np.float32), *(part.behaviour_logprobs for part in parts)]),
+        row_indices=joined("row_indices", np.int64),
+        turn_indices=joined("turn_indices", np.int64),
+        behaviour_logprobs=joined("behaviour_logprobs", np.float32),
+        turn_rewards=joined("turn_rewards", np.float32),
+        turn_discounts=joined("turn_discounts", np.float32),
     )
 
 
@@ -244,11 +264,13 @@ def _slots_of(rows: Sequence[Row], included: Iterable[int]) -> list[int]:
     return [numbers[index] for index in included]
 
 
-def _units_of_group(trajectories: Sequence[Trajectory], cluster: list[int], max_tokens: int) -> Iterator[PackUnit]:
-    prefix_length = _common_prefix([trajectories[row] for row in cluster])
+def _units_of_cluster(
+    trajectories: Sequence[Trajectory], cluster: PromptCluster, max_tokens: int
+) -> Iterator[PackUnit]:
+    prefix_length = cluster.prefix_length
     members: list[int] = []
     width = prefix_length
-    for row in cluster:
+    for row in cluster.rows:
         own_tokens = input_length(len(trajectories[row].tokens), prefix_length)
         if members and (width + own_tokens > max_tokens or prefix_length == 0):
             yield _unit(trajectories, members, prefix_length)
@@ -268,32 +290,6 @@ def _unit(trajectories: Sequence[Trajectory], members: Sequence[int], prefix_len
         pairs=(prefix * (prefix + 1) + int((own * (own + 1)).sum())) // 2 + prefix * int(own.sum()),
         targets=sum(trajectories[row].model_tokens for row in members),
     )
-
-
-def _common_prefix(trajectories: Sequence[Trajectory]) -> int:
-    """Returns the number of leading context tokens that are the same in all trajectories."""
-    first = trajectories[0].tokens
-    common = min(_first_model_token(trajectory) for trajectory in trajectories)
-    for trajectory in trajectories[1:]:
-        differs = np.flatnonzero(trajectory.tokens[:common] != first[:common])
-        common = int(differs[0]) if len(differs) else common
-    return common
-
-
-def _first_model_token(trajectory: Trajectory) -> int:
-    """Returns the position of the first model-written token. Raises: InvalidInput when it is the first token of all."""
-    length = 0
-    for span in trajectory.spans:
-        if span.author is Author.MODEL:
-            break
-        length += span.length
-    if length == 0:
-        raise InvalidInput(
-            f"cannot train a trajectory of {trajectory.policy!r}: its first token is model-written and has no context "
-            "that predicts it; give the workflow's prompt at least one token",
-            code="trainer.no_context",
-        )
-    return length
 
 
 def _int64(parts: Iterable[npt.NDArray[np.integer]]) -> Tensor:

@@ -21,6 +21,7 @@ from astraflow.trainer.packing import (
     PackUnit,
     bins_of_units,
     build_pack,
+    concatenated,
     even_bins,
     pack_units,
     slots,
@@ -63,6 +64,8 @@ class Share:
     """int64 `[tokens]`, of this rank's trained tokens."""
     turn_indices: Tensor
     behaviour_logprobs: Tensor
+    turn_rewards: Tensor
+    turn_discounts: Tensor
     optimizer_batches: tuple[OptimizerBatch, ...]
     """At least one."""
 
@@ -74,6 +77,8 @@ class Share:
             behaviour_logprobs=self.behaviour_logprobs.to(device),
             is_own_version=self.is_own_version[self.row_indices].to(device),
             advantages=self.row_advantages[self.row_indices].to(device),
+            turn_rewards=self.turn_rewards.to(device),
+            turn_discounts=self.turn_discounts.to(device),
         )
 
     def encode(self) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
@@ -125,7 +130,8 @@ class Share:
         )
 
 
-_SHARE_TENSORS = ("row_advantages", "is_own_version", "row_indices", "turn_indices", "behaviour_logprobs")
+_TOKEN_TENSORS = ("row_indices", "turn_indices", "behaviour_logprobs", "turn_rewards", "turn_discounts")
+_SHARE_TENSORS = ("row_advantages", "is_own_version", *_TOKEN_TENSORS)
 _BY_WIDTH = ("input_ids", "positions")
 _PACK_TENSORS = (*_BY_WIDTH, "predictors", "targets", "token_indices")
 
@@ -236,15 +242,14 @@ class _ShareBuilder:
         self._batches.append(OptimizerBatch(packs=tuple(packs), lengths=lengths))
 
     def finished(self, batch: Batch, rows: RowData, row_advantages: Tensor) -> Share:
+        tokens = concatenated(self._parts)
         is_own = [all(span.version in (None, batch.version) for span in row.trajectory.spans) for row in batch.rows]
         return Share(
             version=int(batch.version),
             rows=rows,
             row_advantages=row_advantages.float(),
             is_own_version=torch.tensor(is_own, dtype=torch.bool),
-            row_indices=_joined([part.row_indices for part in self._parts], np.int64),
-            turn_indices=_joined([part.turn_indices for part in self._parts], np.int64),
-            behaviour_logprobs=_joined([part.behaviour_logprobs for part in self._parts], np.float32),
+            **{name: torch.from_numpy(getattr(tokens, name)) for name in _TOKEN_TENSORS},
             optimizer_batches=tuple(self._batches),
         )
 
@@ -302,7 +307,3 @@ def _only(values: Tensor, indices: Sequence[int]) -> Tensor:
     chosen = torch.zeros_like(values)
     chosen[list(indices)] = values[list(indices)]
     return chosen
-
-
-def _joined(parts: Sequence[npt.NDArray[Any]], dtype: type[np.generic]) -> Tensor:
-    return torch.from_numpy(np.concatenate([np.zeros(0, dtype), *parts]))

@@ -21,7 +21,7 @@ def in_order(*texts: str) -> Reply:
     return lambda policy, index: texts[min(index, len(texts) - 1)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Request:
     """A request that a workflow sent, with its result."""
 

@@ -35,6 +35,11 @@ REFUSED: list[tuple[str, AlgorithmConfig]] = [
     ("algorithm.unused_token_advantages", config({"kind": "sft"}, **GAE, critic={})),
     ("algorithm.unused_token_advantages", config({"kind": "dpo"}, token_advantages=[{"kind": "whitened"}])),
     ("algorithm.gae_not_first", config({"kind": "ppo"}, token_advantages=[{"kind": "whitened"}, {"kind": "gae"}])),
+    (
+        "algorithm.turn_returns_not_first",
+        config({"kind": "ppo"}, advantages=[], token_advantages=[{"kind": "whitened"}, {"kind": "turn_returns"}]),
+    ),
+    ("algorithm.turn_returns_of_advantages", config({"kind": "ppo"}, token_advantages=[{"kind": "turn_returns"}])),
     ("algorithm.critic_and_gae", config({"kind": "ppo"}, **GAE)),
     ("algorithm.critic_and_gae", config({"kind": "ppo"}, critic={})),
     ("algorithm.teacher_and_distillation", config({"kind": "ppo"}, **DISTILLATION)),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from astraflow.algorithms.base import token_advantages
 from astraflow.algorithms.token_advantages import decayed_sums
 from astraflow.algorithms.tokens import Pass, Ranks, SingleRank, TokenData
-from tests.algorithms.data import Rows, Token, assert_close, batch_of, on_ranks, rows
+from tests.algorithms.data import Rows, TestBatch, Token, assert_close, batch_of, on_ranks, rows
 
 
 def applied(found: Rows, **spec: object) -> TokenData:
@@ -25,6 +25,122 @@ def test_turn_discount_decays_with_the_following_turns(found: Rows) -> None:
     expected = [t.advantage * 0.9 ** ((len(row) - 1) // 2 - place // 2) for row in found for place, t in enumerate(row)]
 
     assert_close(applied(found, kind="turn_discount", gamma=0.9).advantages, expected)
+
+
+Turns = tuple[float | None, float | None]
+"""Reward and discount of a turn; None in rows that have none."""
+
+
+def with_turns(found: Rows, turns: list[list[Turns]]) -> TestBatch:
+    """Returns the batch with turn rewards and discounts; a turn has two tokens, the last of a row one or two."""
+    batch = batch_of(found)
+    of_tokens = [turns[row][place // 2] for row, tokens in enumerate(found) for place in range(len(tokens))]
+    return replace(
+        batch,
+        tokens=replace(
+            batch.tokens,
+            turn_rewards=torch.tensor([reward or 0.0 for reward, _ in of_tokens], dtype=torch.float64),
+            turn_discounts=torch.tensor([1.0 if d is None else d for _, d in of_tokens], dtype=torch.float64),
+        ),
+    )
+
+
+@st.composite
+def turns_of_rows(draw: st.DrawFn) -> tuple[Rows, list[list[Turns]]]:
+    """Returns rows, and rewards and discounts of their turns; some rows have neither."""
+    found = draw(rows)
+    number, share = st.floats(-2, 2), st.sampled_from([0.0, 0.5, 0.9, 1.0])
+    turns: list[list[Turns]] = []
+    for row in found:
+        count, has_turns = (len(row) + 1) // 2, draw(st.booleans())
+        turns.append([(draw(number), draw(share)) if has_turns else (None, None) for _ in range(count)])
+    return found, turns
+
+
+def returns_of(row: list[Token], turns: list[Turns]) -> list[float]:
+    """Return of each turn, by the definition: every later reward times the discounts on the way to it."""
+    rewards = [reward or 0.0 for reward, _ in turns]
+    rewards[-1] += row[-1].advantage - sum(rewards)
+    discounts = [1.0 if discount is None else discount for _, discount in turns]
+    return [
+        sum(math.prod(discounts[turn:later]) * rewards[later] for later in range(turn, len(turns)))
+        for turn in range(len(turns))
+    ]
+
+
+def with_row_rewards(found: Rows) -> Rows:
+    """Returns the rows with the same advantage in all tokens of a row, as at the begin of a step."""
+    return [[token._replace(advantage=row[-1].advantage) for token in row] for row in found]
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("per_slot", [False, True])
+@given(drawn=turns_of_rows())
+def test_turn_returns_match_their_definition_on_any_number_of_ranks(
+    count: int, per_slot: bool, drawn: tuple[Rows, list[list[Turns]]]
+) -> None:
+    found, turns = with_row_rewards(drawn[0]), drawn[1]
+    batch = with_turns(found, turns)
+    groups, slots = [row // 3 for row in range(len(found))], [row % 2 for row in range(len(found))]
+    data = replace(batch.statistics.rows, groups=torch.tensor(groups), slots=torch.tensor(slots))
+    advantage = token_advantages.build({"kind": "turn_returns", "per_slot": per_slot})
+    returns = [returns_of(row, turns[index]) if row else [] for index, row in enumerate(found)]
+    keys = [(group, slot if per_slot else 0) for group, slot in zip(groups, slots, strict=True)]
+    baselines = {
+        key: statistics.fmean(
+            statistics.fmean(values) for values, own in zip(returns, keys, strict=True) if own == key and values
+        )
+        for index, key in enumerate(keys)
+        if returns[index]
+    }
+    expected = torch.tensor(
+        [
+            returns[row][place // 2] - baselines[keys[row]]
+            for row, tokens in enumerate(found)
+            for place in range(len(tokens))
+        ],
+        dtype=torch.float64,
+    )
+
+    def share(rank: int, ranks: Ranks) -> torch.Tensor:
+        mine = batch.tokens.select((batch.tokens.row_indices % count == rank).nonzero()[:, 0])
+        return advantage(mine, data, ranks).advantages
+
+    for rank, result in enumerate(on_ranks(count, share)):
+        assert_close(result, expected[batch.tokens.row_indices % count == rank])
+
+
+def test_turn_returns_without_turn_rewards_are_the_centred_rewards() -> None:
+    found = [[Token(advantage=1.0)] * 5, [Token(advantage=0.0)] * 2, [Token(advantage=0.5)]]
+
+    assert_close(applied(found, kind="turn_returns").advantages, [0.5] * 5 + [-0.5] * 2 + [0.0])
+    assert_close(applied(found, kind="turn_returns", baseline="none").advantages, [1.0] * 5 + [0.0] * 2 + [0.5])
+
+
+@given(turns_of_rows())
+def test_gae_places_turn_rewards_at_the_ends_of_turns(drawn: tuple[Rows, list[list[Turns]]]) -> None:
+    found, turns = with_row_rewards(drawn[0]), drawn[1]
+    batch = with_turns(found, turns)
+    gamma, decay = 0.9, 0.8
+
+    result = token_advantages.build({"kind": "gae", "gamma": gamma, "gae_lambda": decay})(
+        batch.tokens, batch.statistics.rows, SingleRank()
+    )
+
+    expected = []
+    for row, own in zip(found, turns, strict=True):
+        following, advantage, advantages = 0.0, 0.0, []
+        rest = (row[-1].advantage if row else 0.0) - sum(reward or 0.0 for reward, _ in own)
+        for place in reversed(range(len(row))):
+            is_last, (reward, discount) = place == len(row) - 1, own[place // 2]
+            is_turn_end = is_last or place % 2 == 1
+            weight = gamma * (1.0 if discount is None or not is_turn_end else discount) * (not is_last)
+            gained = (reward or 0.0) * is_turn_end + rest * is_last
+            advantage = gained + weight * following - row[place].old_value + weight * decay * advantage
+            following = row[place].old_value
+            advantages.append(advantage)
+        expected += advantages[::-1]
+    assert_close(result.advantages, expected)
 
 
 @pytest.mark.parametrize("count", [1, 2, 4])

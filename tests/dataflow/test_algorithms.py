@@ -1,5 +1,6 @@
 """Data algorithms: selectors, filters, samplers."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -52,6 +53,48 @@ def test_informative_keeps_groups_whose_rewards_differ(rewards: tuple[float, ...
     informative = filters.build({"kind": "informative"})
     assert informative.keep(routed(rewards=rewards), Version(0)) is is_kept
     assert sum(informative.metrics().values()) == (0 if is_kept else 1)
+
+
+def in_roles(*rewards: tuple[str, float]) -> RoutedGroup:
+    plain = routed(rewards=tuple(reward for _, reward in rewards))
+    rows = (
+        replace(row, trajectory=replace(row.trajectory, role=role))
+        for row, (role, _) in zip(plain.rows, rewards, strict=True)
+    )
+    return replace(plain, rows=tuple(rows))
+
+
+@pytest.mark.parametrize(
+    ("rewards", "is_kept", "dropped"),
+    [
+        ([("solver", 0.0), ("verifier", 1.0), ("solver", 0.0), ("verifier", 1.0)], False, "dropped_hard"),
+        ([("solver", 1.0), ("verifier", 0.75), ("solver", 1.0), ("verifier", 0.75)], False, "dropped_easy"),
+        ([("solver", 0.0), ("verifier", 1.0), ("solver", 0.0), ("verifier", 0.0)], True, ""),
+        ([("solver", 0.0), ("verifier", 1.0), ("solver.retry", 1.0)], True, ""),
+    ],
+)
+def test_informative_compares_rewards_of_one_role_and_its_later_attempts(
+    rewards: list[tuple[str, float]], is_kept: bool, dropped: str
+) -> None:
+    informative = filters.build({"kind": "informative"})
+    assert informative.keep(in_roles(*rewards), Version(0)) is is_kept
+    assert [name for name, count in informative.metrics().items() if count] == ([dropped] if dropped else [])
+
+
+def test_samplers_weigh_the_roles_of_a_group_alike() -> None:
+    mixed = in_roles(("solver", 0.0), ("verifier", 1.0), ("verifier", 1.0), ("verifier", 1.0))
+    plain = routed(1, rewards=(0.5, 0.7))
+    buffer = Buffer(2)
+    for group in (mixed, plain):
+        buffer.put(group)
+    by_reward = samplers.build({"kind": "priority", "by": "reward"})
+    by_spread = samplers.build({"kind": "priority", "by": "spread"})
+    replayed = samplers.build({"kind": "replay", "weighting": "reward", "ratio": 0.9})
+    groups = buffer.candidates()
+    # Over all its trajectories the first group has the higher mean and the higher spread; over its roles, neither.
+    assert [taken.group.id for taken in by_reward.sample(groups, [], 1, Version(0))] == [plain.id]
+    assert [taken.group.id for taken in by_spread.sample(groups, [], 1, Version(0))] == [plain.id]
+    assert len(replayed.sample(groups[:1], groups[1:], 2, Version(0))) == 2
 
 
 @pytest.mark.parametrize(("order", "expected"), [("deadline", [1, 3, 0]), ("fifo", [0, 1, 2]), ("freshest", [2, 0, 1])])

@@ -391,6 +391,25 @@ async def test_two_policies_are_pinned_and_scored_together(tmp_path: Path) -> No
         assert scores["solver", "maj@2"] == 1.0, "empty answers do not vote"
 
 
+async def test_each_role_has_its_own_scores_and_the_last_attempt_is_the_answer(tmp_path: Path) -> None:
+    """A verifier that is right about a wrong answer does not make the answer correct."""
+
+    def episode(task: Task, *said: tuple[str, float]) -> Episode:
+        (policy, version), *_ = task.pinned.items()
+        trajectories = tuple(
+            replace(make.trajectory(policy=policy, version=version, reward=reward), role=role) for role, reward in said
+        )
+        return Episode(task=task.id, node=NodeId("any"), trajectories=trajectories)
+
+    async with evaluating(tmp_path, with_evaluation(at_start=True, prompts=1)) as work:
+        first, second = await work.lease()
+        await work.push([episode(first, ("solver", 0.0), ("verifier", 1.0), ("solver.retry", 1.0))])
+        await work.push([episode(second, ("solver", 0.0), ("verifier", 1.0))])
+        scores = values(work.ended()[0])
+        assert (scores["solver.avg@2"], scores["solver.pass@1"], scores["verifier.avg@2"]) == (0.5, 0.5, 1.0)
+        assert "avg@2" not in scores
+
+
 async def test_a_schedule_waits_for_every_policy(tmp_path: Path) -> None:
     together = evaluation(every_versions=2).model_copy(update={"workflow": {"kind": "solve_and_verify"}})
     settings = config(policies=("solver", "verifier"), evaluations={"held-out": together})

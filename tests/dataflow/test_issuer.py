@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,17 @@ def test_a_selector_observes_rewards_by_policy_without_failed_members() -> None:
     }
     source.observe(group)
     assert selector.heard == [(3, {PolicyId("solver"): (1.0, 1.0), PolicyId("verifier"): (0.5, 0.5)})]
+
+
+def test_a_selector_observes_the_rewards_of_each_role() -> None:
+    selector = Listening()
+    source = issuer(selector)
+    group = source.next_group()
+    said = [("solver", 0.0), ("verifier", 1.0), ("solver.retry", 1.0)]
+    trajectories = tuple(replace(make.trajectory(reward=reward), role=role) for role, reward in said)
+    group.episodes = {0: Episode(task=TaskId(f"{group.id}/0"), node=NodeId("node"), trajectories=trajectories)}
+    source.observe(group)
+    assert selector.heard == [(3, {"solver/solver": (0.0, 1.0), "solver/verifier": (1.0,)})]
 
 
 def test_a_cursor_is_refused_for_other_data() -> None:

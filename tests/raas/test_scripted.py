@@ -16,7 +16,7 @@ from astraflow.models.byte_tokenizer import ByteTokenizer
 from astraflow.raas.engines import engines
 from astraflow.raas.engines.base import PauseMode
 from astraflow.raas.engines.scripted import ScriptedEngine, ScriptedEngineOptions, ScriptedFailure
-from astraflow.workflows.solve_and_verify import verification_prompt
+from astraflow.workflows.solve_and_verify import APPROVE, REJECT, verification_prompt
 from tests import make
 from tests.errors import raises_code
 from tests.fakes.clock import ManualClock, settle
@@ -219,7 +219,7 @@ async def test_accuracy_rises_with_the_version_and_falls_with_difficulty() -> No
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize(("answer", "reply"), [("right", "APPROVE"), ("wrong", "REJECT: try again")])
+@pytest.mark.parametrize(("answer", "reply"), [("right", APPROVE), ("wrong", f"Try again. {REJECT}")])
 async def test_the_engine_verifies_answers_to_its_questions(answer: str, reply: str) -> None:
     ready = await engine(tokens_per_s=0, first_token_s={"mean": 0}, swap_s=0)
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -26,6 +27,7 @@ from astraflow.trainer.packing import (
     pack_units,
     slots,
 )
+from astraflow.trainer.shared_prompts import prompt_clusters
 from tests import make_torch
 from tests.errors import raises_code
 
@@ -179,6 +181,67 @@ def test_rows_of_different_roles_share_no_prompt() -> None:
     assert slots(with_roles) == [0, 1, 0]
     assert [unit.rows for unit in pack_units(one_task, [0, 1], max_tokens=ROOMY)] == [(0,), (1,)]
     assert [unit.rows for unit in pack_units(rows, [0, 1], max_tokens=ROOMY)] == [(0, 1)]
+
+
+def test_rows_with_equal_prompts_share_them_whatever_the_prompts_of_the_others() -> None:
+    header = [4, 5]
+    questions = [[*header, *range(10 + 40 * number, 40 + 40 * number)] for number in range(2)]
+    members = [single_turn(questions[number % 2], [7, 8]) for number in range(6)]
+    other = single_turn([9, 9, 9], [7])
+
+    rows = batch([[*members, other]]).rows
+    units = pack_units(rows, range(7), max_tokens=ROOMY)
+
+    assert [(unit.rows, unit.prefix_length) for unit in units] == [((0, 2, 4), 32), ((1, 3, 5), 32), ((6,), 0)]
+
+
+def test_rows_whose_prompts_begin_alike_share_the_beginning() -> None:
+    members = [single_turn([4, 5, 6, 7, number], [8]) for number in (10, 11, 12)]
+
+    units = pack_units(batch([members]).rows, range(3), max_tokens=ROOMY)
+
+    assert [(unit.rows, unit.prefix_length) for unit in units] == [((0, 1, 2), 4)]
+
+
+def best_saving(prompts: list[tuple[int, ...]]) -> int:
+    """Returns the largest number of shared tokens over all partitions of the prompts."""
+    if not prompts:
+        return 0
+    best = 0
+    others = range(1, len(prompts))
+    for chosen in (subset for size in range(len(prompts)) for subset in combinations(others, size)):
+        members = [prompts[0], *(prompts[index] for index in chosen)]
+        shared = next(
+            (place for place in range(min(map(len, members))) if len({member[place] for member in members}) > 1),
+            min(map(len, members)),
+        )
+        rest = [prompts[index] for index in others if index not in chosen]
+        best = max(best, shared * len(chosen) + best_saving(rest))
+    return best
+
+
+@settings(max_examples=60)
+@given(st.lists(st.lists(st.integers(4, 5), min_size=1, max_size=5), min_size=1, max_size=5))
+def test_the_division_by_prompts_saves_as_many_tokens_as_any(prompts: list[list[int]]) -> None:
+    trajectories = [single_turn(prompt, [9]) for prompt in prompts]
+
+    clusters = prompt_clusters(trajectories, range(len(prompts)))
+
+    assert sorted(row for cluster in clusters for row in cluster.rows) == list(range(len(prompts)))
+    for cluster in clusters:
+        assert len({tuple(prompts[row][: cluster.prefix_length]) for row in cluster.rows}) == 1
+    saved = sum(cluster.prefix_length * (len(cluster.rows) - 1) for cluster in clusters)
+    assert saved == best_saving([tuple(prompt) for prompt in prompts])
+
+
+def test_turn_rewards_and_discounts_reach_every_token_of_their_turn() -> None:
+    pieces = [(Author.CONTEXT, [4]), (Author.MODEL, [5, 6]), (Author.CONTEXT, [4]), (Author.MODEL, [5])]
+    scored = replace(trajectory(pieces), turn_rewards=(0.25, 0.5), turn_discounts=(0.9, 1.0))
+
+    ((_, tokens),) = packs_of(batch([[scored, trajectory(pieces)]]), ROOMY)
+
+    assert tokens.turn_rewards.tolist() == [0.25, 0.25, 0.5, 0, 0, 0]
+    np.testing.assert_allclose(tokens.turn_discounts, [0.9, 0.9, 1, 1, 1, 1], rtol=1e-6)
 
 
 def test_costs_count_each_visible_pair_of_tokens() -> None:

@@ -37,7 +37,7 @@ class TestSolveAndVerify(WorkflowSuite):
     @pytest.fixture
     def subject(self) -> Callable[[], WorkflowCheck]:
         def reply(policy: PolicyId, index: int) -> str:
-            return "abcd" if policy == SOLVER else "REJECT: not reversed"
+            return "abcd" if policy == SOLVER else "Not reversed: reject."
 
         return lambda: WorkflowCheck(spec={"kind": "solve_and_verify"}, prompt=make.prompt(), reply=reply)
 

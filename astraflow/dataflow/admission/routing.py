@@ -25,6 +25,16 @@ class RoutedGroup:
         """Returns one reward per row."""
         return tuple(row.trajectory.reward for row in self.rows)
 
+    def role_rewards(self) -> dict[str, list[float]]:
+        """Returns the rewards of the rows, by role without the suffix of later attempts; all of one role without roles.
+
+        Rewards of different roles have different levels, so their differences are no signal.
+        """
+        rewards: dict[str, list[float]] = {}
+        for row in self.rows:
+            rewards.setdefault(row.trajectory.base_role, []).append(row.trajectory.reward)
+        return rewards
+
 
 def route(group: Group) -> dict[PolicyId, RoutedGroup]:
     """Splits a group by policy. Failed episodes and trajectories without model-written tokens are left out."""

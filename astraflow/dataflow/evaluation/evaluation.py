@@ -8,7 +8,7 @@ from astraflow.contract.ids import FlowId, PolicyId, Version
 from astraflow.contract.values import Json
 from astraflow.dataflow.evaluation.rounds import EvaluationRequest, EvaluationRounds, Round
 from astraflow.dataflow.evaluation.schedule import Schedule
-from astraflow.dataflow.evaluation.scores import scores
+from astraflow.dataflow.evaluation.scores import Estimate, Sample, scores
 from astraflow.dataflow.flow import Flow
 
 
@@ -126,12 +126,18 @@ class Evaluation:
 
     def _scores(self) -> tuple[EvaluationScore, ...]:
         outcomes = self.rounds.prompt_samples()
+        seen = dict.fromkeys(slot for outcome in outcomes for sample in outcome for slot in sample)
         return tuple(
-            EvaluationScore(policy=policy, name=name, value=estimate.value, error=estimate.error)
-            for policy in self.flow.policies
-            for name, estimate in self._scores_of(policy, outcomes).items()
+            EvaluationScore(
+                policy=policy, name=f"{role}.{name}" if role else name, value=estimate.value, error=estimate.error
+            )
+            for policy, role in sorted(seen, key=lambda slot: self.flow.policies.index(slot[0]))
+            for name, estimate in self._scores_of((policy, role), outcomes).items()
         )
 
-    def _scores_of(self, policy: PolicyId, outcomes: Iterable[Iterable[Mapping[PolicyId, Any]]]) -> dict[str, Any]:
-        policy_samples = ([sample[policy] for sample in outcome if policy in sample] for outcome in outcomes)
-        return scores(policy_samples, samples=self.rounds.samples, correct_threshold=self._correct_threshold)
+    def _scores_of(
+        self, slot: tuple[PolicyId, str], outcomes: Iterable[Iterable[Mapping[tuple[PolicyId, str], Sample]]]
+    ) -> dict[str, Estimate]:
+        """Returns the figures of one policy in one role."""
+        samples = ([sample[slot] for sample in outcome if slot in sample] for outcome in outcomes)
+        return scores(samples, samples=self.rounds.samples, correct_threshold=self._correct_threshold)

@@ -1,10 +1,11 @@
 """Rounds of one evaluation, one at a time: issues every prompt once and stores its samples."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
 from astraflow.contract.ids import FlowId, GroupId, PolicyId, Version
+from astraflow.contract.trajectories import Episode
 from astraflow.contract.values import Json
 from astraflow.dataflow.evaluation.scores import Sample
 from astraflow.dataflow.issuing.groups import OpenGroup
@@ -51,8 +52,8 @@ class Round:
 class EvaluationRounds:
     """Group source of an evaluation: the prompts of the running round, in order; no groups without a round.
 
-    The outcome of a prompt is a row of its samples, each with the reward and the answer of every policy that took part:
-    small enough to keep for all prompts until the round ends. Failed samples are left out of the row.
+    The outcome of a prompt is a row of its samples, each with the reward and the answer of every policy and role that
+    took part: small enough to keep for all prompts until the round ends. Failed samples are left out of the row.
     """
 
     def __init__(self, flow: FlowId, dataset: Dataset, *, prompts: int, samples: int, seed: int) -> None:
@@ -102,16 +103,15 @@ class EvaluationRounds:
         return group
 
     def observe(self, group: OpenGroup) -> None:
-        """Stores the outcome of a prompt. With several trajectories of a policy the last one is its final answer."""
+        """Stores the outcome of a prompt. With several trajectories of a role the last one is its final answer."""
         outcome: list[Json] = [
-            {str(trajectory.policy): [trajectory.reward, trajectory.answer] for trajectory in episode.trajectories}
-            for _, episode in sorted(group.episodes.items())
-            if episode.failure is None
+            _final_answers(episode) for _, episode in sorted(group.episodes.items()) if episode.failure is None
         ]
         self._samples_by_prompt.put(group.prompt_index, outcome)
 
-    def prompt_samples(self) -> list[list[dict[PolicyId, Sample]]]:
-        """Returns the samples of each complete prompt: the reward and the answer of each policy."""
+    def prompt_samples(self) -> list[list[dict[tuple[PolicyId, str], Sample]]]:
+        """Returns the samples of each complete prompt: the reward and the answer of each policy and role, without the
+        suffix of later attempts."""
         return [list(map(_sample_of, row)) for row in self._rows()]
 
     def succeeded(self) -> list[int]:
@@ -177,5 +177,11 @@ def _round_state(round_: Round) -> dict[str, Json]:
     }
 
 
-def _sample_of(row: Mapping[str, Any]) -> dict[PolicyId, Sample]:
-    return {PolicyId(policy): Sample(reward=reward, answer=answer) for policy, (reward, answer) in row.items()}
+def _final_answers(episode: Episode) -> list[Json]:
+    """Returns policy, role, reward and answer of the last trajectory of each role."""
+    last = {(str(trajectory.policy), trajectory.base_role): trajectory for trajectory in episode.trajectories}
+    return [[*slot, trajectory.reward, trajectory.answer] for slot, trajectory in last.items()]
+
+
+def _sample_of(row: Iterable[Any]) -> dict[tuple[PolicyId, str], Sample]:
+    return {(PolicyId(policy), role): Sample(reward=reward, answer=answer) for policy, role, reward, answer in row}

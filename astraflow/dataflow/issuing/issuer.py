@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.ids import FlowId, GroupId, PolicyId, Version
+from astraflow.contract.ids import FlowId, GroupId, Version
 from astraflow.contract.values import Json
 from astraflow.dataflow.issuing.groups import OpenGroup
 from astraflow.dataflow.issuing.selection import Selector
@@ -83,10 +83,12 @@ class Issuer:
 
     def observe(self, group: OpenGroup) -> None:
         """Passes the rewards of a finished group to the selector, before any filter."""
-        rewards: dict[PolicyId, tuple[float, ...]] = {}
+        rewards: dict[str, tuple[float, ...]] = {}
         for episode in group.episodes.values():
             for trajectory in episode.trajectories if episode.failure is None else ():
-                rewards[trajectory.policy] = (*rewards.get(trajectory.policy, ()), trajectory.reward)
+                role = trajectory.base_role
+                slot = f"{trajectory.policy}/{role}" if role else str(trajectory.policy)
+                rewards[slot] = (*rewards.get(slot, ()), trajectory.reward)
         try:
             self._selector.observe(group.prompt_index, rewards)
         except Exception:  # a third-party selector may raise anything; a push must be applied completely

@@ -3,11 +3,12 @@
 from collections.abc import Mapping
 from typing import Any, Protocol, TypeAlias
 
-from astraflow.contract.ids import PolicyId, Version
+from astraflow.contract.ids import Version
 from astraflow.contract.values import Json
 
-Rewards: TypeAlias = Mapping[PolicyId, tuple[float, ...]]
-"""Rewards of a finished group, by policy; failed members are left out."""
+Rewards: TypeAlias = Mapping[str, tuple[float, ...]]
+"""Rewards of a finished group, by policy, or by `policy/role` (`solver/verifier`) when the workflow names roles; failed
+members are left out. Later attempts belong to their role: `solver.retry` to `solver`."""
 
 MIN_REWARD_SPREAD = 1e-6
 """Rewards that differ by at most this count as equal, unless options set another value."""
@@ -40,12 +41,12 @@ class Selector(Protocol):
 
 
 def with_several_rewards(rewards: Rewards) -> Rewards:
-    """Returns the rewards of policies with more than one reward: a single one has no spread.
+    """Returns the rewards of policies and roles with more than one reward: a single one has no spread.
 
     >>> with_several_rewards({"solver": (1.0,), "verifier": (0.0, 0.0)})
     {'verifier': (0.0, 0.0)}
     """
-    return {policy: scores for policy, scores in rewards.items() if len(scores) > 1}
+    return {slot: scores for slot, scores in rewards.items() if len(scores) > 1}
 
 
 def has_spread(rewards: Rewards, *, min_spread: float = MIN_REWARD_SPREAD) -> bool:
@@ -58,7 +59,7 @@ def has_spread(rewards: Rewards, *, min_spread: float = MIN_REWARD_SPREAD) -> bo
 
 
 def mean_rewards(rewards: Rewards) -> list[float]:
-    """Returns the mean reward of each policy; empty when every member failed.
+    """Returns the mean reward of each policy and role; empty when every member failed.
 
     >>> mean_rewards({"solver": (0.0, 1.0), "verifier": (1.0, 1.0)})
     [0.5, 1.0]

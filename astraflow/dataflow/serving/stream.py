@@ -16,6 +16,7 @@ from astraflow.dataflow.issuing.staleness_gate import issue_headroom
 from astraflow.dataflow.plugin_slot import SlotPlugins
 from astraflow.dataflow.serving.batches import AcknowledgedBatch, ServedBatch
 from astraflow.dataflow.serving.buffer import Buffer, BufferedGroup
+from astraflow.dataflow.serving.role_metrics import role_metrics
 from astraflow.dataflow.serving.sampling import Sampler
 
 BUFFERED = "buffered"
@@ -384,6 +385,7 @@ class Stream:
             "compute_s": report.compute_s,
             "publish_s": report.publish_s,
             **report.metrics,
+            **role_metrics(rows),
             "reward_mean": sum(row.reward for row in rows) / len(rows),
             "tokens_mean": sum(row.model_tokens for row in rows) / len(rows),
         }

@@ -54,7 +54,7 @@ def replies_for(prompt: bytes) -> ScriptedReplies:
         )
     if verification is None:
         return ScriptedReplies(right=cue.word, wrong="wrong", difficulty=cue.difficulty)
-    verdicts = (APPROVE, f"{REJECT}: try again")
+    verdicts = (APPROVE, f"Try again. {REJECT}")
     is_right = verification.answer == cue.word
     return ScriptedReplies(right=verdicts[not is_right], wrong=verdicts[is_right], difficulty=cue.difficulty)
 

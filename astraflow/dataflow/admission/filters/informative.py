@@ -1,4 +1,4 @@
-"""Drops groups whose rewards are all equal: they carry no signal. (Dynamic sampling, DAPO, arXiv:2503.14476)"""
+"""Drops groups without a difference of rewards: they carry no signal. (Dynamic sampling, DAPO, arXiv:2503.14476)"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -22,7 +22,11 @@ class InformativeOptions(Config):
 
 @filters.register("informative", options=InformativeOptions)
 class Informative:
-    """Drops groups of equal rewards: their group-relative advantage is zero, so they only dilute the batch."""
+    """Drops groups of equal rewards: their group-relative advantage is zero, so they only dilute the batch.
+
+    If a policy has several roles in its workflow, the rewards of one role must differ. A dropped group is easy when
+    every role succeeds.
+    """
 
     def __init__(self, options: InformativeOptions) -> None:
         self._min_spread = options.min_spread
@@ -30,11 +34,11 @@ class Informative:
         self._hard = 0
 
     def keep(self, group: RoutedGroup, version: Version) -> bool:
-        """Returns whether the rewards differ."""
-        rewards = group.rewards()
-        if max(rewards) - min(rewards) > self._min_spread:
+        """Returns whether the rewards of a role differ."""
+        rewards = group.role_rewards().values()
+        if any(max(values) - min(values) > self._min_spread for values in rewards):
             return True
-        if sum(rewards) / len(rewards) > 0.5:
+        if min(sum(values) / len(values) for values in rewards) > 0.5:
             self._easy += 1
         else:
             self._hard += 1

@@ -56,5 +56,5 @@ class Priority:
         return {"urgent_share": self._urgent / self._sampled if self._sampled else 0.0}
 
     def _priority(self, candidate: BufferedGroup) -> float:
-        rewards = candidate.group.rewards()
-        return float(np.std(rewards) if self._by == "spread" else np.mean(rewards))
+        rewards = candidate.group.role_rewards().values()
+        return float(np.mean([np.std(values) if self._by == "spread" else np.mean(values) for values in rewards]))

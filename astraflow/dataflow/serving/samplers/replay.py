@@ -25,7 +25,8 @@ class ReplayOptions(Config):
     ratio: float = Field(default=0.3, gt=0, lt=1)
     """Largest share of a batch; smaller while too few trained groups are within the staleness bound."""
     weighting: Literal["recency", "reward", "uniform"] = "recency"
-    """Property that raises the probability of a trained group: low age in versions, high mean reward, or none."""
+    """Property that raises the probability of a trained group: low age in versions, high mean reward (in which each
+    role of the policy has the same weight), or none."""
     order: GroupOrder = "deadline"
     """Order of fresh groups: see the sampler `fresh`."""
 
@@ -89,7 +90,7 @@ class Replay:
             case "recency":
                 return 0.5 ** min(_OLDEST, max(0, version - candidate.oldest_version))
             case "reward":
-                rewards = candidate.group.rewards()
-                return max(1e-3, sum(rewards) / len(rewards))
+                means = [sum(rewards) / len(rewards) for rewards in candidate.group.role_rewards().values()]
+                return max(1e-3, sum(means) / len(means))
             case "uniform":
                 return 1.0

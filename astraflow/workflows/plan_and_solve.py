@@ -1,0 +1,68 @@
+"""Workflow of a planner and a solver that follows its plan."""
+
+from collections.abc import Mapping
+from typing import Annotated
+
+from pydantic import Field
+
+from astraflow.contract.ids import PolicyId
+from astraflow.contract.tasks import Task
+from astraflow.contract.trajectories import Trajectory
+from astraflow.runtime.setting_permissions import SettableBy
+from astraflow.workflows import workflows
+from astraflow.workflows.answers import AnswerOptions, question_of
+from astraflow.workflows.base import PolicyClient
+from astraflow.workflows.reward_scorer import RewardScorer
+from astraflow.workflows.roles import Team, Utterance, ask_in_role, at_once, trajectories_of, without_answer_format
+
+PLANNER_INSTRUCTION = "You are the planner. Write a short plan for this task. Do not carry it out."
+SOLVER_INSTRUCTION = "You are the solver. Follow the planner's plan and answer the task."
+
+
+class PlanAndSolveOptions(AnswerOptions):
+    """Policies of the roles, and limits."""
+
+    planner: Annotated[str, SettableBy.AGENT] = "planner"
+    """Policy that plans."""
+    solver: Annotated[str, SettableBy.AGENT] = "solver"
+    """Policy that answers the question; may be the planner's."""
+    plan_max_new_tokens: int = Field(default=512, ge=1)
+    """Length limit of a plan. Tokens."""
+    solutions: int = Field(default=1, ge=1, le=64)
+    """Answers that follow a plan; more of them estimate the value of the plan better."""
+
+
+@workflows.register("plan_and_solve", options=PlanAndSolveOptions)
+class PlanAndSolve(Team):
+    """A `planner` writes a plan, and each answer of the `solver` follows it.
+
+    Each answer has its own reward, and the planner gets their mean.
+    """
+
+    def __init__(self, options: PlanAndSolveOptions) -> None:
+        super().__init__({"planner": options.planner, "solver": options.solver})
+        self._options = options
+
+    async def run(
+        self, task: Task, policies: Mapping[PolicyId, PolicyClient], scorer: RewardScorer
+    ) -> tuple[Trajectory, ...]:
+        """Plans, then solves."""
+        options, question = self._options, question_of(task.prompt)
+        planner = self.role(
+            "planner",
+            policies,
+            without_answer_format(options),
+            instruction=PLANNER_INSTRUCTION,
+            max_new_tokens=options.plan_max_new_tokens,
+        )
+        solver = self.role("solver", policies, options, instruction=SOLVER_INSTRUCTION)
+        plan = await ask_in_role(planner, question)
+
+        async def solution() -> Utterance:
+            said = await ask_in_role(solver, question, (plan,))
+            said.score = await scorer.score(task.prompt, said.text, said.finish)
+            return said
+
+        solutions = await at_once(solution() for _ in range(options.solutions))
+        plan.score = sum(said.reward for said in solutions) / len(solutions)
+        return trajectories_of((plan, *solutions))
