@@ -95,6 +95,17 @@ def text_field(prompt: Prompt, name: str) -> str:
     return value
 
 
+def last_tagged(text: str, tag: str) -> str | None:
+    """Returns the text in the last closed tag, None without one.
+
+    >>> last_tagged("<answer>3</answer> no, <answer>4</answer>", "answer")
+    '4'
+    """
+    end = text.rfind(f"</{tag}>")
+    begin = text.rfind(f"<{tag}>", 0, max(end, 0))
+    return text[begin + len(tag) + 2 : end] if begin >= 0 else None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupMember:
     """One completion among those of the same policy and role for one prompt."""

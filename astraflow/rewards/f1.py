@@ -14,7 +14,7 @@ from astraflow.contract.generation import Finish
 from astraflow.contract.tasks import Prompt
 from astraflow.datasets.base import ANSWER
 from astraflow.rewards import rewards
-from astraflow.rewards.base import Score, text_field
+from astraflow.rewards.base import Score, last_tagged, text_field
 from astraflow.runtime.config import Config
 from astraflow.runtime.setting_permissions import SettableBy
 
@@ -51,7 +51,7 @@ class F1:
     def score(self, prompt: Prompt, completion: str, finish: Finish) -> Score:
         """Returns the match with the normalized answer. Raises: InvalidInput when the prompt has no answers."""
         reference, *others = self._answers(prompt)
-        answer = _last_content(completion, self._options.tag) if self._options.tag else completion
+        answer = last_tagged(completion, self._options.tag) if self._options.tag else completion
         if answer is None:
             return Score(value=0.0)
         given = normalized_words(answer)
@@ -95,10 +95,3 @@ def word_f1(answer: str, given: str) -> float:
     if not wanted or not words:
         return float(wanted == words)
     return 2 * len(wanted & words) / (len(wanted) + len(words))
-
-
-def _last_content(text: str, tag: str) -> str | None:
-    """Returns the text in the last closed tag, None without one."""
-    end = text.rfind(f"</{tag}>")
-    begin = text.rfind(f"<{tag}>", 0, max(end, 0))
-    return text[begin + len(tag) + 2 : end] if begin >= 0 else None

@@ -12,7 +12,9 @@ _GROUPED = re.compile(r"([+-]?\d{1,3})((?:(?:,|\{,\}|\\,|\\!|\\ |~| )\d{3})+)(\.
 _SPACE = r"(?:\\[,;:! ]|~|\s|\\q?quad(?![a-zA-Z]))+"
 _SPACE_IN_NUMBER = re.compile(rf"(?<=\d){_SPACE}(?=\d)")
 _OTHER_SPACE = re.compile(rf"(?<!\d){_SPACE}|{_SPACE}(?!\d)")
-_UNIT = re.compile(r"(?<=[\d}])\s*(?:\^\{?\\circ\}?|\\(?:text|mathrm|textrm|mbox)\s*\{\s*([a-zA-Z][a-zA-Z ]*)\}(?:\^\{?\d\}?)?)")
+_UNIT = re.compile(
+    r"(?<=[\d}])\s*(?:\^\{?\\circ\}?|\\(?:text|mathrm|textrm|mbox)\s*\{\s*([a-zA-Z][a-zA-Z ]*)\}(?:\^\{?\d\}?)?)"
+)
 _POWERS = {"dozen", "hundred", "thousand", "million", "billion", "trillion"}
 _NOT_UNITS = _POWERS | {"percent", "pi", "or", "and"}
 _WORD = re.compile(r"[a-z]+")

@@ -1,6 +1,7 @@
 """Weighted sum of rewards."""
 
 import asyncio
+import math
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from typing import Annotated, Any
@@ -23,6 +24,9 @@ class TermOptions(Config):
     """Kind and options of the reward."""
     weight: float = Field(default=1.0, allow_inf_nan=False)
     """Factor of its value; 0 only measures it."""
+    multiplies: bool = False
+    """Multiply the sum of the other terms by its value, unweighted, instead of adding it: a condition that must hold,
+    such as a format."""
 
     @field_validator("reward")
     @classmethod
@@ -42,12 +46,14 @@ class RubricOptions(Config):
 class Rubric:
     """Returns the weighted sum of several rewards, and each value before weighting as a term.
 
+    Terms that multiply are applied to the sum of the others.
+
     All are asked at the same time. The answer is that of the first term that finds one. A failure of one fails the
     whole: a sum without it would be another reward.
     """
 
     def __init__(self, options: RubricOptions) -> None:
-        self._weights = {name: term.weight for name, term in options.terms.items()}
+        self._terms = options.terms
         self._parts: dict[str, Reward] = {name: rewards.build(term.reward) for name, term in options.terms.items()}
         self._resources = AsyncExitStack()
 
@@ -70,18 +76,25 @@ class Rubric:
 
     async def score_with_length(self, prompt: Prompt, completion: str, finish: Finish, *, tokens: int | None) -> Score:
         """Returns the sum. Raises what one of the rewards raises."""
-        async with asyncio.TaskGroup() as tasks:
-            asked = {
-                name: tasks.create_task(score_completion(part, prompt, completion, finish, tokens=tokens))
-                for name, part in self._parts.items()
-            }
-        scores = {name: task.result() for name, task in asked.items()}
+        asked = [score_completion(part, prompt, completion, finish, tokens=tokens) for part in self._parts.values()]
+        results = await asyncio.gather(*asked, return_exceptions=True)  # waits for all, so that none runs on
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+        scores = {name: result for name, result in zip(self._parts, results, strict=True) if isinstance(result, Score)}
         terms: dict[str, float] = {}
         for name, score in scores.items():
             terms[name] = score.value
             terms |= {f"{name}.{part}": value for part, value in score.terms.items()}
         return Score(
-            value=sum(self._weights[name] * score.value for name, score in scores.items()),
+            value=self._total(scores),
             answer=next((score.answer for score in scores.values() if score.answer), ""),
             terms=terms,
         )
+
+    def _total(self, scores: Mapping[str, Score]) -> float:
+        added = [self._terms[name].weight * score.value for name, score in scores.items() if not self._multiplies(name)]
+        return math.prod((score.value for name, score in scores.items() if self._multiplies(name)), start=sum(added))
+
+    def _multiplies(self, name: str) -> bool:
+        return self._terms[name].multiplies

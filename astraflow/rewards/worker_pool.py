@@ -7,8 +7,8 @@ import sys
 from typing import Any
 
 from astraflow.contract.errors import AstraFlowError, RateLimited, Unavailable
-from astraflow.runtime.logs import get_logger
 from astraflow.rewards.worker_process import __name__ as worker_module
+from astraflow.runtime.logs import get_logger
 
 log = get_logger()
 

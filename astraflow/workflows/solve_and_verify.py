@@ -120,7 +120,7 @@ class SolveAndVerify:
         options, solver, verifier = self._options, policies[self._solver], policies[self._verifier]
         messages = [{"role": "user", "content": question_of(task.prompt)}]
         first = await request_answer(self._solver, solver, messages, options)
-        score = await scorer.score(task.prompt, first.text, first.finish)
+        score = await scorer.score(task.prompt, first.text, first.finish, tokens=first.tokens)
         reply = await self._verify(verifier, task.prompt, first)
         verdict = parse_verdict(reply.text)
         agrees = verdict is not None and verdict.approves == (score.value >= options.correct_threshold)
@@ -128,7 +128,7 @@ class SolveAndVerify:
         if verdict is None or verdict.approves:
             return trajectories
         second = await request_answer(self._solver, solver, [*messages, *_retry_messages(first, verdict)], options)
-        score = await scorer.score(task.prompt, second.text, second.finish)
+        score = await scorer.score(task.prompt, second.text, second.finish, tokens=second.tokens)
         return (*trajectories, second.trajectory_builder.build(score))
 
     async def _verify(self, client: PolicyClient, prompt: Prompt, answer: Answer) -> Answer:
