@@ -74,7 +74,10 @@ class LengthReward(Protocol):
 async def score_completion(
     reward: Reward, prompt: Prompt, completion: str, finish: Finish, *, tokens: int | None = None
 ) -> Score:
-    """Returns the score of any reward, synchronous or not, with or without the length. Raises what the reward raises."""
+    """Returns the score of any reward, synchronous or not, with or without the length.
+
+    Raises: whatever the reward raises.
+    """
     if isinstance(reward, LengthReward):
         result = reward.score_with_length(prompt, completion, finish, tokens=tokens)
     else:

@@ -191,8 +191,9 @@ class JudgeClient:
 
 def quoted(text: str, *, max_chars: int) -> str:
     """Returns a text of a policy between marks that it cannot write itself, without its middle when it is too long."""
-    if len(text) > max_chars:
-        text = f"{text[: max_chars // 2]}\n[... {len(text) - max_chars} characters left out ...]\n{text[-(max_chars // 2) :]}"
+    half, omitted = max_chars // 2, len(text) - max_chars
+    if omitted > 0:
+        text = f"{text[:half]}\n[... {omitted} characters left out ...]\n{text[-half:]}"
     mark = secrets.token_hex(8)
     return f"<text {mark}>\n{text}\n</text {mark}>"
 

@@ -54,7 +54,7 @@ def normalized(answer: str) -> str:
     """
     text = answer.strip().strip("$").strip()
     text = re.sub(r"\\(?:left|right|displaystyle|bigl?|bigr?)(?![a-zA-Z])\s*", "", text)
-    text = re.sub(r"\\[dtc]frac(?![a-zA-Z])", r"\\frac", text).replace("\\$", "").replace("−", "-")
+    text = re.sub(r"\\[dtc]frac(?![a-zA-Z])", r"\\frac", text).replace("\\$", "").replace("\N{MINUS SIGN}", "-")
     text = _unwrapped(_without_unit(text)).strip().rstrip(".").strip()
     grouped = _GROUPED.fullmatch(text)
     if grouped:

@@ -27,9 +27,13 @@ PARSING_GENERATORS = frozenset(
 GRID_GENERATORS = frozenset({"arc_agi", "rearc"})
 """Generators whose verifiers compare grids as tuples, which JSON makes lists."""
 
-_FUNCTIONS = frozenset(
-    ["Abs", "C", "Ci", "E", "Integral", "Si", "acos", "acosh", "acot", "acsc", "asec", "asin", "asinh", "atan", "atanh", "cos", "cosh", "cot", "coth", "csc", "csch", "erf", "exp", "ln", "log", "pi", "sec", "sech", "sin", "sinh", "sqrt", "tan", "tanh"]
-)
+# fmt: off
+_FUNCTIONS = frozenset((
+    "Abs", "C", "Ci", "E", "Integral", "Si", "acos", "acosh", "acot", "acsc", "asec", "asin", "asinh",
+    "atan", "atanh", "cos", "cosh", "cot", "coth", "csc", "csch", "erf", "exp", "ln", "log", "pi", "sec",
+    "sech", "sin", "sinh", "sqrt", "tan", "tanh",
+))
+# fmt: on
 _EXPRESSION_CHARS = re.compile(r"[\w.+\-*/^()=,!\s]*", re.ASCII)
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _ATTRIBUTE = re.compile(r"\.\s*[A-Za-z_]")
