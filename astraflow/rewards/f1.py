@@ -34,6 +34,8 @@ class F1Options(Config):
     tag: Annotated[str, SettableBy.AGENT] = ""
     """Tag around the answer in the completion, such as `answer`; the last one counts, and a completion without one
     scores 0. Empty: the whole completion is the answer."""
+    max_answer_chars: int = Field(default=20_000, ge=1)
+    """A longer answer scores 0. Characters."""
     augmented_weight: float = Field(default=0.3, ge=0, le=1)
     """Weight of the best match among all forms of the answer; the rest is the match with the reference."""
 
@@ -52,7 +54,7 @@ class F1:
         """Returns the match with the normalized answer. Raises: InvalidInput when the prompt has no answers."""
         reference, *others = self._answers(prompt)
         answer = last_tagged(completion, self._options.tag) if self._options.tag else completion
-        if answer is None:
+        if answer is None or len(answer) > self._options.max_answer_chars:
             return Score(value=0.0)
         given = normalized_words(answer)
         first = self._match(normalized_words(reference), given)

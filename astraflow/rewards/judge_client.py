@@ -194,6 +194,7 @@ def quoted(text: str, *, max_chars: int) -> str:
     half, omitted = max_chars // 2, len(text) - max_chars
     if omitted > 0:
         text = f"{text[:half]}\n[... {omitted} characters left out ...]\n{text[-half:]}"
+    text = text.encode(errors="replace").decode()  # a lone surrogate has no encoding
     mark = secrets.token_hex(8)
     return f"<text {mark}>\n{text}\n</text {mark}>"
 

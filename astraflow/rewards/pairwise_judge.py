@@ -104,7 +104,7 @@ class PairwiseJudge:
         ]
         if self._options.swaps:
             return [order for first, second in pairs for order in ((first, second), (second, first))]
-        return [pair[:: 1 if sum(pair) % 2 else -1] for pair in pairs]
+        return [(first, second) if (first + second) % 2 else (second, first) for first, second in pairs]
 
     async def _winner(self, question: str, first: str, second: str) -> Winner:
         limit = self._options.max_chars

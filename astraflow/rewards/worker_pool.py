@@ -18,7 +18,7 @@ START_LIMIT_S = 120.0
 MAX_REPLY_BYTES = 2**20
 """Longest reply of a worker. Bytes."""
 
-ATTEMPTS = 2
+ATTEMPTS = 3
 """Workers that a call is given to, when a worker ends by itself or is killed by something else. Count."""
 
 KEPT_VARIABLES = ("HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PATH", "TMPDIR", "TZ", "VIRTUAL_ENV")
@@ -197,7 +197,7 @@ class _Worker:
 
     async def kill(self) -> None:
         """Kills the process and waits for its end. Idempotent."""
-        process, self.process = self.process, None
+        process = self.process
         if process is None:
             return
         if process.returncode is None:
@@ -208,6 +208,8 @@ class _Worker:
         if process.stdin is not None:
             process.stdin.close()
         await process.wait()
+        if self.process is process:
+            self.process = None
 
 
 def _not_started(cause: str) -> Unavailable:
