@@ -14,11 +14,13 @@ from astraflow.dataflow.admission.group_scoring import GroupScoring, without_uns
 from astraflow.dataflow.flow import Flow
 from astraflow.dataflow.node_operations import NodeOperations
 from astraflow.dataflow.run import Run
-from astraflow.runtime.logs import get_logger
 from astraflow.runtime.managed_plugins import start_managed
 from astraflow.runtime.retries import Backoff
 
-log = get_logger()
+FIRST_PAUSE_S = 0.5
+"""Pause before the second attempt for a group; each further one is twice as long. Seconds."""
+
+MAX_PAUSE_S = 30.0
 
 
 class GroupScorer:
@@ -57,15 +59,14 @@ class GroupScorer:
 
     async def _scored(self, group: Group, scoring: GroupScoring) -> tuple[Episode, ...] | None:
         """Returns the episodes with their new rewards, None when every attempt failed."""
-        backoff = Backoff(self._run.clock, first_s=0.5, max_s=30.0)
+        backoff = Backoff(self._run.clock, first_s=FIRST_PAUSE_S, max_s=MAX_PAUSE_S)
         for attempt in range(1, scoring.config.attempts + 1):
             try:
                 return without_unsampled_texts(await scoring.scored(group))
             except Exception as problem:  # a third-party group reward may raise anything
                 scoring.counts["failed_attempts"] += 1
-                cause = f"{type(problem).__name__}: {problem}"
-                log.warning("group_reward_failed", group=group.id, attempt=attempt, cause=cause[:500])
-                self._run.events.add("group_reward_failed", group.flow, f"{group.id}: {cause}"[:500])
+                cause = f"{group.id}, attempt {attempt}: {type(problem).__name__}: {problem}"
+                self._run.events.add("group_reward_failed", group.flow, cause[:500])
             if attempt < scoring.config.attempts:
                 await backoff.wait()
         return None
