@@ -17,6 +17,7 @@ datasets: Registry[Dataset] = Registry(
         "math": "astraflow.datasets.math",
         "mixture": "astraflow.datasets.mixture",
         "parquet": "astraflow.datasets.parquet",
+        "reasoning_gym": "astraflow.datasets.reasoning_gym",
         "scienceworld": "astraflow.datasets.scienceworld",
         "scripted": "astraflow.datasets.scripted",
         "search": "astraflow.datasets.search",

@@ -38,6 +38,8 @@ class Turn:
     text: str
     """Text without special tokens."""
     finish: Finish
+    tokens: int
+    """Number of tokens that the policy wrote."""
 
 
 class Conversation:
@@ -99,7 +101,7 @@ class Conversation:
         self.turns += 1
         text = tokenizer.decode(generation.tokens)
         self._texts = [*self._texts, text] if text in self._texts[-1:] else [text]
-        return Turn(text=text, finish=generation.finish)
+        return Turn(text=text, finish=generation.finish, tokens=len(generation.tokens))
 
     def append(self, messages: Sequence[Message], *, speaker: str) -> bool:
         """Appends messages to the policy; returns False, and appends nothing, when they leave no room for an answer.

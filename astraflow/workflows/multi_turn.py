@@ -64,7 +64,7 @@ class MultiTurn:
         ending = None
         while ending is None:
             turn = await conversation.answer()
-            score = await scorer.score(task.prompt, turn.text, turn.finish)
+            score = await scorer.score(task.prompt, turn.text, turn.finish, tokens=turn.tokens)
             ending = Ending.DONE if score.value >= options.correct_threshold else conversation.ending()
             if ending is None and not conversation.append([feedback], speaker="environment"):
                 ending = Ending.CONTEXT

@@ -60,7 +60,7 @@ class PlanAndSolve(Team):
 
         async def solution() -> Utterance:
             said = await ask_in_role(solver, question, (plan,))
-            said.score = await scorer.score(task.prompt, said.text, said.finish)
+            said.score = await scorer.score(task.prompt, said.text, said.finish, tokens=said.tokens)
             return said
 
         solutions = await at_once(solution() for _ in range(options.solutions))

@@ -106,6 +106,11 @@ class Utterance:
         return self.answer.finish
 
     @property
+    def tokens(self) -> int:
+        """Number of tokens that the policy wrote."""
+        return self.answer.tokens
+
+    @property
     def reward(self) -> float:
         """Value of the score. Raises: InternalError before it has one."""
         if self.score is None:

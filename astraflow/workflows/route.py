@@ -94,7 +94,7 @@ class Route(Team):
 
         async def answer(expert: Role) -> Utterance:
             said = await ask_in_role(expert, question, parent=choice)
-            said.score = await scorer.score(task.prompt, said.text, said.finish)
+            said.score = await scorer.score(task.prompt, said.text, said.finish, tokens=said.tokens)
             return said
 
         answers = await at_once(answer(self.role(f"expert_{rank}", policies, options)) for rank in range(1, count + 1))

@@ -110,5 +110,5 @@ class SolveAndSelect(Team):
 
 async def _candidate(solver: Role, question: str, task: Task, scorer: RewardScorer) -> Utterance:
     candidate = await ask_in_role(solver, question)
-    candidate.score = await scorer.score(task.prompt, candidate.text, candidate.finish)
+    candidate.score = await scorer.score(task.prompt, candidate.text, candidate.finish, tokens=candidate.tokens)
     return candidate

@@ -92,7 +92,7 @@ class SolveAndTest(Team):
         options, question, reference = self._options, question_of(task.prompt), self._reference(task.prompt)
         function = str(task.prompt.fields.get("function") or "")
         first = await ask_in_role(self.role("coder", policies, options), question)
-        first.score = score = await scorer.score(task.prompt, first.text, first.finish)
+        first.score = score = await scorer.score(task.prompt, first.text, first.finish, tokens=first.tokens)
         is_correct = score.value >= options.correct_threshold
         tests = await self._tests(task.prompt, first, function, policies)
         cases = parse_cases(tests.text, count=options.cases, function=function) or ()
@@ -109,7 +109,7 @@ class SolveAndTest(Team):
         second = await ask_in_role(
             self.role("coder.retry", policies, options, instruction=instruction), question, (first,), parent=tests
         )
-        second.score = await scorer.score(task.prompt, second.text, second.finish)
+        second.score = await scorer.score(task.prompt, second.text, second.finish, tokens=second.tokens)
         return trajectories_of((first, tests, second))
 
     async def _tests(

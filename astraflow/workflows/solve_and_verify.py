@@ -105,7 +105,7 @@ class SolveAndVerify(Team):
         """Solves, verifies, and solves once more if rejected."""
         options, question = self._options, question_of(task.prompt)
         first = await ask_in_role(self.role("solver", policies, options), question)
-        first.score = score = await scorer.score(task.prompt, first.text, first.finish)
+        first.score = score = await scorer.score(task.prompt, first.text, first.finish, tokens=first.tokens)
         verifier = self.role(
             "verifier",
             policies,
@@ -121,5 +121,5 @@ class SolveAndVerify(Team):
             return trajectories_of((first, check))
         solver = self.role("solver.retry", policies, options, instruction=RETRY_INSTRUCTION)
         second = await ask_in_role(solver, question, (first, check))
-        second.score = await scorer.score(task.prompt, second.text, second.finish)
+        second.score = await scorer.score(task.prompt, second.text, second.finish, tokens=second.tokens)
         return trajectories_of((first, check, second))

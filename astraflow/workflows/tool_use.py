@@ -145,7 +145,8 @@ class _Episode:
         score = Score(value=self._options.unfinished_reward)
         if ending is Ending.DONE:
             turns = self._turns if self._options.scored_text == "all" else self._turns[-1:]
-            score = await scorer.score(self._prompt, "\n".join(turn.text for turn in turns), turns[-1].finish)
+            text, tokens = "\n".join(turn.text for turn in turns), sum(turn.tokens for turn in turns)
+            score = await scorer.score(self._prompt, text, turns[-1].finish, tokens=tokens)
         calls = self._calls
         return self._conversation.builder.build(
             score,
