@@ -158,7 +158,8 @@ class StreamReport:
     tokens_mean: float
     """Model-written tokens per row in the last trained batch."""
     metrics: Mapping[str, float] = field(default_factory=dict)
-    """Metrics that the trainer reported with its last step."""
+    """Metrics that the trainer reported with its last step; and of the rollouts of `rewards[-1]`, the share of each
+    ending among those with one and the mean of each of at most 16 reward terms."""
     rewards: tuple[float, ...] = ()
     """For each of the latest 32 steps, the mean reward of the rollouts that arrived between the previous step and this
     step, before any filter; newest last: `rewards[-1]` belongs to step number `steps`."""

@@ -48,3 +48,16 @@ class Ending(Enum):
     """The policy repeated itself."""
     BUDGET = "budget"
     """Limit of tool calls, steps or sub-agents."""
+
+    @property
+    def label(self) -> str:
+        """Name for people."""
+        return _ENDING_LABELS.get(self, self.value)
+
+
+_ENDING_LABELS = {
+    Ending.TURNS: "turn limit",
+    Ending.CONTEXT: "token limit",
+    Ending.REPEATED: "repeated itself",
+    Ending.BUDGET: "budget used up",
+}
