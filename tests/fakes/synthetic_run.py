@@ -106,7 +106,7 @@ class SyntheticRun:
 
     def samples(self, sequence: int) -> list[SampledTrajectory]:
         """Returns sampled trajectories up to a second, newest first."""
-        groups = range(max(0, sequence // 3 - 40), sequence // 3)
+        groups = range(max(0, sequence // 3 - (6 if self.has_interactions else 40)), sequence // 3)
         found = [
             self._sample(policy, group, member)
             for group in groups

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from astraflow.contract.reports import SampledTrajectory
 from web.views import formats
 from web.views.samples import tone_of
+from web.views.texts import visible
 
 MAX_DEPTH = 6
 """Deepest level that is indented further."""
@@ -50,7 +51,7 @@ def episode_tree(members: Sequence[SampledTrajectory], shown: int) -> tuple[Epis
 
 def name_of(sample: SampledTrajectory) -> str:
     """Returns the role of a trajectory; its position in the episode when it has none."""
-    return sample.role or f"trajectory {sample.index + 1}"
+    return visible(sample.role) or f"trajectory {sample.index + 1}"
 
 
 def _member(

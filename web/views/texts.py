@@ -32,6 +32,15 @@ def visible(text: str) -> str:
     return text.translate(_VISIBLE)
 
 
+def may_scroll(text: str, chars: int) -> bool:
+    """Returns whether a box for about this many characters may need to scroll, and thus to take the focus.
+
+    >>> may_scroll("short", 100), may_scroll("a\\n" * 10, 100)
+    (False, True)
+    """
+    return len(text) + 30 * text.count("\n") > chars
+
+
 class TextCutter:
     """Cuts the texts of a page, so that hostile texts cannot make it too large for a browser."""
 

@@ -11,7 +11,7 @@ from astraflow.contract.reports import SampledTrajectory
 from astraflow.contract.spans import Author, Span
 from web.views import formats
 from web.views.samples import versions_of
-from web.views.texts import TextCutter
+from web.views.texts import TextCutter, visible
 from web.views.tokens import Token, TokenWindow
 
 TURNS_SHOWN = 200
@@ -142,7 +142,7 @@ def _speaker(author: Author, speaker: str, *, is_first: bool) -> str:
         return "The policy wrote"
     if not speaker:
         return "Prompt" if is_first else "The policy read"
-    return {"tool": "Tool result", "environment": "Environment"}.get(speaker, f"From {speaker}")
+    return {"tool": "Tool result", "environment": "Environment"}.get(speaker, f"From {visible(speaker)}")
 
 
 def _duration_text(sample: SampledTrajectory, first: int) -> str:

@@ -22,6 +22,8 @@ def fake() -> FakeControlPlane:
     fake = FakeControlPlane(sequence=150)
     fake.synthetic_run.has_interactions = True
     fake.synthetic_run.policies = ("solver", "judge")
+    stored = fake.synthetic_run.samples(150)
+    fake.synthetic_run.samples = lambda sequence: stored  # type: ignore[method-assign] # none is replaced by newer ones
     return fake
 
 
