@@ -23,6 +23,7 @@ from web.views.header import HeaderView
 from web.views.live_texts import LiveText
 from web.views.navigation import NAVIGATION
 from web.views.sentences import event_sentence
+from web.views.texts import may_scroll, visible
 
 WEB_FOLDER = Path(__file__).parent
 STATIC = WEB_FOLDER / "static"
@@ -140,6 +141,8 @@ def _environment() -> Environment:
         "size": formats.size,
         "duration": formats.duration,
         "node_name": formats.node_name,
+        "visible": visible,
+        "may_scroll": may_scroll,
         "short_names": formats.with_short_names,
         "bare": event_sentence,
         "ticked": _with_inline_code,

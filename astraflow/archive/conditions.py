@@ -20,8 +20,12 @@ class Conditions:
     def add(self, part: str, value: Any) -> None:
         """Adds a condition with the value for each `?`; None and empty text are skipped."""
         if value is not None and value != "":
-            self._parts.append(f"({part})")
-            self.values += [value] * part.count("?")
+            self.add_all(part, *[value] * part.count("?"))
+
+    def add_all(self, part: str, *values: Any) -> None:
+        """Adds a condition with one value for each `?`."""
+        self._parts.append(f"({part})")
+        self.values += values
 
     @property
     def text(self) -> str:

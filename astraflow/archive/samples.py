@@ -8,6 +8,7 @@ from typing import Any
 from astraflow.archive.conditions import Conditions, like_pattern
 from astraflow.contract.ids import FlowId, GroupId, PolicyId
 from astraflow.contract.queries import (
+    MAX_NAMES,
     GroupPage,
     GroupQuery,
     RewardBin,
@@ -26,6 +27,12 @@ PAGE_BYTES = 16 * 2**20
 
 _COLUMNS = "ordinal, step, outcome, size_bytes, body, prompt_text, completion_text"
 
+_NEWER_COLUMNS = ("ending", "role", "reward_terms", "tokens_body")
+"""Columns that the archive of an earlier release lacks; its trajectories have no endings, roles and reward terms."""
+
+_TERM = "(select value from json_each(samples.reward_terms) where key = ?)"
+"""Value of a reward term; null for a trajectory without it."""
+
 MAX_SHOWN_REWARD = 1e9
 """Largest reward shown. Larger rewards, which were stored before rewards had a limit, are shown as this value."""
 
@@ -42,7 +49,7 @@ _GROUP_COLUMNS = (
 
 def find_trajectories(database: sqlite3.Connection, query: TrajectoryQuery) -> TrajectoryPage:
     """Returns one page, newest first: back from `before` or the end, or forward from `after`."""
-    matching = _matching(query)
+    matching = _matching(query, has_newer_columns=_has_newer_columns(database))
     trajectories, has_more = _page_rows(database, matching, query)
     if query.after is not None:
         has_older = _exists(database, matching, "ordinal <= ?", query.after)
@@ -66,20 +73,35 @@ def find_groups(database: sqlite3.Connection, query: GroupQuery) -> GroupPage:
 
 
 def find_rewards(database: sqlite3.Connection, query: RewardQuery) -> RewardHistogram:
-    """Returns the reward histogram of all matches."""
-    matching = _matching(query.matching)
-    select = f"select min({_SHOWN}), max({_SHOWN}), count(failure) from samples where {matching.text}"  # noqa: S608 (values are apart)
-    low, high, failed = database.execute(select, matching.values).fetchone()
+    """Returns the histogram of all matches, of rewards or of a reward term, and their endings, roles and terms."""
+    has_newer_columns = _has_newer_columns(database)
+    matching = _matching(query.matching, has_newer_columns=has_newer_columns)
+    (failed,) = database.execute(
+        f"select count(failure) from samples where {matching.text}",  # noqa: S608 (values are apart)
+        matching.values,
+    ).fetchone()
+    bins = () if query.term and not has_newer_columns else _bins(database, matching, query)
+    counts = _counts_by_name(database, matching) if has_newer_columns else {}
+    return RewardHistogram(bins=bins, failed=failed, **counts)
+
+
+def _bins(database: sqlite3.Connection, matching: Conditions, query: RewardQuery) -> tuple[RewardBin, ...]:
+    value, values = (_TERM, [query.term]) if query.term else ("reward", [])
+    rows = (
+        f"(select max(-{MAX_SHOWN_REWARD!r}, min({MAX_SHOWN_REWARD!r}, {value})) as shown, "  # noqa: S608 (values are apart)
+        f"policy || ' ' || group_id as share from samples where {matching.text})"
+    )
+    values = [*values, *matching.values]
+    low, high = database.execute(f"select min(shown), max(shown) from {rows}", values).fetchone()  # noqa: S608 (as above)
     if low is None:
-        return RewardHistogram(bins=(), failed=failed)
+        return ()
     width = bin_width(low, high, at_most=query.max_bins)
     first = math.floor(low / width)
     select = (
-        f"select cast({_SHOWN} / ? - ? as integer), min({_SHOWN}), max({_SHOWN}), count(*), "  # noqa: S608 (values are apart)
-        f"count(distinct policy || ' ' || group_id) from samples where {matching.text} and reward is not null "
-        "group by 1 order by 1"
+        "select cast(shown / ? - ? as integer), min(shown), max(shown), count(*), "  # noqa: S608 (as above)
+        f"count(distinct share) from {rows} where shown is not null group by 1 order by 1"
     )
-    bins = tuple(
+    return tuple(
         RewardBin(
             begin=(first + index) * width,
             end=(first + index + 1) * width,
@@ -88,9 +110,20 @@ def find_rewards(database: sqlite3.Connection, query: RewardQuery) -> RewardHist
             trajectories=trajectories,
             groups=groups,
         )
-        for index, lowest, highest, trajectories, groups in database.execute(select, (width, first, *matching.values))
+        for index, lowest, highest, trajectories, groups in database.execute(select, (width, first, *values))
     )
-    return RewardHistogram(bins=bins, failed=failed)
+
+
+def _counts_by_name(database: sqlite3.Connection, matching: Conditions) -> dict[str, dict[str, int]]:
+    """Returns numbers of trajectories by ending, by role and by reward term."""
+    most_frequent = f"group by 1 order by count(*) desc, 1 limit {MAX_NAMES}"
+    selects = {
+        "endings": f"select ending, count(*) from samples where ending != '' and {matching.text} {most_frequent}",  # noqa: S608 (values are apart)
+        "roles": f"select role, count(*) from samples where role != '' and {matching.text} {most_frequent}",  # noqa: S608 (as above)
+        "terms": "select key, count(*) from (select reward_terms as terms from samples where "  # noqa: S608 (as above)
+        f"reward_terms != '{{}}' and {matching.text}), json_each(terms) {most_frequent}",
+    }
+    return {name: dict(database.execute(select, matching.values).fetchall()) for name, select in selects.items()}
 
 
 def bin_width(low: float, high: float, *, at_most: int) -> float:
@@ -106,8 +139,16 @@ def bin_width(low: float, high: float, *, at_most: int) -> float:
     return next(factor * magnitude for factor in (1.0, 2.5, 5.0, 10.0) if factor * magnitude >= rough)
 
 
-def _matching(query: TrajectoryQuery) -> Conditions:
+def _has_newer_columns(database: sqlite3.Connection) -> bool:
+    return any(row[1] == _NEWER_COLUMNS[0] for row in database.execute("pragma table_info(samples)"))
+
+
+def _matching(query: TrajectoryQuery, *, has_newer_columns: bool) -> Conditions:
     conditions = Conditions()
+    if has_newer_columns:
+        _add_interaction(conditions, query)
+    elif query.ending is not None or query.role or query.term:
+        conditions.add_all("false")
     _add_common(conditions, query)
     conditions.add("group_id = ?", query.group)
     conditions.add("task = ?", query.task)
@@ -121,6 +162,17 @@ def _matching(query: TrajectoryQuery) -> Conditions:
         like_pattern(query.text),
     )
     return conditions
+
+
+def _add_interaction(conditions: Conditions, query: TrajectoryQuery) -> None:
+    conditions.add("ending = ?", query.ending.value if query.ending else None)
+    conditions.add("role = ?", query.role)
+    if query.term:
+        conditions.add_all(f"{_TERM} is not null", query.term)
+    if query.min_term is not None:
+        conditions.add_all(f"{_TERM} >= ?", query.term, query.min_term)
+    if query.max_term is not None:
+        conditions.add_all(f"{_TERM} <= ?", query.term, query.max_term)
 
 
 def _add_common(conditions: Conditions, query: TrajectoryQuery | GroupQuery) -> None:
@@ -141,7 +193,8 @@ def _page_rows(
     boundary = query.after if is_forward else query.before
     values = list(matching.values) + ([] if boundary is None else [boundary])
     where = matching.text if boundary is None else f"{matching.text} and {bound}"
-    select = f"select {_COLUMNS} from samples where {where} order by ordinal {order} limit ?"  # noqa: S608 (values are apart)
+    tokens = "tokens_body" if query.with_tokens and _has_newer_columns(database) else "x''"
+    select = f"select {_COLUMNS}, {tokens} from samples where {where} order by ordinal {order} limit ?"  # noqa: S608 (values are apart)
     trajectories: list[SampledTrajectory] = []
     size_bytes = 0
     for row in database.execute(select, (*values, query.limit + 1)):
@@ -158,8 +211,10 @@ def _exists(database: sqlite3.Connection, matching: Conditions, bound: str, boun
 
 
 def _sample(row: tuple[Any, ...]) -> SampledTrajectory:
-    _, step, outcome, _, body, prompt_text, completion_text = row
-    sample = decode_sample(pb.SampledTrajectory.FromString(body))
+    _, step, outcome, _, body, prompt_text, completion_text, tokens_body = row
+    message = pb.SampledTrajectory.FromString(body)
+    message.MergeFromString(tokens_body)
+    sample = decode_sample(message)
     return replace(sample, step=step, outcome=outcome, prompt_text=prompt_text, completion_text=completion_text)
 
 

@@ -1,10 +1,12 @@
 """Queries on the retained records of a run (sampled trajectories, their groups, events, history) and their results."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import FlowId, GroupId, PolicyId
 from astraflow.contract.reports import Event, SampledTrajectory
+from astraflow.contract.spans import Ending
 
 MAX_SEARCH_CHARS = 1000
 """Longest search text, in characters."""
@@ -37,6 +39,15 @@ class TrajectoryQuery:
     """Substring of the prompt, the completion or a failure's message; case-insensitive for ASCII letters."""
     is_truncated: bool | None = None
     is_failed: bool | None = None
+    ending: Ending | None = None
+    role: str = ""
+    term: str = ""
+    """Name of a reward term: trajectories that have it."""
+    min_term: float | None = None
+    max_term: float | None = None
+    """Bounds of the reward term, both included."""
+    with_tokens: bool = False
+    """Includes the ends and log-probabilities of tokens, which are as large as the texts."""
     before: int | None = None
     """Selects the newest trajectories older than this ordinal."""
     after: int | None = None
@@ -49,6 +60,12 @@ class TrajectoryQuery:
         _check_text(self.text)
         _check_order("steps", self.first_step, self.last_step)
         _check_order("rewards", self.min_reward, self.max_reward)
+        _check_order("values of the reward term", self.min_term, self.max_term)
+        if not self.term and (self.min_term is not None or self.max_term is not None):
+            raise InvalidInput(
+                "cannot filter by a reward term: bounds without a term are given; name the term too",
+                code="query.contradictory",
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,15 +79,20 @@ class TrajectoryPage:
 
 MAX_BINS = 100
 
+MAX_NAMES = 64
+"""Largest number of roles and of reward terms in a histogram."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewardQuery:
-    """Selects trajectories for a histogram of their rewards."""
+    """Selects trajectories for a histogram of their rewards, or of a reward term."""
 
     matching: TrajectoryQuery
     """Trajectories to count. The paging fields are ignored: all matches count."""
     max_bins: int = 20
     """Largest number of bins."""
+    term: str = ""
+    """Name of a reward term, whose values are then counted; empty for the reward."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.max_bins <= MAX_BINS:
@@ -101,6 +123,12 @@ class RewardHistogram:
     bins: tuple[RewardBin, ...]
     failed: int
     """Matching members without a reward."""
+    endings: Mapping[str, int] = field(default_factory=dict)
+    """Matching trajectories with an ending, by ending."""
+    roles: Mapping[str, int] = field(default_factory=dict)
+    """Matching trajectories with a role, by role: the most frequent ones, at most `MAX_NAMES`."""
+    terms: Mapping[str, int] = field(default_factory=dict)
+    """Matching trajectories with a reward term, by its name: the most frequent ones, at most `MAX_NAMES`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from astraflow.contract.ids import FlowId, GroupId, NodeId, PolicyId, PoolId, Ta
 from astraflow.contract.nodes import NodeFacts
 from astraflow.contract.plugins import PlannedPlugins, PluginSpec
 from astraflow.contract.recommendations import PoolRecommendation
-from astraflow.contract.spans import Span
+from astraflow.contract.spans import Ending, Span
 from astraflow.contract.weight_reports import LinkReport, WeightsReport
 
 
@@ -102,6 +102,11 @@ class FlowReport:
     """Active filters, in order."""
     planned: tuple[PlannedPlugins, ...] = ()
     """Plugins that take effect when all its policies have reached the next version."""
+    endings: Mapping[str, int] = field(default_factory=dict)
+    """Accepted trajectories with an ending, by ending."""
+    reward_terms: Mapping[str, float] = field(default_factory=dict)
+    """Mean of each reward term over the accepted trajectories of the last ten seconds that have it. At most 16
+    terms."""
     partial_rollouts: Mapping[str, int] = field(default_factory=dict)
     """Generations of handed-back tasks. `handed_back == stored + continued + discarded + stale` always holds. Other
     keys: `late` (handed back by a node that no longer held the task), `tokens_saved` (continued instead of generated
@@ -153,7 +158,8 @@ class StreamReport:
     tokens_mean: float
     """Model-written tokens per row in the last trained batch."""
     metrics: Mapping[str, float] = field(default_factory=dict)
-    """Metrics that the trainer reported with its last step."""
+    """Metrics that the trainer reported with its last step; and of the rollouts of `rewards[-1]`, the share of each
+    ending among those with one and the mean of each of at most 16 reward terms."""
     rewards: tuple[float, ...] = ()
     """For each of the latest 32 steps, the mean reward of the rollouts that arrived between the previous step and this
     step, before any filter; newest last: `rewards[-1]` belongs to step number `steps`."""
@@ -282,3 +288,24 @@ class SampledTrajectory:
     span_s: tuple[float, ...] = ()
     """Seconds of each span, 0 where unknown. Consecutive spans of one author have their total at the first. Empty when
     not recorded."""
+    index: int = 0
+    """Index of the trajectory in its episode."""
+    role: str = ""
+    """Part that the policy played in the workflow; empty: the index counts as the role."""
+    parent: int | None = None
+    """Index in the episode of the trajectory that started this one."""
+    parent_turn: int | None = None
+    """Turn of the parent, from 0, in which it started this one."""
+    turn_rewards: tuple[float, ...] = ()
+    """Reward of each turn; empty when only the whole is scored."""
+    reward_terms: Mapping[str, float] = field(default_factory=dict)
+    """Terms of a reward with several, before weighting."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Texts for display, such as the state of the environment (`state`)."""
+    ending: Ending | None = None
+    """Reason for the end of an interaction; None for a single answer."""
+    token_ends: tuple[int, ...] = ()
+    """End of each model-written token in `prompt_text + completion_text`, in characters. Empty when not recorded, and
+    in answers to queries without `with_tokens`."""
+    logprobs: tuple[float, ...] = ()
+    """Log-probability of each model-written token, float32; empty like `token_ends`."""

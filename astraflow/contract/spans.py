@@ -1,4 +1,5 @@
-"""Authors of the stretches of a sequence, without its tokens, so that views of a trajectory need no arrays."""
+"""Authors of the stretches of a sequence and reasons for its end, without its tokens, so that views of a trajectory
+need no arrays."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -26,3 +27,37 @@ class Span:
     speaker: str = ""
     """Origin of context after the first turn, for display: `environment`, `tool`, or the role of another policy. Empty
     for the prompt and for the model."""
+
+
+class Ending(Enum):
+    """Reason for the end of an interaction of several turns. Each is a regular result, not a failure."""
+
+    DONE = "done"
+    """The policy said that it is finished, or gave its answer."""
+    WON = "won"
+    """The environment reached its goal."""
+    LOST = "lost"
+    """The environment ended without reaching its goal."""
+    TURNS = "turns"
+    """Limit of turns."""
+    CONTEXT = "context"
+    """Limit of tokens."""
+    MALFORMED = "malformed"
+    """Too many messages of the policy that nothing could read."""
+    REPEATED = "repeated"
+    """The policy repeated itself."""
+    BUDGET = "budget"
+    """Limit of tool calls, steps or sub-agents."""
+
+    @property
+    def label(self) -> str:
+        """Name for people."""
+        return _ENDING_LABELS.get(self, self.value)
+
+
+_ENDING_LABELS = {
+    Ending.TURNS: "turn limit",
+    Ending.CONTEXT: "token limit",
+    Ending.REPEATED: "repeated itself",
+    Ending.BUDGET: "budget used up",
+}

@@ -7,6 +7,17 @@ import re
 from dataclasses import dataclass
 from enum import Enum
 
+from astraflow.contract.spans import Ending
+
+ENDING_PREFIX = "ending_"
+"""Begin of the names of the shares of endings."""
+
+REWARD_TERM_PREFIX = "reward_term_"
+"""Begin of the names of the means of reward terms."""
+
+MAX_REWARD_TERMS = 16
+"""Most reward terms of a flow, and of a policy, that are counted."""
+
 
 class MetricUnit(Enum):
     """Unit of a metric, as shown beside its values."""
@@ -28,6 +39,9 @@ class MetricGroup(Enum):
 
     LEARNING = "Learning"
     MISMATCH = "Mismatch of engine and trainer"
+    ENDINGS = "Endings"
+    """Shares of the endings of interactions; they add up to 1."""
+    REWARD_TERMS = "Reward terms"
     DATA = "Data"
     SPEED = "Speed"
     TIME = "Time"
@@ -158,6 +172,18 @@ TRAINING_METRICS: tuple[TrainingMetric, ...] = (
             "Missing log-probabilities",
             MetricUnit.SHARE,
             "Share of trained tokens that are dropped because the engine recorded no finite log-probability.",
+        ),
+    ),
+    *_metrics(
+        MetricGroup.ENDINGS,
+        *(
+            (
+                f"{ENDING_PREFIX}{ending.value}",
+                f"Ending: {ending.label}",
+                MetricUnit.SHARE,
+                f"Share of the ending `{ending.value}` among the rollouts with an ending since the previous step.",
+            )
+            for ending in Ending
         ),
     ),
     *_metrics(
@@ -386,6 +412,7 @@ _BY_NAME = {metric.name: metric for metric in TRAINING_METRICS}
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 _ROLE_PREFIX = "reward_mean_"
 """Begin of the names of mean rewards by role, in workflows with several roles."""
+_TERM_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _TRANSFER_PREFIX = "published_"
 """Begin of the names of `VersionReport.metrics`, which describe a version, not a step."""
 
@@ -395,8 +422,19 @@ def training_metric(name: str) -> TrainingMetric | None:
 
     >>> training_metric("entropy").label, training_metric("my_loss").label, training_metric("published_version")
     ('Entropy', 'my_loss', None)
+    >>> training_metric("reward_term_format").label
+    'Term: format'
     """
     described = _BY_NAME.get(name)
+    term = name.removeprefix(REWARD_TERM_PREFIX)
+    if term != name and _TERM_NAME.fullmatch(term):
+        return TrainingMetric(
+            name=name,
+            label=f"Term: {term}",
+            unit=MetricUnit.NUMBER,
+            group=MetricGroup.REWARD_TERMS,
+            description=f"Mean of the reward term `{term}` over the rollouts since the previous step.",
+        )
     if described is not None or name.startswith(_TRANSFER_PREFIX) or not _NAME.fullmatch(name):
         return described
     if name.startswith(_ROLE_PREFIX):

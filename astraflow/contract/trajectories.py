@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 from itertools import groupby
 from math import isfinite
 from typing import TypeAlias
@@ -14,31 +13,11 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.contract.failures import Failure
 from astraflow.contract.ids import NodeId, PolicyId, TaskId, Version
 from astraflow.contract.spans import Author, Span
+from astraflow.contract.spans import Ending as Ending  # part of the interface of trajectories
 
 Int32Array: TypeAlias = npt.NDArray[np.int32]
 Float32Array: TypeAlias = npt.NDArray[np.float32]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
-
-
-class Ending(Enum):
-    """Reason for the end of an interaction of several turns. Each is a regular result, not a failure."""
-
-    DONE = "done"
-    """The policy said that it is finished, or gave its answer."""
-    WON = "won"
-    """The environment reached its goal."""
-    LOST = "lost"
-    """The environment ended without reaching its goal."""
-    TURNS = "turns"
-    """Limit of turns."""
-    CONTEXT = "context"
-    """Limit of tokens."""
-    MALFORMED = "malformed"
-    """Too many messages of the policy that nothing could read."""
-    REPEATED = "repeated"
-    """The policy repeated itself."""
-    BUDGET = "budget"
-    """Limit of tool calls, steps or sub-agents."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,6 +43,8 @@ class FlowCounts:
     admitted: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
     episodes: Counter[str] = field(default_factory=Counter)
+    endings: Counter[str] = field(default_factory=Counter)
+    """Trajectories of accepted episodes, by ending."""
     leases_expired: int = 0
     tasks_returned: int = 0
 
@@ -290,6 +292,7 @@ class Flow:
             "admitted": counts.admitted,
             "dropped": dict(counts.dropped),
             "episodes": dict(counts.episodes),
+            "endings": dict(counts.endings),
             "leases_expired": counts.leases_expired,
             "tasks_returned": counts.tasks_returned,
             "partial_rollouts": self.partial_rollouts.state_dict(),
@@ -304,6 +307,7 @@ class Flow:
             admitted=state["admitted"],
             dropped=Counter(state["dropped"]),
             episodes=Counter(state["episodes"]),
+            endings=Counter(state.get("endings", {})),
             leases_expired=state["leases_expired"],
             tasks_returned=state["tasks_returned"],
         )

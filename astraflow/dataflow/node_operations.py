@@ -357,9 +357,13 @@ class NodeOperations:
     def note_rewards(self, episode: Episode) -> None:
         """Adds the rewards of a training episode to the figures of its policies."""
         now = self._run.clock.now()
+        flow = self._run.flows[flow_of(episode.task)]
         for trajectory in episode.trajectories:
             self._run.activity[trajectory.policy].rewards.add(trajectory.reward, now=now)
-            self._run.streams[trajectory.policy].observe(trajectory.reward)
+            self._run.streams[trajectory.policy].observe(trajectory)
+            self._run.term_activity.add(flow.id, trajectory, now=now)
+            if trajectory.ending is not None:
+                flow.counts.endings[trajectory.ending.value] += 1
 
     def _record_stall(self, stall: StallChange) -> None:
         """Records a stall change and notifies nodes, since flows may wait for other policies now."""

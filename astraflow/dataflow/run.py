@@ -24,6 +24,7 @@ from astraflow.dataflow.pool.registry import NodeRegistry
 from astraflow.dataflow.records import Records
 from astraflow.dataflow.reporting.activity import RunActivity
 from astraflow.dataflow.reporting.events import Events
+from astraflow.dataflow.reporting.interactions import TermActivity
 from astraflow.dataflow.reporting.round_archive import RoundArchive
 from astraflow.dataflow.reporting.samples import TrajectorySamples
 from astraflow.dataflow.serving.stream import Stream
@@ -63,6 +64,7 @@ class Run:
         self.stall_detector = stall_detector
         self.stop_condition = stop_condition
         self.activity = RunActivity(list(streams), now=clock.now())
+        self.term_activity = TermActivity(flows, now=clock.now())
         self.trainers: dict[PolicyId, dict[str, Json]] = {}
         """Facts that the trainer of each policy reported about itself."""
         self.plugin_changes = PluginChanges(

@@ -9,7 +9,7 @@ from typing import Any
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import PolicyId, PoolId, TaskId, Version
 from astraflow.contract.nodes import NodeFacts
-from astraflow.contract.spans import Author, Span
+from astraflow.contract.spans import Author, Ending, Span
 from astraflow.contract.values import Json
 from astraflow.contract.weight_reports import LinkReport
 from astraflow.wire.pb import common_pb2 as pb
@@ -75,6 +75,19 @@ def _span(length: int, version: int | None, speaker: str) -> Span:
     if version is None:
         return Span(author=Author.CONTEXT, length=length, speaker=speaker)
     return Span(author=Author.MODEL, length=length, version=Version(version))
+
+
+def decode_ending(name: str) -> Ending | None:
+    """Returns the ending of a message; None when it names none. Raises: InvalidInput for an unknown name."""
+    if not name:
+        return None
+    try:
+        return Ending(name)
+    except ValueError:
+        raise InvalidInput(
+            f"cannot decode a trajectory: unknown ending {name!r}; use one of {', '.join(e.value for e in Ending)}",
+            code="trajectory.invalid",
+        ) from None
 
 
 def encode_facts(facts: NodeFacts) -> pb.NodeFacts:

@@ -219,6 +219,8 @@ def _encode_flow(flow: FlowReport) -> pb.FlowReport:
         filters=map(encode_json, flow.filters),
         planned=map(encode_planned, flow.planned),
         partial_rollouts=dict(flow.partial_rollouts),
+        endings=dict(flow.endings),
+        reward_terms=dict(flow.reward_terms),
         **matching_fields(flow, _FLOW_FIELDS),
     )
 
@@ -233,6 +235,8 @@ def _decode_flow(message: pb.FlowReport) -> FlowReport:
         filters=tuple(decode_json(spec, what=f"the filter of {message.id}") for spec in message.filters),
         planned=tuple(decode_planned(planned) for planned in message.planned),
         partial_rollouts=sorted_map(message.partial_rollouts),
+        endings=sorted_map(message.endings),
+        reward_terms=sorted_map(message.reward_terms),
         **matching_fields(message, _FLOW_FIELDS),
     )
 

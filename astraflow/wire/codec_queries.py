@@ -13,7 +13,14 @@ from astraflow.contract.queries import (
     TrajectoryQuery,
 )
 from astraflow.contract.reports import SampledTrajectory
-from astraflow.wire.codec_common import decode_spans, encode_spans, matching_fields, optional_fields, sorted_map
+from astraflow.wire.codec_common import (
+    decode_ending,
+    decode_spans,
+    encode_spans,
+    matching_fields,
+    optional_fields,
+    sorted_map,
+)
 from astraflow.wire.pb import control_plane_pb2 as pb
 
 _SAMPLE_FIELDS = (
@@ -30,14 +37,31 @@ _SAMPLE_FIELDS = (
     "member",
     "attempt",
     "duration_s",
+    "index",
+    "role",
 )
-_TRAJECTORY_WORDS = ("policy", "flow", "group", "task", "node", "outcome", "text", "limit")
+_SAMPLE_LISTS = ("text_ends", "span_s", "turn_rewards", "token_ends", "logprobs")
+_TRAJECTORY_WORDS = (
+    "policy",
+    "flow",
+    "group",
+    "task",
+    "node",
+    "outcome",
+    "text",
+    "role",
+    "term",
+    "with_tokens",
+    "limit",
+)
 _TRAJECTORY_OPTIONS = (
     "step",
     "first_step",
     "last_step",
     "min_reward",
     "max_reward",
+    "min_term",
+    "max_term",
     "is_truncated",
     "is_failed",
     "before",
@@ -48,6 +72,7 @@ _GROUP_OPTIONS = ("step", "first_step", "last_step", "before")
 _GROUP_FIELDS = ("ordinal", "at", "outcome", "trajectories", "failed", "truncated")
 _GROUP_FIGURES = ("step", "reward_mean", "reward_min", "reward_max")
 _BIN_FIELDS = ("begin", "end", "lowest", "highest", "trajectories", "groups")
+_HISTOGRAM_COUNTS = ("endings", "roles", "terms")
 _EVENT_WORDS = ("subject", "text", "limit")
 
 
@@ -62,8 +87,12 @@ def encode_sample(sample: SampledTrajectory) -> pb.SampledTrajectory:
         step=sample.step,
         spans=encode_spans(sample.spans),
         metrics=dict(sample.metrics),
-        text_ends=sample.text_ends,
-        span_s=sample.span_s,
+        parent=sample.parent,
+        parent_turn=sample.parent_turn,
+        reward_terms=dict(sample.reward_terms),
+        labels=dict(sample.labels),
+        ending=sample.ending.value if sample.ending else "",
+        **matching_fields(sample, _SAMPLE_LISTS),
         failure_boundary=sample.failure.boundary.value if sample.failure else "",
         failure_message=sample.failure.message if sample.failure else "",
         **matching_fields(sample, _SAMPLE_FIELDS),
@@ -80,10 +109,12 @@ def decode_sample(message: pb.SampledTrajectory) -> SampledTrajectory:
         node=NodeId(message.node),
         spans=decode_spans(message.spans),
         metrics=sorted_map(message.metrics),
-        text_ends=tuple(message.text_ends),
-        span_s=tuple(message.span_s),
+        reward_terms=sorted_map(message.reward_terms),
+        labels=sorted_map(message.labels),
+        ending=decode_ending(message.ending),
         failure=_decode_failure(message),
-        **optional_fields(message, ("step",)),
+        **{name: tuple(values) for name, values in matching_fields(message, _SAMPLE_LISTS).items()},
+        **optional_fields(message, ("step", "parent", "parent_turn")),
         **matching_fields(message, _SAMPLE_FIELDS),
     )
 
@@ -91,25 +122,29 @@ def decode_sample(message: pb.SampledTrajectory) -> SampledTrajectory:
 def encode_trajectory_query(query: TrajectoryQuery) -> pb.TrajectoriesRequest:
     """Query -> message."""
     return pb.TrajectoriesRequest(
-        **matching_fields(query, _TRAJECTORY_WORDS), **matching_fields(query, _TRAJECTORY_OPTIONS)
+        ending=query.ending.value if query.ending else "",
+        **matching_fields(query, _TRAJECTORY_WORDS),
+        **matching_fields(query, _TRAJECTORY_OPTIONS),
     )
 
 
 def decode_trajectory_query(message: pb.TrajectoriesRequest) -> TrajectoryQuery:
     """Message -> query."""
     return TrajectoryQuery(
-        **matching_fields(message, _TRAJECTORY_WORDS), **optional_fields(message, _TRAJECTORY_OPTIONS)
+        ending=decode_ending(message.ending),
+        **matching_fields(message, _TRAJECTORY_WORDS),
+        **optional_fields(message, _TRAJECTORY_OPTIONS),
     )
 
 
 def encode_reward_query(query: RewardQuery) -> pb.RewardsRequest:
     """Query -> message."""
-    return pb.RewardsRequest(matching=encode_trajectory_query(query.matching), max_bins=query.max_bins)
+    return pb.RewardsRequest(matching=encode_trajectory_query(query.matching), max_bins=query.max_bins, term=query.term)
 
 
 def decode_reward_query(message: pb.RewardsRequest) -> RewardQuery:
     """Message -> query."""
-    return RewardQuery(matching=decode_trajectory_query(message.matching), max_bins=message.max_bins)
+    return RewardQuery(matching=decode_trajectory_query(message.matching), max_bins=message.max_bins, term=message.term)
 
 
 def encode_histogram(histogram: RewardHistogram) -> pb.RewardsReply:
@@ -117,13 +152,15 @@ def encode_histogram(histogram: RewardHistogram) -> pb.RewardsReply:
     return pb.RewardsReply(
         bins=[pb.RewardBin(**matching_fields(reward_bin, _BIN_FIELDS)) for reward_bin in histogram.bins],
         failed=histogram.failed,
+        **{name: dict(counts) for name, counts in matching_fields(histogram, _HISTOGRAM_COUNTS).items()},
     )
 
 
 def decode_histogram(message: pb.RewardsReply) -> RewardHistogram:
     """Message -> histogram."""
     bins = tuple(RewardBin(**matching_fields(reward_bin, _BIN_FIELDS)) for reward_bin in message.bins)
-    return RewardHistogram(bins=bins, failed=message.failed)
+    counts = {name: sorted_map(counts) for name, counts in matching_fields(message, _HISTOGRAM_COUNTS).items()}
+    return RewardHistogram(bins=bins, failed=message.failed, **counts)
 
 
 def encode_group_query(query: GroupQuery) -> pb.GroupsRequest:

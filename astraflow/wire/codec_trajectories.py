@@ -8,8 +8,8 @@ import numpy as np
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.spans import Span
-from astraflow.contract.trajectories import Ending, Float32Array, Int32Array, Trajectory
-from astraflow.wire.codec_common import decode_spans, encode_spans
+from astraflow.contract.trajectories import Float32Array, Int32Array, Trajectory
+from astraflow.wire.codec_common import decode_ending, decode_spans, encode_spans
 from astraflow.wire.frames import Arrays
 from astraflow.wire.pb import common_pb2 as pb
 from astraflow.wire.request_limits import MAX_REWARD
@@ -138,16 +138,3 @@ def _trajectory(
         ending=decode_ending(message.ending),
         token_ends=tuple(message.token_ends),
     )
-
-
-def decode_ending(name: str) -> Ending | None:
-    """Returns the ending of a message; None when it names none. Raises: InvalidInput for an unknown name."""
-    if not name:
-        return None
-    try:
-        return Ending(name)
-    except ValueError:
-        raise InvalidInput(
-            f"cannot decode a trajectory: unknown ending {name!r}; use one of {', '.join(e.value for e in Ending)}",
-            code="trajectory.invalid",
-        ) from None

@@ -12,6 +12,7 @@ from astraflow.contract.spans import Author, Span
 from astraflow.contract.trajectories import Ending, Float32Array, Int32Array, Trajectory
 from astraflow.models.tokenizers import ChatTokenizer
 from astraflow.rewards.base import Score
+from astraflow.workflows.token_ends import token_ends
 
 
 class TrajectoryBuilder:
@@ -118,4 +119,17 @@ def with_text(trajectory: Trajectory, tokenizer: ChatTokenizer) -> Trajectory:
         return len(prompt) + min(len(completion), len(tokenizer.decode(trajectory.tokens[prompt_tokens:end])))
 
     text_ends = tuple(text_end(end) for end in ends[1:])
-    return replace(trajectory, prompt_text=prompt, completion_text=completion, text_ends=text_ends)
+    after_prompt = slice(prompt_tokens, None)
+    return replace(
+        trajectory,
+        prompt_text=prompt,
+        completion_text=completion,
+        text_ends=text_ends,
+        token_ends=token_ends(
+            trajectory.tokens[after_prompt],
+            completion,
+            trajectory.loss_mask()[after_prompt],
+            begin=len(prompt),
+            tokenizer=tokenizer,
+        ),
+    )

@@ -22,7 +22,11 @@ def full_report() -> Report:
     node = replace(node, links=(make.link_report(),))
     pool = PoolReport(id=node.facts.pool, ready=1, joining=0, draining=0, lost=0, episodes_per_s=1.0, tokens_per_s=5.0)
     flow = replace(
-        make.flow_report(), plugins={"greso.skipped": 3.0}, partial_rollouts={"handed_back": 2, "tokens_saved": 9}
+        make.flow_report(),
+        plugins={"greso.skipped": 3.0},
+        partial_rollouts={"handed_back": 2, "tokens_saved": 9},
+        endings={"won": 3},
+        reward_terms={"format": 0.5},
     )
     rounds = (make.round_report(1), make.round_report(2, state=EvaluationState.RUNNING))
     return replace(

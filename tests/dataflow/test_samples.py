@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import sqlite3
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -14,12 +15,13 @@ from hypothesis import strategies as st
 
 from astraflow.archive import samples as sample_lookups
 from astraflow.archive.connection import open_read_only
-from astraflow.archive.samples import bin_width, find_groups, find_rewards
+from astraflow.archive.samples import bin_width, find_groups, find_rewards, find_trajectories
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.failures import Boundary, Failure
 from astraflow.contract.groups import Group
 from astraflow.contract.ids import FlowId, GroupId, NodeId, PolicyId, TaskId
 from astraflow.contract.queries import GroupQuery, RewardQuery, TrajectoryPage, TrajectoryQuery
+from astraflow.contract.spans import Ending
 from astraflow.contract.trajectories import Episode
 from astraflow.dataflow.reporting.archive import Archive
 from astraflow.dataflow.reporting.samples import TrajectorySamples
@@ -79,6 +81,124 @@ async def test_a_sample_is_read_back_completely(tmp_path: Path) -> None:
     assert (newest.member, newest.attempt, newest.duration_s, newest.metrics) == (1, 0, 0.5, {"turns": 3.0})
     assert [span.version for span in newest.spans] == [None, 3]
     archive.close()
+
+
+def interaction(
+    number: int, *, role: str = "", ending: Ending | None = None, terms: dict[str, float] | None = None
+) -> Group:
+    """Returns a group of one episode with a parent and its child."""
+    parent, child = (make.trajectory(reward=reward, version=1) for reward in (1.0, 0.5))
+    model_tokens = child.model_tokens
+    extra: dict[str, Any] = {"role": role, "ending": ending, "reward_terms": terms or {}}
+    made = (
+        replace(parent, prompt_text="p", completion_text="root"),
+        replace(
+            child,
+            prompt_text="p",
+            completion_text="x" * model_tokens,
+            parent=0,
+            parent_turn=0,
+            turn_rewards=(0.5,),
+            labels={"state": "a key"},
+            token_ends=tuple(range(2, model_tokens + 2)),
+            **extra,
+        ),
+    )
+    episode = Episode(task=TaskId(f"train:{number}/0"), node=NodeId("node-1"), trajectories=made)
+    return Group(id=GroupId(f"train:{number}"), flow=FlowId("train"), prompt=make.prompt(number), episodes=(episode,))
+
+
+async def test_the_fields_of_an_interaction_and_its_tokens_are_read_back(tmp_path: Path) -> None:
+    archive, samples = opened(tmp_path)
+    made = interaction(1, role="solver.retry", ending=Ending.WON, terms={"format": 0.25})
+    samples.add(made, {SOLVER: "buffered"}, at=1.0)
+    child, root = (await samples.page(TrajectoryQuery(task="train:1/0", with_tokens=True))).trajectories
+    (listed, _) = (await samples.page(TrajectoryQuery())).trajectories
+    archive.close()
+    source = made.episodes[0].trajectories[1]
+    assert (root.index, root.parent, root.ending, root.token_ends) == (0, None, None, ())
+    assert (child.index, child.parent, child.parent_turn, child.role) == (1, 0, 0, "solver.retry")
+    assert (child.turn_rewards, child.reward_terms, child.labels) == ((0.5,), {"format": 0.25}, {"state": "a key"})
+    assert (child.ending, child.token_ends) == (Ending.WON, source.token_ends)
+    assert child.logprobs == tuple(source.logprobs.tolist())
+    assert listed == replace(child, token_ends=(), logprobs=()), "a list does not carry the arrays"
+
+
+async def test_tokens_count_for_the_size_limit_and_misfitting_ones_are_left_out(tmp_path: Path) -> None:
+    archive, samples = opened(tmp_path)
+    made = interaction(1)
+    episode = made.episodes[0]
+    root, child = episode.trajectories
+    long_ends = tuple(range(1, child.model_tokens + 2))
+    misfit = replace(episode, trajectories=(root, replace(child, token_ends=long_ends)))
+    samples.add(made, {SOLVER: "buffered"}, at=1.0)
+    samples.add(replace(made, id=GroupId("train:2"), episodes=(misfit,)), {SOLVER: "buffered"}, at=1.0)
+    misfitting, _, fitting, _ = (await samples.page(TrajectoryQuery(with_tokens=True))).trajectories
+    sizes = [size for (size,) in archive.rows("select size_bytes from samples order by ordinal")]
+    archive.close()
+    assert (misfitting.token_ends, misfitting.logprobs, len(fitting.logprobs)) == ((), (), child.model_tokens)
+    assert sizes[1] - sizes[3] == 7 * child.model_tokens
+
+
+async def test_interactions_are_found_by_ending_role_and_reward_term(tmp_path: Path) -> None:
+    archive, samples = opened(tmp_path)
+    samples.add(interaction(1, role="solver", ending=Ending.WON, terms={"a": 1.0}), {SOLVER: "buffered"}, at=1.0)
+    samples.add(interaction(2, role="solver", ending=Ending.LOST, terms={"a": 0.25}), {SOLVER: "buffered"}, at=1.0)
+    samples.add(
+        interaction(3, role='it\'s "x"', ending=Ending.WON, terms={'b"$.]': -2.0, "nan": math.nan}),
+        {SOLVER: "buffered"},
+        at=1.0,
+    )
+    asked: list[dict[str, Any]] = [
+        {"ending": Ending.WON},
+        {"role": "solver"},
+        {"role": 'it\'s "x"'},
+        {"term": "a"},
+        {"term": "a", "min_term": 0.5},
+        {"term": "a", "max_term": 0.5},
+        {"term": 'b"$.]', "min_term": -2.0, "max_term": -2.0},
+        {"term": "nan"},
+        {"ending": Ending.WON, "term": "a", "group": "train:1"},
+    ]
+    found = [[name.partition("/")[0][6:] for name in await task_names(samples, **query)] for query in asked]
+    everything = await samples.rewards(RewardQuery(matching=TrajectoryQuery()))
+    of_term = await samples.rewards(RewardQuery(matching=TrajectoryQuery(), term="a"))
+    won = await samples.rewards(RewardQuery(matching=TrajectoryQuery(ending=Ending.WON), term="nothing"))
+    archive.close()
+    assert found == [["3", "1"], ["2", "1"], ["3"], ["2", "1"], ["1"], ["2"], ["3"], [], ["1"]]
+    assert everything.endings == {"won": 2, "lost": 1}
+    assert everything.roles == {"solver": 2, 'it\'s "x"': 1}
+    assert everything.terms == {"a": 2, 'b"$.]': 1}
+    assert sum(bin_.trajectories for bin_ in everything.bins) == 6
+    assert [(bin_.lowest, bin_.trajectories) for bin_ in of_term.bins] == [(0.25, 1), (1.0, 1)]
+    assert (won.bins, won.endings, won.terms) == ((), {"won": 2}, {"a": 1, 'b"$.]': 1})
+
+
+OLD_COLUMNS = "ending, role, reward_terms, tokens_body"
+
+
+async def test_an_archive_of_the_release_before_is_read_and_continued(tmp_path: Path) -> None:
+    archive, samples = opened(tmp_path)
+    samples.add(group(1), {SOLVER: "buffered"}, at=1.0)
+    archive.close()
+    with closing(sqlite3.connect(tmp_path / "history.sqlite")) as database:
+        for column in OLD_COLUMNS.split(", "):
+            database.execute(f"alter table samples drop column {column}")
+        database.execute("pragma user_version = 2")
+        database.commit()
+    with closing(open_read_only(tmp_path / "history.sqlite")) as database:
+        assert len(find_trajectories(database, TrajectoryQuery(with_tokens=True)).trajectories) == 2
+        assert find_trajectories(database, TrajectoryQuery(ending=Ending.WON)).trajectories == ()
+        assert find_trajectories(database, TrajectoryQuery(term="a", min_term=0.0)).trajectories == ()
+        assert len(find_rewards(database, RewardQuery(matching=TrajectoryQuery())).bins) == 2
+        assert find_rewards(database, RewardQuery(matching=TrajectoryQuery(), term="a")).bins == ()
+
+    archive, samples = opened(tmp_path)
+    samples.add(interaction(2, ending=Ending.WON), {SOLVER: "buffered"}, at=2.0)
+    assert await task_names(samples) == ["train:2/0", "train:2/0", "train:1/1", "train:1/0"]
+    assert await task_names(samples, ending=Ending.WON) == ["train:2/0"]
+    archive.close()
+    assert not (tmp_path / "history.unreadable.sqlite").exists()
 
 
 async def test_samples_survive_a_restart_and_can_still_change(tmp_path: Path) -> None:
@@ -236,6 +356,8 @@ async def test_a_query_does_not_block_the_event_loop(tmp_path: Path) -> None:
         ({"min_reward": 1.0, "max_reward": 0.0}, "query.contradictory"),
         ({"text": "x" * 1001}, "query.text_too_long"),
         ({"before": 2**63}, "query.out_of_range"),
+        ({"min_term": 0.0}, "query.contradictory"),
+        ({"term": "a", "min_term": 1.0, "max_term": 0.0}, "query.contradictory"),
     ],
 )
 def test_an_invalid_trajectory_query_is_refused(query: dict[str, Any], code: str) -> None:

@@ -2,8 +2,9 @@
 
 import math
 import random
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import accumulate
 
@@ -33,9 +34,10 @@ from astraflow.contract.reports import (
     SampledTrajectory,
     StreamReport,
 )
-from astraflow.contract.spans import Author, Span
+from astraflow.contract.spans import Author, Ending, Span
 from astraflow.contract.weight_reports import LinkReport, VersionReport, WeightsReport
 from tests import make
+from tests.fakes.synthetic_interactions import ENDINGS, episode_of
 
 BATCH_GROUPS = 32
 MAX_STALENESS = 2
@@ -74,6 +76,8 @@ class SyntheticRun:
     """Metrics of its data algorithms; if set, some groups are replayed as well."""
     tool: str = ""
     """Answer of the tool to every member that calls it; empty for an environment without a tool."""
+    has_interactions: bool = False
+    """Episodes have several turns, tools, policies and sub-agents."""
     failing_member: int | None = None
     """A member of every group whose engine fails."""
     journal: list[Event] = field(default_factory=list)
@@ -102,13 +106,15 @@ class SyntheticRun:
 
     def samples(self, sequence: int) -> list[SampledTrajectory]:
         """Returns sampled trajectories up to a second, newest first."""
-        groups = range(max(0, sequence // 3 - 40), sequence // 3)
+        groups = range(max(0, sequence // 3 - (6 if self.has_interactions else 40)), sequence // 3)
         found = [
             self._sample(policy, group, member)
             for group in groups
             for policy in self.policies
             for member in range(GROUP_SIZE)
         ]
+        if self.has_interactions:
+            found = [member for sample in found for member in episode_of(sample, self.policies)]
         return found[::-1]
 
     def rounds(self, sequence: int, *, limit: int | None = None) -> list[EvaluationReport]:
@@ -123,10 +129,12 @@ class SyntheticRun:
         older = [sample for sample in found if query.before is None or sample.ordinal < query.before]
         newer = [sample for sample in found if query.after is not None and sample.ordinal > query.after]
         page = newer[-query.limit :] if query.after is not None else older[: query.limit]
+        if not query.with_tokens:
+            page = [replace(sample, token_ends=(), logprobs=()) for sample in page]
         return TrajectoryPage(
             trajectories=tuple(page),
-            has_older=bool(page) and page[-1] is not found[-1],
-            has_newer=bool(page) and page[0] is not found[0],
+            has_older=bool(page) and page[-1].ordinal != found[-1].ordinal,
+            has_newer=bool(page) and page[0].ordinal != found[0].ordinal,
         )
 
     def groups(self, sequence: int, query: GroupQuery) -> GroupPage:
@@ -141,22 +149,27 @@ class SyntheticRun:
         """Returns tenths, as the service does for rewards from 0 to 1."""
         found = [sample for sample in self.samples(sequence) if _matches(sample, query.matching)]
         bins: dict[int, list[SampledTrajectory]] = {}
+        values = {sample.ordinal: _value(sample, query.term) for sample in found}
         for sample in found:
-            if sample.failure is None:
-                bins.setdefault(math.floor(sample.reward / 0.1), []).append(sample)
+            value = values[sample.ordinal]
+            if value is not None:
+                bins.setdefault(math.floor(value / 0.1), []).append(sample)
         return RewardHistogram(
             bins=tuple(
                 RewardBin(
                     begin=place * 0.1,
                     end=(place + 1) * 0.1,
-                    lowest=min(member.reward for member in members),
-                    highest=max(member.reward for member in members),
+                    lowest=min(values[member.ordinal] or 0.0 for member in members),
+                    highest=max(values[member.ordinal] or 0.0 for member in members),
                     trajectories=len(members),
                     groups=len({(member.policy, member.group) for member in members}),
                 )
                 for place, members in sorted(bins.items())
             ),
             failed=sum(sample.failure is not None for sample in found),
+            endings=Counter(sample.ending.value for sample in found if sample.ending),
+            roles=Counter(sample.role for sample in found if sample.role),
+            terms=Counter(term for sample in found for term in sample.reward_terms),
         )
 
     def act(self, sequence: int, kind: str, subject: str, message: str) -> None:
@@ -197,7 +210,9 @@ class SyntheticRun:
             reward_mean=0.35 + 0.3 * learned(sequence) + chance.gauss(0, 0.02) if steps else 0.0,
             reward_produced=min(1.0, learned(sequence) + 0.02),
             tokens_mean=5.2,
-            metrics=_step_metrics(policy, steps) if steps else {},
+            metrics=_step_metrics(policy, steps) | (_interaction_metrics(steps) if self.has_interactions else {})
+            if steps
+            else {},
             rewards=tuple(_step_reward(policy, step) for step in range(max(0, steps - 32), steps)),
             replayed=steps if self.plugins else 0,
             sampler={"kind": "fresh", "order": "deadline"},
@@ -440,6 +455,16 @@ def _step_metrics(policy: str, step: int) -> dict[str, float]:
     }
 
 
+def _interaction_metrics(step: int) -> dict[str, float]:
+    """Returns shares of endings and means of reward terms: more games are won as the steps go on."""
+    chance = random.Random(f"interactions {step}")
+    won = min(0.9, 0.1 + step / 200)
+    weights = {ending: (won if ending is Ending.WON else 0.2) * chance.uniform(0.8, 1.2) for ending in ENDINGS}
+    total = sum(weights.values())
+    shares = {f"ending_{ending.value}": weight / total for ending, weight in weights.items()}
+    return shares | {"reward_term_correct": won, "reward_term_format": 0.5, "reward_term_length": -0.1 - step / 1000}
+
+
 METRICS = {
     "reward_mean": (0.3, 0.7, 0.05),
     "signal_fraction": (0.9, 0.4, 0.05),
@@ -474,16 +499,31 @@ def learned(sequence: int) -> float:
     return 0.30 + 0.65 / (1 + math.exp(-(sequence - 70) / 18))
 
 
+def _value(sample: SampledTrajectory, term: str) -> float | None:
+    if term:
+        return sample.reward_terms.get(term)
+    return sample.reward if sample.failure is None else None
+
+
+def _has_term(sample: SampledTrajectory, query: TrajectoryQuery) -> bool:
+    value = _value(sample, query.term)
+    low = -math.inf if query.min_term is None else query.min_term
+    high = math.inf if query.max_term is None else query.max_term
+    return value is not None and low <= value <= high
+
+
 def _matches(sample: SampledTrajectory, query: TrajectoryQuery) -> bool:
     has_reward = sample.failure is None
     return (
         all(
             wanted in ("", getattr(sample, name))
-            for name in ("policy", "flow", "group", "task", "node", "outcome")
+            for name in ("policy", "flow", "group", "task", "node", "outcome", "role")
             for wanted in [getattr(query, name)]
         )
         and query.step in (None, sample.step)
         and query.is_truncated in (None, sample.is_truncated)
+        and query.ending in (None, sample.ending)
+        and (not query.term or _has_term(sample, query))
         and query.is_failed in (None, not has_reward)
         and (query.min_reward is None or (has_reward and sample.reward >= query.min_reward))
         and (query.max_reward is None or (has_reward and sample.reward <= query.max_reward))

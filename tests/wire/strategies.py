@@ -20,6 +20,7 @@ from astraflow.contract.ids import MAX_VERSION, Name, PolicyId, Version
 from astraflow.contract.nodes import NODE_COUNTERS, NODE_GAUGES, NodeStatus
 from astraflow.contract.queries import MAX_BINS, EventQuery, GroupQuery, RewardQuery, TrajectoryQuery
 from astraflow.contract.recommendations import Mode
+from astraflow.contract.reports import SampledTrajectory
 from astraflow.contract.spans import Author, Span
 from astraflow.contract.tasks import Lease, Task
 from astraflow.contract.trajectories import Episode, Trajectory
@@ -186,6 +187,8 @@ def _trajectory_queries(draw: st.DrawFn) -> TrajectoryQuery:
     first_step, last_step = draw(_ordered(ordinals))
     min_reward, max_reward = draw(_ordered(finite))
     before, after = draw(st.sampled_from([(draw(ordinals), None), (None, draw(ordinals)), (None, None)]))
+    term = draw(st.just("") | names)
+    min_term, max_term = draw(_ordered(finite)) if term else (None, None)
     query: TrajectoryQuery = draw(
         built(
             TrajectoryQuery,
@@ -194,6 +197,9 @@ def _trajectory_queries(draw: st.DrawFn) -> TrajectoryQuery:
             last_step=st.just(last_step),
             min_reward=st.just(min_reward),
             max_reward=st.just(max_reward),
+            term=st.just(term),
+            min_term=st.just(min_term),
+            max_term=st.just(max_term),
             before=st.just(before),
             after=st.just(after),
             limit=st.integers(1, 2**32 - 1),
@@ -288,6 +294,9 @@ _SPECIAL: dict[Any, Any] = {
     PoolSpec: _pool_specs,
     PlanRequest: _plan_requests,
     TrajectoryQuery: _trajectory_queries,
+    SampledTrajectory: lambda: built(
+        SampledTrajectory, logprobs=st.lists(st.floats(max_value=0, width=32), max_size=3).map(tuple)
+    ),
     GroupQuery: _group_queries,
     RewardQuery: lambda: built(RewardQuery, max_bins=st.integers(1, MAX_BINS)),
     EventQuery: _event_queries,

@@ -129,6 +129,7 @@ CODECS: dict[tuple[ModuleType, str], tuple[type, type[Message]]] = {
 """Codecs of one value and one message; the tests below cover codecs of other shapes."""
 
 OTHERS = {
+    (codec_common, "ending"),
     (codec_common, "json"),
     (codec_common, "spans"),
     (codec_common, "versions"),
@@ -253,6 +254,7 @@ _SCALARS: dict[int, st.SearchStrategy[Any]] = {
     FieldDescriptor.CPPTYPE_UINT64: st.integers(0, 2**64 - 1),
     FieldDescriptor.CPPTYPE_INT64: st.integers(-(2**63), 2**63 - 1),
     FieldDescriptor.CPPTYPE_DOUBLE: st.floats(),
+    FieldDescriptor.CPPTYPE_FLOAT: st.floats(width=32),
     FieldDescriptor.CPPTYPE_BOOL: st.booleans(),
 }
 

@@ -16,7 +16,7 @@ STEP = "step"
 """Value with the number of the step, beside its metrics."""
 
 MAX_OTHER_METRICS = 32
-"""Maximum number of a policy's metrics without a description: a trainer chooses their names."""
+"""Maximum number of a policy's metrics without a description and reward terms: recipes choose their names."""
 
 
 class TrainingSteps:
@@ -26,7 +26,7 @@ class TrainingSteps:
         self._steps: dict[PolicyId, int] = {}
         """Number of the last collected step."""
         self._others: dict[PolicyId, set[str]] = {}
-        """Names of metrics without a description."""
+        """Names of reward terms and of metrics without a description."""
 
     def add(self, report: Report) -> list[Sample]:
         """Adds a report; returns the samples of the steps that it is the first to show."""
@@ -42,9 +42,9 @@ class TrainingSteps:
         return samples
 
     def _is_recorded(self, stream: StreamReport, name: str) -> bool:
-        """Returns False for metrics without a description beyond the maximum."""
+        """Returns False for reward terms and metrics without a description beyond the maximum."""
         metric = training_metric(name)
-        if name == STEP or metric is None or metric.group is not MetricGroup.OTHER:
+        if name == STEP or metric is None or metric.group not in (MetricGroup.REWARD_TERMS, MetricGroup.OTHER):
             return True
         others = self._others.setdefault(stream.policy, set())
         if len(others) < MAX_OTHER_METRICS:

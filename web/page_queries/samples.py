@@ -23,6 +23,8 @@ class SamplePage:
     groups: tuple[SampledGroup, ...] = ()
     spread: RewardHistogram | None = None
     """Histogram of all trajectories that match the filter, regardless of its reward bounds."""
+    term_spread: RewardHistogram | None = None
+    """The same of the filter's reward term, regardless of the term's bounds; None without a term."""
     older: int | None = None
     """`before` of the next page; None on the last page."""
     newer: int | None = None
@@ -39,6 +41,7 @@ async def sample_page(samples: RunSamples, filters: SampleFilter) -> SamplePage:
     try:
         page = await _page_of_whole_groups(samples, filters)
         spread = await reward_spread(samples, filters)
+        term_spread = await reward_spread(samples, filters, of_term=True) if filters.term else None
     except AstraFlowError as error:
         return SamplePage(filters=filters, record_note=samples.record_note, problem=str(error), problem_code=error.code)
     trajectories = page.trajectories
@@ -46,22 +49,35 @@ async def sample_page(samples: RunSamples, filters: SampleFilter) -> SamplePage:
         filters=filters,
         groups=group_samples(trajectories, samples.node_names),
         spread=spread,
+        term_spread=term_spread,
         record_note=samples.record_note,
         older=trajectories[-1].ordinal if trajectories and page.has_older else None,
         newer=trajectories[0].ordinal if trajectories and page.has_newer else None,
     )
 
 
-async def reward_spread(samples: RunSamples, filters: SampleFilter) -> RewardHistogram:
-    """Returns the reward histogram of the filter without its reward bounds. Raises: AstraFlowError."""
-    unbounded = replace(filters, min_reward=None, max_reward=None, before=None, after=None)
-    return await samples.source.rewards(RewardQuery(matching=unbounded.query(limit=1), max_bins=HISTOGRAM_BINS))
+async def reward_spread(samples: RunSamples, filters: SampleFilter, *, of_term: bool = False) -> RewardHistogram:
+    """Returns the reward histogram of the filter without its reward bounds, or that of its reward term without the
+    term's bounds. Raises: AstraFlowError."""
+    bounds = ("min_term", "max_term") if of_term else ("min_reward", "max_reward")
+    unbounded = replace(filters, before=None, after=None, **dict.fromkeys(bounds))
+    term = filters.term if of_term else ""
+    matching = unbounded.query(limit=1)
+    return await samples.source.rewards(RewardQuery(matching=matching, max_bins=HISTOGRAM_BINS, term=term))
 
 
 async def members_of_group(samples: RunSamples, group: str, policy: str) -> tuple[SampledTrajectory, ...]:
     """Returns the stored members of a group, by ordinal. Raises: AstraFlowError."""
+    return await _members(samples, TrajectoryQuery(group=group, policy=policy, limit=MAX_GROUP_MEMBERS))
+
+
+async def members_of_episode(samples: RunSamples, task: str) -> tuple[SampledTrajectory, ...]:
+    """Returns the stored trajectories of a task's episode, of all policies, by ordinal. Raises: AstraFlowError."""
+    return await _members(samples, TrajectoryQuery(task=task, limit=MAX_GROUP_MEMBERS))
+
+
+async def _members(samples: RunSamples, query: TrajectoryQuery) -> tuple[SampledTrajectory, ...]:
     members: list[SampledTrajectory] = []
-    query = TrajectoryQuery(group=group, policy=policy, limit=MAX_GROUP_MEMBERS)
     while True:
         page = await samples.source.trajectories(query)
         members += page.trajectories
@@ -72,7 +88,7 @@ async def members_of_group(samples: RunSamples, group: str, policy: str) -> tupl
 
 async def find_sample(samples: RunSamples, ordinal: int) -> SampledTrajectory | None:
     """Returns the trajectory with that ordinal; None when it is not stored (any more). Raises: AstraFlowError."""
-    page = await samples.source.trajectories(TrajectoryQuery(before=ordinal + 1, limit=1))
+    page = await samples.source.trajectories(TrajectoryQuery(before=ordinal + 1, limit=1, with_tokens=True))
     latest = page.trajectories
     return latest[0] if latest and latest[0].ordinal == ordinal else None
 

@@ -21,7 +21,7 @@ from web.views.training import SMALL_POINTS, TRAINING, large_chart, metric_findi
 
 router = APIRouter()
 
-ChartName = Annotated[str, Path(max_length=40)]
+ChartName = Annotated[str, Path(max_length=80)]
 
 
 @router.get("/runs/{run_id}/charts/{name}.{ending}")

@@ -26,7 +26,7 @@ from web.views.training import SMALL_POINTS
 router = APIRouter()
 
 Chosen = Annotated[tuple[Annotated[int, Field(le=2**53)], ...], Query(max_length=100)]
-ChartName = Annotated[str, Path(max_length=40)]
+ChartName = Annotated[str, Path(max_length=80)]
 
 
 @router.get("/runs/compare")

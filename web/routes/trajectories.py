@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Request
+from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
@@ -11,14 +11,24 @@ from astraflow.contract.reports import SampledTrajectory
 from web.page_queries.downloads import FileFormat, Sheet, sheet_response
 from web.page_queries.run_lookup import RunNumber, load_run_header, showing
 from web.page_queries.sample_sources import RunSamples, samples_of_run
-from web.page_queries.samples import SamplePage, find_sample, members_of_group, neighbours, reward_spread, sample_page
+from web.page_queries.samples import (
+    SamplePage,
+    find_sample,
+    members_of_episode,
+    members_of_group,
+    neighbours,
+    reward_spread,
+    sample_page,
+)
 from web.request_context import RequestContextDep
 from web.security.roles import Permission, needs
 from web.views.conversations import conversation
+from web.views.episodes import episode_tree
 from web.views.layout import layout
-from web.views.reward_histogram import bin_rows, histogram
-from web.views.sample_filter import ENDINGS, filter_from
+from web.views.reward_histogram import bin_rows, ending_counts, histogram
+from web.views.sample_filter import ending_options, filter_from
 from web.views.samples import group_samples
+from web.views.tokens import LEGEND
 
 router = APIRouter()
 
@@ -45,18 +55,27 @@ async def show(request: Request, context: RequestContextDep, run_id: RunNumber) 
         head=head,
         samples=samples,
         spread=histogram(samples.spread, sample_filter, path=path) if samples.spread else None,
-        endings=ENDINGS,
+        term_spread=histogram(samples.term_spread, sample_filter, path=path, of_term=True)
+        if samples.term_spread
+        else None,
+        endings=ending_options(
+            with_interactions=sample_filter.ending.of_interaction is not None
+            or bool(samples.spread and samples.spread.endings)
+        ),
+        ended=ending_counts(samples.spread, sample_filter, path=path) if samples.spread else (),
     )
 
 
 @router.get("/runs/{run_id}/rewards.{ending}")
 @needs(Permission.READ)
-async def export(request: Request, context: RequestContextDep, run_id: RunNumber, ending: FileFormat) -> Response:
-    """Returns the histogram that the page with the same filter shows, as a file."""
+async def export(
+    request: Request, context: RequestContextDep, run_id: RunNumber, ending: FileFormat, of_term: bool = False
+) -> Response:
+    """Returns the histogram that the page with the same filter shows, as a file. of_term: that of its reward term."""
     context = showing(context, run_id)
     head, samples = await load_run_header(context, run_id), await samples_of_run(context, run_id)
     sample_filter = filter_from(request.query_params, policies=head.policies)
-    rows = bin_rows(await reward_spread(samples, sample_filter))
+    rows = bin_rows(await reward_spread(samples, sample_filter, of_term=of_term and bool(sample_filter.term)))
     columns = ("from", "to_before", "trajectories", "groups")
     return sheet_response(Sheet(name=f"rewards-{run_id}", columns=columns, rows=rows), ending)
 
@@ -87,8 +106,15 @@ async def show_group(
 
 @router.get("/runs/{run_id}/trajectories/{ordinal}")
 @needs(Permission.READ)
-async def show_item(request: Request, context: RequestContextDep, run_id: RunNumber, ordinal: Ordinal) -> Response:
-    """Shows one conversation."""
+async def show_item(
+    request: Request,
+    context: RequestContextDep,
+    run_id: RunNumber,
+    ordinal: Ordinal,
+    all_texts: bool = False,
+    token: Annotated[int | None, Query(ge=0, le=2**31)] = None,
+) -> Response:
+    """Shows one conversation. all_texts: without cutting long ones. token: shows the tokens of the page with it."""
     context = showing(context, run_id)
     head, samples = await load_run_header(context, run_id), await samples_of_run(context, run_id)
     sample_filter = filter_from(request.query_params, policies=head.policies)
@@ -103,7 +129,9 @@ async def show_item(request: Request, context: RequestContextDep, run_id: RunNum
         layout=layout(context.state, context.settings),
         head=head,
         filters=sample_filter,
-        view=conversation(sample, samples.node_names),
+        view=conversation(sample, samples.node_names, is_complete=all_texts, first_token=token),
+        levels=LEGEND,
+        episode=episode_tree(await members_of_episode(samples, sample.task), sample.ordinal),
         siblings=await _siblings(samples, sample),
         older=older,
         newer=newer,
@@ -112,7 +140,10 @@ async def show_item(request: Request, context: RequestContextDep, run_id: RunNum
 
 
 async def _siblings(samples: RunSamples, sample: SampledTrajectory) -> tuple[tuple[int, str, bool], ...]:
-    """Returns each group member's ordinal, reward, and whether it is the shown one."""
-    group = group_samples(await members_of_group(samples, sample.group, sample.policy), samples.node_names)
+    """Returns each group member's ordinal, reward, and whether it is the shown one; of an episode with several
+    trajectories, that at the same position."""
+    members = await members_of_group(samples, sample.group, sample.policy)
+    same = [member for member in members if member.index == sample.index]
+    group = group_samples(same, samples.node_names)
     members = group[0].members if group else ()
     return tuple((member.ordinal, member.reward, member.ordinal == sample.ordinal) for member in members)

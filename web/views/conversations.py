@@ -2,13 +2,16 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import pairwise
-from math import isfinite
+from itertools import islice
 
 from astraflow.contract.reports import SampledTrajectory
-from astraflow.contract.spans import Author, Span
+from astraflow.contract.spans import Ending
 from web.views import formats
+from web.views.episodes import name_of
 from web.views.samples import tone_of, versions_of
+from web.views.texts import TextCutter, visible
+from web.views.tokens import TOKENS_PER_PAGE, TokenWindow, has_tokens
+from web.views.turns import TURNS_SHOWN, TURNS_SHOWN_OF_ALL, Turn, turns_of
 
 OUTCOME_TEXTS = {
     "buffered": "Its group is in the buffer, waiting for a batch.",
@@ -22,30 +25,11 @@ OUTCOME_TEXTS = {
 }
 """Sentence for each outcome of a group."""
 
+STATE = "state"
+"""Label with the state of the environment."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
-    """Text that one version wrote without interruption."""
-
-    text: str
-    version: str
-    tokens: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConversationTurn:
-    """Text that the policy read, or its answer."""
-
-    number: int
-    """Number of the answer, from 1; text that was read has the number of the answer that follows."""
-    is_model: bool
-    speaker: str
-    tokens: str
-    versions: str
-    duration: str
-    """Time it took to write, or to wait for; empty when unknown."""
-    pieces: tuple[Piece, ...]
-    """More than one where the weights changed in the middle of an answer."""
+ENDING_TONES = {Ending.WON: "good", Ending.DONE: "good", Ending.LOST: "bad"}
+"""Tones of endings; of all others `warn`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,40 +42,111 @@ class Fact:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TokenPage:
+    """Page of the token view: which of the tokens it shows."""
+
+    begin: int
+    end: int
+    total: int
+    previous: int | None
+    following: int | None
+    """First token of the page before and after; None without one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Conversation:
     """View model of the page of one trajectory."""
 
     ordinal: int
     group: str
+    task: str
+    name: str
+    """Role, or position in its episode."""
+    role: str
     policy: str
     member: int
     reward: str
     tone: str
     outcome_sentence: str
     facts: tuple[Fact, ...]
-    turns: tuple[ConversationTurn, ...]
+    ending: str
+    """Reason for the end of an interaction, in words; empty for a single answer."""
+    ending_tone: str
+    terms: tuple[Fact, ...]
+    """Terms of the reward."""
+    labels: tuple[Fact, ...]
+    state: str
+    """State of the environment at the end."""
+    turns: tuple[Turn, ...]
+    hidden_turns: int
+    """Turns that are left out."""
+    is_cut: bool
+    """Whether any text or turn is left out."""
+    is_complete: bool
+    """Whether all texts were requested."""
+    has_tokens: bool
+    tokens: TokenPage | None
+    """Shown tokens in the token view; None in the text view."""
     reference: str
     failure: str
     has_turn_boundaries: bool
     """Whether the sample records which text belongs to which turn."""
 
 
-def conversation(sample: SampledTrajectory, names: Mapping[str, str]) -> Conversation:
-    """Builds the view. names: node names by node id."""
+def conversation(
+    sample: SampledTrajectory, names: Mapping[str, str], *, is_complete: bool = False, first_token: int | None = None
+) -> Conversation:
+    """Builds the view. names: node names by node id. is_complete: all texts are requested. first_token: of the token
+    view; None for the text view."""
     failure = sample.failure
+    cutter = TextCutter(is_complete=is_complete)
+    tokens = None if first_token is None or not has_tokens(sample) else _token_page(sample, first_token)
+    window = None if tokens is None else TokenWindow(sample, first=tokens.begin)
+    every_turn = turns_of(sample, cutter=cutter, window=window)
+    turns = tuple(islice(every_turn, TURNS_SHOWN_OF_ALL if is_complete or tokens else TURNS_SHOWN))
+    hidden_turns = 0 if len(turns) < TURNS_SHOWN else sum(1 for _ in every_turn)
+    blocks = [block for turn in turns for piece in turn.pieces for block in piece.blocks]
     return Conversation(
         ordinal=sample.ordinal,
         group=sample.group,
+        task=sample.task,
+        name=name_of(sample),
+        role=sample.role,
         policy=sample.policy,
         member=sample.member,
         reward=formats.MISSING if failure else formats.reward(sample.reward),
         tone="bad" if failure else tone_of(sample.reward, best=1.0, worst=0.0),
         outcome_sentence=outcome_sentence(sample),
         facts=_facts(sample, names.get(sample.node, sample.node)),
-        turns=_turns(sample),
-        reference=sample.reference_text,
+        ending=sample.ending.label if sample.ending else "",
+        ending_tone=ENDING_TONES.get(sample.ending, "warn") if sample.ending else "",
+        terms=tuple(Fact(label=visible(name), value=f"{value:.4g}") for name, value in sample.reward_terms.items()),
+        labels=tuple(
+            Fact(label=visible(name), value=visible(text)) for name, text in sample.labels.items() if name != STATE
+        ),
+        state=visible(sample.labels.get(STATE, "")),
+        turns=turns,
+        hidden_turns=hidden_turns,
+        is_cut=bool(hidden_turns) or any(block.hidden for block in blocks),
+        is_complete=is_complete,
+        has_tokens=has_tokens(sample),
+        tokens=tokens,
+        reference=cutter.cut(sample.reference_text)[0],
         failure=f"Failed at the boundary {failure.boundary.value}: {failure.message}" if failure else "",
         has_turn_boundaries=bool(sample.text_ends) or not sample.spans,
+    )
+
+
+def _token_page(sample: SampledTrajectory, first: int) -> TokenPage:
+    total = len(sample.token_ends)
+    begin = min(first, total - 1) // TOKENS_PER_PAGE * TOKENS_PER_PAGE
+    end = min(total, begin + TOKENS_PER_PAGE)
+    return TokenPage(
+        begin=begin,
+        end=end,
+        total=total,
+        previous=begin - TOKENS_PER_PAGE if begin else None,
+        following=end if end < total else None,
     )
 
 
@@ -136,71 +191,3 @@ def _facts(sample: SampledTrajectory, node: str) -> tuple[Fact, ...]:
         facts.append(Fact(label="Attempt", value=formats.count(sample.attempt + 1), note="earlier attempts failed"))
     facts += [Fact(label=name, value=f"{value:.4g}") for name, value in sample.metrics.items()]
     return tuple(facts)
-
-
-def _turns(sample: SampledTrajectory) -> tuple[ConversationTurn, ...]:
-    """Returns the turns: adjacent spans of one author form a turn. Without text ends the completion is one text."""
-    if not sample.spans:
-        return ()
-    if len(sample.text_ends) != len(sample.spans):
-        return _single_turn(sample)
-    whole = sample.prompt_text + sample.completion_text
-    texts = [whole[begin:end] for begin, end in pairwise((0, *sample.text_ends))]
-    turns: list[list[tuple[Span, str]]] = []
-    for span, text in zip(sample.spans, texts, strict=True):
-        if turns and turns[-1][0][0].author is span.author:
-            turns[-1].append((span, text))
-        else:
-            turns.append([(span, text)])
-    result: list[ConversationTurn] = []
-    number = 0
-    first = 0
-    for pieces in turns:
-        is_model = pieces[0][0].author is Author.MODEL
-        number += not is_model or not result
-        duration = _duration_text(sample, first)
-        result.append(_turn(pieces, max(1, number), duration=duration, is_first=not result))
-        first += len(pieces)
-    return tuple(result)
-
-
-def _duration_text(sample: SampledTrajectory, first: int) -> str:
-    """Returns the duration of the turn that begins with the span `first`; empty when the node reported no valid one."""
-    seconds = sample.span_s[first] if len(sample.span_s) == len(sample.spans) else 0.0
-    return formats.duration(seconds) if isfinite(seconds) and seconds > 0 else ""
-
-
-def _turn(pieces: list[tuple[Span, str]], number: int, *, duration: str, is_first: bool) -> ConversationTurn:
-    is_model = pieces[0][0].author is Author.MODEL
-    return ConversationTurn(
-        number=number,
-        is_model=is_model,
-        speaker="The policy wrote" if is_model else "Prompt" if is_first else "The policy read",
-        tokens=formats.several(sum(span.length for span, _ in pieces), "token"),
-        versions=", ".join(dict.fromkeys(f"v{span.version}" for span, _ in pieces if span.version is not None)),
-        duration=duration,
-        pieces=tuple(
-            Piece(
-                text=text,
-                version=f"v{span.version}" if span.version is not None else "",
-                tokens=formats.several(span.length, "token"),
-            )
-            for span, text in pieces
-        ),
-    )
-
-
-def _single_turn(sample: SampledTrajectory) -> tuple[ConversationTurn, ...]:
-    parts = (("Prompt", sample.prompt_text, False), ("Everything else, read and written", sample.completion_text, True))
-    return tuple(
-        ConversationTurn(
-            number=1,
-            is_model=is_model,
-            speaker=speaker,
-            tokens="",
-            versions=versions_of(sample) if is_model else "",
-            duration="",
-            pieces=(Piece(text=text, version="", tokens=""),),
-        )
-        for speaker, text, is_model in parts
-    )

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from astraflow.contract.queries import RewardHistogram
+from astraflow.contract.spans import Ending
 from web.views import formats
 from web.views.sample_filter import SampleFilter
 
@@ -40,8 +41,23 @@ class Histogram:
     total: int
 
 
-def histogram(spread: RewardHistogram, filters: SampleFilter, *, path: str) -> Histogram:
-    """Draws the histogram. path: page of trajectories to which the bars link."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndingCount:
+    """Trajectories with one ending."""
+
+    label: str
+    count: str
+    share: str
+    address: str
+    """Link to them."""
+    is_chosen: bool
+
+
+def histogram(spread: RewardHistogram, filters: SampleFilter, *, path: str, of_term: bool = False) -> Histogram:
+    """Draws the histogram. path: page of trajectories to which the bars link. of_term: values are those of the
+    filter's reward term."""
+    low, high = ("min_term", "max_term") if of_term else ("min_reward", "max_reward")
+    chosen = (getattr(filters, low), getattr(filters, high))
     most = max((reward_bin.trajectories for reward_bin in spread.bins), default=1)
     total = sum(reward_bin.trajectories for reward_bin in spread.bins)
     bars: list[HistogramBar] = []
@@ -60,8 +76,8 @@ def histogram(spread: RewardHistogram, filters: SampleFilter, *, path: str) -> H
                 count=formats.count(reward_bin.trajectories),
                 groups=formats.several(reward_bin.groups, "group"),
                 share=reward_bin.trajectories / most,
-                address=f"{path}?{filters.address(min_reward=reward_bin.lowest, max_reward=reward_bin.highest)}",
-                is_chosen=(filters.min_reward, filters.max_reward) == (reward_bin.lowest, reward_bin.highest),
+                address=f"{path}?{filters.address(**{low: reward_bin.lowest, high: reward_bin.highest})}",
+                is_chosen=chosen == (reward_bin.lowest, reward_bin.highest),
             )
         )
     return Histogram(
@@ -71,6 +87,22 @@ def histogram(spread: RewardHistogram, filters: SampleFilter, *, path: str) -> H
         failed=spread.failed,
         failed_address=f"{path}?{filters.address(ending='failed', min_reward=None, max_reward=None)}",
         total=total,
+    )
+
+
+def ending_counts(spread: RewardHistogram, filters: SampleFilter, *, path: str) -> tuple[EndingCount, ...]:
+    """Returns the endings of interactions, the most frequent first. path: page to which they link."""
+    total = sum(spread.endings.values())
+    labels = {ending.value: ending.label for ending in Ending}
+    return tuple(
+        EndingCount(
+            label=labels.get(name, name),
+            count=formats.count(number),
+            share=formats.percent(number / total),
+            address=f"{path}?{filters.address(ending=name)}",
+            is_chosen=filters.ending.value == name,
+        )
+        for name, number in sorted(spread.endings.items(), key=lambda item: (-item[1], item[0]))
     )
 
 

@@ -7,10 +7,11 @@ from enum import Enum
 from urllib.parse import urlencode
 
 from astraflow.contract.queries import MAX_ORDINAL, MAX_SEARCH_CHARS, TrajectoryQuery
+from astraflow.contract.spans import Ending
 
 
-class Ending(Enum):
-    """End of a member."""
+class EndFilter(Enum):
+    """End of a member: of its last text, or of its interaction."""
 
     ANY = ""
     WHOLE = "whole"
@@ -19,15 +20,34 @@ class Ending(Enum):
     """Truncated at its length limit."""
     FAILED = "failed"
     """Failed without a trajectory."""
+    DONE = "done"
+    WON = "won"
+    LOST = "lost"
+    TURNS = "turns"
+    CONTEXT = "context"
+    MALFORMED = "malformed"
+    REPEATED = "repeated"
+    BUDGET = "budget"
+
+    @property
+    def of_interaction(self) -> Ending | None:
+        """Ending of an interaction; None for the others."""
+        return next((ending for ending in Ending if ending.value == self.value), None)
 
 
-ENDINGS = {
-    Ending.ANY: "any",
-    Ending.WHOLE: "complete",
-    Ending.CUT: "truncated",
-    Ending.FAILED: "failed",
+TEXT_ENDINGS = {
+    EndFilter.ANY: "any",
+    EndFilter.WHOLE: "complete",
+    EndFilter.CUT: "truncated",
+    EndFilter.FAILED: "failed",
 }
-"""Label of each ending."""
+"""Label of each end that every trajectory may have."""
+
+
+def ending_options(*, with_interactions: bool) -> dict[EndFilter, str]:
+    """Returns the ends to choose from, with their labels."""
+    interactions = {end: end.of_interaction.label for end in EndFilter if end.of_interaction is not None}
+    return {**TEXT_ENDINGS, **(interactions if with_interactions else {})}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +58,13 @@ class SampleFilter:
     group: str = ""
     outcome: str = ""
     text: str = ""
-    ending: Ending = Ending.ANY
+    ending: EndFilter = EndFilter.ANY
+    task: str = ""
+    role: str = ""
+    term: str = ""
+    min_term: float | None = None
+    max_term: float | None = None
+    """Bounds of the reward term; ignored without one."""
     step: int | None = None
     min_reward: float | None = None
     max_reward: float | None = None
@@ -57,17 +83,24 @@ class SampleFilter:
 
     def query(self, *, limit: int) -> TrajectoryQuery:
         """Returns the query for dataflow."""
-        has_text = self.ending in (Ending.WHOLE, Ending.CUT)
+        has_text = self.ending in (EndFilter.WHOLE, EndFilter.CUT)
+        has_no_failure = has_text or self.ending.of_interaction is not None
         return TrajectoryQuery(
             policy=self.policy,
             group=self.group,
+            task=self.task,
+            role=self.role,
+            ending=self.ending.of_interaction,
+            term=self.term,
+            min_term=self.min_term if self.term else None,
+            max_term=self.max_term if self.term else None,
             outcome=self.outcome,
             text=self.text,
             step=self.step,
             min_reward=self.min_reward,
             max_reward=self.max_reward,
-            is_truncated=self.ending is Ending.CUT if has_text else None,
-            is_failed=None if self.ending is Ending.ANY else self.ending is Ending.FAILED,
+            is_truncated=self.ending is EndFilter.CUT if has_text else None,
+            is_failed=None if self.ending is EndFilter.ANY else not has_no_failure,
             before=self.before,
             after=self.after,
             limit=limit,
@@ -81,7 +114,8 @@ class SampleFilter:
 
 def filter_from(values: Mapping[str, str], *, policies: tuple[str, ...]) -> SampleFilter:
     """Returns the filter of an address."""
-    low, high = _number(values.get("min_reward", "")), _number(values.get("max_reward", ""))
+    min_reward, max_reward = _bounds(values, "reward")
+    min_term, max_term = _bounds(values, "term")
     before, after = _ordinal(values.get("before", "")), _ordinal(values.get("after", ""))
     policy = values.get("policy", "")
     return SampleFilter(
@@ -89,13 +123,24 @@ def filter_from(values: Mapping[str, str], *, policies: tuple[str, ...]) -> Samp
         group=values.get("group", ""),
         outcome=values.get("outcome", ""),
         text=values.get("text", "").strip()[:MAX_SEARCH_CHARS],
-        ending=next((ending for ending in Ending if ending.value == values.get("ending")), Ending.ANY),
+        ending=next((ending for ending in EndFilter if ending.value == values.get("ending")), EndFilter.ANY),
+        task=values.get("task", ""),
+        role=values.get("role", ""),
+        term=values.get("term", ""),
+        min_term=min_term,
+        max_term=max_term,
         step=_ordinal(values.get("step", "")),
-        min_reward=low,
-        max_reward=high if low is None or high is None or low <= high else None,
+        min_reward=min_reward,
+        max_reward=max_reward,
         before=before,
         after=after if before is None else None,
     )
+
+
+def _bounds(values: Mapping[str, str], name: str) -> tuple[float | None, float | None]:
+    """Returns the lower and the upper bound, without an upper one below the lower one."""
+    low, high = _number(values.get(f"min_{name}", "")), _number(values.get(f"max_{name}", ""))
+    return low, high if low is None or high is None or low <= high else None
 
 
 def _ordinal(text: str) -> int | None:

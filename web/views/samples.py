@@ -6,6 +6,13 @@ from dataclasses import dataclass
 from astraflow.contract.reports import SampledTrajectory
 from astraflow.contract.spans import Author
 from web.views import formats
+from web.views.texts import visible
+
+LISTED_CHARS = 1_500
+"""Most characters of a prompt or a completion in a list."""
+
+MAX_NOTES = 24
+"""Most reward terms and metrics of a trajectory in a list."""
 
 _TIMES = "\N{MULTIPLICATION SIGN}"
 
@@ -28,7 +35,12 @@ class Sample:
     is_truncated: bool
     at: float
     notes: str
-    """Duration, attempts, and metrics of the workflow."""
+    """Duration, attempts, reward terms and metrics of the workflow."""
+    role: str = ""
+    ending: str = ""
+    """Reason for the end of an interaction, in words."""
+    hidden: int = 0
+    """Characters of the completion that are left out."""
     failure: str = ""
     """Cause why there is no completion; empty otherwise."""
 
@@ -69,8 +81,10 @@ def _group(members: Sequence[SampledTrajectory], names: Mapping[str, str]) -> Sa
         id=first.group,
         policy=first.policy,
         flow=first.flow,
-        prompt=next((member.prompt_text for member in members if member.prompt_text), ""),
-        reference=next((member.reference_text for member in members if member.reference_text), ""),
+        prompt=visible(next((member.prompt_text for member in members if member.prompt_text), "")[:LISTED_CHARS]),
+        reference=visible(
+            next((member.reference_text for member in members if member.reference_text), "")[:LISTED_CHARS]
+        ),
         members=tuple(_sample(member, names, best=best, worst=worst) for member in members),
         reward=formats.reward(sum(rewards) / len(rewards) if rewards else None),
         summary=_summary(rewards, failed=len(members) - len(rewards)),
@@ -96,7 +110,7 @@ def _sample(member: SampledTrajectory, names: Mapping[str, str], *, best: float,
     return Sample(
         ordinal=member.ordinal,
         task=member.task,
-        completion=member.completion_text,
+        completion=visible(member.completion_text[:LISTED_CHARS]),
         reward=formats.reward(member.reward) if failure is None else formats.MISSING,
         tone=tone_of(member.reward, best=best, worst=worst) if failure is None else "bad",
         node=names.get(member.node, member.node),
@@ -106,6 +120,9 @@ def _sample(member: SampledTrajectory, names: Mapping[str, str], *, best: float,
         is_truncated=member.is_truncated,
         at=member.at,
         notes=_notes(member),
+        role=visible(member.role),
+        ending=member.ending.label if member.ending else "",
+        hidden=max(0, len(member.completion_text) - LISTED_CHARS),
         failure=f"failed at {failure.boundary.value}: {failure.message}" if failure is not None else "",
     )
 
@@ -113,8 +130,8 @@ def _sample(member: SampledTrajectory, names: Mapping[str, str], *, best: float,
 def _notes(member: SampledTrajectory) -> str:
     notes = [formats.duration(member.duration_s)] if member.duration_s else []
     notes += [f"attempt {member.attempt + 1}"] if member.attempt else []
-    notes += [f"{name} {value:.4g}" for name, value in member.metrics.items()]
-    return ", ".join(notes)
+    notes += [f"{visible(name)} {value:.4g}" for name, value in (*member.reward_terms.items(), *member.metrics.items())]
+    return ", ".join(notes[:MAX_NOTES])
 
 
 def tone_of(reward: float, *, best: float, worst: float) -> str:

@@ -15,6 +15,7 @@ from web.history.points import rounded
 from web.history.training_steps import STEP
 from web.page_queries.downloads import Sheet
 from web.views import charts, formats, scales
+from web.views.endings import EndingsChart, endings_chart
 from web.views.run_findings import change_finding
 from web.views.series import TABLE_ROWS, Table, as_sheet
 
@@ -61,6 +62,8 @@ class TrainingView:
     """Training metrics of a run over the shown time range."""
 
     sections: tuple[MetricSection, ...]
+    endings: EndingsChart | None
+    """Shares of the endings, which have no small multiples; None without any."""
     steps: tuple[int, int] | None
     """First and last shown step; None without any."""
     step_times: tuple[tuple[int, float], ...]
@@ -70,8 +73,10 @@ class TrainingView:
 def training_view(rows: Sequence[charts.Row]) -> TrainingView:
     """Builds the section of a run's page. rows: of `training_rows`, oldest first."""
     steps = [(int(values[STEP] or 0), round(at, 2)) for at, values in rows]
+    metrics = [metric for metric in recorded(rows) if metric.group is not MetricGroup.ENDINGS]
     return TrainingView(
-        sections=sections([(metric, small_chart(metric, [run_line(metric, rows)])) for metric in recorded(rows)]),
+        sections=sections([(metric, small_chart(metric, [run_line(metric, rows)])) for metric in metrics]),
+        endings=endings_chart(rows),
         steps=(steps[0][0], steps[-1][0]) if steps else None,
         step_times=tuple(steps),
     )

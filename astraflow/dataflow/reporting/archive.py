@@ -36,8 +36,19 @@ QUEUE_BYTES = 32 * 2**20
 _CHANGE_BYTES = 200
 """Memory that a queued change takes besides its payload."""
 
-_SCHEMA_VERSION = 2
-"""Grows when the content of a table changes: a file of another version is set aside, since runs do not depend on it."""
+_SCHEMA_VERSION = 3
+"""Grows when the content of a table changes. A file without a migration is set aside, since runs do not depend on
+it."""
+
+_MIGRATIONS = {
+    2: """
+alter table samples add column ending text not null default '';
+alter table samples add column role text not null default '';
+alter table samples add column reward_terms text not null default '{}';
+alter table samples add column tokens_body blob not null default x'';
+""",
+}
+"""Changes of a file of an older version to the next, by the older version."""
 
 _SCHEMA = """
 create table if not exists seconds (sequence integer primary key, body blob not null);
@@ -50,7 +61,8 @@ create table if not exists samples (
     ordinal integer primary key, policy text not null, flow text not null, group_id text not null, task text not null,
     node text not null, at real not null, step integer, outcome text not null, reward real, is_truncated integer not
     null, failure text, size_bytes integer not null, body blob not null, prompt_text text not null,
-    completion_text text not null
+    completion_text text not null, ending text not null default '', role text not null default '',
+    reward_terms text not null default '{}', tokens_body blob not null default x''
 );
 create index if not exists samples_of_group on samples (policy, group_id);
 create index if not exists samples_of_step on samples (step);
@@ -253,6 +265,10 @@ def _prepared(path: Path) -> sqlite3.Connection:
         database.execute("pragma journal_size_limit = 1048576")
         (version,) = database.execute("pragma user_version").fetchone()
         (tables,) = database.execute("select count(*) from sqlite_master").fetchone()
+        while tables and version in _MIGRATIONS:
+            migration = f"begin; {_MIGRATIONS[version]} pragma user_version = {version + 1}; commit;"
+            database.executescript(migration)
+            version += 1
         if tables and version != _SCHEMA_VERSION:
             raise sqlite3.DatabaseError(f"schema {version} instead of {_SCHEMA_VERSION}")
         database.executescript(_SCHEMA)

@@ -70,7 +70,6 @@ NODE_GAUGE_FAMILIES = {
 }
 """Thing, unit and help text of each of `NODE_GAUGES`."""
 
-
 _PARTIAL_ROLLOUT_OUTCOMES = ("handed_back", "continued", "discarded", "stale", "late")
 """Outcomes in `FlowReport.partial_rollouts` that only grow and are counted in partial rollouts."""
 
@@ -221,13 +220,16 @@ def _flow_families(flows: Sequence[FlowReport]) -> Iterator[Metric]:
     yield _family(_C, "flow_dropped", "groups", "Groups refused at admission", ("flow", "reason"), dropped)
     pushed = _nested((flow.id, flow.episodes) for flow in flows)
     yield _family(_C, "flow_pushed", "episodes", "Episodes pushed by nodes", ("flow", "outcome"), pushed)
+    ended = _nested((flow.id, flow.endings) for flow in flows)
+    yield _family(_C, "flow_ended", "trajectories", "Trajectories by ending", ("flow", "ending"), ended)
+    terms = _nested((flow.id, flow.reward_terms) for flow in flows)
+    yield _family(_G, "flow_term_mean", "reward", "Mean of a reward term, last ten seconds", ("flow", "term"), terms)
     handed_back = _nested((flow.id, _part(flow.partial_rollouts, _PARTIAL_ROLLOUT_OUTCOMES)) for flow in flows)
     help_text = "Partial rollouts that nodes handed back"
     yield _family(_C, "flow_handed_back", "partial_rollouts", help_text, ("flow", "outcome"), handed_back)
     saved = [((flow.id,), flow.partial_rollouts.get("tokens_saved", 0)) for flow in flows]
     yield _family(_C, "flow_saved", "tokens", "Tokens continued instead of generated again", ("flow",), saved)
-    metrics = _plugin_metrics((flow.id, flow.plugins) for flow in flows)
-    labels = ("flow", "plugin", "metric")
+    metrics, labels = _plugin_metrics((flow.id, flow.plugins) for flow in flows), ("flow", "plugin", "metric")
     yield _family(_G, "flow_plugin_metric", "", "Metrics of selector and filters", labels, metrics)
 
 

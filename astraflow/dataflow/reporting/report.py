@@ -1,7 +1,7 @@
 """Builds the report: the state of a run, as data."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from astraflow.contract.ids import PoolId
@@ -38,7 +38,7 @@ def build_report(
         at=wall,
         uptime_s=uptime_s,
         simulated=_simulated(run),
-        flows=tuple(_flow_report(flow) for flow in run.flows.values()),
+        flows=tuple(_flow_report(flow, terms=run.term_activity.means(flow.id, now=now)) for flow in run.flows.values()),
         streams=tuple(
             _stream_report(stream, run.activity[policy], now=now, is_waiting=run.waiting_pulls[policy] > 0)
             for policy, stream in run.streams.items()
@@ -66,7 +66,7 @@ def _simulated(run: Run) -> tuple[str, ...]:
     return tuple(sorted(engines | trainers))
 
 
-def _flow_report(flow: Flow) -> FlowReport:
+def _flow_report(flow: Flow, *, terms: Mapping[str, float]) -> FlowReport:
     counts = flow.counts
     return FlowReport(
         id=flow.id,
@@ -85,6 +85,8 @@ def _flow_report(flow: Flow) -> FlowReport:
         filters=flow.plugin_slots[PluginSlot.FILTERS].specs,
         planned=_planned(flow.plugin_slots.values()),
         partial_rollouts=flow.partial_rollouts.report(),
+        endings=dict(counts.endings),
+        reward_terms=terms,
     )
 
 

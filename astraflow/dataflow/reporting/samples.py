@@ -1,8 +1,11 @@
 """Sampled trajectories for inspection: the latest groups whose nodes attached texts, with their outcomes."""
 
+import json
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from math import isfinite
+from typing import Any
 
 from astraflow.archive.samples import find_groups, find_rewards, find_trajectories
 from astraflow.contract.groups import Group
@@ -21,6 +24,7 @@ from astraflow.dataflow.issuing.groups import parse_task_id
 from astraflow.dataflow.reporting.archive import Archive
 from astraflow.dataflow.serving.stream import BUFFERED
 from astraflow.wire.codec_queries import encode_sample
+from astraflow.wire.pb import control_plane_pb2 as pb
 
 UNRECORDED = "unrecorded"
 """Outcome of a group whose outcome was lost in a crash."""
@@ -28,7 +32,17 @@ UNRECORDED = "unrecorded"
 _SAMPLE_BYTES = 600
 """Approximate size of a sample without its texts. Bytes."""
 
-_INSERT = "insert into samples values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_TOKEN_BYTES = 7
+"""Approximate size of the end and the log-probability of a token on disk. Bytes."""
+
+_TOKEN_MEMORY_BYTES = 72
+"""Size of the end and the log-probability of a token in memory, as Python numbers. Bytes."""
+
+_COLUMN_NAMES = (
+    "ordinal, policy, flow, group_id, task, node, at, step, outcome, reward, is_truncated, failure, size_bytes, body, "
+    "prompt_text, completion_text, ending, role, reward_terms, tokens_body"
+)
+_INSERT = f"insert into samples ({_COLUMN_NAMES}) values ({', '.join('?' * len(_COLUMN_NAMES.split(',')))})"  # noqa: S608 (constants)
 
 
 class TrajectorySamples:
@@ -91,12 +105,11 @@ class TrajectorySamples:
     def _store(self, sample: SampledTrajectory) -> None:
         self._last_ordinal += 1
         numbered = replace(sample, ordinal=self._last_ordinal)
-        text_bytes = len(numbered.prompt_text.encode()) + len(numbered.completion_text.encode())
-        size_bytes = _SAMPLE_BYTES + text_bytes + len(numbered.reference_text.encode())
+        size_bytes = _size_bytes(numbered)
         self._sizes.append((numbered.ordinal, size_bytes))
         self._size_bytes += size_bytes
-        columns = _columns(numbered, size_bytes)
-        self._archive.put(_INSERT, *columns, size_bytes=size_bytes)
+        memory_bytes = size_bytes + _TOKEN_MEMORY_BYTES * len(numbered.token_ends)
+        self._archive.put(_INSERT, *_columns(numbered, size_bytes), size_bytes=memory_bytes)
 
     def _trim(self) -> None:
         last_deleted = 0
@@ -118,9 +131,9 @@ def _samples(group: Group, outcomes: Mapping[PolicyId, str], at: float) -> Itera
             if episode.failure is not None:
                 yield member
                 continue
-            for trajectory in episode.trajectories:
+            for index, trajectory in enumerate(episode.trajectories):
                 if trajectory.policy == policy and (trajectory.prompt_text or trajectory.completion_text):
-                    yield replace(_with_text(member, trajectory), reference_text=reference)
+                    yield replace(_with_text(member, trajectory), index=index, reference_text=reference)
 
 
 def _has_text(group: Group) -> bool:
@@ -174,12 +187,35 @@ def _with_text(member: SampledTrajectory, trajectory: Trajectory) -> SampledTraj
         metrics=trajectory.metrics,
         text_ends=trajectory.text_ends,
         span_s=trajectory.span_s,
+        role=trajectory.role,
+        parent=trajectory.parent,
+        parent_turn=trajectory.parent_turn,
+        turn_rewards=trajectory.turn_rewards,
+        reward_terms=trajectory.reward_terms,
+        labels=trajectory.labels,
+        ending=trajectory.ending,
+        **_tokens_of(trajectory),
     )
+
+
+def _tokens_of(trajectory: Trajectory) -> dict[str, tuple[Any, ...]]:
+    """Returns the arrays of the token view: nothing unless each model-written token has an end."""
+    if not trajectory.token_ends or len(trajectory.token_ends) != trajectory.model_tokens:
+        return {}
+    return {"token_ends": trajectory.token_ends, "logprobs": tuple(trajectory.logprobs.tolist())}
+
+
+def _size_bytes(sample: SampledTrajectory) -> int:
+    """Returns the approximate size on disk."""
+    labels = "".join([*sample.labels, *sample.labels.values()])
+    texts = (sample.prompt_text, sample.completion_text, sample.reference_text, labels)
+    return _SAMPLE_BYTES + sum(len(text.encode()) for text in texts) + _TOKEN_BYTES * len(sample.token_ends)
 
 
 def _columns(sample: SampledTrajectory, size_bytes: int) -> tuple[object, ...]:
     """Returns a row: queried or changeable values as columns, the rest as a message encoded in the writer's thread."""
-    rest = replace(sample, prompt_text="", completion_text="", outcome="", step=None)
+    rest = replace(sample, prompt_text="", completion_text="", outcome="", step=None, token_ends=(), logprobs=())
+    terms = {name: value for name, value in sample.reward_terms.items() if isfinite(value)}
     return (
         sample.ordinal,
         sample.policy,
@@ -197,4 +233,8 @@ def _columns(sample: SampledTrajectory, size_bytes: int) -> tuple[object, ...]:
         lambda: encode_sample(rest).SerializeToString(),
         sample.prompt_text,
         sample.completion_text,
+        sample.ending.value if sample.ending else "",
+        sample.role,
+        json.dumps(terms),
+        lambda: pb.SampledTrajectory(token_ends=sample.token_ends, logprobs=sample.logprobs).SerializeToString(),
     )

@@ -9,11 +9,13 @@ from astraflow.contract.batches import Batch, StepReport
 from astraflow.contract.errors import InternalError, InvalidInput
 from astraflow.contract.ids import BatchId, GroupId, PolicyId, Version
 from astraflow.contract.plugins import PluginSlot
+from astraflow.contract.trajectories import Trajectory
 from astraflow.contract.values import Json
 from astraflow.contract.weight_reports import VersionReport
 from astraflow.dataflow.admission.routing import RoutedGroup
 from astraflow.dataflow.issuing.staleness_gate import issue_headroom
 from astraflow.dataflow.plugin_slot import SlotPlugins
+from astraflow.dataflow.reporting.interactions import StepInteractions
 from astraflow.dataflow.serving.batches import AcknowledgedBatch, ServedBatch
 from astraflow.dataflow.serving.buffer import Buffer, BufferedGroup
 from astraflow.dataflow.serving.role_metrics import role_metrics
@@ -102,7 +104,7 @@ class Stream:
         """Served batches without acknowledgement, oldest first."""
         self.counts = StreamCounts()
         self.last_step: dict[str, float] = {}
-        """Reward, tokens and the trainer's metrics of the last step."""
+        """Reward, tokens, endings, reward terms and the trainer's metrics of the last step."""
         self.recent_steps: deque[dict[str, Any]] = deque(maxlen=RECENT_STEPS)
         """Wait and wall seconds and staleness of the latest steps."""
         self.rewards: deque[float] = deque(maxlen=REWARD_STEPS)
@@ -111,6 +113,7 @@ class Stream:
         self.published_versions: deque[VersionReport] = deque(maxlen=PUBLISHED_VERSIONS)
         """Latest published versions, as reported by the trainer."""
         self._rewards_since_step: list[float] = []
+        self._interactions_since_step = StepInteractions()
         self._delivered: set[BatchId] = set()
         """Open batches that were delivered before."""
 
@@ -185,9 +188,10 @@ class Stream:
         self.counts.dropped[FULL] += 1
         return FULL
 
-    def observe(self, reward: float) -> None:
-        """Records the reward of a rollout with any outcome."""
-        self._rewards_since_step.append(reward)
+    def observe(self, trajectory: Trajectory) -> None:
+        """Records reward, ending and reward terms of a rollout with any outcome."""
+        self._rewards_since_step.append(trajectory.reward)
+        self._interactions_since_step.add(trajectory)
 
     def attach(self, version: Version) -> None:
         """Sets the version of the trainer that consumes the stream from now on."""
@@ -395,8 +399,9 @@ class Stream:
         ):
             self.published_versions.append(published)
         # Batches may be acknowledged in quick succession: a few rollouts that arrived in between say too little.
-        new_rewards = self._rewards_since_step
-        if len(new_rewards) < len(rows):
-            new_rewards = [*new_rewards, *(row.reward for row in rows)]
-        self.rewards.append(sum(new_rewards) / len(new_rewards))
-        self._rewards_since_step = []
+        if len(self._rewards_since_step) < len(rows):
+            for row in rows:
+                self.observe(row)
+        self.rewards.append(sum(self._rewards_since_step) / len(self._rewards_since_step))
+        self.last_step |= self._interactions_since_step.metrics()
+        self._rewards_since_step, self._interactions_since_step = [], StepInteractions()

@@ -349,6 +349,46 @@ class FlowReport(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class EndingsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class RewardTermsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     ID_FIELD_NUMBER: _builtins.int
     ISSUED_FIELD_NUMBER: _builtins.int
     OPEN_FIELD_NUMBER: _builtins.int
@@ -362,6 +402,8 @@ class FlowReport(_message.Message):
     IS_PAUSED_FIELD_NUMBER: _builtins.int
     PLUGINS_FIELD_NUMBER: _builtins.int
     PARTIAL_ROLLOUTS_FIELD_NUMBER: _builtins.int
+    ENDINGS_FIELD_NUMBER: _builtins.int
+    REWARD_TERMS_FIELD_NUMBER: _builtins.int
     SELECTOR_FIELD_NUMBER: _builtins.int
     FILTERS_FIELD_NUMBER: _builtins.int
     PLANNED_FIELD_NUMBER: _builtins.int
@@ -389,6 +431,14 @@ class FlowReport(_message.Message):
         """Generations of handed-back tasks, by outcome."""
 
     @_builtins.property
+    def endings(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+        """Accepted trajectories with an ending, by ending."""
+
+    @_builtins.property
+    def reward_terms(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
+        """Mean of each reward term over the last ten seconds."""
+
+    @_builtins.property
     def filters(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
     def planned(self) -> _containers.RepeatedCompositeFieldContainer[Global___PlannedPlugins]: ...
@@ -408,13 +458,15 @@ class FlowReport(_message.Message):
         is_paused: _builtins.bool = ...,
         plugins: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
         partial_rollouts: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        endings: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        reward_terms: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
         selector: _builtins.str = ...,
         filters: _abc.Iterable[_builtins.str] | None = ...,
         planned: _abc.Iterable[Global___PlannedPlugins] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["admitted", b"admitted", "dropped", b"dropped", "episodes", b"episodes", "filters", b"filters", "id", b"id", "is_paused", b"is_paused", "issued", b"issued", "leases_expired", b"leases_expired", "open", b"open", "partial_rollouts", b"partial_rollouts", "planned", b"planned", "plugins", b"plugins", "selector", b"selector", "tasks_leased", b"tasks_leased", "tasks_queued", b"tasks_queued", "tasks_returned", b"tasks_returned"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admitted", b"admitted", "dropped", b"dropped", "endings", b"endings", "episodes", b"episodes", "filters", b"filters", "id", b"id", "is_paused", b"is_paused", "issued", b"issued", "leases_expired", b"leases_expired", "open", b"open", "partial_rollouts", b"partial_rollouts", "planned", b"planned", "plugins", b"plugins", "reward_terms", b"reward_terms", "selector", b"selector", "tasks_leased", b"tasks_leased", "tasks_queued", b"tasks_queued", "tasks_returned", b"tasks_returned"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1477,6 +1529,12 @@ class TrajectoriesRequest(_message.Message):
     FIRST_STEP_FIELD_NUMBER: _builtins.int
     LAST_STEP_FIELD_NUMBER: _builtins.int
     AFTER_FIELD_NUMBER: _builtins.int
+    ENDING_FIELD_NUMBER: _builtins.int
+    ROLE_FIELD_NUMBER: _builtins.int
+    TERM_FIELD_NUMBER: _builtins.int
+    MIN_TERM_FIELD_NUMBER: _builtins.int
+    MAX_TERM_FIELD_NUMBER: _builtins.int
+    WITH_TOKENS_FIELD_NUMBER: _builtins.int
     policy: _builtins.str
     step: _builtins.int
     """All steps when absent."""
@@ -1499,6 +1557,15 @@ class TrajectoriesRequest(_message.Message):
     last_step: _builtins.int
     after: _builtins.int
     """The oldest entries newer than this ordinal; excludes `before`."""
+    ending: _builtins.str
+    """As `contract.spans.Ending` names it."""
+    role: _builtins.str
+    term: _builtins.str
+    """Name of a reward term, and its bounds, both included."""
+    min_term: _builtins.float
+    max_term: _builtins.float
+    with_tokens: _builtins.bool
+    """Include token_ends and logprobs."""
     def __init__(
         self,
         *,
@@ -1519,10 +1586,16 @@ class TrajectoriesRequest(_message.Message):
         first_step: _builtins.int | None = ...,
         last_step: _builtins.int | None = ...,
         after: _builtins.int | None = ...,
+        ending: _builtins.str = ...,
+        role: _builtins.str = ...,
+        term: _builtins.str = ...,
+        min_term: _builtins.float | None = ...,
+        max_term: _builtins.float | None = ...,
+        with_tokens: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "_before", b"_before", "_first_step", b"_first_step", "_is_failed", b"_is_failed", "_is_truncated", b"_is_truncated", "_last_step", b"_last_step", "_max_reward", b"_max_reward", "_min_reward", b"_min_reward", "_step", b"_step", "after", b"after", "before", b"before", "first_step", b"first_step", "is_failed", b"is_failed", "is_truncated", b"is_truncated", "last_step", b"last_step", "max_reward", b"max_reward", "min_reward", b"min_reward", "step", b"step"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "_before", b"_before", "_first_step", b"_first_step", "_is_failed", b"_is_failed", "_is_truncated", b"_is_truncated", "_last_step", b"_last_step", "_max_reward", b"_max_reward", "_max_term", b"_max_term", "_min_reward", b"_min_reward", "_min_term", b"_min_term", "_step", b"_step", "after", b"after", "before", b"before", "first_step", b"first_step", "is_failed", b"is_failed", "is_truncated", b"is_truncated", "last_step", b"last_step", "max_reward", b"max_reward", "max_term", b"max_term", "min_reward", b"min_reward", "min_term", b"min_term", "step", b"step"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "_before", b"_before", "_first_step", b"_first_step", "_is_failed", b"_is_failed", "_is_truncated", b"_is_truncated", "_last_step", b"_last_step", "_max_reward", b"_max_reward", "_min_reward", b"_min_reward", "_step", b"_step", "after", b"after", "before", b"before", "first_step", b"first_step", "flow", b"flow", "group", b"group", "is_failed", b"is_failed", "is_truncated", b"is_truncated", "last_step", b"last_step", "limit", b"limit", "max_reward", b"max_reward", "min_reward", b"min_reward", "node", b"node", "outcome", b"outcome", "policy", b"policy", "step", b"step", "task", b"task", "text", b"text"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "_before", b"_before", "_first_step", b"_first_step", "_is_failed", b"_is_failed", "_is_truncated", b"_is_truncated", "_last_step", b"_last_step", "_max_reward", b"_max_reward", "_max_term", b"_max_term", "_min_reward", b"_min_reward", "_min_term", b"_min_term", "_step", b"_step", "after", b"after", "before", b"before", "ending", b"ending", "first_step", b"first_step", "flow", b"flow", "group", b"group", "is_failed", b"is_failed", "is_truncated", b"is_truncated", "last_step", b"last_step", "limit", b"limit", "max_reward", b"max_reward", "max_term", b"max_term", "min_reward", b"min_reward", "min_term", b"min_term", "node", b"node", "outcome", b"outcome", "policy", b"policy", "role", b"role", "step", b"step", "task", b"task", "term", b"term", "text", b"text", "with_tokens", b"with_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__after: _TypeAlias = _typing.Literal["after"]  # noqa: Y015
     _WhichOneofArgType__after: _TypeAlias = _typing.Literal["_after", b"_after"]  # noqa: Y015
@@ -1538,8 +1611,12 @@ class TrajectoriesRequest(_message.Message):
     _WhichOneofArgType__last_step: _TypeAlias = _typing.Literal["_last_step", b"_last_step"]  # noqa: Y015
     _WhichOneofReturnType__max_reward: _TypeAlias = _typing.Literal["max_reward"]  # noqa: Y015
     _WhichOneofArgType__max_reward: _TypeAlias = _typing.Literal["_max_reward", b"_max_reward"]  # noqa: Y015
+    _WhichOneofReturnType__max_term: _TypeAlias = _typing.Literal["max_term"]  # noqa: Y015
+    _WhichOneofArgType__max_term: _TypeAlias = _typing.Literal["_max_term", b"_max_term"]  # noqa: Y015
     _WhichOneofReturnType__min_reward: _TypeAlias = _typing.Literal["min_reward"]  # noqa: Y015
     _WhichOneofArgType__min_reward: _TypeAlias = _typing.Literal["_min_reward", b"_min_reward"]  # noqa: Y015
+    _WhichOneofReturnType__min_term: _TypeAlias = _typing.Literal["min_term"]  # noqa: Y015
+    _WhichOneofArgType__min_term: _TypeAlias = _typing.Literal["_min_term", b"_min_term"]  # noqa: Y015
     _WhichOneofReturnType__step: _TypeAlias = _typing.Literal["step"]  # noqa: Y015
     _WhichOneofArgType__step: _TypeAlias = _typing.Literal["_step", b"_step"]  # noqa: Y015
     @_typing.overload
@@ -1557,7 +1634,11 @@ class TrajectoriesRequest(_message.Message):
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__max_reward) -> _WhichOneofReturnType__max_reward | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_term) -> _WhichOneofReturnType__max_term | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__min_reward) -> _WhichOneofReturnType__min_reward | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__min_term) -> _WhichOneofReturnType__min_term | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__step) -> _WhichOneofReturnType__step | None: ...
 
@@ -1580,6 +1661,46 @@ class SampledTrajectory(_message.Message):
             *,
             key: _builtins.str = ...,
             value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class RewardTermsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class LabelsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
         ) -> None: ...
         _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
         def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
@@ -1612,6 +1733,16 @@ class SampledTrajectory(_message.Message):
     FAILURE_MESSAGE_FIELD_NUMBER: _builtins.int
     TEXT_ENDS_FIELD_NUMBER: _builtins.int
     SPAN_S_FIELD_NUMBER: _builtins.int
+    INDEX_FIELD_NUMBER: _builtins.int
+    ROLE_FIELD_NUMBER: _builtins.int
+    PARENT_FIELD_NUMBER: _builtins.int
+    PARENT_TURN_FIELD_NUMBER: _builtins.int
+    TURN_REWARDS_FIELD_NUMBER: _builtins.int
+    REWARD_TERMS_FIELD_NUMBER: _builtins.int
+    LABELS_FIELD_NUMBER: _builtins.int
+    ENDING_FIELD_NUMBER: _builtins.int
+    TOKEN_ENDS_FIELD_NUMBER: _builtins.int
+    LOGPROBS_FIELD_NUMBER: _builtins.int
     ordinal: _builtins.int
     group: _builtins.str
     task: _builtins.str
@@ -1634,6 +1765,14 @@ class SampledTrajectory(_message.Message):
     failure_boundary: _builtins.str
     """Boundary of the failure of a member without a trajectory; empty for all others."""
     failure_message: _builtins.str
+    index: _builtins.int
+    """Index in the episode, and role."""
+    role: _builtins.str
+    parent: _builtins.int
+    """Index in the episode of the trajectory that started this one, and the turn in which it did."""
+    parent_turn: _builtins.int
+    ending: _builtins.str
+    """As `contract.spans.Ending` names it; empty for a single answer."""
     @_builtins.property
     def spans(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Span]: ...
     @_builtins.property
@@ -1646,6 +1785,18 @@ class SampledTrajectory(_message.Message):
     def span_s(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
         """Seconds of each span, 0 where unknown."""
 
+    @_builtins.property
+    def turn_rewards(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]: ...
+    @_builtins.property
+    def reward_terms(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]: ...
+    @_builtins.property
+    def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
+    @_builtins.property
+    def token_ends(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """End in prompt_text + completion_text, in code points, and log-probability of each model-written token."""
+
+    @_builtins.property
+    def logprobs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]: ...
     def __init__(
         self,
         *,
@@ -1674,13 +1825,32 @@ class SampledTrajectory(_message.Message):
         failure_message: _builtins.str = ...,
         text_ends: _abc.Iterable[_builtins.int] | None = ...,
         span_s: _abc.Iterable[_builtins.float] | None = ...,
+        index: _builtins.int = ...,
+        role: _builtins.str = ...,
+        parent: _builtins.int | None = ...,
+        parent_turn: _builtins.int | None = ...,
+        turn_rewards: _abc.Iterable[_builtins.float] | None = ...,
+        reward_terms: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+        labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        ending: _builtins.str = ...,
+        token_ends: _abc.Iterable[_builtins.int] | None = ...,
+        logprobs: _abc.Iterable[_builtins.float] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_step", b"_step", "step", b"step"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_parent", b"_parent", "_parent_turn", b"_parent_turn", "_step", b"_step", "parent", b"parent", "parent_turn", b"parent_turn", "step", b"step"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_step", b"_step", "at", b"at", "attempt", b"attempt", "completion_text", b"completion_text", "duration_s", b"duration_s", "failure_boundary", b"failure_boundary", "failure_message", b"failure_message", "flow", b"flow", "group", b"group", "is_truncated", b"is_truncated", "member", b"member", "metrics", b"metrics", "model_tokens", b"model_tokens", "node", b"node", "ordinal", b"ordinal", "outcome", b"outcome", "policy", b"policy", "prompt_text", b"prompt_text", "reference_text", b"reference_text", "reward", b"reward", "span_s", b"span_s", "spans", b"spans", "step", b"step", "task", b"task", "text_ends", b"text_ends", "tokens", b"tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_parent", b"_parent", "_parent_turn", b"_parent_turn", "_step", b"_step", "at", b"at", "attempt", b"attempt", "completion_text", b"completion_text", "duration_s", b"duration_s", "ending", b"ending", "failure_boundary", b"failure_boundary", "failure_message", b"failure_message", "flow", b"flow", "group", b"group", "index", b"index", "is_truncated", b"is_truncated", "labels", b"labels", "logprobs", b"logprobs", "member", b"member", "metrics", b"metrics", "model_tokens", b"model_tokens", "node", b"node", "ordinal", b"ordinal", "outcome", b"outcome", "parent", b"parent", "parent_turn", b"parent_turn", "policy", b"policy", "prompt_text", b"prompt_text", "reference_text", b"reference_text", "reward", b"reward", "reward_terms", b"reward_terms", "role", b"role", "span_s", b"span_s", "spans", b"spans", "step", b"step", "task", b"task", "text_ends", b"text_ends", "token_ends", b"token_ends", "tokens", b"tokens", "turn_rewards", b"turn_rewards"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__parent: _TypeAlias = _typing.Literal["parent"]  # noqa: Y015
+    _WhichOneofArgType__parent: _TypeAlias = _typing.Literal["_parent", b"_parent"]  # noqa: Y015
+    _WhichOneofReturnType__parent_turn: _TypeAlias = _typing.Literal["parent_turn"]  # noqa: Y015
+    _WhichOneofArgType__parent_turn: _TypeAlias = _typing.Literal["_parent_turn", b"_parent_turn"]  # noqa: Y015
     _WhichOneofReturnType__step: _TypeAlias = _typing.Literal["step"]  # noqa: Y015
     _WhichOneofArgType__step: _TypeAlias = _typing.Literal["_step", b"_step"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__parent) -> _WhichOneofReturnType__parent | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__parent_turn) -> _WhichOneofReturnType__parent_turn | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__step) -> _WhichOneofReturnType__step | None: ...
 
 Global___SampledTrajectory: _TypeAlias = SampledTrajectory  # noqa: Y015
@@ -1717,7 +1887,10 @@ class RewardsRequest(_message.Message):
 
     MATCHING_FIELD_NUMBER: _builtins.int
     MAX_BINS_FIELD_NUMBER: _builtins.int
+    TERM_FIELD_NUMBER: _builtins.int
     max_bins: _builtins.int
+    term: _builtins.str
+    """Name of a reward term, whose values are then counted; empty for the reward."""
     @_builtins.property
     def matching(self) -> Global___TrajectoriesRequest:
         """Trajectories to count; the paging fields are ignored."""
@@ -1727,10 +1900,11 @@ class RewardsRequest(_message.Message):
         *,
         matching: Global___TrajectoriesRequest | None = ...,
         max_bins: _builtins.int = ...,
+        term: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["matching", b"matching"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["matching", b"matching", "max_bins", b"max_bins"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["matching", b"matching", "max_bins", b"max_bins", "term", b"term"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1774,20 +1948,94 @@ Global___RewardBin: _TypeAlias = RewardBin  # noqa: Y015
 class RewardsReply(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class EndingsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class RolesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class TermsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     BINS_FIELD_NUMBER: _builtins.int
     FAILED_FIELD_NUMBER: _builtins.int
+    ENDINGS_FIELD_NUMBER: _builtins.int
+    ROLES_FIELD_NUMBER: _builtins.int
+    TERMS_FIELD_NUMBER: _builtins.int
     failed: _builtins.int
     @_builtins.property
     def bins(self) -> _containers.RepeatedCompositeFieldContainer[Global___RewardBin]: ...
+    @_builtins.property
+    def endings(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+        """Trajectories by ending, by role, and by reward term that they have."""
+
+    @_builtins.property
+    def roles(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]: ...
+    @_builtins.property
+    def terms(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]: ...
     def __init__(
         self,
         *,
         bins: _abc.Iterable[Global___RewardBin] | None = ...,
         failed: _builtins.int = ...,
+        endings: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        roles: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        terms: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bins", b"bins", "failed", b"failed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bins", b"bins", "endings", b"endings", "failed", b"failed", "roles", b"roles", "terms", b"terms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -37,8 +37,8 @@ MAX_REPORTS = 900
 Chart = Annotated[
     str,
     Query(
-        max_length=40,
-        pattern="^[a-z0-9_]*$",
+        max_length=80,
+        pattern="^[A-Za-z0-9_.-]*$",
         description=f"Chart whose series to return: {', '.join((*charts.ALL_CHARTS, charts.VERSION_LAG))}; of a run "
         f"also {TIMELINE}, a training metric, or {TRAINING} for all training metrics by step; empty for the series "
         "over time.",

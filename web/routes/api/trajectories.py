@@ -1,6 +1,6 @@
 """`/api/v1/runs/N/trajectories`, `/rewards`, `/groups`: sampled trajectories of a live or ended run."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query
@@ -16,7 +16,7 @@ from web.request_context import RequestContextDep
 from web.routes.api.common import MAX_EXACT_INTEGER, PREFIX, ResponseModel, error_responses
 from web.security.roles import Permission, needs
 from web.views.conversations import outcome_sentence, staleness_of
-from web.views.sample_filter import Ending, SampleFilter
+from web.views.sample_filter import EndFilter, SampleFilter
 
 router = APIRouter(prefix=PREFIX, tags=["runs"])
 
@@ -24,6 +24,7 @@ MAX_TRAJECTORIES = 200
 
 RunId = Annotated[int, Path(ge=1, le=MAX_EXACT_INTEGER, description="Id of the run, from the list of runs.")]
 WholeNumber = Annotated[int | None, Query(ge=0, le=MAX_EXACT_INTEGER)]
+Term = Annotated[str, Query(max_length=200, description="Name of a reward term that the trajectory has.")]
 Reward = Annotated[float | None, Query(allow_inf_nan=False, description="Bound, inclusive.")]
 
 
@@ -33,6 +34,9 @@ class SpanResponse(ResponseModel):
     author: Literal["context", "model"]
     length: int
     version: int | None
+    speaker: str = Field(
+        description="Origin of context after the first turn: `environment`, `tool` or a role; empty for the prompt."
+    )
 
 
 class TrajectoryResponse(ResponseModel):
@@ -68,6 +72,19 @@ class TrajectoryResponse(ResponseModel):
     attempt: int
     duration_s: float
     metrics: dict[str, float | None]
+    index: int = Field(description="Index in its episode, the trajectories with the same `task`.")
+    role: str
+    parent: int | None = Field(description="Index in the episode of the trajectory that started this one.")
+    parent_turn: int | None = Field(description="Turn of the parent, from 0, that started this one.")
+    turn_rewards: list[float | None] = Field(description="Reward of each turn; empty if only the whole is scored.")
+    reward_terms: dict[str, float | None]
+    labels: dict[str, str]
+    ending: str | None = Field(description="Reason for the end of an interaction; null for a single answer.")
+    token_ends: list[int] = Field(
+        description="End of each model-written token in the concatenation of prompt and completion, in code points; "
+        "empty without `tokens=true`."
+    )
+    logprobs: list[float | None] = Field(description="Log-probability of each model-written token; as `token_ends`.")
     failure: dict[str, str] | None = Field(description="`boundary` and `message` of a member that failed.")
 
 
@@ -102,6 +119,9 @@ class RewardHistogramResponse(ResponseModel):
 
     bins: list[HistogramBinResponse]
     failed: int
+    endings: dict[str, int] = Field(description="Trajectories by ending.")
+    roles: dict[str, int] = Field(description="Trajectories by role; the most frequent ones.")
+    terms: dict[str, int] = Field(description="Trajectories by reward term that they have; the most frequent ones.")
 
 
 @router.get("/runs/{run_id}/trajectories", response_model=TrajectoryList, responses=error_responses(404))
@@ -113,7 +133,12 @@ async def trajectories(
     group: Annotated[str, Query(max_length=200)] = "",
     outcome: Annotated[str, Query(max_length=200)] = "",
     text: Annotated[str, Query(max_length=1000, description="Part of the prompt or the completion.")] = "",
-    ending: Annotated[Ending, Query(description="How the trajectory ended; empty for any.")] = Ending.ANY,
+    ending: Annotated[EndFilter, Query(description="How the trajectory ended; empty for any.")] = EndFilter.ANY,
+    task: Annotated[str, Query(max_length=200, description="Task: all trajectories of its episode.")] = "",
+    role: Annotated[str, Query(max_length=200)] = "",
+    term: Term = "",
+    min_term: Reward = None,
+    max_term: Reward = None,
     step: WholeNumber = None,
     min_reward: Reward = None,
     max_reward: Reward = None,
@@ -121,6 +146,7 @@ async def trajectories(
         int | None, Query(ge=0, le=MAX_EXACT_INTEGER, description="Only older than this ordinal, for paging.")
     ] = None,
     limit: Annotated[int, Query(ge=1, le=MAX_TRAJECTORIES)] = 50,
+    tokens: Annotated[bool, Query(description="Include ends and log-probabilities of tokens.")] = False,
 ) -> dict[str, Any]:
     """Lists sampled trajectories with texts, newest first; fewer than `limit` if texts are long."""
     samples = await samples_of_run(context, run_id)
@@ -130,12 +156,17 @@ async def trajectories(
         outcome=outcome,
         text=text,
         ending=ending,
+        task=task,
+        role=role,
+        term=term,
+        min_term=min_term,
+        max_term=max_term,
         step=step,
         min_reward=min_reward,
         max_reward=max_reward,
         before=before,
     )
-    page = await samples.source.trajectories(sample_filter.query(limit=limit))
+    page = await samples.source.trajectories(replace(sample_filter.query(limit=limit), with_tokens=tokens))
     items = [_to_response(samples, sample) for sample in page.trajectories]
     return {"items": items, "has_older": page.has_older, "has_newer": page.has_newer}
 
@@ -147,11 +178,15 @@ async def rewards(
     run_id: RunId,
     policy: Annotated[str, Query(max_length=200)] = "",
     outcome: Annotated[str, Query(max_length=200)] = "",
+    ending: Annotated[EndFilter, Query(description="How the trajectory ended; empty for any.")] = EndFilter.ANY,
+    role: Annotated[str, Query(max_length=200)] = "",
+    term: Annotated[str, Query(max_length=200, description="Reward term to count; empty for the reward.")] = "",
     step: WholeNumber = None,
 ) -> dict[str, Any]:
-    """Returns the histogram of sampled rewards."""
+    """Returns the histogram of sampled rewards or of a reward term, with the endings, roles and terms."""
     samples = await samples_of_run(context, run_id)
-    return asdict(await reward_spread(samples, SampleFilter(policy=policy, outcome=outcome, step=step)))
+    sample_filter = SampleFilter(policy=policy, outcome=outcome, ending=ending, role=role, term=term, step=step)
+    return asdict(await reward_spread(samples, sample_filter, of_term=bool(term)))
 
 
 @router.get(
