@@ -3,20 +3,19 @@
 import asyncio
 import json
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from astraflow.contract.checks import CheckResult, Outcome
+from astraflow.cli.check_plugins import environment, reward, workflow
+from astraflow.cli.check_tables import print_results
+from astraflow.contract.checks import CheckResult
 from astraflow.contract.errors import InvalidInput
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
-_FILE_COLUMNS = 160
-"""Width of the table in a file or pipe."""
-
 check = typer.Typer(help="Check parts that you provide.", no_args_is_help=True)
+check.command()(reward)
+check.command()(environment)
+check.command()(workflow)
 
 
 @check.callback()
@@ -53,7 +52,7 @@ def engine(
     """
     spec = _engine_spec(target, options, name)
     results = asyncio.run(_run(spec, _parse_model(model), is_address=_is_address(target), tokens=tokens))
-    _print_results(results, part="engine")
+    print_results(results, part="engine")
 
 
 @check.command()
@@ -82,45 +81,11 @@ def trainer(
         policy=PolicyId(policy), token=token, host=host, port=int(port), vocabulary=vocabulary, limit_s=limit_s
     )
     results = asyncio.run(check_trainer(subject, on_ready=_print_address))
-    _print_results(results, part="trainer")
+    print_results(results, part="trainer")
 
 
 def _print_address(address: str) -> None:
     typer.echo(f"start the trainer with the dataflow address {address}")
-
-
-def _print_results(results: list[CheckResult], *, part: str) -> None:
-    """Prints the table. Raises: typer.Exit with code 1 when a check failed."""
-    from rich.console import Console
-
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console = Console(highlight=False, width=_FILE_COLUMNS)
-    console.print(result_table(results, part=part))
-    counts = {outcome: sum(result.outcome is outcome for result in results) for outcome in Outcome}
-    console.print(", ".join(f"{count} {outcome.value}" for outcome, count in counts.items()))
-    if counts[Outcome.FAILED]:
-        raise typer.Exit(1)
-
-
-def result_table(results: list[CheckResult], *, part: str) -> "Table":
-    """Returns a row for each promise of the part."""
-    from rich.table import Table
-    from rich.text import Text
-
-    styles = {Outcome.PASSED: "green", Outcome.FAILED: "red", Outcome.UNSUPPORTED: "yellow"}
-    table = Table(box=None)
-    table.add_column("", no_wrap=True)
-    table.add_column(f"the {part}", no_wrap=True)
-    is_timed = any(result.seconds for result in results)
-    if is_timed:
-        table.add_column("seconds", justify="right")
-    table.add_column("detail", overflow="fold")
-    for result in results:
-        mark = Text(result.outcome.value, style=styles[result.outcome])
-        seconds = [f"{result.seconds:.2f}"] if is_timed else []
-        table.add_row(mark, Text(result.promise), *seconds, Text(result.detail))
-    return table
 
 
 async def _run(

@@ -1,5 +1,6 @@
 """Results of a check of a part that another party provides."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -22,3 +23,8 @@ class CheckResult:
     detail: str = ""
     """Cause of another outcome than `passed`, or the measured value."""
     seconds: float = 0.0
+
+
+def broken_promises(results: Sequence[CheckResult]) -> list[str]:
+    """Returns a line for each broken promise."""
+    return [f"{result.promise}: {result.detail}" for result in results if result.outcome is Outcome.FAILED]

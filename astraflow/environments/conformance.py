@@ -64,11 +64,6 @@ async def check_environment(
         return await _Check(factory, prompts, expert).results()
 
 
-def problems(results: Sequence[CheckResult]) -> list[str]:
-    """Returns a line for each broken promise."""
-    return [f"{result.promise}: {result.detail}" for result in results if result.outcome is not Outcome.PASSED]
-
-
 class _Broken(Exception):
     """A promise is broken; the message says how."""
 

@@ -4,9 +4,14 @@ import asyncio
 import time
 from collections.abc import Sequence
 
+from astraflow.contract.checks import CheckResult, Outcome
 from astraflow.contract.generation import Finish
 from astraflow.contract.tasks import Prompt
 from astraflow.rewards.base import Reward, Score, score_completion
+
+REPEATS = "gives a finite score, and the same one again"
+CONCURRENT = "gives the same scores to calls that run at the same time"
+SURVIVES = "scores a hostile completion in time"
 
 CONCURRENT_CALLS = 32
 """Calls that run at the same time. Count."""
@@ -40,8 +45,8 @@ HOSTILE = {
 
 async def check_reward(
     reward: Reward, prompt: Prompt, completions: Sequence[str], *, tokens: int | None = 16
-) -> list[str]:
-    """Returns the violations of the interface, each as a sentence; none for a correct reward.
+) -> list[CheckResult]:
+    """Returns a result for each promise.
 
     The reward is started, if it is managed. prompt: one that it can score. completions: at least two that it can score.
     tokens: the length that is given to rewards that depend on it.
@@ -49,10 +54,13 @@ async def check_reward(
     check = _Check(reward, prompt, tokens)
     for completion in completions:
         await check.repeatable(completion)
+    results = [check.result(REPEATS)]
     await check.concurrent(completions)
+    results.append(check.result(CONCURRENT))
     for name, completion in HOSTILE.items():
         await check.hostile(name, completion)
-    return check.problems
+        results.append(check.result(f"{SURVIVES}: {name}"))
+    return results
 
 
 class _Check:
@@ -63,6 +71,13 @@ class _Check:
         self._prompt = prompt
         self._tokens = tokens
         self.problems: list[str] = []
+        """Problems since the last result."""
+
+    def result(self, promise: str) -> CheckResult:
+        """Returns the result of the checks since the last one."""
+        problems, self.problems = self.problems, []
+        outcome = Outcome.FAILED if problems else Outcome.PASSED
+        return CheckResult(promise=promise, outcome=outcome, detail="; ".join(problems))
 
     async def repeatable(self, completion: str) -> None:
         """Scores a completion twice, for each reason of its end."""

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from astraflow.contract.checks import broken_promises
 from astraflow.contract.errors import InvalidInput, Unavailable
 from astraflow.contract.failures import Boundary, RolloutFailed
 from astraflow.contract.ids import PromptId
@@ -18,7 +19,7 @@ from astraflow.contract.tasks import Prompt
 from astraflow.datasets import datasets
 from astraflow.environments import environments
 from astraflow.environments.base import Environment, EnvironmentFactory
-from astraflow.environments.conformance import check_environment, problems
+from astraflow.environments.conformance import check_environment
 from astraflow.environments.episodes import Expert, plan_of_answer, play, total_reward
 from astraflow.environments.host import EnvironmentHost
 from astraflow.environments.messages import ActRequest, BeginRequest, CloseRequest
@@ -60,7 +61,7 @@ async def test_an_environment_behind_http_keeps_the_promises_of_the_interface() 
     prompts = [TASKS.prompt(index) for index in range(3)]
     async with serving_environment({"kind": "textcraft"}, ServiceAddress()) as url:
         factory = environments.build({"kind": "http", "url": url, "concurrency": 8})
-        assert problems(await check_environment(factory, prompts, plan_of_answer)) == []
+        assert broken_promises(await check_environment(factory, prompts, plan_of_answer)) == []
 
 
 @asynccontextmanager

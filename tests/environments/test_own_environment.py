@@ -5,12 +5,13 @@ from collections.abc import Sequence
 
 import pytest
 
+from astraflow.contract.checks import broken_promises
 from astraflow.contract.ids import PromptId
 from astraflow.contract.tasks import Prompt
 from astraflow.contract.trajectories import Ending
 from astraflow.environments import environments
 from astraflow.environments.base import Observation
-from astraflow.environments.conformance import check_environment, problems
+from astraflow.environments.conformance import check_environment
 from astraflow.environments.episodes import play
 from astraflow.recipe import EXAMPLES, PACKAGED
 from astraflow.runtime.plugins import PLUGINS_VARIABLE, import_plugins
@@ -36,7 +37,7 @@ async def test_the_example_keeps_the_promises_of_the_interface(workers: int, mon
     monkeypatch.setenv(PLUGINS_VARIABLE, EXAMPLE)
     spec = {"kind": "guess_number"}
     factory = environments.build({"kind": "process", "of": spec, "workers": workers} if workers else spec)
-    assert problems(await check_environment(factory, PROMPTS, bisect)) == []
+    assert broken_promises(await check_environment(factory, PROMPTS, bisect)) == []
 
 
 async def test_the_example_is_lost_after_its_last_guess() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from astraflow.contract.checks import broken_promises
 from astraflow.contract.generation import Finish
 from astraflow.contract.tasks import Prompt
 from astraflow.datasets import datasets
@@ -98,5 +99,5 @@ class Broken:
 @pytest.mark.anyio
 @pytest.mark.parametrize(("completion", "cause"), [("counts", "scored"), ("nan", "not finite"), ("fine", "ValueError")])
 async def test_the_check_finds_a_defect(completion: str, cause: str) -> None:
-    problems = await check_reward(Broken(), make.prompt(), [completion, "other"])
+    problems = broken_promises(await check_reward(Broken(), make.prompt(), [completion, "other"]))
     assert any(cause in problem for problem in problems)

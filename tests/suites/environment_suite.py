@@ -4,9 +4,10 @@ from collections.abc import Sequence
 
 import pytest
 
+from astraflow.contract.checks import broken_promises
 from astraflow.contract.tasks import Prompt
 from astraflow.environments.base import EnvironmentFactory
-from astraflow.environments.conformance import check_environment, problems
+from astraflow.environments.conformance import check_environment
 from astraflow.environments.episodes import Expert
 
 
@@ -17,4 +18,4 @@ class EnvironmentSuite:
     async def test_the_promises_of_the_interface_are_kept(
         self, factory: EnvironmentFactory, prompts: Sequence[Prompt], expert: Expert
     ) -> None:
-        assert problems(await check_environment(factory, prompts, expert)) == []
+        assert broken_promises(await check_environment(factory, prompts, expert)) == []
