@@ -30,13 +30,21 @@ async def play(factory: EnvironmentFactory, prompt: Prompt, seed: int, expert: E
     """
     environment = factory.make()
     try:
-        observations = [await begin(factory, environment, prompt, seed)]
-        while observations[-1].ending is None and len(observations) <= MAX_TURNS:
-            action = expert(prompt, observations)
-            observations.append(await act(factory, environment, action))
-        return observations
+        first = await begin(factory, environment, prompt, seed)
+        return await play_on(factory, environment, prompt, first, expert)
     finally:
         await environment.close()
+
+
+async def play_on(
+    factory: EnvironmentFactory, environment: Environment, prompt: Prompt, first: Observation, expert: Expert
+) -> list[Observation]:
+    """Plays an episode that has begun with the observation `first`; as `play`, but leaves the environment open."""
+    observations = [first]
+    while observations[-1].ending is None and len(observations) <= MAX_TURNS:
+        action = expert(prompt, observations)
+        observations.append(await act(factory, environment, action))
+    return observations
 
 
 async def begin(factory: EnvironmentFactory, environment: Environment, prompt: Prompt, seed: int) -> Observation:
