@@ -14,7 +14,7 @@ MAX_TURNS = 200
 class Expert(Protocol):
     """Chooses actions without a model. A pure function, so that several episodes may be played at once."""
 
-    def __call__(self, prompt: Prompt, observations: Sequence[Observation]) -> str:
+    def __call__(self, prompt: Prompt, observations: Sequence[Observation], /) -> str:
         """Returns the next action. observations: of the begin and of all actions so far."""
 
 
