@@ -103,9 +103,10 @@ def test_functions_that_cannot_be_tools_are_refused() -> None:
         """Takes arguments without a name."""
         return "".join(texts)
 
-    for function in (blocking, undocumented, untyped, nameless):
+    functions: tuple[Any, ...] = (blocking, undocumented, untyped, nameless)
+    for function in functions:
         with raises_code(InvalidInput, "tool.unusable_function", function.__name__):
-            tool(function)  # type: ignore[call-overload]
+            tool(function)
 
 
 async def opened(*functions: str) -> tuple[Tool, ...]:
