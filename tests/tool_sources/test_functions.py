@@ -125,7 +125,7 @@ async def test_tools_are_found_by_module_and_attribute() -> None:
 @pytest.mark.parametrize(
     "entry", ["astraflow", "tests.test_docs:x", f"{__name__}:missing", f"{__name__}:opened", f"{__name__}:", ":x", "x:"]
 )
-def test_what_is_no_tool_is_refused(entry: str) -> None:
+def test_other_objects_are_refused_as_tools(entry: str) -> None:
     with raises_code(InvalidInput, "tool.functions_not_found", entry):
         tool_sources.build({"kind": "functions", "functions": [entry]})
 
@@ -166,7 +166,7 @@ def test_the_calculator_calculates(expression: str, value: float) -> None:
         "1 if 1 else 2", "1 < 2", "1" * 1001, "lambda: 1", "1j * 1j", "\x00", "7 % 0",
     ],
 )  # fmt: skip
-def test_what_is_no_arithmetic_is_refused(expression: str) -> None:
+def test_other_expressions_are_refused(expression: str) -> None:
     with raises_code(ToolError, "tool.not_calculable"):
         evaluated(expression)
 

@@ -195,7 +195,7 @@ async def test_start_checks_the_environment() -> None:
 
 
 @pytest.mark.anyio
-async def test_what_cannot_work_is_refused() -> None:
+async def test_unusable_options_are_refused() -> None:
     with raises_code(RolloutFailed, "workflow.no_actions"):
         await acted("1", environment={"lists_actions": False}, action_format="number")
     with raises_code(InvalidInput, "workflow.prompt_too_long"):
