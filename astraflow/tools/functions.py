@@ -56,7 +56,7 @@ def tool_of(function: Function, *, timeout_s: float) -> Tool:
     if not description:
         raise _unusable(name, "it has no docstring; write one, the policy reads it")
     try:
-        arguments: TypeAdapter[Any] = TypeAdapter(cast(Any, function))
+        arguments: TypeAdapter[Any] = TypeAdapter(cast("Any", function))
         schema = arguments.json_schema()
     except (PydanticUserError, NameError) as problem:
         raise _unusable(name, f"a parameter has no JSON type ({problem}); annotate all with JSON types") from problem

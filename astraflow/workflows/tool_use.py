@@ -27,6 +27,8 @@ from astraflow.workflows.tool_calls import ToolCalls, open_tools, schema_of, wri
 
 _SPEAKER = "tool"
 _HERMES_MARKER = "<tool_call>"
+MAX_COUNTED_TOOLS = 32
+"""Tools with a metric of their own in an episode: those that were called most."""
 
 
 class ToolUseOptions(ConversationOptions):
@@ -147,6 +149,7 @@ class _Episode:
             turns = self._turns if self._options.scored_text == "all" else self._turns[-1:]
             score = await scorer.score(self._prompt, "\n".join(turn.text for turn in turns), turns[-1].finish)
         calls = self._calls
+        most_called = calls.counts.most_common(MAX_COUNTED_TOOLS)
         return self._conversation.builder.build(
             score,
             metrics={
@@ -154,9 +157,9 @@ class _Episode:
                 "tool_calls": calls.counts.total(),
                 "tool_errors": calls.errors,
                 "malformed": calls.malformed,
-                **{f"tool_calls.{name}": count for name, count in calls.counts.items()},
+                **{f"tool_calls.{name}": count for name, count in most_called},
             },
-            labels={"tools": ", ".join(sorted(calls.counts))} if calls.counts else {},
+            labels={"tools": ", ".join(sorted(name for name, _ in most_called))} if most_called else {},
             ending=ending,
         )
 
