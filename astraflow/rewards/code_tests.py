@@ -183,7 +183,7 @@ def equal_values(value: Any, expected: Any, tolerance: float) -> bool:
         )
     is_number = isinstance(value, int | float) and isinstance(expected, int | float)
     if is_number and (isinstance(value, float) or isinstance(expected, float)):
-        return _is_close(value, expected, tolerance)
+        return value == expected or _is_close(value, expected, tolerance)
     return bool(value == expected)
 
 
@@ -202,9 +202,10 @@ def _equal_words(word: str, expected: str, tolerance: float) -> bool:
 
 def _is_close(value: float | Decimal, expected: float | Decimal, tolerance: float) -> bool:
     try:
-        return math.isclose(value, expected, rel_tol=tolerance, abs_tol=tolerance)
+        numbers = float(value), float(expected)
     except OverflowError:  # a whole number beyond the range of floats
         return False
+    return all(map(math.isfinite, numbers)) and math.isclose(*numbers, rel_tol=tolerance, abs_tol=tolerance)
 
 
 def _is_test(test: object) -> bool:
