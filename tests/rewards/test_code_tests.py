@@ -183,7 +183,7 @@ def checks_of(problem: Mapping[str, str]) -> list[Any]:
 
 
 def mutants(problem: Mapping[str, str]) -> list[str]:
-    """Returns wrong programs: the function returns nothing, its body is cut in half, an operator is swapped."""
+    """Returns wrong programs: the function returns nothing, its body is cut in half, operators are swapped."""
     prompt, body = problem["prompt"], problem["canonical_solution"]
     lines = body.rstrip().splitlines()
     indent = lines[0][: len(lines[0]) - len(lines[0].lstrip())] or "    "
@@ -192,13 +192,13 @@ def mutants(problem: Mapping[str, str]) -> list[str]:
 
 
 class _Swap(ast.NodeTransformer):
-    """Swaps the first operator."""
+    """Swaps all arithmetic operators."""
 
     def __init__(self) -> None:
         self.is_done = False
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
-        if not self.is_done and isinstance(node.op, ast.Add | ast.Sub | ast.Mult):
+        if isinstance(node.op, ast.Add | ast.Sub | ast.Mult):
             self.is_done = True
             node.op = ast.Add() if isinstance(node.op, ast.Sub) else ast.Sub()
         return self.generic_visit(node)
