@@ -16,9 +16,16 @@ from astraflow.sandbox.base import SandboxError
 
 pytestmark = pytest.mark.anyio
 
-ADD = [{"kind": "call", "function": "add", "arguments": [a, b], "expected": [a + b]} for a, b in ((1, 2), (5, 5))]
-SUM = [{"kind": "stdin", "input": "1 2\n", "output": "3\n"}, {"kind": "stdin", "input": "4 5\n", "output": "9\n"}]
-CHECK = [{"kind": "check", "function": "add", "code": "def check(candidate):\n    assert candidate(1, 2) == 3\n"}]
+ADD: list[Any] = [
+    {"kind": "call", "function": "add", "arguments": [a, b], "expected": [a + b]} for a, b in ((1, 2), (5, 5))
+]
+SUM: list[Any] = [
+    {"kind": "stdin", "input": "1 2\n", "output": "3\n"},
+    {"kind": "stdin", "input": "4 5\n", "output": "9\n"},
+]
+CHECK: list[Any] = [
+    {"kind": "check", "function": "add", "code": "def check(candidate):\n    assert candidate(1, 2) == 3\n"}
+]
 
 
 @pytest.fixture
@@ -106,7 +113,7 @@ async def test_tests_after_the_limit_of_the_program_are_timeouts(share: CodeTest
 
 
 async def test_a_completion_without_code_gets_nothing(reward: CodeTests) -> None:
-    prompt = Prompt(id=PromptId("p"), fields={"tests": list(SUM)})
+    prompt = Prompt(id=PromptId("p"), fields={"tests": SUM})
     assert (await reward.score(prompt, "I do not know.", Finish.STOP)).value == 0.0
 
 

@@ -44,8 +44,8 @@ def interpreter_of_other_user() -> str:
     for python in (sys.executable, "/usr/bin/python3"):
         try:
             ended = subprocess.run(
-                [python, "-c", "import tests.sandbox.probes"], user=OTHER_USER, group=OTHER_USER, extra_groups=[], cwd="/",
-                capture_output=True, env=environment(),
+                [python, "-c", "import tests.sandbox.probes"], user=OTHER_USER, group=OTHER_USER, extra_groups=[],
+                cwd="/", capture_output=True, env=environment(),
             )  # fmt: skip
         except OSError:
             continue
