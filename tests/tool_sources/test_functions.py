@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from pydantic import Field
 
 from astraflow.contract.errors import InvalidInput
+from astraflow.recipe import EXAMPLES, PACKAGED
+from astraflow.runtime.plugins import import_plugins
 from astraflow.runtime.setting_permissions import SettableBy, settable_by
 from astraflow.tools import tool_sources
 from astraflow.tools.base import Tool, ToolError
@@ -199,3 +201,13 @@ def test_the_calculator_returns_a_finite_number_or_refuses(expression: str) -> N
 async def test_the_calculator_is_a_source_of_one_tool() -> None:
     async with tool_sources.build({"kind": "calculator"}).open(make.prompt(), 0) as (calculate,):
         assert (calculate.name, await calculate.call({"expression": "6*7"})) == ("calculate", "42")
+
+
+@pytest.mark.anyio
+async def test_the_tools_of_the_example_answer_and_refuse() -> None:
+    import_plugins(str(PACKAGED / EXAMPLES / "own_tool.py"))
+    population, words = await opened("own_tool:TOOLS")
+    assert await population.call({"country": " Peru"}) == "34200000"
+    with raises_code(ToolError, "own_tool.unknown_country", "norway"):
+        await population.call({"country": "Atlantis"})
+    assert await words.call({"text": "a ccc bb ccc", "longest": 2}) == "ccc, bb"
