@@ -414,7 +414,8 @@ def plugin_specs(recipe: Recipe) -> Iterator[tuple[tuple[str, ...], Registry[Any
     such as the environment of a workflow, follow it."""
     for path, registry, spec in _outer_specs(recipe):
         yield path, registry, spec
-        yield from (((*path, *below), *found) for below, *found in registry.nested(spec))
+        for below, inner_registry, inner in registry.nested(spec):
+            yield (*path, *below), inner_registry, dict(inner)
 
 
 def _outer_specs(recipe: Recipe) -> Iterator[tuple[tuple[str, ...], Registry[Any], Spec]]:

@@ -266,11 +266,12 @@ def _fields(recipe: Recipe, fleet: FleetForm) -> Iterator[FormField]:
     yield from (_list_field(*plugin_list) for plugin_list in plugin_lists(recipe))
 
 
-def _table_at(values: Any, path: tuple[str, ...]) -> dict[str, Any] | None:
+def _table_at(values: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any] | None:
     """Returns the table at a path; None inside a list, whose entries have no fields of their own."""
+    table: Any = values
     for part in path:
-        values = values.get(part) if isinstance(values, Mapping) else None
-    return values
+        table = table.get(part) if isinstance(table, dict) else None
+    return table if isinstance(table, dict) else None
 
 
 def _add_defaults(table: dict[str, Any], options: type[BaseModel] | None, spec: Mapping[str, Any]) -> None:

@@ -18,6 +18,7 @@ from astraflow.rewards import rewards
 from astraflow.rewards.base import Score
 from astraflow.runtime.config import Config
 from astraflow.runtime.setting_permissions import SettableBy
+from astraflow.sandbox import sandboxes
 from astraflow.sandbox.base import Job, JobLimits, JobResult, Outcome
 from astraflow.sandbox.shared import SharedSandbox
 
@@ -30,7 +31,7 @@ _MIN_BLOCK_CHARACTERS = 20
 class CodeTestsOptions(Config):
     """Sandbox, scoring and limits."""
 
-    sandbox: Annotated[dict[str, Any], SettableBy.RECIPE] = Field(default={"kind": "local"})
+    sandbox: Annotated[dict[str, Any], SettableBy.RECIPE, sandboxes] = Field(default={"kind": "local"})
     """Sandbox: its kind and options. Flows with equal ones share it."""
     tests_field: Annotated[str, SettableBy.AGENT] = "tests"
     """Field of the prompt with the tests."""
@@ -184,7 +185,7 @@ def equal_values(value: Any, expected: Any, tolerance: float) -> bool:
         )
     is_number = isinstance(value, int | float) and isinstance(expected, int | float)
     if is_number and (isinstance(value, float) or isinstance(expected, float)):
-        return _is_close(value, expected, tolerance)
+        return value == expected or _is_close(value, expected, tolerance)
     return bool(value == expected)
 
 
@@ -203,9 +204,10 @@ def _equal_words(word: str, expected: str, tolerance: float) -> bool:
 
 def _is_close(value: float | Decimal, expected: float | Decimal, tolerance: float) -> bool:
     try:
-        return math.isclose(value, expected, rel_tol=tolerance, abs_tol=tolerance)
+        numbers = float(value), float(expected)
     except OverflowError:  # a whole number beyond the range of floats
         return False
+    return all(map(math.isfinite, numbers)) and math.isclose(*numbers, rel_tol=tolerance, abs_tol=tolerance)
 
 
 def _is_test(test: object) -> bool:

@@ -155,7 +155,8 @@ class Registry(Generic[T]):
             if registry is not None:
                 for path, inner in _specs_in(spec.get(name)):
                     yield (name, *path), registry, inner
-                    yield from (((name, *path, *below), *found) for below, *found in registry.nested(inner))
+                    for below, inner_registry, innermost in registry.nested(inner):
+                        yield (name, *path, *below), inner_registry, innermost
 
     def _find(self, spec: Mapping[str, Any]) -> tuple[Callable[..., T], type[Config]]:
         kind = spec.get("kind")

@@ -4,7 +4,7 @@ import inspect
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Annotated, Any, overload
+from typing import Annotated, Any, cast, overload
 
 from pydantic import Field, PydanticUserError, TypeAdapter, ValidationError
 from pydantic_core import ArgsKwargs
@@ -56,7 +56,7 @@ def tool_of(function: Function, *, timeout_s: float) -> Tool:
     if not description:
         raise _unusable(name, "it has no docstring; write one, the policy reads it")
     try:
-        arguments: TypeAdapter[Awaitable[str]] = TypeAdapter(function)
+        arguments: TypeAdapter[Any] = TypeAdapter(cast("Any", function))
         schema = arguments.json_schema()
     except (PydanticUserError, NameError) as problem:
         raise _unusable(name, f"a parameter has no JSON type ({problem}); annotate all with JSON types") from problem
@@ -68,7 +68,7 @@ def tool_of(function: Function, *, timeout_s: float) -> Tool:
             calling = arguments.validate_python(ArgsKwargs((), dict(values)))
         except ValidationError as problem:
             raise ToolError(_explained(problem), code="tool.invalid_arguments") from None
-        return await calling
+        return str(await calling)
 
     return Tool(name=name, description=description, parameters=_without_titles(schema), call=call, timeout_s=timeout_s)
 

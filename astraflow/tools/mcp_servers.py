@@ -141,8 +141,9 @@ class _Connection:
 
     async def ready(self) -> None:
         """Waits until the tools are listed. Raises: any error of the connection."""
+        waiting: set[asyncio.Future[Any]] = {self._ready, self._task}
         async with asyncio.timeout(self._options.start_s):
-            await asyncio.wait({self._ready, self._task}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         if not self._ready.done():
             await self._task
         self.tools = self._ready.result()

@@ -27,6 +27,8 @@ from astraflow.workflows.tool_calls import ToolCalls, open_tools, schema_of, wri
 
 _SPEAKER = "tool"
 _HERMES_MARKER = "<tool_call>"
+MAX_COUNTED_TOOLS = 32
+"""Tools with a metric of their own in an episode: those that were called most."""
 
 
 class ToolUseOptions(ConversationOptions):
@@ -148,6 +150,7 @@ class _Episode:
             text, tokens = "\n".join(turn.text for turn in turns), sum(turn.tokens for turn in turns)
             score = await scorer.score(self._prompt, text, turns[-1].finish, tokens=tokens)
         calls = self._calls
+        most_called = calls.counts.most_common(MAX_COUNTED_TOOLS)
         return self._conversation.builder.build(
             score,
             metrics={
@@ -155,9 +158,9 @@ class _Episode:
                 "tool_calls": calls.counts.total(),
                 "tool_errors": calls.errors,
                 "malformed": calls.malformed,
-                **{f"tool_calls.{name}": count for name, count in calls.counts.items()},
+                **{f"tool_calls.{name}": count for name, count in most_called},
             },
-            labels={"tools": ", ".join(sorted(calls.counts))} if calls.counts else {},
+            labels={"tools": ", ".join(sorted(name for name, _ in most_called))} if most_called else {},
             ending=ending,
         )
 

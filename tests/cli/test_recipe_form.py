@@ -184,5 +184,5 @@ def test_an_environment_has_fields_of_its_own(tmp_path: Path) -> None:
     length = field(form, "flows.train.workflow.environment.length")
     assert (length.value, length.settable_by, length.description) == (5, "agent", "Steps to the door.")
     assert "test_corridor" in field(form, "flows.train.workflow.environment.kind").choices
-    wrong = recipe_form(str(tmp_path / "act.toml"), ["flows.train.workflow.environment.lenght=5"])
+    wrong = recipe_form(str(tmp_path / "act.toml"), ["flows.train.workflow.environment.size=5"])
     assert [problem.key for problem in wrong.problems] == ["flows.train.workflow.environment"]

@@ -18,7 +18,7 @@ class CorridorOptions(Config):
     begin_s: float = 30.0
     act_s: float = 30.0
     fault: str = ""
-    """What goes wrong: `hangs`, `raises`, `nan`, `hangs_at_begin`, `raises_at_close`, or nothing."""
+    """What goes wrong: `hangs`, `raises`, `nan`, `many_metrics`, `hangs_at_begin`, `raises_at_close`, or nothing."""
     lists_actions: bool = True
     text: str = ""
     """Text of each observation, instead of the position."""
@@ -53,6 +53,8 @@ class Corridor:
                 raise ConnectionError("the world is gone")
             case "nan":
                 return Observation(text="?", reward=float("nan"))
+            case "many_metrics":
+                return Observation(text="?", metrics={f"metric_{index}": 1.0 for index in range(100)})
         if action not in ("forward", "back"):
             return Observation(text="You cannot do that.", actions=self._actions(), is_malformed=True)
         self._position += 1 if action == "forward" else -1

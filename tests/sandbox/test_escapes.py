@@ -14,18 +14,18 @@ import pytest
 from tests.sandbox.probes import PROBES, run_probes
 
 ROOT = Path(__file__).parents[2]
-NOBODY = 65534
+OTHER_USER = 65534
 
 
 @cache
 def contained(account: str, level: str) -> dict[str, bool]:
     if account == "own":
         return asyncio.run(run_probes(level))
-    python = interpreter_of_nobody()
+    python = interpreter_of_other_user()
     if not python:
         pytest.skip("only root can start programs as another user, who needs an interpreter of this release")
     ended = subprocess.run(
-        [python, "-m", "tests.sandbox.probes", level], user=NOBODY, group=NOBODY, extra_groups=[], cwd="/",
+        [python, "-m", "tests.sandbox.probes", level], user=OTHER_USER, group=OTHER_USER, extra_groups=[], cwd="/",
         capture_output=True, timeout=200, check=True, env=environment(),
     )  # fmt: skip
     return dict(json.loads(ended.stdout.splitlines()[-1]))
@@ -37,15 +37,15 @@ def environment() -> dict[str, str]:
 
 
 @cache
-def interpreter_of_nobody() -> str:
-    """Returns an interpreter that nobody can run with the packages of this one; empty without."""
+def interpreter_of_other_user() -> str:
+    """Returns an interpreter that the other user can run with the packages of this one; empty without."""
     if os.geteuid() != 0:
         return ""
     for python in (sys.executable, "/usr/bin/python3"):
         try:
             ended = subprocess.run(
-                [python, "-c", "import tests.sandbox.probes"], user=NOBODY, group=NOBODY, extra_groups=[], cwd="/",
-                capture_output=True, env=environment(),
+                [python, "-c", "import tests.sandbox.probes"], user=OTHER_USER, group=OTHER_USER, extra_groups=[],
+                cwd="/", capture_output=True, env=environment(),
             )  # fmt: skip
         except OSError:
             continue
@@ -55,7 +55,7 @@ def interpreter_of_nobody() -> str:
 
 
 @pytest.mark.parametrize("name", PROBES)
-@pytest.mark.parametrize("account", ["own", "nobody"])
+@pytest.mark.parametrize("account", ["own", "other"])
 @pytest.mark.parametrize("level", ["namespaces", "restricted"])
 def test_a_program_cannot_leave_the_sandbox(level: str, account: str, name: str) -> None:
     assert contained(account, level)[name]

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from pydantic import Field
 
 from astraflow.contract.errors import InvalidInput
+from astraflow.recipe import EXAMPLES, PACKAGED
+from astraflow.runtime.plugins import import_plugins
 from astraflow.runtime.setting_permissions import SettableBy, settable_by
 from astraflow.tools import tool_sources
 from astraflow.tools.base import Tool, ToolError
@@ -103,9 +105,10 @@ def test_functions_that_cannot_be_tools_are_refused() -> None:
         """Takes arguments without a name."""
         return "".join(texts)
 
-    for function in (blocking, undocumented, untyped, nameless):
+    functions: tuple[Any, ...] = (blocking, undocumented, untyped, nameless)
+    for function in functions:
         with raises_code(InvalidInput, "tool.unusable_function", function.__name__):
-            tool(function)  # type: ignore[call-overload]
+            tool(function)
 
 
 async def opened(*functions: str) -> tuple[Tool, ...]:
@@ -124,7 +127,7 @@ async def test_tools_are_found_by_module_and_attribute() -> None:
 @pytest.mark.parametrize(
     "entry", ["astraflow", "tests.test_docs:x", f"{__name__}:missing", f"{__name__}:opened", f"{__name__}:", ":x", "x:"]
 )
-def test_what_is_no_tool_is_refused(entry: str) -> None:
+def test_other_objects_are_refused_as_tools(entry: str) -> None:
     with raises_code(InvalidInput, "tool.functions_not_found", entry):
         tool_sources.build({"kind": "functions", "functions": [entry]})
 
@@ -165,7 +168,7 @@ def test_the_calculator_calculates(expression: str, value: float) -> None:
         "1 if 1 else 2", "1 < 2", "1" * 1001, "lambda: 1", "1j * 1j", "\x00", "7 % 0",
     ],
 )  # fmt: skip
-def test_what_is_no_arithmetic_is_refused(expression: str) -> None:
+def test_other_expressions_are_refused(expression: str) -> None:
     with raises_code(ToolError, "tool.not_calculable"):
         evaluated(expression)
 
@@ -198,3 +201,13 @@ def test_the_calculator_returns_a_finite_number_or_refuses(expression: str) -> N
 async def test_the_calculator_is_a_source_of_one_tool() -> None:
     async with tool_sources.build({"kind": "calculator"}).open(make.prompt(), 0) as (calculate,):
         assert (calculate.name, await calculate.call({"expression": "6*7"})) == ("calculate", "42")
+
+
+@pytest.mark.anyio
+async def test_the_tools_of_the_example_answer_and_refuse() -> None:
+    import_plugins(str(PACKAGED / EXAMPLES / "own_tool.py"))
+    population, words = await opened("own_tool:TOOLS")
+    assert await population.call({"country": " Peru"}) == "34200000"
+    with raises_code(ToolError, "own_tool.unknown_country", "norway"):
+        await population.call({"country": "Atlantis"})
+    assert await words.call({"text": "a ccc bb ccc", "longest": 2}) == "ccc, bb"

@@ -127,7 +127,7 @@ async def test_a_server_over_http_that_ends_is_a_failure() -> None:
     await source.close()
 
 
-async def test_what_cannot_work_is_refused_at_the_start() -> None:
+async def test_unusable_servers_are_refused_at_the_start() -> None:
     refused: list[tuple[dict[str, Any], type[Any], str]] = [
         ({"command": [sys.executable, "-c", "raise SystemExit"]}, Unavailable, "tool.mcp_unavailable"),
         ({"command": ["/nonexistent/server"]}, Unavailable, "tool.mcp_unavailable"),

@@ -133,6 +133,7 @@ async def test_texts_of_the_first_message_and_the_length_of_observations_are_opt
         ({"fault": "hangs_at_begin", "begin_s": 0.01}, "rollout.environment_timeout"),
         ({"fault": "raises"}, "rollout.environment_failed"),
         ({"fault": "nan"}, "rollout.invalid_observation"),
+        ({"fault": "many_metrics"}, "rollout.invalid_observation"),
     ],
 )
 async def test_a_broken_environment_is_a_failure_at_its_boundary(environment: dict[str, Any], code: str) -> None:
@@ -195,7 +196,7 @@ async def test_start_checks_the_environment() -> None:
 
 
 @pytest.mark.anyio
-async def test_what_cannot_work_is_refused() -> None:
+async def test_unusable_options_are_refused() -> None:
     with raises_code(RolloutFailed, "workflow.no_actions"):
         await acted("1", environment={"lists_actions": False}, action_format="number")
     with raises_code(InvalidInput, "workflow.prompt_too_long"):
