@@ -54,7 +54,12 @@ class LocalSandbox:
         return self._level
 
     async def start(self) -> None:
-        """Selects the strongest level that works here, by running a job at each. Raises: SandboxError."""
+        """Selects the strongest level that works here. Raises: SandboxError."""
+        await self.select_level()
+        log.info("sandbox_started", level=self._level.value, workers=self._slots.qsize())
+
+    async def select_level(self) -> None:
+        """Tries levels by running a job at each, from the strongest on. Raises: SandboxError."""
         self._folder = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix="astraflow-sandbox-"))
         self._folder.chmod(0o711)
         strongest = _LEVELS.index(Level(self._options.level))
@@ -70,7 +75,6 @@ class LocalSandbox:
                 continue
             self._level = level
             self._fill(worker)
-            log.info("sandbox_started", level=level.value, workers=self._slots.qsize())
             return
         causes = "; ".join(f"{level.value}: {reason}" for level, reason in self.reasons.items())
         raise SandboxError(
@@ -222,7 +226,7 @@ async def probe() -> tuple[Level, dict[Level, str]]:
     """Returns the isolation of this machine, and why each stronger level is not available. Raises: SandboxError."""
     sandbox = LocalSandbox(LocalSandboxOptions(workers=1))
     try:
-        await sandbox.start()
+        await sandbox.select_level()
         return sandbox.level, sandbox.reasons
     finally:
         await sandbox.close()
