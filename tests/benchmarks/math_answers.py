@@ -17,7 +17,6 @@ from astraflow.contract.generation import Finish
 from astraflow.rewards.math_answer import MathAnswer, MathAnswerOptions
 from tests.rewards.test_math_answer import HOSTILE, PAIRS, completion_of, prompt
 
-
 WARM_UP = ("x^2=9", "\\{7,y\\}", "[0,\\sqrt{5}]", "\\begin{pmatrix}7\\\\y\\end{pmatrix}", "\\tan^2 y", "y<7")
 
 
