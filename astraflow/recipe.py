@@ -23,7 +23,7 @@ from astraflow.models import models
 from astraflow.raas.config import RaasConfig
 from astraflow.raas.engines import engines
 from astraflow.raas.preemption import notices
-from astraflow.rewards import rewards
+from astraflow.rewards import group_rewards, rewards
 from astraflow.runtime.config import Config, ValueOrigin, suggest_name
 from astraflow.runtime.plugins import Registry
 from astraflow.runtime.setting_permissions import SettableBy
@@ -424,6 +424,8 @@ def plugin_specs(recipe: Recipe) -> Iterator[tuple[tuple[str, ...], Registry[Any
         yield ("flows", name, "dataset"), datasets, flow.dataset
         yield ("flows", name, "workflow"), workflows, flow.workflow
         yield ("flows", name, "reward"), rewards, flow.reward
+        if flow.group_reward is not None:
+            yield ("flows", name, "group_reward", "reward"), group_rewards, flow.group_reward.reward
         yield ("flows", name, "selector"), selectors, flow.selector
     for name, evaluation in recipe.evaluations.items():
         yield ("evaluations", name, "dataset"), datasets, evaluation.dataset

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from astraflow.cli.audit_commands import audit, login_link
+from astraflow.cli.calibrate_command import calibrate
 from astraflow.cli.check_commands import check
 from astraflow.cli.engine_commands import engines
 from astraflow.cli.evaluate import evaluate
@@ -43,6 +44,7 @@ app.command()(report)
 app.command()(view)
 app.command()(track)
 app.command()(evaluate)
+app.command()(calibrate)
 app.command()(plugins)
 app.command()(simulate)
 app.command()(recipes)

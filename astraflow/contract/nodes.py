@@ -47,6 +47,8 @@ class FlowSpec:
     reward: Mapping[str, Json]
     evaluation_share: float | None = None
     """For an evaluation, the largest share of a node's capacity that it uses; None for a flow that is trained on."""
+    attaches_texts: bool = False
+    """Nodes attach the text of every trajectory, because dataflow compares the members of a group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,6 +29,28 @@ MAX_ABS_REWARD = 1e9
 RewardRange = Annotated[tuple[float, float], AfterValidator(_checked_range)]
 
 
+class GroupRewardConfig(Config):
+    """A comparison of the members of a group, which changes their rewards before the filters see them.
+
+    A member's reward becomes `base_weight * reward + weight * score`. Members of one policy and role are compared.
+    """
+
+    reward: Spec
+    """Group reward: kind and options."""
+    weight: float = Field(default=1.0, allow_inf_nan=False)
+    """Factor of the group reward's score."""
+    base_weight: float = Field(default=1.0, allow_inf_nan=False)
+    """Factor of the reward that the node computed; 0 replaces it."""
+    policies: Annotated[tuple[str, ...], SettableBy.AGENT] = ()
+    """Policies whose trajectories are compared; empty: all of the flow."""
+    concurrency: int = Field(default=8, ge=1, le=1024)
+    """Groups that are scored at the same time; others wait, and the staleness gate counts them."""
+    timeout_s: float = Field(default=300.0, gt=0)
+    """Time limit of one attempt for a group. Seconds."""
+    attempts: int = Field(default=3, ge=1)
+    """Attempts before a group is dropped as `group_reward_failed`."""
+
+
 class FlowConfig(Config):
     """Tasks with one workflow that feed the policies' streams."""
 
@@ -37,7 +59,10 @@ class FlowConfig(Config):
     workflow: Spec
     """How a task becomes an episode; names the policies that take part."""
     reward: Spec = Field(default={"kind": "exact_match"})
-    """How an episode is scored. The workflow `dataset_answers` does not use it."""
+    """How an episode is scored. The workflow `dataset_answers` does not use it, nor do workflows whose environment
+    scores; leave it out there."""
+    group_reward: GroupRewardConfig | None = None
+    """Changes the rewards of a finished group by comparing its members; None: nothing does."""
     reward_range: RewardRange = (-1000.0, 1000.0)
     """Lowest and highest reward of a trajectory. A result outside the range is a failure of the reward."""
     group_size: int = Field(default=8, ge=1)
@@ -63,8 +88,8 @@ class EvaluationConfig(Config):
     """Source of the prompts."""
     workflow: Spec
     """How a task becomes an episode; names the policies that are evaluated together."""
-    reward: Spec
-    """How an episode is scored."""
+    reward: Spec = Field(default={"kind": "exact_match"})
+    """How an episode is scored. Workflows whose environment scores do not use it; leave it out there."""
     reward_range: RewardRange = (-1000.0, 1000.0)
     """Lowest and highest reward of a trajectory. A result outside the range is a failure of the reward."""
     samples: int = Field(default=4, ge=1, le=1024)

@@ -1,8 +1,8 @@
 """One flow: issues groups, accepts results, and passes finished groups to admission."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from astraflow.contract.ids import FlowId, GroupId, NodeId, PolicyId, TaskId, Version
@@ -13,6 +13,7 @@ from astraflow.contract.tasks import Task
 from astraflow.contract.trajectories import Episode, Trajectory
 from astraflow.contract.values import Json
 from astraflow.dataflow.admission.admitter import FAILED, Admission, Admitter
+from astraflow.dataflow.admission.group_scoring import GROUP_REWARD_FAILED, GroupScoring, without_unsampled_texts
 from astraflow.dataflow.issuing.groups import OpenGroup, UnfinishedTask, ordinal_of, parse_task_id
 from astraflow.dataflow.issuing.issuer import GroupSource
 from astraflow.dataflow.issuing.leases import Leases
@@ -61,6 +62,7 @@ class Flow:
         max_attempts: int,
         waits_when_full: bool,
         answers: AnswerSource | None = None,
+        group_scoring: GroupScoring | None = None,
     ) -> None:
         self.spec = spec
         self.policies = policies
@@ -68,6 +70,9 @@ class Flow:
         """True if the flow waits for the stalled trainer of one policy while another policy has headroom."""
         self.answers = answers
         """Answers of the dataset, which dataflow itself makes episodes of; None if nodes run the tasks."""
+        self.group_scoring = group_scoring
+        """Group reward that a complete group waits for before its admission; None: it is admitted at once."""
+        self._awaiting_scores: set[GroupId] = set()
         self.leases = leases
         self.reward_range = reward_range
         """Lowest and highest reward of a trajectory."""
@@ -180,6 +185,27 @@ class Flow:
         self.counts.episodes[result.outcome] += 1
         return result
 
+    def await_scores(self, group: GroupId) -> None:
+        """Queues a complete group for its group reward; it stays open until then."""
+        if self.group_scoring is not None:
+            self._awaiting_scores.add(group)
+            self.group_scoring.waiting.put_nowait(group)
+
+    def is_awaiting_scores(self, group: GroupId) -> bool:
+        """Returns whether a group is queued for its group reward, or being scored."""
+        return group in self._awaiting_scores
+
+    def finish_scored(
+        self, group_id: GroupId, episodes: Sequence[Episode] | None, versions: Mapping[PolicyId, Version]
+    ) -> PushResult:
+        """Decides about a group after its group reward. episodes: with new rewards; None drops the group."""
+        self._awaiting_scores.discard(group_id)
+        group = self.open_groups[group_id]
+        final = without_unsampled_texts(group.to_group().episodes) if episodes is None else episodes
+        group.episodes = dict(zip(sorted(group.episodes), final, strict=True))
+        refusal = GROUP_REWARD_FAILED if episodes is None else ""
+        return self._finish(group, versions, PushResult(outcome=ACCEPTED, group=group_id), refusal=refusal)
+
     def is_open_task(self, task: TaskId) -> bool:
         """Returns whether a task was issued and has no result."""
         member_location = self._locate(task)
@@ -201,8 +227,9 @@ class Flow:
         return self._issuer.rows
 
     def metrics(self) -> dict[str, float]:
-        """Returns the metrics of the selector and the filters, named `kind.metric`."""
-        return {**self._issuer.metrics(), **self._admitter.metrics()}
+        """Returns the metrics of the selector, the filters and the group reward, named `kind.metric`."""
+        scoring = self.group_scoring.metrics() if self.group_scoring else {}
+        return {**self._issuer.metrics(), **self._admitter.metrics(), **scoring}
 
     def expire(self, *, now: float) -> list[tuple[TaskId, NodeId | None]]:
         """Returns tasks of expired leases to the queue; returns them with their holders."""
@@ -302,20 +329,26 @@ class Flow:
         self.partial_rollouts.settle(episode.task, continued_tokens=0 if episode.failure else episode.continued_tokens)
         group.episodes[member] = episode
         outcome = ACCEPTED if episode.failure is None else failed_outcome(episode.failure.boundary)
+        result = PushResult(outcome=outcome, group=group.id, counted_episode=episode)
         if not group.is_complete:
-            return PushResult(outcome=outcome, group=group.id, counted_episode=episode)
+            return result
+        if self.group_scoring is not None and group.succeeded:
+            self.await_scores(group.id)
+            return result
+        return self._finish(group, versions, result)
+
+    def _finish(
+        self, group: OpenGroup, versions: Mapping[PolicyId, Version], result: PushResult, *, refusal: str = ""
+    ) -> PushResult:
+        """Decides about a complete group. refusal: reason for which all its policies are refused."""
         del self.open_groups[group.id]
         self._issuer.observe(group)
         finished = group.to_group()
-        admission = self._admitter.admit(finished, versions)
-        return PushResult(
-            outcome=outcome,
-            group=group.id,
-            counted_episode=episode,
-            finished_group=finished,
-            admission=admission,
-            surplus_policies=group.surplus_policies,
-        )
+        if refusal:
+            admission = Admission(admitted={}, refused=dict.fromkeys(self.policies, refusal))
+        else:
+            admission = self._admitter.admit(finished, versions)
+        return replace(result, finished_group=finished, admission=admission, surplus_policies=group.surplus_policies)
 
     def _is_superseded(self, episode: Episode, group: OpenGroup, member: int) -> bool:
         """Returns whether a failure belongs to a past attempt; counting it would cost the current attempt a try."""

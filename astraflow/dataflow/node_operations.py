@@ -112,10 +112,14 @@ class NodeOperations:
         counted = {result.counted_episode.task: result for result in results if result.counted_episode is not None}
         self._record_accepted(list(counted.values()), raw if len(counted) == len(episodes) else None)
         for result in results:
-            if result.finished_group is not None and result.admission is not None:
-                with span("rl.admit", group=result.finished_group.id, kept=len(result.admission.admitted)):
-                    self._admit(result.finished_group, result.admission, surplus_policies=result.surplus_policies)
+            self.admit(result)
         return results
+
+    def admit(self, result: PushResult) -> None:
+        """Admits the group that a result finished, if it finished one."""
+        if result.finished_group is not None and result.admission is not None:
+            with span("rl.admit", group=result.finished_group.id, kept=len(result.admission.admitted)):
+                self._admit(result.finished_group, result.admission, surplus_policies=result.surplus_policies)
 
     async def hand_back(self, node_id: NodeId, partials: Sequence[PartialRollout]) -> list[str]:
         """Requeues tasks that a node does not finish; returns the outcome of each once it is durable.
@@ -296,8 +300,9 @@ class NodeOperations:
         groups = [result.group for result in results if result.group is not None]
         self._run.records.record_accepted(episodes, groups, raw=raw)
         for episode in episodes:
-            if not self._is_evaluated(episode.task):
-                self._note_rewards(episode)
+            flow = self._run.flows.get(flow_of(episode.task))
+            if flow is not None and flow.group_scoring is None:
+                self.note_rewards(episode)
 
     def _hand_back(self, partial: PartialRollout, node: NodeId) -> str:
         flow = self._flow_of(partial.task)
@@ -349,7 +354,8 @@ class NodeOperations:
     def _is_evaluated(self, task: TaskId) -> bool:
         return bool(self._run.evaluations) and flow_of(task) in self._run.evaluations
 
-    def _note_rewards(self, episode: Episode) -> None:
+    def note_rewards(self, episode: Episode) -> None:
+        """Adds the rewards of a training episode to the figures of its policies."""
         now = self._run.clock.now()
         for trajectory in episode.trajectories:
             self._run.activity[trajectory.policy].rewards.add(trajectory.reward, now=now)

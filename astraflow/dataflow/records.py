@@ -83,6 +83,14 @@ class Records:
                 self._unfinished[group].remove(episode.task)
                 self._journal.put("delete from unfinished where task = ?", episode.task)
 
+    def record_rescored(self, group: GroupId, episodes: Sequence[Episode]) -> None:
+        """Records the results of a group after its group reward, in place of those that nodes pushed."""
+        for number in self._payloads.pop(group, set()):
+            self._leave_payload(number, group)
+        for node in dict.fromkeys(episode.node for episode in episodes):
+            body = encode_push(node, [episode for episode in episodes if episode.node == node])
+            self._note_payload(self._journal.store_payload(body), {group}, len(body))
+
     def record_unfinished(self, member: UnfinishedTask) -> None:
         """Records a member without a result whose attempt failed, or whose partial rollout was stored or dropped."""
         self._unfinished.setdefault(member.group, set()).add(member.task)
@@ -223,8 +231,12 @@ class Records:
             del self._needed[group]
             self._journal.put("delete from groups where id = ?", group)
             for number in self._payloads.pop(group, ()):
-                self._users[number].discard(group)
-                if not self._users[number]:
-                    del self._users[number]
-                    self.held_bytes -= self._sizes.pop(number)
-                    self._journal.drop_payload(number)
+                self._leave_payload(number, group)
+
+    def _leave_payload(self, number: int, group: GroupId) -> None:
+        """Drops a payload if no other group has results in it."""
+        self._users[number].discard(group)
+        if not self._users[number]:
+            del self._users[number]
+            self.held_bytes -= self._sizes.pop(number)
+            self._journal.drop_payload(number)

@@ -10,18 +10,21 @@ from pathlib import Path
 import grpc
 
 from astraflow.access.authenticator import Authenticator
+from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import FlowId, PolicyId, PoolId, Version
 from astraflow.contract.nodes import FlowSpec, JoinResult, PolicySpec
 from astraflow.contract.plugins import PluginSlot
 from astraflow.contract.reports import Report
 from astraflow.dataflow.admission.admitter import Admitter
 from astraflow.dataflow.admission.filters import filters
+from astraflow.dataflow.admission.group_scoring import GroupScoring
 from astraflow.dataflow.config import DataflowConfig, EvaluationConfig, FlowConfig, StreamConfig
 from astraflow.dataflow.dataset_filler import DatasetFiller
 from astraflow.dataflow.evaluation.evaluation import Evaluation
 from astraflow.dataflow.evaluation.rounds import EvaluationRounds
 from astraflow.dataflow.evaluation.schedule import Schedule
 from astraflow.dataflow.flow import AnswerSource, Flow
+from astraflow.dataflow.group_scorer import GroupScorer
 from astraflow.dataflow.issuing.issuer import Issuer
 from astraflow.dataflow.issuing.leases import Leases
 from astraflow.dataflow.issuing.mixture import build_selector
@@ -69,6 +72,7 @@ from astraflow.wire.pb.data_plane_pb2_grpc import add_NodeDataServicer_to_server
 from astraflow.wire.pb.enrollment_pb2_grpc import add_EnrollmentServicer_to_server
 from astraflow.wire.server import ListenOptions, authenticator_for, serving
 from astraflow.workflows import workflows
+from astraflow.workflows.base import Workflow
 from astraflow.workflows.dataset_answers import DatasetAnswers
 
 log = get_logger()
@@ -271,6 +275,7 @@ class Service:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(periodic(self._tick, every_s=TICK_S, clock=self._clock))
             tasks.create_task(DatasetFiller(self._run, self._nodes).work())
+            tasks.create_task(GroupScorer(self._run, self._nodes).work())
             tasks.create_task(periodic(self._report, every_s=self._config.report_s, clock=self._clock))
 
     async def drain(self) -> None:
@@ -373,7 +378,12 @@ def _flow(config: DataflowConfig, flow_id: FlowId, flow: FlowConfig, registry: N
     dataset = datasets.build(flow.dataset, config.seed)
     build = partial(build_selector, dataset=dataset, seed=config.seed)
     return Flow(
-        FlowSpec(id=flow_id, workflow=flow.workflow, reward=flow.reward),
+        FlowSpec(
+            id=flow_id,
+            workflow=flow.workflow,
+            reward=flow.reward,
+            attaches_texts=flow.group_reward is not None,
+        ),
         policies,
         issuer=Issuer(
             flow_id, dataset, SlotPlugins(PluginSlot.SELECTOR, [flow.selector], build), group_size=flow.group_size
@@ -388,7 +398,20 @@ def _flow(config: DataflowConfig, flow_id: FlowId, flow: FlowConfig, registry: N
         max_attempts=flow.max_attempts,
         waits_when_full=flow.when_full == "wait",
         answers=_answers(config, workflow, dataset) if isinstance(workflow, DatasetAnswers) else None,
+        group_scoring=_group_scoring(flow_id, flow, workflow),
     )
+
+
+def _group_scoring(flow_id: FlowId, flow: FlowConfig, workflow: Workflow) -> GroupScoring | None:
+    if flow.group_reward is None:
+        return None
+    if isinstance(workflow, DatasetAnswers):
+        raise InvalidInput(
+            f"cannot use a group reward in flow {flow_id!r}: its workflow 'dataset_answers' samples no completions to "
+            "compare; leave out group_reward, or use another workflow",
+            code="flow.group_reward_without_rollout",
+        )
+    return GroupScoring(flow.group_reward, reward_range=flow.reward_range)
 
 
 def _answers(config: DataflowConfig, workflow: DatasetAnswers, dataset: Dataset) -> AnswerSource:

@@ -16,6 +16,7 @@ datasets: Registry[Dataset] = Registry(
         "math": "astraflow.datasets.math",
         "mixture": "astraflow.datasets.mixture",
         "parquet": "astraflow.datasets.parquet",
+        "reasoning_gym": "astraflow.datasets.reasoning_gym",
         "scripted": "astraflow.datasets.scripted",
         "search": "astraflow.datasets.search",
         "textcraft": "astraflow.datasets.textcraft",

@@ -21,7 +21,11 @@ from astraflow.workflows.reward_scorer import RewardScorer
 
 def build_flow(spec: FlowSpec) -> BuiltFlow:
     """Builds the workflow and reward of a flow. Raises: InvalidInput for an unknown kind or bad options."""
-    return BuiltFlow(workflow=workflows.build(spec.workflow), scorer=RewardScorer(rewards.build(spec.reward)))
+    return BuiltFlow(
+        workflow=workflows.build(spec.workflow),
+        scorer=RewardScorer(rewards.build(spec.reward)),
+        attaches_texts=spec.attaches_texts,
+    )
 
 
 def build_flows(join_result: JoinResult, facts: NodeFacts) -> dict[FlowId, BuiltFlow]:

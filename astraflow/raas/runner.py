@@ -33,6 +33,8 @@ class BuiltFlow:
 
     workflow: Workflow
     scorer: RewardScorer
+    attaches_texts: bool = False
+    """Attach the text of every trajectory, not only of sampled groups."""
 
 
 class Runner:
@@ -111,14 +113,14 @@ class Runner:
                 code="rollout.timeout",
             ) from problem
         _check_trajectories(flow.workflow, trajectories)
-        if turns is None:
+        if turns is None and not flow.attaches_texts:
             return trajectories
         return tuple(self._with_text_and_times(trajectory, turns) for trajectory in trajectories)
 
-    def _with_text_and_times(self, trajectory: Trajectory, turns: TurnTimes) -> Trajectory:
-        """Returns the trajectory with its text and the durations of its turns, for inspection."""
+    def _with_text_and_times(self, trajectory: Trajectory, turns: TurnTimes | None) -> Trajectory:
+        """Returns the trajectory with its text and, for inspection, the durations of its turns."""
         text = with_text(trajectory, self._policies[trajectory.policy].tokenizer)
-        return replace(text, span_s=turns.span_times_s(trajectory))
+        return text if turns is None else replace(text, span_s=turns.span_times_s(trajectory))
 
     @asynccontextmanager
     async def _policies_for(self, task: Task) -> AsyncIterator[ServedPolicies]:

@@ -1,6 +1,6 @@
-"""Registry of rewards, which score completions."""
+"""Registries of rewards, which score completions, and of group rewards, which score the members of a group."""
 
-from astraflow.rewards.base import Reward
+from astraflow.rewards.base import GroupReward, Reward
 from astraflow.runtime.plugins import Registry
 
 rewards: Registry[Reward] = Registry(
@@ -8,5 +8,23 @@ rewards: Registry[Reward] = Registry(
     built_in={
         "code_tests": "astraflow.rewards.code_tests",
         "exact_match": "astraflow.rewards.exact_match",
+        "f1": "astraflow.rewards.f1",
+        "format": "astraflow.rewards.format",
+        "llm_judge": "astraflow.rewards.llm_judge",
+        "math_answer": "astraflow.rewards.math_answer",
+        "overlong": "astraflow.rewards.overlong",
+        "reasoning_gym": "astraflow.rewards.reasoning_gym",
+        "rubric": "astraflow.rewards.rubric",
     },
+    install_hint="install the clients of language models with pip install 'astraflow[llm]'",
+)
+
+group_rewards: Registry[GroupReward] = Registry(
+    "group_reward",
+    built_in={
+        "best_of": "astraflow.rewards.best_of",
+        "diversity": "astraflow.rewards.diversity",
+        "pairwise_judge": "astraflow.rewards.pairwise_judge",
+    },
+    install_hint="install the clients of language models with pip install 'astraflow[llm]'",
 )

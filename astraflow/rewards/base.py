@@ -1,9 +1,12 @@
-"""Interface of rewards."""
+"""Interfaces of rewards and of group rewards."""
 
-from collections.abc import Awaitable, Mapping
+import inspect
+import math
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
+from astraflow.contract.errors import InvalidInput
 from astraflow.contract.generation import Finish
 from astraflow.contract.tasks import Prompt
 
@@ -24,6 +27,11 @@ class Score:
     def of(cls, result: "float | Score") -> "Score":
         """Returns `result` as a score; a plain number has no answer."""
         return result if isinstance(result, Score) else cls(value=float(result))
+
+    @property
+    def is_finite(self) -> bool:
+        """True if value and terms are finite numbers."""
+        return math.isfinite(self.value) and all(math.isfinite(term) for term in self.terms.values())
 
 
 class Reward(Protocol):
@@ -50,3 +58,79 @@ class Reward(Protocol):
         takes more than a millisecond is `async` and works in a thread or a process. A reward that owns processes or
         connections is a `ManagedPlugin`.
         """
+
+
+@runtime_checkable
+class LengthReward(Protocol):
+    """A reward that also depends on the length of the completion in tokens. It is asked by this method instead."""
+
+    def score_with_length(
+        self, prompt: Prompt, completion: str, finish: Finish, *, tokens: int | None
+    ) -> float | Score | Awaitable[float | Score]:
+        """Returns what `Reward.score` does. tokens: tokens that the policy wrote, None when the workflow does not
+        count them."""
+
+
+async def score_completion(
+    reward: Reward, prompt: Prompt, completion: str, finish: Finish, *, tokens: int | None = None
+) -> Score:
+    """Returns the score of any reward, synchronous or not, with or without the length.
+
+    Raises: whatever the reward raises.
+    """
+    if isinstance(reward, LengthReward):
+        result = reward.score_with_length(prompt, completion, finish, tokens=tokens)
+    else:
+        result = reward.score(prompt, completion, finish)
+    return Score.of(await result if inspect.isawaitable(result) else result)
+
+
+def text_field(prompt: Prompt, name: str) -> str:
+    """Returns a text of the prompt, such as the correct answer. Raises: InvalidInput when it has none."""
+    value = prompt.fields.get(name)
+    if not isinstance(value, str):
+        field_names = ", ".join(sorted(prompt.fields))
+        raise InvalidInput(
+            f"cannot score prompt {prompt.id!r}: field {name!r} holds no text; the prompt has {field_names}, set "
+            "answer_field to one of them",
+            code="reward.no_answer_field",
+        )
+    return value
+
+
+def last_tagged(text: str, tag: str) -> str | None:
+    """Returns the text in the last closed tag, None without one.
+
+    >>> last_tagged("<answer>3</answer> no, <answer>4</answer>", "answer")
+    '4'
+    """
+    end = text.rfind(f"</{tag}>")
+    begin = text.rfind(f"<{tag}>", 0, max(end, 0))
+    return text[begin + len(tag) + 2 : end] if begin >= 0 else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupMember:
+    """One completion among those of the same policy and role for one prompt."""
+
+    text: str
+    """Text of the policy's trajectory after its prompt."""
+    reward: float
+    """Reward of the trajectory before the group reward."""
+    answer: str = ""
+    """Normalized answer, empty when there is none."""
+    is_truncated: bool = False
+    """The completion ended at its length limit."""
+
+
+class GroupReward(Protocol):
+    """Scores the completions of one group by comparing them. Built by `group_rewards.build(spec)` in dataflow.
+
+    It is asked once for each policy and role, after all members have a result and before the filters. It runs beside
+    the service, in tasks of the same event loop: it must not block, and one that owns connections is a `ManagedPlugin`.
+    An exception is a failure, which is tried again. List the module under the entry point group
+    `astraflow.group_rewards`.
+    """
+
+    async def scores(self, prompt: Prompt, members: Sequence[GroupMember]) -> Sequence[float]:
+        """Returns a finite number for each member, in their order; higher is better. At least one member."""

@@ -2,11 +2,10 @@
 
 from typing import Annotated
 
-from astraflow.contract.errors import InvalidInput
 from astraflow.contract.generation import Finish
 from astraflow.contract.tasks import Prompt
 from astraflow.rewards import rewards
-from astraflow.rewards.base import Score
+from astraflow.rewards.base import Score, text_field
 from astraflow.runtime.config import Config
 from astraflow.runtime.setting_permissions import SettableBy
 
@@ -30,13 +29,6 @@ class ExactMatch:
 
     def score(self, prompt: Prompt, completion: str, finish: Finish) -> Score:
         """Returns 1 or 0; a completion that ended is an answer. Raises: InvalidInput without an answer field."""
-        answer = prompt.fields.get(self._answer_field)
-        if not isinstance(answer, str):
-            field_names = ", ".join(sorted(prompt.fields))
-            raise InvalidInput(
-                f"cannot score prompt {prompt.id!r}: field {self._answer_field!r} holds no text; the prompt has "
-                f"{field_names}, set answer_field to one of them",
-                code="reward.no_answer_field",
-            )
+        answer = text_field(prompt, self._answer_field)
         answer_text = completion if finish is Finish.STOP else ""
         return Score(value=float(finish is Finish.STOP and completion == answer), answer=answer_text)

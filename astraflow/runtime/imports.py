@@ -3,7 +3,20 @@
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import Any
+
+from astraflow.contract.errors import InvalidInput
+
+
+def require_package(module: str, *, extra: str, needed_by: str) -> None:
+    """Checks that a package is installed, without importing it. Raises: InvalidInput with the extra to install."""
+    if find_spec(module) is None:
+        raise InvalidInput(
+            f"cannot use {needed_by}: the package {module!r} is not installed; install it with "
+            f"pip install 'astraflow[{extra}]'",
+            code="plugin.missing_package",
+        )
 
 
 @contextmanager

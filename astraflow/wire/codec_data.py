@@ -44,6 +44,7 @@ def encode_join_result(result: JoinResult) -> pb.JoinReply:
                 workflow_json=encode_json(flow.workflow),
                 reward_json=encode_json(flow.reward),
                 evaluation_share=flow.evaluation_share,
+                attaches_texts=flow.attaches_texts,
             )
             for flow in result.flows
         ],
@@ -68,6 +69,7 @@ def decode_join_result(message: pb.JoinReply) -> JoinResult:
                 workflow=decode_json(flow.workflow_json, what=f"workflow of {flow.id}"),
                 reward=decode_json(flow.reward_json, what=f"reward of {flow.id}"),
                 evaluation_share=flow.evaluation_share if flow.HasField("evaluation_share") else None,
+                attaches_texts=flow.attaches_texts,
             )
             for flow in message.flows
         ),

@@ -97,6 +97,11 @@ class Answer:
     finish: Finish
     trajectory_builder: TrajectoryBuilder
 
+    @property
+    def tokens(self) -> int:
+        """Length of the answer. Tokens."""
+        return self.trajectory_builder.model_tokens
+
 
 async def request_answer(
     policy: PolicyId,

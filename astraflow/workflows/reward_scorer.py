@@ -1,14 +1,12 @@
 """Scorer of a flow's reward for workflows: awaits asynchronous rewards and turns errors into failed episodes."""
 
-import inspect
-import math
 from dataclasses import replace
 from hashlib import blake2b
 
 from astraflow.contract.failures import Boundary, RolloutFailed
 from astraflow.contract.generation import Finish
 from astraflow.contract.tasks import Prompt
-from astraflow.rewards.base import Reward, Score
+from astraflow.rewards.base import Reward, Score, score_completion
 from astraflow.runtime.tracing import span
 
 MAX_ANSWER_CHARS = 200
@@ -21,27 +19,31 @@ class RewardScorer:
     def __init__(self, reward: Reward) -> None:
         self.reward = reward
 
-    async def score(self, prompt: Prompt, completion: str, finish: Finish) -> Score:
-        """Scores a completion. Raises: RolloutFailed at the boundary `reward`; do not catch it."""
+    async def score(self, prompt: Prompt, completion: str, finish: Finish, *, tokens: int | None = None) -> Score:
+        """Scores a completion. Raises: RolloutFailed at the boundary `reward`; do not catch it.
+
+        tokens: tokens that the policy wrote, for rewards that depend on the length.
+        """
         try:
             with span("rl.reward"):
-                result = self.reward.score(prompt, completion, finish)
-                score = _as_score(await result if inspect.isawaitable(result) else result)
+                score = _with_short_answer(
+                    await score_completion(self.reward, prompt, completion, finish, tokens=tokens)
+                )
         except Exception as problem:
             raise RolloutFailed(
                 f"{type(problem).__name__}: {problem}", boundary=Boundary.REWARD, code="rollout.reward_failed"
             ) from problem
-        if not math.isfinite(score.value):
+        if not score.is_finite:
             raise RolloutFailed(
-                f"cannot use the score {score.value} of a completion: it is not finite; return a finite number",
+                f"cannot use the score {score.value} of a completion: it or one of its terms is not finite; return "
+                "finite numbers",
                 boundary=Boundary.REWARD,
                 code="rollout.non_finite_reward",
             )
         return score
 
 
-def _as_score(result: float | Score) -> Score:
-    score = Score.of(result)
+def _with_short_answer(score: Score) -> Score:
     if len(score.answer) <= MAX_ANSWER_CHARS:
         return score
     return replace(score, answer=blake2b(score.answer.encode(errors="surrogatepass"), digest_size=16).hexdigest())

@@ -42,4 +42,5 @@ class SingleTurn:
         system = [{"role": "system", "content": self._options.system}] if self._options.system else []
         messages = [*system, {"role": "user", "content": question_of(task.prompt)}]
         answer = await request_answer(self._policy, policies[self._policy], messages, self._options)
-        return (answer.trajectory_builder.build(await scorer.score(task.prompt, answer.text, answer.finish)),)
+        score = await scorer.score(task.prompt, answer.text, answer.finish, tokens=answer.tokens)
+        return (answer.trajectory_builder.build(score),)

@@ -32,6 +32,11 @@ class TrajectoryBuilder:
         """Returns all tokens so far: int32 `[n]`."""
         return self._pieces[0] if len(self._pieces) == 1 else np.concatenate(self._pieces or [_NO_TOKENS])
 
+    @property
+    def model_tokens(self) -> int:
+        """Number of tokens that the policy wrote so far."""
+        return sum(map(len, self._logprobs))
+
     def add_context(self, context: Int32Array, *, speaker: str = "") -> None:
         """Appends tokens that the policy reads. speaker: `Span.speaker`."""
         self._pieces.append(context)

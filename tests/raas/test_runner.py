@@ -1,5 +1,6 @@
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -159,3 +160,13 @@ def test_the_sampled_share_of_groups_does_not_depend_on_the_node() -> None:
     assert len(sampled) / len(groups) == pytest.approx(0.25, abs=0.03)
     assert not any(is_sampled(group, 0.0) for group in groups)
     assert all(is_sampled(group, 1.0) for group in groups)
+
+
+async def test_every_trajectory_of_a_flow_with_a_group_reward_has_a_text_and_only_samples_have_times() -> None:
+    specs = (flow(), replace(flow("compared"), attaches_texts=True))
+    run = runner(FakeDataflow(flows=specs), serving(FakeEngine(version=0)), NodeCounters(), text_share=0.0)
+    episodes = [await run.run(make.task(flow=name), RolloutRecorder()) for name in ("train", "compared")]
+    (plain,), (compared,) = (episode.trajectories for episode in episodes)
+    assert (plain.completion_text, plain.span_s) == ("", ())
+    assert compared.completion_text
+    assert compared.span_s == ()

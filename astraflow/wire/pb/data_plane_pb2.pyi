@@ -81,11 +81,14 @@ class FlowSpec(_message.Message):
     WORKFLOW_JSON_FIELD_NUMBER: _builtins.int
     REWARD_JSON_FIELD_NUMBER: _builtins.int
     EVALUATION_SHARE_FIELD_NUMBER: _builtins.int
+    ATTACHES_TEXTS_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     workflow_json: _builtins.str
     reward_json: _builtins.str
     evaluation_share: _builtins.float
     """For an evaluation, the largest share of a node's capacity that it uses; absent for a flow that is trained on."""
+    attaches_texts: _builtins.bool
+    """The text of every trajectory is attached, because dataflow compares the members of a group."""
     def __init__(
         self,
         *,
@@ -93,10 +96,11 @@ class FlowSpec(_message.Message):
         workflow_json: _builtins.str = ...,
         reward_json: _builtins.str = ...,
         evaluation_share: _builtins.float | None = ...,
+        attaches_texts: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_evaluation_share", b"_evaluation_share", "evaluation_share", b"evaluation_share"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_evaluation_share", b"_evaluation_share", "evaluation_share", b"evaluation_share", "id", b"id", "reward_json", b"reward_json", "workflow_json", b"workflow_json"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_evaluation_share", b"_evaluation_share", "attaches_texts", b"attaches_texts", "evaluation_share", b"evaluation_share", "id", b"id", "reward_json", b"reward_json", "workflow_json", b"workflow_json"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__evaluation_share: _TypeAlias = _typing.Literal["evaluation_share"]  # noqa: Y015
     _WhichOneofArgType__evaluation_share: _TypeAlias = _typing.Literal["_evaluation_share", b"_evaluation_share"]  # noqa: Y015
