@@ -161,6 +161,22 @@ def test_an_invalid_key_of_the_base_is_reported_at_the_base(tmp_path: Path) -> N
             ["evaluations.train:"],
         ),
         ("policies.solver.model.kind=script", "plugin.unknown_kind", ["policies.solver.model:", "'scripted'"]),
+        ("flows.train.workflow.kind=act", "config.invalid", ["flows.train.workflow:", "environment: missing"]),
+        (
+            "flows.train.workflow={kind='tool_use', tools=[{kind='calculator'}, {kind='calculato'}]}",
+            "plugin.unknown_kind",
+            ["flows.train.workflow.tools.1:", "'calculator'"],
+        ),
+        (
+            "flows.train.workflow={kind='tool_use', tools=[{kind='sandbox', sandbox={kind='local', worker=1}}]}",
+            "config.invalid",
+            ["flows.train.workflow.tools.0.sandbox:", "'workers'"],
+        ),
+        (
+            "evaluations.progress.workflow={kind='tool_use', tools=[{kind='mcp'}]}",
+            "config.invalid",
+            ["evaluations.progress.workflow.tools.0:", "command or url"],
+        ),
     ],
 )
 def test_an_invalid_value_is_refused_with_its_path(override: str, code: str, quoted: list[str]) -> None:

@@ -5,8 +5,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import reduce
-from operator import getitem
+from enum import Enum
 from pathlib import Path
 from typing import Any, get_args
 
@@ -250,8 +249,9 @@ def _fields(recipe: Recipe, fleet: FleetForm) -> Iterator[FormField]:
     classes = SettingClasses(recipe, values, imports_heavy=False)
     options = {path: options_type(registry, spec) for path, registry, spec in plugin_specs(recipe)}
     for path, _, spec in plugin_specs(recipe):
-        if not path[-1].isdigit():  # entries of a list have all their options in `entries`
-            _add_defaults(reduce(getitem, path, values), options[path], spec)
+        table = _table_at(values, path)
+        if table is not None:
+            _add_defaults(table, options[path], spec)
     for path, value in _leaves(values):
         info = field_info(path, options) if path[0] != "fleet" else fleet.info(path[1:])
         if path[-1] == "kind":
@@ -266,11 +266,20 @@ def _fields(recipe: Recipe, fleet: FleetForm) -> Iterator[FormField]:
     yield from (_list_field(*plugin_list) for plugin_list in plugin_lists(recipe))
 
 
+def _table_at(values: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any] | None:
+    """Returns the table at a path; None inside a list, whose entries have no fields of their own."""
+    table: Any = values
+    for part in path:
+        table = table.get(part) if isinstance(table, dict) else None
+    return table if isinstance(table, dict) else None
+
+
 def _add_defaults(table: dict[str, Any], options: type[BaseModel] | None, spec: Mapping[str, Any]) -> None:
     """Adds the missing options of a plugin to its table: their defaults, None without one."""
     for name, info in options.model_fields.items() if options is not None else ():
         if name not in spec:
             default = info.get_default(call_default_factory=True)
+            default = default.value if isinstance(default, Enum) else default
             table[name] = default if isinstance(default, bool | int | float | str) else None
 
 

@@ -1,6 +1,7 @@
 """Kind, bounds and choices of a recipe's setting, from the class of its field."""
 
 from collections.abc import Mapping, Sequence
+from enum import Enum
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
@@ -75,8 +76,10 @@ def _without_none(annotation: Any) -> Any:
 
 
 def literals(info: FieldInfo | None) -> tuple[str, ...]:
-    """Returns the values of a Literal type; empty for other types."""
+    """Returns the values of a Literal type or an enumeration; empty for other types."""
     inner_type = _without_none(info.annotation) if info else None
+    if isinstance(inner_type, type) and issubclass(inner_type, Enum):
+        return tuple(str(choice.value) for choice in inner_type)
     return tuple(str(choice) for choice in get_args(inner_type)) if get_origin(inner_type) is Literal else ()
 
 

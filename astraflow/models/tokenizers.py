@@ -6,13 +6,12 @@ import re
 import string
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.trajectories import Int32Array
-from astraflow.contract.values import Json
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -29,7 +28,7 @@ _CHATML = (
 
 Message = Mapping[str, str]
 """A chat message: `{"role": ..., "content": ...}`."""
-ToolSchema = Mapping[str, Json]
+ToolSchema = Mapping[str, Any]
 """A function that a model may call: `{"type": "function", "function": {"name", "description", "parameters"}}`."""
 
 
@@ -201,7 +200,7 @@ class _Escapes:
         self._control = control
         self.originals: list[str] = []
         """Replaced texts; empty when none spells a special token."""
-        given: Json = [[dict(message) for message in messages], [dict(tool) for tool in tools]]
+        given = [[dict(message) for message in messages], [dict(tool) for tool in tools]]
         self._mark = ""
         if any(control.search(text) for text in _texts(given)):
             used = set().union(*map(set, _texts(given)))
@@ -222,7 +221,7 @@ class _Escapes:
         self.originals.append(match[0])
         return f"{self._mark}{len(self.originals) - 1}{self._mark}"
 
-    def _escape_all(self, value: Json) -> Json:
+    def _escape_all(self, value: Any) -> Any:
         if isinstance(value, str):
             return self._escape(value)
         if isinstance(value, list):
@@ -230,7 +229,7 @@ class _Escapes:
         return {key: self._escape_all(item) for key, item in value.items()} if isinstance(value, dict) else value
 
 
-def _texts(value: Json) -> Iterator[str]:
+def _texts(value: Any) -> Iterator[str]:
     """Yields the texts in a JSON value, without the keys of objects."""
     if isinstance(value, str):
         yield value

@@ -3,7 +3,7 @@ that the environment names, with validated options."""
 
 import os
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -57,9 +57,13 @@ def _import_file(path: Path) -> None:
         raise
 
 
+def import_named_plugins() -> None:
+    """Imports the modules of the environment variable, once per process. Raises: InvalidInput."""
+    _import_named(os.environ.get(PLUGINS_VARIABLE, ""))
+
+
 @cache
 def _import_named(targets: str) -> None:
-    """Imports the modules of the environment variable, once per process."""
     for target in targets.split(os.pathsep):
         if target:
             import_plugins(target)
@@ -101,7 +105,7 @@ class Registry(Generic[T]):
 
     def kinds(self) -> list[str]:
         """Returns all known kinds, sorted. Raises: InvalidInput when a module of the environment does not import."""
-        _import_named(os.environ.get(PLUGINS_VARIABLE, ""))
+        import_named_plugins()
         return sorted({*self._built_in, *self._registered, *(entry.name for entry in self._entries())})
 
     def options(self, kind: str) -> type[Config]:
@@ -132,6 +136,27 @@ class Registry(Generic[T]):
         """Validates `spec` without building; returns the options. Raises: InvalidInput."""
         _, options_type = self._find(spec)
         return options_type.parse(_options_of(spec), where=f"{self.noun} {spec['kind']}")
+
+    def nested(self, spec: Mapping[str, Any]) -> "Iterator[tuple[tuple[str, ...], Registry[Any], Mapping[str, Any]]]":
+        """Yields the plugins inside the options of a plugin: their path below it, their registry, and their spec.
+
+        An option has plugins if its annotation names their registry, as in `Annotated[dict[str, Any], environments]`;
+        a tuple has several. Plugins of heavy or unknown kinds are not looked into.
+        """
+        kind = str(spec.get("kind"))
+        if self.is_heavy(kind):
+            return
+        try:
+            fields = self.options(kind).model_fields
+        except InvalidInput:  # the check of the plugin itself reports it
+            return
+        for name, info in fields.items():
+            registry = next((mark for mark in info.metadata if isinstance(mark, Registry)), None)
+            if registry is not None:
+                for path, inner in _specs_in(spec.get(name)):
+                    yield (name, *path), registry, inner
+                    for below, inner_registry, innermost in registry.nested(inner):
+                        yield (name, *path, *below), inner_registry, innermost
 
     def _find(self, spec: Mapping[str, Any]) -> tuple[Callable[..., T], type[Config]]:
         kind = spec.get("kind")
@@ -166,13 +191,21 @@ class Registry(Generic[T]):
         if kind in self._built_in:
             import_module(self._built_in[kind])
             return
-        _import_named(os.environ.get(PLUGINS_VARIABLE, ""))
+        import_named_plugins()
         for entry in self._entries():
             if entry.name == kind:
                 entry.load()
 
     def _entries(self) -> Any:
         return entry_points(group=f"astraflow.{self.noun}s")
+
+
+def _specs_in(value: object) -> Iterator[tuple[tuple[str, ...], Mapping[str, Any]]]:
+    """Yields the specs in an option, with their index if it is a list."""
+    if isinstance(value, Mapping):
+        yield (), value
+    elif isinstance(value, list | tuple):
+        yield from (((str(index),), item) for index, item in enumerate(value) if isinstance(item, Mapping))
 
 
 def _options_of(spec: Mapping[str, Any]) -> dict[str, Any]:

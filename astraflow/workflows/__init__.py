@@ -6,15 +6,18 @@ from astraflow.workflows.base import Workflow
 workflows: Registry[Workflow] = Registry(
     "workflow",
     built_in={
+        "act": "astraflow.workflows.act",
         "dataset_answers": "astraflow.workflows.dataset_answers",
+        "multi_turn": "astraflow.workflows.multi_turn",
         "plan_and_solve": "astraflow.workflows.plan_and_solve",
-        "route": "astraflow.workflows.route",
         "recursive": "astraflow.workflows.recursive",
+        "route": "astraflow.workflows.route",
         "single_turn": "astraflow.workflows.single_turn",
         "solve_and_select": "astraflow.workflows.solve_and_select",
         "solve_and_test": "astraflow.workflows.solve_and_test",
         "solve_and_verify": "astraflow.workflows.solve_and_verify",
         "spawn": "astraflow.workflows.spawn",
+        "tool_use": "astraflow.workflows.tool_use",
         "versus": "astraflow.workflows.versus",
     },
 )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pydantic import Field
 
 from astraflow.contract.errors import InvalidInput
+from astraflow.contract.failures import Boundary, RolloutFailed
 from astraflow.contract.generation import Finish
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.trajectories import Ending, Int32Array
@@ -86,9 +87,15 @@ class Conversation:
             stop_strings=stop_strings,
         )
         generation = await self._client.generate(self.builder.tokens(), sampling)
+        if not len(generation.tokens):
+            raise RolloutFailed(
+                "cannot continue the conversation: the engine returned no token; let it return the stop token",
+                boundary=Boundary.ENGINE,
+                code="rollout.empty_generation",
+            )
         self.builder.add_generation(generation)
         self._size += len(generation.tokens)
-        self._last_token = int(generation.tokens[-1]) if len(generation.tokens) else None
+        self._last_token = int(generation.tokens[-1])
         self.turns += 1
         text = tokenizer.decode(generation.tokens)
         self._texts = [*self._texts, text] if text in self._texts[-1:] else [text]

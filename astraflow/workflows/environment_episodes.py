@@ -19,6 +19,8 @@ log = get_logger()
 
 CLOSE_S = 10.0
 """Time limit for closing an environment. Seconds."""
+MAX_VALUES = 64
+"""Reward terms and metrics of an observation, together."""
 
 
 class OpenEnvironment:
@@ -95,10 +97,11 @@ async def _observed(call: str, timeout_s: float, observing: Awaitable[Observatio
             boundary=Boundary.ENVIRONMENT,
             code="rollout.environment_timeout" if is_late else "rollout.environment_failed",
         ) from problem
-    numbers = (observation.reward, *observation.reward_terms.values(), *observation.metrics.values())
-    if not all(math.isfinite(number) for number in numbers):
+    values = (*observation.reward_terms.values(), *observation.metrics.values())
+    if len(values) > MAX_VALUES or not all(math.isfinite(number) for number in (observation.reward, *values)):
         raise RolloutFailed(
-            "cannot use the observation: its reward, a term or a metric is not finite; return finite numbers",
+            "cannot use the observation: its reward, a term or a metric is not finite, or it has more than "
+            f"{MAX_VALUES} terms and metrics; return fewer, finite numbers",
             boundary=Boundary.ENVIRONMENT,
             code="rollout.invalid_observation",
         )

@@ -248,3 +248,17 @@ def test_one_refused_override_prevents_all_overrides(fleets: str) -> None:
     with pytest.raises(NotPermitted):
         preflight_recipe(fleets, overrides, limits=limits)
     assert recipe_form(fleets, overrides).refusals == (), "the local user owns the machine"
+
+
+def test_tools_and_environments_of_a_workflow_have_the_classes_of_their_options(tmp_path: Path) -> None:
+    tools = '[{ kind = "calculator" }, { kind = "mcp", url = "http://127.0.0.1:1/mcp" }]'
+    recipe = tmp_path / "tools.toml"
+    recipe.write_text(
+        f'extends = "smoke"\nname = "tools"\nflows.train.workflow = {{ kind = "tool_use", tools = {tools} }}'
+    )
+    key = "flows.train.workflow.tools"
+    assert refused(str(recipe), f"{key}=[{{kind = 'calculator'}}]") == []
+    assert refused(str(recipe), f"{key}=[{{kind = 'mcp', command = ['sh']}}]") == [f"{key}.0.command"]
+    assert refused(str(recipe), f"{key}=[{{kind = 'functions', functions = ['os:x']}}]") == [f"{key}.0.functions"]
+    weak = "[{kind = 'sandbox', sandbox = {kind = 'local', allow_weak = true}}]"
+    assert refused(str(recipe), f"{key}={weak}") == [f"{key}.0.sandbox.kind", f"{key}.0.sandbox.allow_weak"]

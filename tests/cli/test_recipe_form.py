@@ -153,3 +153,36 @@ def test_a_refused_preflight_check_suggests_a_correction(tmp_path: Path, monkeyp
     assert not launch["is_ok"]
     assert "UnauthorizedOperation" in launch["message"]
     assert "credentials" in launch["remedy"]
+
+
+NESTED = """
+extends = "smoke"
+name = "nested"
+
+[flows.train.workflow]
+kind = "tool_use"
+tools = [{ kind = "sandbox", sandbox = { kind = "local", workers = 2 } }, { kind = "calculator" }]
+"""
+
+
+def test_plugins_in_options_have_fields_unless_they_are_in_a_list(tmp_path: Path) -> None:
+    (tmp_path / "nested.toml").write_text(NESTED)
+    form = recipe_form(str(tmp_path / "nested.toml"))
+    assert form.problems == ()
+    assert field(form, "flows.train.workflow.call_format").choices == ("hermes", "xml", "python")
+    assert field(form, "flows.train.workflow.call_format").value == "hermes"
+    assert not [entry.key for entry in form.fields if ".tools." in entry.key]
+
+
+def test_an_environment_has_fields_of_its_own(tmp_path: Path) -> None:
+    import tests.fakes.corridor  # noqa: F401 (registers the environment)
+
+    workflow = '{ kind = "act", environment = { kind = "test_corridor" } }'
+    (tmp_path / "act.toml").write_text(f'extends = "smoke"\nname = "act"\nflows.train.workflow = {workflow}\n')
+    form = recipe_form(str(tmp_path / "act.toml"), ["flows.train.workflow.environment.length=5"])
+    assert form.problems == ()
+    length = field(form, "flows.train.workflow.environment.length")
+    assert (length.value, length.settable_by, length.description) == (5, "agent", "Steps to the door.")
+    assert "test_corridor" in field(form, "flows.train.workflow.environment.kind").choices
+    wrong = recipe_form(str(tmp_path / "act.toml"), ["flows.train.workflow.environment.size=5"])
+    assert [problem.key for problem in wrong.problems] == ["flows.train.workflow.environment"]

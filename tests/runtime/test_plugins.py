@@ -4,9 +4,10 @@ import os
 import sys
 from importlib.metadata import EntryPoint
 from pathlib import Path
-from typing import Protocol
+from typing import Annotated, Any, Protocol
 
 import pytest
+from pydantic import Field
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.runtime import plugins
@@ -176,3 +177,28 @@ def test_a_file_with_the_name_of_another_module_is_refused(tmp_path: Path) -> No
     file.write_text("")
     with raises_code(InvalidInput, "plugin.not_importable", "rename the file"):
         import_plugins(str(file))
+
+
+def test_plugins_in_options_are_found_with_their_path(registry: Registry[Greeter]) -> None:
+    class Named(Config):
+        name: str = ""
+
+    class Holding(Config):
+        one: Annotated[dict[str, Any], registry] = Field(default_factory=dict)
+        many: Annotated[tuple[dict[str, Any], ...], registry] = ()
+        other: dict[str, Any] = Field(default_factory=dict)
+
+    registry.register("named", options=Named)(type("Named", (), {}))
+    registry.register("holding", options=Holding)(type("Holding", (), {}))
+    named = {"kind": "named"}
+    inner = {"kind": "holding", "many": [named, "text", named]}
+
+    found = list(registry.nested({"kind": "holding", "one": inner, "many": named, "other": named}))
+
+    assert found == [
+        (("one",), registry, inner),
+        (("one", "many", "0"), registry, named),
+        (("one", "many", "2"), registry, named),
+        (("many",), registry, named),
+    ]
+    assert list(registry.nested({"kind": "unknown", "one": named})) == []

@@ -1,0 +1,100 @@
+"""Parsers of the action in a turn: text in; an action, or the reason for which there is none, out.
+
+All take time linear in the text. Text before the end of a thought (`</think>`) is not read.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+
+MAX_ACTION_CHARACTERS = 4096
+"""Longer actions are refused."""
+
+_LABEL = re.compile(r"(?:action|ACTION|Action) ?: ?")
+_INTEGER = re.compile(r"[0-9]{1,6}")
+_FENCE = "```"
+THOUGHT_END = "</think>"
+
+
+class ActionFormat(Enum):
+    """Form in which the policy writes its action."""
+
+    LAST_LINE = "last_line"
+    """The last line that is not empty, with or without `Action:` before it."""
+    TAG = "tag"
+    """Between the last `<action>` and `</action>`."""
+    JSON = "json"
+    """The field `action` of a JSON object: in the last code block, or from the first to the last brace."""
+    NUMBER = "number"
+    """The last number of the last line that is not empty: that of an admissible action, from 1."""
+
+
+class UnreadableAction(Exception):
+    """A turn has no readable action; the message tells the policy what is expected."""
+
+
+def parse_action(text: str, form: ActionFormat, actions: Sequence[str] = ()) -> str:
+    """Returns the action of a turn. actions: admissible actions, for numbers. Raises: UnreadableAction.
+
+    >>> parse_action("I am hungry.\\nAction: eat the apple", ActionFormat.LAST_LINE)
+    'eat the apple'
+    >>> parse_action("Number 2 is best: 2", ActionFormat.NUMBER, ["wait", "go north"])
+    'go north'
+    """
+    action = _PARSERS[form](text.rpartition(THOUGHT_END)[2], actions).strip()
+    if not action:
+        raise UnreadableAction("The action is empty.")
+    if len(action) > MAX_ACTION_CHARACTERS:
+        raise UnreadableAction(f"The action is longer than {MAX_ACTION_CHARACTERS} characters.")
+    return action
+
+
+def _last_line(text: str, actions: Sequence[str]) -> str:
+    line = text.strip().rpartition("\n")[2].strip()
+    label = _LABEL.match(line)
+    return line[label.end() :] if label else line
+
+
+def _tagged(text: str, actions: Sequence[str]) -> str:
+    _, opening, rest = text.rpartition("<action>")
+    action, closing, _ = rest.partition("</action>")
+    if not opening or not closing:
+        raise UnreadableAction("Write the action between <action> and </action>.")
+    return action
+
+
+def _of_json(text: str, actions: Sequence[str]) -> str:
+    pieces = text.rsplit(_FENCE, maxsplit=2)
+    source = pieces[1].removeprefix("json") if len(pieces) == 3 else text[text.find("{") : text.rfind("}") + 1]
+    try:
+        value = json.loads(source)
+    except (ValueError, RecursionError):
+        value = None
+    action = value.get("action") if isinstance(value, Mapping) else None
+    if not isinstance(action, str | int):
+        raise UnreadableAction('Write the action as a JSON object: {"action": "..."}.')
+    return str(action).encode(errors="replace").decode()
+
+
+def _numbered(text: str, actions: Sequence[str]) -> str:
+    numbers = _INTEGER.findall(text.strip().rpartition("\n")[2])
+    if not numbers or not 1 <= int(numbers[-1]) <= len(actions):
+        raise UnreadableAction(f"Write the number of an action, from 1 to {len(actions)}, on the last line.")
+    return actions[int(numbers[-1]) - 1]
+
+
+_PARSERS: Mapping[ActionFormat, Callable[[str, Sequence[str]], str]] = {
+    ActionFormat.LAST_LINE: _last_line,
+    ActionFormat.TAG: _tagged,
+    ActionFormat.JSON: _of_json,
+    ActionFormat.NUMBER: _numbered,
+}
+
+INSTRUCTIONS: Mapping[ActionFormat, str] = {
+    ActionFormat.LAST_LINE: "End each message with one line that holds the action alone.",
+    ActionFormat.TAG: "End each message with the action as <action>...</action>.",
+    ActionFormat.JSON: 'End each message with the action as a JSON object: {"action": "..."}.',
+    ActionFormat.NUMBER: "End each message with one line that holds the number of the action alone.",
+}
+"""How to write an action, for the first message."""

@@ -1,0 +1,160 @@
+"""Parsers of tool calls: what they read, and that no text breaks them."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from astraflow.tools.base import Tool
+from astraflow.tools.call_parsers import (
+    MAX_CALL_CHARACTERS,
+    CallFormat,
+    ToolCall,
+    UnreadableCall,
+    closing_strings,
+    parse_calls,
+)
+
+
+async def never(arguments: Any) -> str:
+    raise AssertionError("a parser called a tool")
+
+
+def tool(name: str, **types: str) -> Tool:
+    properties: Any = {parameter: {"type": kind} for parameter, kind in types.items()}
+    return Tool(name=name, description="", parameters={"type": "object", "properties": properties}, call=never)
+
+
+TOOLS = (tool("search", query="string"), tool("access", page="integer"), tool("add", a="number", b="number"))
+
+
+def parsed(text: str, form: str) -> list[tuple[str, Any] | None]:
+    """Returns name and arguments of each call; None for an unreadable one."""
+    calls = parse_calls(text, CallFormat(form), TOOLS)
+    return [(call.name, dict(call.arguments)) if isinstance(call, ToolCall) else None for call in calls]
+
+
+@pytest.mark.parametrize(
+    ("text", "calls"),
+    [
+        ("no call", []),
+        ('<tool_call>\n{"name": "add", "arguments": {"a": 1, "b": 2.5}}\n</tool_call>', [("add", {"a": 1, "b": 2.5})]),
+        (
+            'two: <tool_call>{"name": "x"}</tool_call> <tool_call>{"name": "y", "arguments": {}}</tool_call>',
+            [("x", {}), ("y", {})],
+        ),
+        ('<think><tool_call>{"name": "x"}</tool_call></think> done', []),
+        ('<tool_call>{"name": "x"}', [None]),
+        ("<tool_call></tool_call>", [None]),
+        ('<tool_call>{"name": 1, "arguments": {}}</tool_call>', [None]),
+        ('<tool_call>{"name": "x", "arguments": []}</tool_call>', [None]),
+        ('<tool_call>["x"]</tool_call>', [None]),
+        ('<tool_call>{"name": "x", "arguments": {"a": NaN}}</tool_call>', [None]),
+        ('<tool_call>{"name": "x", "arguments": {"a": "\\ud800"}}</tool_call>', [None]),
+        ('<tool_call>{"name": "x", "arguments": {"a": 1' + "0" * 5000 + "}}</tool_call>", [None]),
+        ("<tool_call>" + "[" * 50_000 + "</tool_call>", [None]),
+        ("<tool_call>" + " " * MAX_CALL_CHARACTERS + "{}</tool_call>", [None]),
+        ('</tool_call><tool_call>{"name": "x"}</tool_call>', [("x", {})]),
+    ],
+)
+def test_hermes_calls(text: str, calls: list[Any]) -> None:
+    assert parsed(text, "hermes") == calls
+
+
+@pytest.mark.parametrize(
+    ("text", "calls"),
+    [
+        ("no call <other>x</other>", []),
+        ("<search> who wrote it </search>", [("search", {"query": "who wrote it"})]),
+        ("<search>a</search><search>b</search>", [("search", {"query": "a"}), ("search", {"query": "b"})]),
+        ("<search><access>1</access></search>", [("search", {"query": "<access>1</access>"})]),
+        ("<access>3</access>", [("access", {"page": 3})]),
+        ("<access>three</access>", [None]),
+        ("<add>1</add>", [None]),
+        ("<search>never ends", [None]),
+        ("<search>a</search> <search>b", [("search", {"query": "a"}), None]),
+        ("</search><search>", [None]),
+    ],
+)
+def test_calls_by_tags(text: str, calls: list[Any]) -> None:
+    assert parsed(text, "xml") == calls
+
+
+@pytest.mark.parametrize(
+    ("text", "calls"),
+    [
+        ("print(1)", []),
+        ("```python\nadd(a=1, b=2)\n```", []),
+        ("First:\n```tool_code\nadd(a=1, b=-2)\n```", [("add", {"a": 1, "b": -2})]),
+        ("[add(1, b=2), search('x')]", [("add", {"a": 1, "b": 2}), ("search", {"query": "x"})]),
+        (
+            "```tool_code\nsearch(query='a')\nsearch(query='b')\n```",
+            [("search", {"query": "a"}), ("search", {"query": "b"})],
+        ),
+        ("```tool_code\nunknown(a=(1, {'b': None}))\n```", [("unknown", {"a": [1, {"b": None}]})]),
+        ("```tool_code\nadd(a=1)", [None]),
+        ("```tool_code\nimport os\n```", [None]),
+        ("```tool_code\nos.system('x')\n```", [None]),
+        ("```tool_code\nadd(a=open('x'))\n```", [None]),
+        ("```tool_code\nadd(a=1e999)\n```", [None]),
+        ("```tool_code\nadd(a=b'x')\n```", [None]),
+        ("```tool_code\nadd(a={1: 2})\n```", [None]),
+        ("```tool_code\nadd(a='\\ud800')\n```", [None]),
+        ("```tool_code\nadd(1, 2, 3)\n```", [None]),
+        ("```tool_code\nadd(1, a=2)\n```", [None]),
+        ("```tool_code\nadd(**{'a': 1})\n```", [None]),
+        ("```tool_code\nadd(a='\\d')\n```", [("add", {"a": "\\d"})]),
+        ("```tool_code\n\x00\n```", [None]),
+        ("[" * 5000 + "]" * 5000, [None]),
+        ("```tool_code\nadd(a=" + "-" * 30_000 + "1)\n```", [None]),
+        ("```tool_code\n" + "x" * (MAX_CALL_CHARACTERS + 1) + "```", [None]),
+    ],
+)
+def test_python_calls(text: str, calls: list[Any]) -> None:
+    assert parsed(text, "python") == calls
+
+
+def test_closing_strings_end_a_call() -> None:
+    assert closing_strings(CallFormat.HERMES, TOOLS) == ("</tool_call>",)
+    assert closing_strings(CallFormat.XML, TOOLS) == ("</search>", "</access>", "</add>")
+    assert closing_strings(CallFormat.PYTHON, TOOLS) == ()
+
+
+_HOSTILE = st.lists(
+    st.sampled_from(
+        [
+            "<tool_call>", "</tool_call>", "<search>", "</search>", "<access>", "</access>", "```tool_code\n", "```",
+            "[", "]", "{", "}", "(", ")", '"', "'", "\\", "\n", "\x00", "\ud800", "search", "add", "=", ",", "1",
+            '{"name": "add", "arguments": {}}', "</think>", "lambda: 0", "é", "<|im_end|>",
+        ]
+    )
+    | st.text(max_size=5),
+    max_size=40,
+).map("".join)  # fmt: skip
+
+
+@given(text=_HOSTILE, form=st.sampled_from(CallFormat))
+def test_no_text_raises_and_calls_hold_json(text: str, form: CallFormat) -> None:
+    for call in parse_calls(text, form, TOOLS):
+        if isinstance(call, UnreadableCall):
+            assert call.problem.isprintable()
+        else:
+            assert all(isinstance(name, str) for name in call.arguments)
+
+
+@pytest.mark.parametrize("form", CallFormat)
+@pytest.mark.parametrize(
+    "piece", ["<tool_call>", "<search>", "</search>", "<access>", "```tool_code\n", "[", "add(", '{"name":', "</think>"]
+)
+def test_a_megabyte_of_anything_is_parsed(form: CallFormat, piece: str) -> None:
+    """With a parser that is not linear, this takes hours."""
+    text = piece * (2**20 // len(piece))
+
+    assert all(isinstance(call, UnreadableCall | ToolCall) for call in parse_calls(text, form, TOOLS))
+
+
+def test_a_flood_of_calls_is_parsed_as_a_whole() -> None:
+    text = '<tool_call>{"name": "add", "arguments": {}}</tool_call>' * 20_000
+
+    assert len(parse_calls(text, CallFormat.HERMES, TOOLS)) == 20_000

@@ -1,0 +1,165 @@
+"""Tools of real MCP servers, over standard input and output and over HTTP."""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvicorn
+
+from astraflow.contract.errors import InvalidInput, Unavailable
+from astraflow.contract.failures import Boundary, RolloutFailed
+from astraflow.runtime.setting_permissions import SettableBy, settable_by
+from astraflow.tools import tool_sources
+from astraflow.tools.base import Tool, ToolError
+from astraflow.tools.mcp_servers import MAX_RESULT_CHARACTERS, MAX_TOOLS, McpOptions
+from tests import make
+from tests.errors import raises_code
+from tests.fakes.mcp_tools import tool_server
+
+pytestmark = pytest.mark.anyio
+
+COMMAND = [sys.executable, "-m", "tests.fakes.mcp_tools"]
+
+
+@asynccontextmanager
+async def started(**options: Any) -> AsyncIterator[Any]:
+    source: Any = tool_sources.build({"kind": "mcp", **options})
+    try:
+        await source.start()
+        yield source
+    finally:
+        await source.close()
+
+
+@asynccontextmanager
+async def over_stdio(**options: Any) -> AsyncIterator[Any]:
+    async with started(command=COMMAND, variables=["PYTHONPATH"], **options) as source:
+        yield source
+
+
+@asynccontextmanager
+async def http_server(**options: Any) -> AsyncIterator[str]:
+    """Runs the server in this process; yields its address."""
+    app = tool_server(**options).streamable_http_app()
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, ws="none"))
+    serving = asyncio.create_task(server.serve())
+    while not server.started:
+        assert not serving.done()
+        await asyncio.sleep(0.01)
+    try:
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/mcp"
+    finally:
+        server.should_exit = True
+        await serving
+
+
+async def called(source: Any, name: str, **arguments: Any) -> str:
+    async with source.open(make.prompt(), 0) as tools:
+        return await by_name(tools)[name].call(arguments)
+
+
+def by_name(tools: tuple[Tool, ...]) -> dict[str, Tool]:
+    return {tool.name: tool for tool in tools}
+
+
+@pytest.fixture(autouse=True)
+def importable_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+
+
+async def test_tools_have_the_names_and_schemas_of_the_server() -> None:
+    async with over_stdio(tools=["add", "picture"], call_s=7) as source, source.open(make.prompt(), 0) as tools:
+        add, picture = tools
+        assert (add.name, add.description, add.timeout_s, picture.name) == ("add", "Adds two numbers.", 7, "picture")
+        assert set(add.parameters["properties"]) == {"a", "b"}
+        assert await add.call({"a": 2, "b": 3}) == "5"
+        assert await picture.call({}) == "see\n[image content is not shown]"
+        assert await asyncio.gather(*(add.call({"a": index}) for index in range(20))) == [
+            str(index + 1) for index in range(20)
+        ]
+
+
+async def test_errors_of_tools_are_text_and_results_are_bounded() -> None:
+    async with over_stdio() as source:
+        with raises_code(ToolError, "tool.mcp_error", "no luck"):
+            await called(source, "fail")
+        with raises_code(ToolError, "tool.mcp_error"):
+            await called(source, "add", a="many")
+        assert len(await called(source, "flood")) == MAX_RESULT_CHARACTERS
+        assert await called(source, "add", a=1) == "2"
+
+
+async def test_a_server_that_dies_fails_the_episode_and_the_next_connects_again() -> None:
+    async with over_stdio() as source:
+        async with source.open(make.prompt(), 0) as tools:
+            with raises_code(RolloutFailed, "rollout.mcp_failed") as failure:
+                await by_name(tools)["die"].call({})
+            assert failure.value.boundary is Boundary.ENVIRONMENT
+            with raises_code(RolloutFailed, "rollout.mcp_failed"):
+                await by_name(tools)["add"].call({"a": 1})
+        assert await called(source, "add", a=1) == "2"
+
+
+async def test_a_server_per_episode_has_its_own_state() -> None:
+    async with over_stdio(server_per_episode=True) as source:
+        async with source.open(make.prompt(), 0) as first, source.open(make.prompt(), 1) as second:
+            counts = [await by_name(tools)["count"].call({}) for tools in (first, first, second)]
+        assert counts == ["1", "2", "1"]
+
+
+async def test_servers_over_http() -> None:
+    async with http_server() as url, started(url=url) as source:
+        assert await called(source, "add", a=4) == "5"
+        with raises_code(ToolError, "tool.mcp_error"):
+            await called(source, "fail")
+
+
+async def test_a_server_over_http_that_ends_is_a_failure() -> None:
+    async with http_server() as url:
+        source: Any = tool_sources.build({"kind": "mcp", "url": url})
+        await source.start()
+    with raises_code(RolloutFailed, "rollout.mcp_failed"):
+        await called(source, "add", a=4)
+    await source.close()
+
+
+async def test_unusable_servers_are_refused_at_the_start() -> None:
+    refused: list[tuple[dict[str, Any], type[Any], str]] = [
+        ({"command": [sys.executable, "-c", "raise SystemExit"]}, Unavailable, "tool.mcp_unavailable"),
+        ({"command": ["/nonexistent/server"]}, Unavailable, "tool.mcp_unavailable"),
+        ({"command": [sys.executable, "-c", "input()"], "start_s": 0.2}, Unavailable, "tool.mcp_unavailable"),
+        ({"url": "http://127.0.0.1:9/mcp"}, Unavailable, "tool.mcp_unavailable"),
+        ({"command": COMMAND, "variables": ["ASTRAFLOW_NOT_SET"]}, InvalidInput, "tool.mcp_variable_missing"),
+        ({"command": COMMAND, "variables": ["PYTHONPATH"], "tools": ["nothing"]}, InvalidInput, "tool.mcp_not_listed"),
+    ]
+    for options, kind, code in refused:
+        with raises_code(kind, code):
+            async with started(**options):
+                pass
+    async with http_server(extra=MAX_TOOLS) as url:
+        with raises_code(InvalidInput, "tool.mcp_unusable"):
+            async with started(url=url):
+                pass
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"command": ["x"], "url": "http://x"},
+        {"url": "ftp://x"},
+        {"command": ["x"], "token_variable": "TOKEN"},
+    ],
+)
+async def test_options_name_one_server(options: dict[str, Any]) -> None:
+    with raises_code(InvalidInput, "config.invalid"):
+        tool_sources.build({"kind": "mcp", **options})
+
+
+async def test_only_a_recipe_names_programs_and_addresses() -> None:
+    for name in ("command", "variables", "url", "token_variable"):
+        assert settable_by(McpOptions, (name,)) is SettableBy.RECIPE
