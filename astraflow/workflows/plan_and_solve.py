@@ -13,7 +13,15 @@ from astraflow.workflows import workflows
 from astraflow.workflows.answers import AnswerOptions, question_of
 from astraflow.workflows.base import PolicyClient
 from astraflow.workflows.reward_scorer import RewardScorer
-from astraflow.workflows.roles import Team, Utterance, ask_in_role, at_once, trajectories_of, without_answer_format
+from astraflow.workflows.roles import (
+    Team,
+    Utterance,
+    ask_in_role,
+    at_once,
+    score_answer,
+    trajectories_of,
+    without_answer_format,
+)
 
 PLANNER_INSTRUCTION = "You are the planner. Write a short plan for this task. Do not carry it out."
 SOLVER_INSTRUCTION = "You are the solver. Follow the planner's plan and answer the task."
@@ -60,7 +68,7 @@ class PlanAndSolve(Team):
 
         async def solution() -> Utterance:
             said = await ask_in_role(solver, question, (plan,))
-            said.score = await scorer.score(task.prompt, said.text, said.finish, tokens=said.tokens)
+            await score_answer(said, task.prompt, scorer)
             return said
 
         solutions = await at_once(solution() for _ in range(options.solutions))

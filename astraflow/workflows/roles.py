@@ -8,10 +8,12 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 from astraflow.contract.errors import InternalError
 from astraflow.contract.generation import Finish
 from astraflow.contract.ids import PolicyId
+from astraflow.contract.tasks import Prompt
 from astraflow.contract.trajectories import Ending, Trajectory
 from astraflow.rewards.base import Score
 from astraflow.workflows.answers import Answer, AnswerOptions, request_answer
 from astraflow.workflows.base import PolicyClient
+from astraflow.workflows.reward_scorer import RewardScorer
 
 TEAM_HEADER = "Outputs of your teammates:"
 
@@ -132,6 +134,13 @@ async def ask_in_role(
     messages = [{"role": "user", "content": role_prompt(role, task, team_context)}]
     answer = await request_answer(role.policy, role.client, messages, role.options, max_new_tokens=role.max_new_tokens)
     return Utterance(role=role.name, answer=answer, parent=parent or (team_context[-1] if team_context else None))
+
+
+async def score_answer(said: Utterance, prompt: Prompt, scorer: RewardScorer) -> Score:
+    """Scores an utterance with the flow's reward, and returns the score. Raises: RolloutFailed."""
+    score = await scorer.score(prompt, said.text, said.finish, tokens=said.answer.tokens)
+    said.score = score
+    return score
 
 
 def role_prompt(role: Role, task: str, team_context: Sequence[Utterance] = ()) -> str:

@@ -20,6 +20,7 @@ from astraflow.workflows.roles import (
     Utterance,
     ask_in_role,
     at_once,
+    score_answer,
     trajectories_of,
     without_answer_format,
 )
@@ -94,7 +95,7 @@ class Route(Team):
 
         async def answer(expert: Role) -> Utterance:
             said = await ask_in_role(expert, question, parent=choice)
-            said.score = await scorer.score(task.prompt, said.text, said.finish, tokens=said.tokens)
+            await score_answer(said, task.prompt, scorer)
             return said
 
         answers = await at_once(answer(self.role(f"expert_{rank}", policies, options)) for rank in range(1, count + 1))

@@ -20,6 +20,7 @@ from astraflow.workflows.roles import (
     Utterance,
     ask_in_role,
     at_once,
+    score_answer,
     trajectories_of,
     without_answer_format,
 )
@@ -110,5 +111,5 @@ class SolveAndSelect(Team):
 
 async def _candidate(solver: Role, question: str, task: Task, scorer: RewardScorer) -> Utterance:
     candidate = await ask_in_role(solver, question)
-    candidate.score = await scorer.score(task.prompt, candidate.text, candidate.finish, tokens=candidate.tokens)
+    await score_answer(candidate, task.prompt, scorer)
     return candidate

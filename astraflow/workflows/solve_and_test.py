@@ -20,7 +20,7 @@ from astraflow.workflows.base import PolicyClient
 from astraflow.workflows.code_cases import feedback_text, parse_cases, run_cases
 from astraflow.workflows.problem_examples import without_examples
 from astraflow.workflows.reward_scorer import RewardScorer
-from astraflow.workflows.roles import Team, Utterance, ask_in_role, trajectories_of, without_answer_format
+from astraflow.workflows.roles import Team, Utterance, ask_in_role, score_answer, trajectories_of, without_answer_format
 
 _PROGRAM_CASES = '[{{"input": "text of standard input", "output": "text of standard output"}}, ...]'
 _FUNCTION_CASES = '[{{"input": [first argument, ...], "output": result}}, ...], for the function `{function}`'
@@ -92,7 +92,7 @@ class SolveAndTest(Team):
         options, question, reference = self._options, question_of(task.prompt), self._reference(task.prompt)
         function = str(task.prompt.fields.get("function") or "")
         first = await ask_in_role(self.role("coder", policies, options), question)
-        first.score = score = await scorer.score(task.prompt, first.text, first.finish, tokens=first.tokens)
+        score = await score_answer(first, task.prompt, scorer)
         is_correct = score.value >= options.correct_threshold
         tests = await self._tests(task.prompt, first, function, policies)
         cases = parse_cases(tests.text, count=options.cases, function=function) or ()
@@ -109,7 +109,7 @@ class SolveAndTest(Team):
         second = await ask_in_role(
             self.role("coder.retry", policies, options, instruction=instruction), question, (first,), parent=tests
         )
-        second.score = await scorer.score(task.prompt, second.text, second.finish, tokens=second.tokens)
+        await score_answer(second, task.prompt, scorer)
         return trajectories_of((first, tests, second))
 
     async def _tests(

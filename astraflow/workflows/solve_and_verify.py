@@ -15,7 +15,14 @@ from astraflow.workflows import workflows
 from astraflow.workflows.answers import AnswerOptions, question_of
 from astraflow.workflows.base import PolicyClient
 from astraflow.workflows.reward_scorer import RewardScorer
-from astraflow.workflows.roles import TEAM_HEADER, Team, ask_in_role, trajectories_of, without_answer_format
+from astraflow.workflows.roles import (
+    TEAM_HEADER,
+    Team,
+    ask_in_role,
+    score_answer,
+    trajectories_of,
+    without_answer_format,
+)
 
 APPROVE, REJECT = "<verdict>approve</verdict>", "<verdict>reject</verdict>"
 VERIFIER_INSTRUCTION = (
@@ -105,7 +112,7 @@ class SolveAndVerify(Team):
         """Solves, verifies, and solves once more if rejected."""
         options, question = self._options, question_of(task.prompt)
         first = await ask_in_role(self.role("solver", policies, options), question)
-        first.score = score = await scorer.score(task.prompt, first.text, first.finish, tokens=first.tokens)
+        score = await score_answer(first, task.prompt, scorer)
         verifier = self.role(
             "verifier",
             policies,
@@ -121,5 +128,5 @@ class SolveAndVerify(Team):
             return trajectories_of((first, check))
         solver = self.role("solver.retry", policies, options, instruction=RETRY_INSTRUCTION)
         second = await ask_in_role(solver, question, (first, check))
-        second.score = await scorer.score(task.prompt, second.text, second.finish, tokens=second.tokens)
+        await score_answer(second, task.prompt, scorer)
         return trajectories_of((first, check, second))

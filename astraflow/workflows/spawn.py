@@ -73,7 +73,8 @@ class Spawn(Team):
         await tree.run(handle)
         turn = last_turns[id(lead)]
         finish = turn.finish if lead.ending is Ending.DONE else Finish.LENGTH
-        score = await scorer.score(task.prompt, turn.text, finish, tokens=turn.tokens)
+        tokens = lead.conversation.builder.model_tokens
+        score = await scorer.score(task.prompt, turn.text, finish, tokens=tokens)
         for agent in tree.agents:
             agent.score = score if agent is lead else score.value
         return tree.trajectories()

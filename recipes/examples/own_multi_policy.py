@@ -18,7 +18,7 @@ from astraflow.workflows import workflows
 from astraflow.workflows.answers import AnswerOptions, question_of
 from astraflow.workflows.base import PolicyClient
 from astraflow.workflows.reward_scorer import RewardScorer
-from astraflow.workflows.roles import Team, ask_in_role, trajectories_of
+from astraflow.workflows.roles import Team, ask_in_role, score_answer, trajectories_of
 
 
 class ThereAndBackOptions(AnswerOptions):
@@ -44,7 +44,7 @@ class ThereAndBack(Team):
         """Asks both policies, one after the other."""
         question = question_of(task.prompt)
         there = await ask_in_role(self.role("there", policies, self._options), question)
-        there.score = await scorer.score(task.prompt, there.text, there.finish)
+        await score_answer(there, task.prompt, scorer)
         back = await ask_in_role(self.role("back", policies, self._options), f"rev {there.text}=", parent=there)
         back.score = float(back.finish is Finish.STOP and f"rev {back.text}=" == question)
         return trajectories_of((there, back))

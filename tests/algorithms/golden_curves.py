@@ -65,6 +65,11 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
         "loss": {"kind": "ppo"},
         "critic": {},
     },
+    "turn_returns": {
+        "advantages": [],
+        "token_advantages": [{"kind": "turn_returns"}],
+        "loss": {"kind": "ppo"},
+    },
     "distillation": {
         "token_advantages": [{"kind": "distillation"}],
         "loss": {"kind": "reinforce", "anchor": "proximal"},

@@ -243,8 +243,8 @@ async def test_a_failed_sample_is_retried_then_left_out_of_the_scores(tmp_path: 
         (again,) = await work.lease()
         assert (again.id, again.attempt, again.pinned) == (first.id, 1, first.pinned)
         assert await work.push([broken(again), answer(second)]) == ["failed_engine", "accepted"]
-        assert await work.push([broken(third, Boundary.REWARD)]) == ["failed_reward"], "a reward failure is not retried"
-        await work.push([broken(fourth, Boundary.REWARD)])
+        assert await work.push([broken(third, Boundary.WORKFLOW)]) == ["failed_workflow"], "a defect is not retried"
+        await work.push([broken(fourth, Boundary.WORKFLOW)])
 
         (ended,) = work.ended()
         assert (ended.done, ended.masked, ended.failed) == (4, 3, 1)

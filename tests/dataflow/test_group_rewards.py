@@ -4,6 +4,7 @@ import asyncio
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from astraflow.contract.tasks import Prompt, Task
 from astraflow.contract.trajectories import Episode, Trajectory
 from astraflow.dataflow.admission.group_scoring import GROUP_REWARD_FAILED, TERM, GroupScoring
 from astraflow.dataflow.config import DataflowConfig, FlowConfig, GroupRewardConfig
+from astraflow.dataflow.flow import Flow
 from astraflow.dataflow.group_scorer import GroupScorer
 from astraflow.dataflow.node_operations import NodeOperations
 from astraflow.rewards import group_rewards
@@ -327,6 +329,10 @@ async def test_nodes_are_asked_for_the_texts_of_such_flows_alone(tmp_path: Path)
         assert not spec.attaches_texts
 
 
+def _is_settled(flow: Flow) -> bool:
+    return not any(group.is_complete for group in flow.open_groups.values())
+
+
 @pytest.mark.long
 async def test_a_kill_at_any_point_of_a_commit_loses_and_repeats_nothing(tmp_path: Path) -> None:
     folder, copies = tmp_path / "run", tmp_path / "copies"
@@ -350,7 +356,7 @@ async def test_a_kill_at_any_point_of_a_commit_loses_and_repeats_nothing(tmp_pat
             flow, stream = run.flows[lease.tasks[0].flow], run.streams[PolicyId("solver")]
             scoring = asyncio.create_task(GroupScorer(run, NodeOperations(run)).work())
             complete = [group for group in flow.open_groups.values() if group.is_complete]
-            await holds(lambda flow=flow: not any(group.is_complete for group in flow.open_groups.values()))
+            await holds(partial(_is_settled, flow))
             scoring.cancel()
             await asyncio.gather(scoring, return_exceptions=True)
             assert flow.issued == len(flow.open_groups) + flow.counts.admitted

@@ -30,12 +30,12 @@ async def test_a_reward_failure_is_retried_and_then_masked(tmp_path: Path, works
         node = (await service.nodes.join(facts())).node
         tasks = (await service.nodes.lease(node, 3, wait_s=2)).tasks
         outcomes = await service.nodes.push(node, [failed(tasks[0]), scored(tasks[1]), scored(tasks[2])])
-        assert list(outcomes) == ["retried", "accepted", "accepted"]
+        assert outcomes == ("retried", "accepted", "accepted")
 
         (again,) = (await service.nodes.lease(node, 1, wait_s=2)).tasks
         assert (again.id, again.attempt) == (tasks[0].id, 1)
         outcomes = await service.nodes.push(node, [scored(again) if works_again else failed(again)])
-        assert list(outcomes) == ["accepted" if works_again else "failed_reward"]
+        assert outcomes == ("accepted" if works_again else "failed_reward",)
 
         trainer = service.trainer()
         await trainer.attach(version=Version(0), backend="test", is_simulated=True)

@@ -37,6 +37,7 @@ SPECS: dict[str, Callable[[Path], Spec]] = {
         "path": str(tables.write_shards(path / "shards")),
         "shuffle_window": 2,
     },
+    "reasoning_gym": lambda _: {"kind": "reasoning_gym", "generators": {"chain_sum": {}}, "size": 100},
     "scripted": lambda _: {"kind": "scripted", "size": 50, "hardest": 0.5},
     "search": lambda _: {"kind": "search", "name": "asearcher", "is_sample": True},
     "textcraft": lambda _: {"kind": "textcraft", "size": 100},

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,7 @@ from tests.suites.dataset_suite import DatasetSuite
 QUICK = ("chain_sum", "coin_flip", "n_queens", "prime_factorization", "rearc", "spell_backward", "spiral_matrix")
 
 
-def build(generator: str, *, seed: int = 3, **options: object) -> Dataset:
+def build(generator: str, *, seed: int = 3, **options: Any) -> Dataset:
     return datasets.build({"kind": "reasoning_gym", "generators": {generator: options}, "size": 50}, seed)
 
 
@@ -105,7 +106,7 @@ def test_a_higher_level_is_harder() -> None:
         ("acre", {"level": 1}, "dataset.generator_without_levels"),
     ],
 )
-def test_wrong_options_are_refused(generator: str, options: dict[str, object], code: str) -> None:
+def test_wrong_options_are_refused(generator: str, options: dict[str, Any], code: str) -> None:
     with raises_code(InvalidInput, code):
         build(generator, **options)
 

@@ -115,7 +115,7 @@ async def test_an_unreachable_or_silent_server_is_a_failure() -> None:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("budget", [{"max_calls": 2}, {"max_tokens": 2 * TOKENS}])
-async def test_the_budget_ends_in_failures(budget: dict[str, int]) -> None:
+async def test_the_budget_ends_in_failures(budget: dict[str, Any]) -> None:
     async with judging(**budget) as (reward, server):
         assert [await verdict(reward) for _ in range(2)] == [0.7, 0.7]
         with raises_code(JudgeBudgetSpent, "judge.budget_spent"):

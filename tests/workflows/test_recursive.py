@@ -7,6 +7,7 @@ import pytest
 from astraflow.contract.ids import PolicyId, PromptId
 from astraflow.contract.tasks import Prompt
 from astraflow.contract.trajectories import Ending, Trajectory
+from astraflow.contract.values import Json
 from astraflow.datasets import datasets
 from astraflow.rewards import rewards
 from astraflow.workflows import workflows
@@ -18,8 +19,8 @@ EXACT = RewardScorer(rewards.build({"kind": "exact_match"}))
 ROOT, CHILD = PolicyId("root"), PolicyId("child")
 
 
-def item(name: str, count: int) -> dict[str, object]:
-    return {"item": name, "count": count}
+def item(name: str, count: int, *inputs: Json) -> Json:
+    return {"item": name, "count": count, **({"inputs": list(inputs)} if inputs else {})}
 
 
 PROMPT = Prompt(
@@ -29,8 +30,8 @@ PROMPT = Prompt(
         "answer": "",
         "goal": item("box", 1),
         "recipes": [
-            {**item("plank", 4), "inputs": [item("log", 1)]},
-            {**item("box", 1), "inputs": [item("plank", 6), item("nail", 1)]},
+            item("plank", 4, item("log", 1)),
+            item("box", 1, item("plank", 6), item("nail", 1)),
         ],
     },
 )

@@ -10,6 +10,7 @@ from astraflow.contract.failures import Boundary, RolloutFailed
 from astraflow.contract.ids import PolicyId, PromptId
 from astraflow.contract.tasks import Prompt
 from astraflow.contract.trajectories import Trajectory
+from astraflow.contract.values import Json
 from astraflow.rewards import rewards
 from astraflow.workflows import workflows
 from astraflow.workflows.reward_scorer import RewardScorer
@@ -112,7 +113,7 @@ async def test_without_the_truth_every_failed_case_leads_to_a_retry(
 
 @pytest.mark.anyio
 async def test_cases_of_functions_are_calls(ready: tuple[SolveAndTest, SolveAndTest, RewardScorer]) -> None:
-    fields = {
+    fields: dict[str, Json] = {
         **PROMPT.fields,
         "function": "add",
         "answer": "def add(a, b):\n    return a + b",
