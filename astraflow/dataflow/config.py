@@ -35,7 +35,7 @@ class GroupRewardConfig(Config):
     A member's reward becomes `base_weight * reward + weight * score`. Members of one policy and role are compared.
     """
 
-    reward: Spec
+    reward: Annotated[Spec, SettableBy.RECIPE]
     """Group reward: kind and options."""
     weight: float = Field(default=1.0, allow_inf_nan=False)
     """Factor of the group reward's score."""

@@ -6,7 +6,7 @@ import os
 import secrets
 from collections import Counter
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import httpx2
 from pydantic import Field
@@ -15,6 +15,7 @@ from astraflow.contract.errors import AstraFlowError, InvalidInput, Unavailable
 from astraflow.runtime.clock import Clock, SystemClock
 from astraflow.runtime.config import Config
 from astraflow.runtime.retries import Backoff
+from astraflow.runtime.setting_permissions import SettableBy
 
 T = TypeVar("T")
 
@@ -38,11 +39,11 @@ class JudgeBudgetSpent(JudgeFailed):
 class JudgeOptions(Config):
     """Language model that judges, its limits and its budget."""
 
-    base_url: str
+    base_url: Annotated[str, SettableBy.RECIPE]
     """Address of the server up to the version, such as `http://127.0.0.1:8000/v1`."""
-    model: str
+    model: Annotated[str, SettableBy.RECIPE]
     """Name of the model on the server."""
-    key_env: str = ""
+    key_env: Annotated[str, SettableBy.RECIPE] = ""
     """Environment variable of the node, or of dataflow for a group reward, with the bearer token; empty: none."""
     temperature: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     """Sampling temperature of the first attempt; a further one after an unreadable verdict uses at least 0.7."""

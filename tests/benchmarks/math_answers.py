@@ -13,6 +13,8 @@ import asyncio
 import sys
 import time
 
+import psutil
+
 from astraflow.contract.generation import Finish
 from astraflow.rewards.math_answer import MathAnswer, MathAnswerOptions
 from tests.rewards.test_math_answer import HOSTILE, PAIRS, completion_of, prompt
@@ -47,16 +49,19 @@ async def measure(*, workers: int, rounds: int) -> None:
         for ordinal in range(rounds):
             # Spaces make the texts of every round new to the reward's memory and to the library's caches.
             golds = [pair["gold"] + " " * ordinal for pair in PAIRS]
-            began = time.perf_counter()
+            began, began_cpu_s = time.perf_counter(), cpu_s(reward)
             scores = await asyncio.gather(
                 *(
                     reward.score(prompt(gold), completion_of(pair), Finish.STOP)
                     for gold, pair in zip(golds, PAIRS, strict=True)
                 )
             )
-            wall_s = time.perf_counter() - began
+            wall_s, used_s = time.perf_counter() - began, cpu_s(reward) - began_cpu_s
             wrong = sum(score.value != pair["is_correct"] for score, pair in zip(scores, PAIRS, strict=True))
-            sys.stdout.write(f"round {ordinal}: {len(PAIRS) / wall_s:7.1f} answers/s, {wrong} of {len(PAIRS)} wrong\n")
+            sys.stdout.write(
+                f"round {ordinal}: {len(PAIRS) / wall_s:7.1f} answers/s, {used_s / len(PAIRS) * 1e3:.1f} ms of CPU, "
+                f"{wrong} of {len(PAIRS)} wrong\n"
+            )
         for hostile in HOSTILE:
             began = time.perf_counter()
             score = await reward.score(prompt("7"), f"\\boxed{{{hostile}}}", Finish.STOP)
@@ -67,6 +72,12 @@ async def measure(*, workers: int, rounds: int) -> None:
             sys.stdout.write(f"{hostile[:40]:42} reward {score.value:.0f} {cost_s:5.2f} s, the next {next_s:5.2f} s\n")
     finally:
         await reward.close()
+
+
+def cpu_s(reward: MathAnswer) -> float:
+    """Returns the processor time of this process and of the workers. Seconds."""
+    times = [psutil.Process(process_id).cpu_times() for process_id in reward.pool.process_ids]
+    return time.process_time() + sum(used.user + used.system for used in times)
 
 
 if __name__ == "__main__":
