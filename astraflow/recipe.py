@@ -40,6 +40,9 @@ from astraflow.workflows.dataset_answers import DatasetAnswers
 PACKAGED = Path(__file__).resolve().parent.parent / "recipes"
 """Packaged recipes: `reverse` is `reverse/recipe.toml` in this folder, `reverse/sort` is `reverse/sort.toml`."""
 
+EXAMPLES = "examples"
+"""Folder of examples to copy: they need their own plugins, so they are no packaged recipes."""
+
 Spec = dict[str, Any]
 """Specification of a plugin: `kind` and the options of that kind."""
 
@@ -141,7 +144,8 @@ def find_recipe(name_or_path: str) -> Path:
 
 def packaged_recipes() -> list[str]:
     """Returns the names of the packaged recipes, as `find_recipe` takes them."""
-    names = (file.relative_to(PACKAGED).with_suffix("") for file in PACKAGED.glob("*/*.toml"))
+    files = (file.relative_to(PACKAGED) for file in PACKAGED.glob("*/*.toml"))
+    names = (file.with_suffix("") for file in files if file.parts[0] != EXAMPLES)
     return sorted(str(name.parent if name.name == "recipe" else name) for name in names)
 
 

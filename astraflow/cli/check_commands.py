@@ -3,7 +3,6 @@
 import asyncio
 import json
 from dataclasses import replace
-from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -33,9 +32,6 @@ def engine(
     options: Annotated[
         list[str], typer.Option("--set", metavar="KEY=VALUE", help="Option of the engine; may be repeated.")
     ] = [],  # noqa: B006 (typer copies it)
-    modules: Annotated[
-        list[str], typer.Option("--import", metavar="MODULE", help="Module that registers the engine; may be repeated.")
-    ] = [],  # noqa: B006 (the same)
     model: Annotated[
         str,
         typer.Option(metavar="JSON", help="""Model of a plugin, such as '{"kind": "tiny"}'; a small one if empty."""),
@@ -55,8 +51,6 @@ def engine(
     A running server is used through the engine openai_tokens: `--name` is its model, and `--set
     key_variable=ASTRAFLOW_ENGINE_KEY` names the variable with its key.
     """
-    for module in modules:
-        _import(module)
     spec = _engine_spec(target, options, name)
     results = asyncio.run(_run(spec, _parse_model(model), is_address=_is_address(target), tokens=tokens))
     _print_results(results, part="engine")
@@ -177,16 +171,6 @@ def _parse_model(text: str) -> dict[str, Any] | None:
             code="check.invalid_model",
         )
     return value
-
-
-def _import(module: str) -> None:
-    try:
-        import_module(module)
-    except ImportError as problem:
-        raise InvalidInput(
-            f"cannot import {module!r}: {problem}; run the command where Python finds the module",
-            code="check.not_importable",
-        ) from problem
 
 
 def _is_address(target: str) -> bool:

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -62,10 +63,26 @@ app.add_typer(check, name="check")
 @app.callback()
 def set_options(
     verbose: Annotated[bool, typer.Option("--verbose", help="Print errors with their traceback.")] = False,
+    plugin: Annotated[
+        list[str],
+        typer.Option(
+            "--plugin",
+            metavar="FILE|MODULE",
+            help="Python file or module that registers your plugins, here and in started processes; may be repeated.",
+        ),
+    ] = [],  # noqa: B006 (typer copies it)
 ) -> None:
     """Reinforcement learning for LLM agents: rollout nodes, dataflow and trainers as services."""
     if verbose:
         os.environ["ASTRAFLOW_VERBOSE"] = "1"
+    if plugin:
+        from astraflow.runtime.plugins import PLUGINS_VARIABLE, import_plugins
+
+        targets = [str(Path(target).resolve()) if target.endswith(".py") else target for target in plugin]
+        for target in targets:
+            import_plugins(target)
+        earlier = os.environ.get(PLUGINS_VARIABLE, "")
+        os.environ[PLUGINS_VARIABLE] = os.pathsep.join([*targets, *([earlier] if earlier else [])])
 
 
 def main() -> None:

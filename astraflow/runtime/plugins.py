@@ -1,10 +1,15 @@
-"""Registry of plugins by kind: built-in plugins from a table, third-party plugins by entry point, with validated
-options."""
+"""Registry of plugins by kind: built-in plugins from a table, third-party plugins by entry point or from the modules
+that the environment names, with validated options."""
 
+import os
+import sys
 from collections.abc import Callable, Collection, Mapping
+from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
+from importlib.util import module_from_spec, spec_from_file_location
 from inspect import getdoc
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from astraflow.contract.errors import InvalidInput
@@ -13,13 +18,60 @@ from astraflow.runtime.config import Config, suggest_name
 T = TypeVar("T")
 C = TypeVar("C", bound=type)
 
+PLUGINS_VARIABLE = "ASTRAFLOW_PLUGINS"
+"""Environment variable with the modules and Python files that register plugins, separated as in PATH. Only who starts
+a process sets it: neither recipes nor other services name code to import."""
+
+
+def import_plugins(target: str) -> None:
+    """Imports a module, or a Python file by its path, which registers plugins. Raises: InvalidInput."""
+    try:
+        if target.endswith(".py"):
+            _import_file(Path(target))
+        else:
+            import_module(target)
+    except (ImportError, OSError, SyntaxError) as problem:
+        raise InvalidInput(
+            f"cannot import the plugins of {target!r}: {type(problem).__name__}: {problem}; give a Python file, or a "
+            "module that Python finds here",
+            code="plugin.not_importable",
+        ) from problem
+
+
+def _import_file(path: Path) -> None:
+    name = path.stem
+    loaded = sys.modules.get(name)
+    if loaded is not None:
+        if Path(getattr(loaded, "__file__", None) or "").resolve() != path.resolve():
+            raise ImportError(f"a module is called {name!r} already; rename the file")
+        return
+    spec = spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ImportError("not a Python file")
+    module = module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+
+
+@cache
+def _import_named(targets: str) -> None:
+    """Imports the modules of the environment variable, once per process."""
+    for target in targets.split(os.pathsep):
+        if target:
+            import_plugins(target)
+
 
 class Registry(Generic[T]):
     """All plugins of one slot (`selector`, `filter`, `reward`, ...).
 
     built_in: kind -> module that registers it. A module is imported on first use of its kind, so that heavy engines
     cost nothing until used. Third parties register through the entry point group `astraflow.<noun>s`, one entry per
-    kind, which refers to a module that calls `register`. An unknown kind raises an error with the nearest known one.
+    kind, which refers to a module that calls `register`, or in a module that `ASTRAFLOW_PLUGINS` names. An unknown kind
+    raises an error with the nearest known one.
     heavy: built-in kinds whose modules take seconds to import, or may lack their dependencies. install_hint: remedy for
     a missing package.
     """
@@ -48,7 +100,8 @@ class Registry(Generic[T]):
         return decorate
 
     def kinds(self) -> list[str]:
-        """Returns all known kinds, sorted."""
+        """Returns all known kinds, sorted. Raises: InvalidInput when a module of the environment does not import."""
+        _import_named(os.environ.get(PLUGINS_VARIABLE, ""))
         return sorted({*self._built_in, *self._registered, *(entry.name for entry in self._entries())})
 
     def options(self, kind: str) -> type[Config]:
@@ -113,6 +166,7 @@ class Registry(Generic[T]):
         if kind in self._built_in:
             import_module(self._built_in[kind])
             return
+        _import_named(os.environ.get(PLUGINS_VARIABLE, ""))
         for entry in self._entries():
             if entry.name == kind:
                 entry.load()

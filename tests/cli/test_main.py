@@ -1,4 +1,5 @@
 import json
+import os
 import subprocess
 import sys
 import time
@@ -27,6 +28,25 @@ def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
         return int(ended.value.code or 0), capsys.readouterr().err
 
     return run
+
+
+def test_own_plugins_are_imported_here_and_in_started_processes(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ASTRAFLOW_PLUGINS", "json")
+    file = tmp_path / "plugin_of_the_command_line.py"
+    file.write_text("")
+
+    cli("--plugin", str(file), "recipes")
+
+    assert file.stem in sys.modules
+    assert os.environ["ASTRAFLOW_PLUGINS"] == f"{file}{os.pathsep}json"
+
+
+def test_a_plugin_that_does_not_import_is_refused(cli: Cli) -> None:
+    code, message = cli("--plugin", "no.such.module", "recipes")
+    assert code != 0
+    assert "no.such.module" in message
 
 
 def test_help_imports_no_heavy_package() -> None:

@@ -20,7 +20,6 @@ from xml.etree import ElementTree
 
 from astraflow.models.precision import device_of
 from astraflow.raas.engines.server.environments import installed_environments
-from astraflow.trainer.backends.local import LocalOptions
 from tests.gpu.machine import facts
 from tests.gpu.report import Results, markdown
 from tests.gpu.shapes import Sizes, sizes_of
@@ -63,12 +62,7 @@ def run_steps(results: Results, sizes: Sizes) -> Iterator[None]:
                 else json.loads(done.stdout.strip().splitlines()[-1])
             )
             yield
-    has_lora = "lora" in LocalOptions.model_fields
-    results.texts["LoRA"] = (
-        _text("tests.gpu.lora_speed", "--device", results.device)
-        if has_lora
-        else "skipped: the backend `local` has no option `lora`"
-    )
+    results.texts["LoRA"] = _text("tests.gpu.lora_speed", "--device", results.device)
     yield
 
 

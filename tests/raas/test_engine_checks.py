@@ -127,7 +127,6 @@ def test_the_command_prints_a_table_and_exits_with_1_for_a_failed_check(monkeypa
         (["http://127.0.0.1:1"], "check.name_required"),
         (["nothing"], "plugin.unknown_kind"),
         (["local_torch", "--model", "tiny"], "check.invalid_model"),
-        (["own", "--import", "no.such.module"], "check.not_importable"),
     ],
 )
 def test_invalid_arguments_are_refused(arguments: list[str], code: str) -> None:

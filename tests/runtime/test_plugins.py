@@ -1,5 +1,6 @@
 """Plugins by kind: loaded late, checked early; errors for unknown kinds list the known ones."""
 
+import os
 import sys
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 from astraflow.contract.errors import InvalidInput
 from astraflow.runtime import plugins
 from astraflow.runtime.config import Config
-from astraflow.runtime.plugins import Registry
+from astraflow.runtime.plugins import Registry, import_plugins
 from tests.errors import raises_code
 
 
@@ -135,3 +136,43 @@ def test_an_entry_point_that_registers_nothing_is_an_unknown_kind(
     monkeypatch.setattr(plugins, "entry_points", lambda *, group: [entry])
     with raises_code(InvalidInput, "plugin.unknown_kind", "greeter 'empty'"):
         registry.build({"kind": "empty"})
+
+
+FILE_PLUGIN = MODULE.format(kind="filed")
+
+
+def own_plugins(monkeypatch: pytest.MonkeyPatch, *targets: object) -> None:
+    monkeypatch.setenv("ASTRAFLOW_PLUGINS", os.pathsep.join(map(str, targets)))
+
+
+def test_files_of_the_environment_register_plugins(
+    registry: Registry[Greeter], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _registries.append(registry)
+    file = tmp_path / "plugin_of_a_file.py"
+    file.write_text(FILE_PLUGIN)
+    own_plugins(monkeypatch, file)
+
+    assert registry.kinds() == ["filed", "hello"]
+    assert registry.build({"kind": "filed", "name": "ada"}).greet() == "ADA"
+
+
+@pytest.mark.parametrize("content", ["import no.such.module", "def", None], ids=["import", "syntax", "missing"])
+def test_files_that_do_not_import_are_refused(
+    registry: Registry[Greeter], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str | None
+) -> None:
+    file = tmp_path / "broken_plugin.py"
+    if content is not None:
+        file.write_text(content)
+    own_plugins(monkeypatch, file)
+
+    with raises_code(InvalidInput, "plugin.not_importable"):
+        registry.build({"kind": "filed"})
+    assert "broken_plugin" not in sys.modules
+
+
+def test_a_file_with_the_name_of_another_module_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "json.py"
+    file.write_text("")
+    with raises_code(InvalidInput, "plugin.not_importable", "rename the file"):
+        import_plugins(str(file))

@@ -26,6 +26,8 @@ from web.security.problems import CODE_HEADER
 
 pytestmark = pytest.mark.anyio
 
+HOSTILE = "<img src=x onerror=alert(1)>\"'{{7*7}}"
+
 
 async def test_strict_headers_are_on_every_answer(web: RunningWeb) -> None:
     async with web.logged_in() as client:
@@ -96,30 +98,81 @@ async def test_a_form_needs_the_form_token_of_its_session(web: RunningWeb, fake:
     assert fake.actions == [("drain", "n0", "admin")]
 
 
-async def test_reading_every_page_changes_nothing_and_each_form_has_the_token(
-    web: RunningWeb, fake: FakeControlPlane
+async def test_pages_change_nothing_show_no_secrets_escape_texts_and_protect_their_forms(
+    web: RunningWeb, fake: FakeControlPlane, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with web.logged_in() as client:
-        await web.until_live(client, sequence=150)
-        await client.post("/flows/train/pause")
+    """One test, because reading all pages takes most of its time."""
+    caplog.set_level("DEBUG")
+    for other in ("httpx", "httpcore", "uvicorn.access"):  # the test's own requests; a log that only pytest captures
+        caplog.set_level("CRITICAL", other)
+    async with web.logged_in() as admin:
+        await web.until_live(admin, sequence=150)
+        await admin.post("/flows/train/pause")
         await fake.advance()
-        await web.until_live(client, sequence=151)
+        await web.until_live(admin, sequence=151)
+        secrets = await used_secrets(web, admin)
+        refused = await sent_hostile_texts(web, admin)
         fake.actions.clear()
-        made = await client.post("/settings/tokens", data={"name": "ci", "scope": "viewer", "days": "9"})
-        assert made.status_code == 200
-        await client.post("/settings/users", data={"name": "bob", "role": "viewer"})
         await asyncio.sleep(2.5)  # the recorder writes every two seconds
         before = contents(web.directory)
-        pages = await crawl(client)
+        pages = await crawl(admin)
         after = contents(web.directory)
+        audit = (await admin.get("/audit.ndjson")).text + (await admin.get("/audit.csv")).text
+        asked = await admin.get("/audit", params={"text": HOSTILE, "actor": HOSTILE})
+        form_token = admin.headers["x-form-token"]
 
     assert before == after
     assert fake.actions == []
     assert {"/settings", "/audit", "/runs", "/nodes", "/settings/users/2/disable"} <= set(pages)
+
     forms = [form.partition("</form>")[0] for page in pages.values() for form in page.split("<form")[1:]]
     posting = [form for form in forms if 'method="post"' in form]
     assert len(posting) > 20
-    assert all(client.headers["x-form-token"] in form for form in posting)
+    assert all(form_token in form for form in posting)
+
+    out, err = capfd.readouterr()
+    told = {"pages": " ".join(pages.values()), "log": out + err + caplog.text, "audit": audit}
+    assert "[secret]" in audit
+    for resource, text in told.items():
+        assert not [secret for secret in secrets if secret in text], resource
+
+    shown = [page for page in (*pages.values(), refused, asked.text) if page.startswith("<!doctype html>")]
+    assert len(shown) > 10
+    for page in shown:
+        assert "<img" not in page
+        assert "49" not in page.partition("onerror")[2][:20]
+    assert escape(HOSTILE) in pages["/audit"]
+    assert "&lt;img" in pages["/settings"]
+
+
+async def used_secrets(web: RunningWeb, admin: httpx.AsyncClient) -> list[str]:
+    """Uses a password, a token, a login link and sessions, also wrongly; returns all of them."""
+    password = "canary of a password"
+    link = shown_secret(await admin.post("/settings/users", data={"name": "bob", "role": "admin"}))
+    token = shown_secret(await admin.post("/settings/tokens", data={"name": "t", "scope": "admin", "days": "1"}))
+    await admin.post("/settings/password", data={"new": password})
+    await admin.post("/nodes/n0/drain", data={"reason": f"see {token} and {link}"})
+    async with web.client() as client:
+        client.headers["origin"] = web.address
+        assert (await client.get(link)).status_code == 303
+        by_name = await client.post("/login", data={"name": "admin", "password": password})
+        assert by_name.status_code == 303
+        await client.post("/login", data={"name": password, "password": password})
+        await client.get("/nowhere", headers={"authorization": f"Bearer {token}"})
+        cookies = [*client.cookies.values(), *admin.cookies.values()]
+    return [password, token, link.partition("token=")[2], TOKEN, web.login_url.partition("token=")[2], *cookies]
+
+
+async def sent_hostile_texts(web: RunningWeb, admin: httpx.AsyncClient) -> str:
+    """Sends HTML as names, reasons and user agent; returns the page of a refused login."""
+    await admin.post("/nodes/n0/drain", data={"reason": HOSTILE})
+    await admin.post("/settings/tokens", data={"name": HOSTILE, "scope": "viewer", "days": "1"})
+    admin.headers["user-agent"] = HOSTILE
+    refused_name = await admin.post("/settings/users", data={"name": HOSTILE, "role": "admin"})
+    assert (await notice_after(admin, refused_name))["data-code"] == "account.invalid_name"
+    async with web.client() as client:
+        client.headers.update({"origin": web.address, "user-agent": HOSTILE})
+        return (await client.post("/login", data={"name": HOSTILE, "password": "x", "next": HOSTILE})).text
 
 
 async def test_large_bodies_and_headers_are_refused(web: RunningWeb, fake: FakeControlPlane) -> None:
@@ -184,58 +237,6 @@ async def test_failed_logins_are_limited_for_their_address_only(web: RunningWeb)
         assert (await client.get(web.login_url)).status_code == 429, "links too"
         web.clock.push(61)
         assert (await client.get(web.login_url)).status_code == 303
-
-
-async def test_secrets_are_in_no_page_log_or_audit(
-    web: RunningWeb, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("DEBUG")
-    for other in ("httpx", "httpcore", "uvicorn.access"):  # the test's own requests; a log that only pytest captures
-        caplog.set_level("CRITICAL", other)
-    password = "canary of a password"
-    async with web.logged_in() as admin:
-        link = shown_secret(await admin.post("/settings/users", data={"name": "bob", "role": "admin"}))
-        token = shown_secret(await admin.post("/settings/tokens", data={"name": "t", "scope": "admin", "days": "1"}))
-        await admin.post("/settings/password", data={"new": password})
-        await admin.post("/nodes/n0/drain", data={"reason": f"see {token} and {link}"})
-        async with web.client() as client:
-            client.headers["origin"] = web.address
-            assert (await client.get(link)).status_code == 303
-            by_name = await client.post("/login", data={"name": "admin", "password": password})
-            assert by_name.status_code == 303
-            await client.post("/login", data={"name": password, "password": password})
-            await client.get("/nowhere", headers={"authorization": f"Bearer {token}"})
-            cookies = [*client.cookies.values(), *admin.cookies.values()]
-        pages = await crawl(admin)
-        audit = (await admin.get("/audit.ndjson")).text + (await admin.get("/audit.csv")).text
-    out, err = capfd.readouterr()
-    told = {"pages": " ".join(pages.values()), "log": out + err + caplog.text, "audit": audit}
-    secrets = [password, token, link.partition("token=")[2], TOKEN, web.login_url.partition("token=")[2], *cookies]
-    assert "[secret]" in audit
-    for resource, text in told.items():
-        assert not [secret for secret in secrets if secret in text], resource
-
-
-async def test_hostile_names_and_texts_are_escaped(web: RunningWeb) -> None:
-    hostile = "<img src=x onerror=alert(1)>\"'{{7*7}}"
-    async with web.logged_in() as admin:
-        await admin.post("/nodes/n0/drain", data={"reason": hostile})
-        await admin.post("/settings/tokens", data={"name": hostile, "scope": "viewer", "days": "1"})
-        admin.headers["user-agent"] = hostile
-        refused_name = await admin.post("/settings/users", data={"name": hostile, "role": "admin"})
-        assert (await notice_after(admin, refused_name))["data-code"] == "account.invalid_name"
-        async with web.client() as client:
-            client.headers.update({"origin": web.address, "user-agent": hostile})
-            refused = await client.post("/login", data={"name": hostile, "password": "x", "next": hostile})
-        pages = await crawl(admin)
-        asked = await admin.get("/audit", params={"text": hostile, "actor": hostile})
-    shown = [page for page in (*pages.values(), refused.text, asked.text) if page.startswith("<!doctype html>")]
-    assert len(shown) > 10
-    for page in shown:
-        assert "<img" not in page
-        assert "49" not in page.partition("onerror")[2][:20]
-    assert escape(hostile) in pages["/audit"]
-    assert "&lt;img" in pages["/settings"]
 
 
 async def test_every_action_is_audited_whatever_its_result(
