@@ -113,7 +113,11 @@ def decode_sample(message: pb.SampledTrajectory) -> SampledTrajectory:
         labels=sorted_map(message.labels),
         ending=decode_ending(message.ending),
         failure=_decode_failure(message),
-        **{name: tuple(values) for name, values in matching_fields(message, _SAMPLE_LISTS).items()},
+        text_ends=tuple(message.text_ends),
+        span_s=tuple(message.span_s),
+        turn_rewards=tuple(message.turn_rewards),
+        token_ends=tuple(message.token_ends),
+        logprobs=tuple(message.logprobs),
         **optional_fields(message, ("step", "parent", "parent_turn")),
         **matching_fields(message, _SAMPLE_FIELDS),
     )

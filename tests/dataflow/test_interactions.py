@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,7 +26,11 @@ def interaction(task: Task, index: int) -> Episode:
     """Returns an episode with texts, an ending and reward terms."""
     plain = episode(task)
     (trajectory,) = plain.trajectories
-    changes = {"prompt_text": "p", "completion_text": "c", "reward_terms": {"format": index / 2, "lengths/a": -1.0}}
+    changes: dict[str, Any] = {
+        "prompt_text": "p",
+        "completion_text": "c",
+        "reward_terms": {"format": index / 2, "lengths/a": -1.0},
+    }
     return replace(plain, trajectories=(replace(trajectory, ending=ENDINGS[index], **changes),))
 
 

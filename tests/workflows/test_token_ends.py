@@ -42,7 +42,7 @@ def bpe(*, is_byte_level: bool) -> ChatTokenizer:
     if not is_byte_level:
         fast = PreTrainedTokenizerFast(tokenizer_object=_without_special_bytes(core), eos_token="<end>")
     fast.chat_template = "{{ messages[0]['content'] }}"
-    return HuggingFaceTokenizer(fast, vocab_size=len(fast), stop_tokens=(fast.convert_tokens_to_ids("<end>"),))
+    return HuggingFaceTokenizer(fast, vocab_size=len(fast), stop_tokens=(int(fast.vocab["<end>"]),))
 
 
 def _without_special_bytes(core: Tokenizer) -> Tokenizer:

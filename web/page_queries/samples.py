@@ -59,8 +59,10 @@ async def sample_page(samples: RunSamples, filters: SampleFilter) -> SamplePage:
 async def reward_spread(samples: RunSamples, filters: SampleFilter, *, of_term: bool = False) -> RewardHistogram:
     """Returns the reward histogram of the filter without its reward bounds, or that of its reward term without the
     term's bounds. Raises: AstraFlowError."""
-    bounds = ("min_term", "max_term") if of_term else ("min_reward", "max_reward")
-    unbounded = replace(filters, before=None, after=None, **dict.fromkeys(bounds))
+    every = replace(filters, before=None, after=None)
+    unbounded = (
+        replace(every, min_term=None, max_term=None) if of_term else replace(every, min_reward=None, max_reward=None)
+    )
     term = filters.term if of_term else ""
     matching = unbounded.query(limit=1)
     return await samples.source.rewards(RewardQuery(matching=matching, max_bins=HISTOGRAM_BINS, term=term))

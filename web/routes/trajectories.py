@@ -145,5 +145,5 @@ async def _siblings(samples: RunSamples, sample: SampledTrajectory) -> tuple[tup
     members = await members_of_group(samples, sample.group, sample.policy)
     same = [member for member in members if member.index == sample.index]
     group = group_samples(same, samples.node_names)
-    members = group[0].members if group else ()
-    return tuple((member.ordinal, member.reward, member.ordinal == sample.ordinal) for member in members)
+    shown = group[0].members if group else ()
+    return tuple((member.ordinal, member.reward, member.ordinal == sample.ordinal) for member in shown)

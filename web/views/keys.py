@@ -35,6 +35,7 @@ ROWS = (
     Key(keys="Enter", action="Open the row"),
     Key(keys="x", action="Select the row, where possible"),
     Key(keys=".", action="Actions of the row"),
+    Key(keys="w", action="Text or tokens of a trajectory"),
     Key(
         keys="\N{LEFTWARDS ARROW} \N{RIGHTWARDS ARROW}",
         action="In a chart: move the cursor; on annotations: next annotation",

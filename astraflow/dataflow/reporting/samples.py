@@ -198,7 +198,7 @@ def _with_text(member: SampledTrajectory, trajectory: Trajectory) -> SampledTraj
     )
 
 
-def _tokens_of(trajectory: Trajectory) -> dict[str, tuple[Any, ...]]:
+def _tokens_of(trajectory: Trajectory) -> dict[str, Any]:
     """Returns the arrays of the token view: nothing unless each model-written token has an end."""
     if not trajectory.token_ends or len(trajectory.token_ends) != trajectory.model_tokens:
         return {}

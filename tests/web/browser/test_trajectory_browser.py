@@ -59,8 +59,8 @@ async def test_a_trajectory_is_read_with_keyboard_in_both_themes_and_on_a_phone(
         await page.keyboard.press("Enter")
         await expect(result).to_have_attribute("open", "")
         await page.keyboard.press("Escape")
-        await page.keyboard.press("v")
-        await page.wait_for_url("**token=0**")
+        await page.keyboard.press("w")
+        await page.wait_for_url(lambda url: "token=0" in url)
         await expect(page.locator("html.has-script")).to_be_attached()
         turn = page.locator("pre.tokens").first
         await turn.focus()

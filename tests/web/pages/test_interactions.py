@@ -108,7 +108,7 @@ async def test_a_trajectory_shows_its_episode_turns_and_result(web: RunningWeb) 
     assert [block["data-kind"] for block in planner.all("details.block")] == ["reasoning", "call", "result"]
     assert len(planner.texts(".turn-reward")) == 3
     assert "hall" in planner.one("pre[data-part=state]").text
-    assert planner.has("a[data-key=v]")
+    assert planner.has("a[data-key=w]")
     cut, complete = (
         next(block for block in view.all("details.block") if block["data-kind"] == "result")
         for view in (planner, whole)

@@ -32,7 +32,8 @@ def episode() -> list[SampledTrajectory]:
 def written(*parts: tuple[str, str], **changes: Any) -> SampledTrajectory:
     """Returns a sample of these texts, each with its speaker (`model` for the policy), one token for each character of
     the policy."""
-    spans, ends, token_ends, end = [], [], [], 0
+    spans, ends, end = [], [], 0
+    token_ends: list[int] = []
     for speaker, text in parts:
         is_model = speaker == "model"
         if is_model:
