@@ -126,7 +126,8 @@ class ScienceWorldGame:
             self._engine, engine = None, self._engine
             _stop(engine)
             raise RolloutFailed(
-                f"cannot continue the game of ScienceWorld: {type(problem).__name__}: {problem}; check the Java runtime",
+                f"cannot continue the game of ScienceWorld: {type(problem).__name__}: {problem}; check the Java "
+                "runtime",
                 boundary=Boundary.ENVIRONMENT,
                 code="environment.crashed",
             ) from problem
@@ -189,5 +190,7 @@ def _start_engine() -> Any:
 def _stop(engine: Any) -> None:
     """Stops a virtual machine, also one that no longer answers. None is ignored."""
     if engine is not None:
-        engine._gateway.java_process.kill()
         engine._gateway.shutdown(raise_exception=False)
+        engine._gateway.java_process.kill()
+        engine._gateway.java_process.communicate()
+        engine._obj_tree_tempdir.cleanup()
