@@ -12,7 +12,7 @@ from astraflow.contract.ids import PromptId
 from astraflow.contract.tasks import Prompt
 from astraflow.contract.trajectories import Ending
 from astraflow.environments.base import EnvironmentFactory, Observation
-from astraflow.environments.episodes import Expert, act, begin, play, total_reward
+from astraflow.environments.episodes import Expert, act, begin, play, play_on, total_reward
 from astraflow.runtime.managed_plugins import start_managed
 
 WORKS = "says that it works on this machine"
@@ -109,12 +109,10 @@ class _Check:
         prompt = self._prompts[0]
         environment = self._factory.make()
         try:
-            observations = [await begin(self._factory, environment, prompt, 0)]
-            while observations[-1].ending is None:
-                action = self._expert(prompt, observations)
-                observations.append(await act(self._factory, environment, action))
+            first = await begin(self._factory, environment, prompt, 0)
+            observations = await play_on(self._factory, environment, prompt, first, self._expert)
             try:
-                further = await act(self._factory, environment, action)
+                further = await act(self._factory, environment, self._expert(prompt, observations[:-1]))
             except AstraFlowError:
                 return
             if further.reward:
@@ -135,16 +133,14 @@ class _Check:
         clean = await self._play(prompt, 0)
         unchanged = self._factory.make()
         try:
-            observations = [await begin(self._factory, unchanged, prompt, 0)]
+            first = await begin(self._factory, unchanged, prompt, 0)
             for action in UNREADABLE_ACTIONS:
                 answer = _checked(await act(self._factory, unchanged, action))
                 if not answer.is_malformed:
                     return  # it can read the action, so that its state may have changed
                 if answer.ending or answer.reward:
                     raise _Broken(f"the malformed action {action[:40]!r} has an ending or a reward")
-            while observations[-1].ending is None:
-                action = self._expert(prompt, observations)
-                observations.append(await act(self._factory, unchanged, action))
+            observations = await play_on(self._factory, unchanged, prompt, first, self._expert)
         finally:
             await unchanged.close()
         _compare(clean, observations, "after malformed actions")

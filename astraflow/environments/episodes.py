@@ -14,7 +14,7 @@ MAX_TURNS = 200
 class Expert(Protocol):
     """Chooses actions without a model. A pure function, so that several episodes may be played at once."""
 
-    def __call__(self, prompt: Prompt, observations: Sequence[Observation]) -> str:
+    def __call__(self, prompt: Prompt, observations: Sequence[Observation], /) -> str:
         """Returns the next action. observations: of the begin and of all actions so far."""
 
 
@@ -30,13 +30,21 @@ async def play(factory: EnvironmentFactory, prompt: Prompt, seed: int, expert: E
     """
     environment = factory.make()
     try:
-        observations = [await begin(factory, environment, prompt, seed)]
-        while observations[-1].ending is None and len(observations) <= MAX_TURNS:
-            action = expert(prompt, observations)
-            observations.append(await act(factory, environment, action))
-        return observations
+        first = await begin(factory, environment, prompt, seed)
+        return await play_on(factory, environment, prompt, first, expert)
     finally:
         await environment.close()
+
+
+async def play_on(
+    factory: EnvironmentFactory, environment: Environment, prompt: Prompt, first: Observation, expert: Expert
+) -> list[Observation]:
+    """Plays an episode that has begun with the observation `first`; as `play`, but leaves the environment open."""
+    observations = [first]
+    while observations[-1].ending is None and len(observations) <= MAX_TURNS:
+        action = expert(prompt, observations)
+        observations.append(await act(factory, environment, action))
+    return observations
 
 
 async def begin(factory: EnvironmentFactory, environment: Environment, prompt: Prompt, seed: int) -> Observation:

@@ -78,7 +78,9 @@ class ProcessFactory:
         return ProcessEnvironment(self._pool, self._options)
 
     async def check(self) -> None:
-        """Starts a worker, whose environment checks itself."""
+        """Starts a worker, whose environment checks itself; after `start` all workers have done so."""
+        if self._pool is not None:
+            return
         worker = await _start(self._options)
         await worker.stop()
 

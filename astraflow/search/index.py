@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 _TOKENIZER = "astraflow_english"
 _MAX_TERMS = 32
 """Different words of a query that count."""
+_FREQUENT_DOCUMENTS, _FREQUENT_SHARE = 10_000, 0.1
+"""A word in more documents than both is frequent: its postings cost milliseconds, and it hardly changes the order."""
 _MAX_URL_CHARACTERS = 2000
 """Longer addresses are not found."""
 _HEAP_BYTES = 256 * 2**20
@@ -41,8 +43,8 @@ class SearchIndex:
 
     def search(self, query: str, top: int) -> list[Hit]:
         """Returns the best documents, best first. Words are reduced to their stem; the most frequent English words do
-        not count."""
-        terms = list(dict.fromkeys(self._analyzer.analyze(query[:MAX_QUERY_CHARACTERS])))[:_MAX_TERMS]
+        not count, and those that are frequent in a large corpus count only in a query without others."""
+        terms = self._terms(query)
         if not terms or top < 1:
             return []
         tantivy = _tantivy()
@@ -52,6 +54,13 @@ class SearchIndex:
         ]
         hits = self._searcher.search(tantivy.Query.boolean_query(clauses), top, count=False).hits
         return [Hit(document=self._document(address), score=float(score)) for score, address in hits]
+
+    def _terms(self, query: str) -> list[str]:
+        words = list(dict.fromkeys(self._analyzer.analyze(query[:MAX_QUERY_CHARACTERS])))[:_MAX_TERMS]
+        documents = {word: self._searcher.doc_freq("content", word) for word in words}
+        limit = max(_FREQUENT_DOCUMENTS, _FREQUENT_SHARE * self.size)
+        known = [word for word in words if documents[word]]
+        return [word for word in known if documents[word] <= limit] or known
 
     def page(self, url: str) -> Document | None:
         """Returns the first document with this address; None without one."""

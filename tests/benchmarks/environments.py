@@ -138,7 +138,8 @@ async def _at_once(factory: EnvironmentFactory, prompts: Sequence[Prompt], exper
     async def episodes(number: int) -> None:
         nonlocal actions
         while perf_counter() - began < seconds:
-            actions += len(await play(factory, prompts[number % len(prompts)], number, expert)) - 1
+            observations = await play(factory, prompts[number % len(prompts)], number, expert)
+            actions += len(observations) - 1
             number += AT_ONCE
 
     await asyncio.gather(*(episodes(number) for number in range(AT_ONCE)))

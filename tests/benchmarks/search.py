@@ -95,8 +95,8 @@ def main(write: Callable[[str], object] = print) -> None:
     figures = measure(options.documents, options.queries)
     write(
         f"{figures.documents:,} documents: index of {figures.index_bytes / 1e6:,.0f} MB in {figures.build_s} s, "
-        f"process {figures.memory_bytes / 1e6:,.0f} MB; ms a query (median, p95, p99): in process {figures.process_ms}, "
-        f"service {figures.service_ms}"
+        f"process {figures.memory_bytes / 1e6:,.0f} MB; ms a query (median, p95, p99): "
+        f"in process {figures.process_ms}, service {figures.service_ms}"
     )
 
 

@@ -62,6 +62,14 @@ def test_scores_fall_and_equal_ones_keep_the_order_of_the_corpus() -> None:
     assert scores == sorted(scores, reverse=True) and len(scores) == 3
 
 
+def test_words_that_are_frequent_in_a_large_corpus_count_only_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    index = build_index(Document(id=str(n), title=f"item{n}", url="", text="common words") for n in range(100))
+    assert len(index.search("common item7", 20)) == 20
+    monkeypatch.setattr("astraflow.search.index._FREQUENT_DOCUMENTS", 50)
+    assert [hit.document.id for hit in index.search("common item7", 20)] == ["7"]
+    assert len(index.search("common unicorn", 20)) == 20
+
+
 def test_huge_queries_and_addresses_are_bounded() -> None:
     index = animals()
     assert index.search("night " + "x" * 10_000_000, 3)[0].document.title == "The night"
