@@ -35,9 +35,8 @@ from string import *
 from typing import *
 import bisect, collections, copy, datetime, functools, heapq, itertools, json, math, operator, os, random, re
 import statistics, string, sys, typing
-from builtins import *
 """
-"""Names that statements of programming contests take for granted; builtins last, which `math` and `operator` hide."""
+"""Names that statements of programming contests take for granted."""
 
 _PR_SET_DUMPABLE = 4
 
@@ -57,10 +56,11 @@ def main(kind: str) -> None:
 
 
 def load(source: str, name: str) -> dict[str, Any]:
-    """Runs a solution as a module; returns its names."""
+    """Runs a solution as a module; returns the names that it defines."""
     sys.modules[name] = module = types.ModuleType(name)
-    names = vars(module)
-    exec(PRELUDE, names)  # noqa: S102 (the purpose of the sandbox)
+    names, given = vars(module), dict[str, Any]()
+    exec(PRELUDE, given)  # noqa: S102 (the purpose of the sandbox)
+    names["__builtins__"] = given | vars(builtins)  # apart from the solution's own, which the tests call
     exec(compile(source, "solution.py", "exec"), names)  # noqa: S102
     return names
 

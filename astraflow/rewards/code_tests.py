@@ -97,7 +97,7 @@ class CodeTests:
                 "set with tests such as `code`, or set tests_field",
                 code="reward.no_tests",
             )
-        return tests
+        return [test for test in tests if isinstance(test, dict)]
 
     async def _outcomes(self, code: str, tests: list[Mapping[str, Any]], prompt: Prompt) -> Counter[Outcome]:
         outcomes: Counter[Outcome] = Counter()
@@ -138,7 +138,9 @@ def last_python_block(text: str) -> str:
     >>> last_python_block("```python\\nprint('the solution')\\n```\\nIt prints:\\n```\\nthe solution\\n```")
     "print('the solution')"
     """
-    block, blocks, is_python = None, [], False
+    block: list[str] | None = None
+    blocks: list[str] = []
+    is_python = False
     for line in text.splitlines():
         if not line.lstrip().startswith("```"):
             if block is not None:
@@ -181,7 +183,7 @@ def equal_values(value: Any, expected: Any, tolerance: float) -> bool:
         )
     is_number = isinstance(value, int | float) and isinstance(expected, int | float)
     if is_number and (isinstance(value, float) or isinstance(expected, float)):
-        return _is_close(value, expected, tolerance)
+        return value == expected or _is_close(value, expected, tolerance)
     return bool(value == expected)
 
 
@@ -200,9 +202,10 @@ def _equal_words(word: str, expected: str, tolerance: float) -> bool:
 
 def _is_close(value: float | Decimal, expected: float | Decimal, tolerance: float) -> bool:
     try:
-        return math.isclose(value, expected, rel_tol=tolerance, abs_tol=tolerance)
+        numbers = float(value), float(expected)
     except OverflowError:  # a whole number beyond the range of floats
         return False
+    return all(map(math.isfinite, numbers)) and math.isclose(*numbers, rel_tol=tolerance, abs_tol=tolerance)
 
 
 def _is_test(test: object) -> bool:

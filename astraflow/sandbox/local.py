@@ -83,6 +83,7 @@ class LocalSandbox:
         """Kills all workers and sessions with what they run."""
         while not self._slots.empty():
             self._slots.get_nowait()
+        self._isolation = None
         await asyncio.gather(*(worker.close() for worker in self._workers), *self._closing)
         self._workers.clear()
         if self._folder is not None:
@@ -118,6 +119,10 @@ class LocalSandbox:
     def session(self, limits: JobLimits) -> AbstractAsyncContextManager[Session]:
         """Opens a session in a fork server of its own, without a limit of processor time. Raises: SandboxError."""
         return self._session(limits)
+
+    def worker_pids(self) -> list[int]:
+        """Returns the processes of the workers, those of sessions included."""
+        return [worker.process.pid for worker in self._workers]
 
     @asynccontextmanager
     async def _session(self, limits: JobLimits) -> AsyncIterator[Session]:

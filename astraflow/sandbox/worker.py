@@ -16,6 +16,8 @@ from astraflow.sandbox.isolation import Start
 
 _GRACE_S = 15.0
 """Time beyond a job's wall limit after which the fork server is killed."""
+_CLOSE_S = 5.0
+"""Time for a fork server to end by itself before it is killed."""
 _MAX_ANSWER_BYTES = 2**28
 _ENVIRONMENT = {"PYTHONHASHSEED": "0", "PYTHONUTF8": "1", "LANG": "C.UTF-8"}
 """Environment of the fork server: nothing of this process's, which holds tokens."""
@@ -35,7 +37,8 @@ class Worker:
         self._folder = folder
         self._reader: asyncio.StreamReader
         self._writer: asyncio.StreamWriter
-        self._group = 0
+        self._groups: set[int] = set()
+        """Process groups of jobs that may run, where no namespace ends them with the fork server."""
 
     @classmethod
     async def started(cls, start: Start, *, timeout_s: float) -> Self:
@@ -73,21 +76,28 @@ class Worker:
             self._writer.write(len(content).to_bytes(4, "big") + content)
             async with asyncio.timeout(wall_s + _GRACE_S):
                 await self._writer.drain()
-                return await self._answer()
+                answer = await self._answer()
         except (OSError, TimeoutError) as problem:
             raise WorkerLost(f"{type(problem).__name__}: {problem}") from problem
+        if "job" in message:
+            self._groups.clear()
+        return answer
 
     async def close(self) -> None:
-        """Kills the fork server with everything that it runs. Idempotent."""
-        with suppress(ProcessLookupError):
-            self.process.kill()
-        if self._group:
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._group, signal.SIGKILL)
-            self._group = 0
+        """Ends the fork server with everything that it runs. Idempotent."""
         if hasattr(self, "_writer"):
-            self._writer.close()
-        await self.process.wait()
+            self._writer.close()  # the fork server then ends its jobs and itself
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_CLOSE_S):
+                await self.process.wait()
+        if self.process.returncode is None:
+            with suppress(ProcessLookupError):
+                self.process.kill()
+        if await self.process.wait() != 0:
+            for group in self._groups:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.killpg(group, signal.SIGKILL)
+        self._groups.clear()
         await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
 
     async def _answer(self) -> dict[str, Any]:
@@ -100,9 +110,8 @@ class Worker:
                 if not isinstance(answer, dict):
                     raise WorkerLost("an answer that is no object")
                 if set(answer) != {"group"}:
-                    self._group = 0
                     return answer
-                self._group = int(answer["group"])
+                self._groups.add(int(answer["group"]))
         except (asyncio.IncompleteReadError, ValueError) as problem:
             raise WorkerLost("the fork server died") from problem
 

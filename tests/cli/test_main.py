@@ -98,9 +98,7 @@ def test_the_doctor_lists_its_checks_and_fails_without_disk_space(
 ) -> None:
     shown = CliRunner().invoke(app, ["doctor"])
     assert shown.exit_code == 0
-    assert all(
-        what in shown.output for what in ("Python", "cores", "memory", "disk", "ports", "training", "bubblewrap")
-    )
+    assert all(what in shown.output for what in ("Python", "cores", "memory", "disk", "ports", "training", "sandbox"))
     monkeypatch.setattr("shutil.disk_usage", lambda _place: type("Usage", (), {"free": 5})())
     assert CliRunner().invoke(app, ["doctor"]).exit_code == 1
 

@@ -1,9 +1,4 @@
-"""Start and supervision of the processes of a job.
-
-fork server ──► guardian, first process of the namespace ──► job
-                mounts a working directory, waits,           limits itself, runs the program
-                reports how the job ended
-"""
+"""Start and supervision of jobs, on the side of the fork server."""
 
 import json
 import os
@@ -15,8 +10,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-from . import kernel, programs
+from . import kernel, programs, usage
 from .confinement import Confinement, Limits
+from .guardian import Launch, guard
 
 _TICK_S = 0.05
 _AUDIT_S = 0.25
@@ -24,9 +20,6 @@ _AUDIT_S = 0.25
 _COMMAND_S = 5.0
 """Timeout for an interpreter to take a command."""
 _CHUNK_BYTES = 2**16
-_REPORT = 100
-"""Descriptor of the guardian's pipe in the job until it is limited; above all others that are open then."""
-_ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "PYTHONUTF8": "1", "PYTHONHASHSEED": "0"}
 
 
 class HostLeft(Exception):
@@ -99,26 +92,28 @@ class Children:
     ) -> Child:
         """Starts a program. stdin: its input; None: nothing. A session keeps its working directory and gets a control
         socket. Raises: OSError."""
-        tasks = self._confinement.expected_tasks()
-        input_file = os.open("/dev/null", os.O_RDONLY) if stdin is None else _file_of(stdin)
-        pipes = [os.pipe() for _ in range(3)]
-        control = socket.socketpair() if is_session else None
-        ours, theirs = [pipe[0] for pipe in pipes], [pipe[1] for pipe in pipes]
-        if self._confinement.has_namespaces:
-            kernel.unshare(kernel.CLONE_NEWPID)
-        guardian = os.fork()
-        if guardian == 0:
-            self._guard(program, limits, tasks, files, is_session, (input_file, *theirs), control and control[1])
-        if self._confinement.has_namespaces:
-            kernel.enter_namespace(self._own_namespace, kernel.CLONE_NEWPID)
-        for descriptor in (input_file, *theirs):
+        input_file = os.open(os.devnull, os.O_RDONLY) if stdin is None else _file_of(stdin)
+        (out, job_out), (err, job_err), (status, report) = os.pipe(), os.pipe(), os.pipe()
+        control, job_control = socket.socketpair() if is_session else (None, None)
+        launch = Launch(
+            program=program,
+            limits=limits,
+            tasks=self._confinement.expected_tasks(),
+            files=files,
+            is_session=is_session,
+            stdio=(input_file, job_out, job_err),
+            report=report,
+            control=job_control,
+        )
+        guardian = self._forked(launch)
+        for descriptor in (*launch.stdio, report):
             os.close(descriptor)
-        if control:
-            control[1].close()
-            control[0].settimeout(_COMMAND_S)
-        for descriptor in ours:
+        for descriptor in (out, err, status):
             os.set_blocking(descriptor, False)
-        return Child(guardian, status=ours[2], out=ours[0], err=ours[1], control=control[0] if control else None)
+        if control and job_control:
+            job_control.close()
+            control.settimeout(_COMMAND_S)
+        return Child(guardian, status=status, out=out, err=err, control=control)
 
     def wait(self, child: Child, *, limits: Limits, for_reply: bool = False) -> tuple[dict[str, Any], bool]:
         """Collects output until the job ends, or replies; stops it at a limit. Returns the fields of a result, and
@@ -218,111 +213,34 @@ class Children:
             send(self._host, {"group": child.group})
 
     def _exceeded(self, child: Child, limits: Limits) -> str:
-        used_bytes = sum(_own_memory(pid) for pid in self._processes(child))
-        if used_bytes > limits.memory_bytes + _own_memory(os.getpid()):
+        used_bytes = sum(usage.memory_bytes(pid) for pid in self._processes(child))
+        if used_bytes > limits.memory_bytes + usage.memory_bytes(os.getpid()):
             return "memory"
-        is_disk_full = not self._confinement.has_namespaces and _folder_bytes(self._confinement.folder) > (
-            self._confinement.disk_bytes
-        )
-        return "disk" if is_disk_full else ""
+        if self._confinement.has_namespaces:
+            return ""  # the file system has a size
+        return "disk" if usage.folder_bytes(self._confinement.folder) > self._confinement.disk_bytes else ""
 
     def _processes(self, child: Child) -> Iterator[int]:
-        for name in os.listdir("/proc"):
-            if name.isdigit() and (
-                int(name) not in {1, os.getpid()}
-                if self._confinement.has_namespaces
-                else _group_of(int(name)) == child.group
-            ):
-                yield int(name)
+        if self._confinement.has_namespaces:
+            return (pid for pid in usage.processes() if pid not in {1, os.getpid()})
+        return usage.processes_of_group(child.group)
 
-    def _guard(
-        self,
-        program: Callable[[], NoReturn],
-        limits: Limits,
-        tasks: int,
-        files: Mapping[str, str],
-        is_session: bool,
-        descriptors: tuple[int, int, int, int],
-        control: socket.socket | None,
-    ) -> NoReturn:
-        """First process of a job; never returns, because the code below it is the fork server's loop."""
-        status = descriptors[3]
-        try:
-            kernel.die_with_parent(signal.SIGKILL)
-            if self._confinement.has_namespaces:
-                self._mount(is_session=is_session)
-            _write_files(self._confinement.folder, files)
-            job = os.fork()
-            if job == 0:
-                _become_job(self._confinement, program, limits, tasks, is_session, descriptors, control)
-            os.write(status, b'{"group": %d}\n' % job)
-            for descriptor in descriptors[:3]:
-                os.close(descriptor)
-            if control:
-                control.close()
-            code, cpu_s = _wait_for(job)
-            os.write(status, json.dumps({"status": code, "cpu_s": cpu_s}).encode() + b"\n")
-        except BaseException as problem:  # becomes the report
-            os.write(status, json.dumps({"broken": repr(problem)[:500]}).encode() + b"\n")
-        finally:
-            os._exit(0)
-
-    def _mount(self, *, is_session: bool) -> None:
-        kernel.unshare(kernel.CLONE_NEWNS)
-        kernel.mount("proc", "/proc", is_executable=False)
-        if not is_session:
-            mount_folder(self._confinement)
-
-
-def mount_folder(confinement: Confinement) -> None:
-    """Mounts an empty folder of limited size. Raises: OSError."""
-    options = f"size={confinement.disk_bytes},nr_inodes=65536,mode=0700"
-    kernel.mount("tmpfs", confinement.folder, options)
+    def _forked(self, launch: Launch) -> int:
+        """Forks the guardian, into a process namespace of its own; returns its number."""
+        if self._confinement.has_namespaces:
+            kernel.unshare(kernel.CLONE_NEWPID)
+        guardian = os.fork()
+        if guardian == 0:
+            guard(self._confinement, launch)
+        if self._confinement.has_namespaces:
+            kernel.enter_namespace(self._own_namespace, kernel.CLONE_NEWPID)
+        return guardian
 
 
 def send(host: socket.socket, message: Mapping[str, Any]) -> None:
     """Sends a message: its length in 4 bytes, then JSON. Raises: OSError."""
     content = json.dumps(message).encode()
     host.sendall(len(content).to_bytes(4, "big") + content)
-
-
-def _become_job(
-    confinement: Confinement,
-    program: Callable[[], NoReturn],
-    limits: Limits,
-    tasks: int,
-    is_session: bool,
-    descriptors: tuple[int, int, int, int],
-    control: socket.socket | None,
-) -> NoReturn:
-    """Limits this process, then runs the program. Never returns."""
-    report = descriptors[3]
-    try:
-        os.setsid()
-        kernel.die_with_parent(signal.SIGKILL)
-        with open("/proc/self/oom_score_adj", "w") as file:
-            file.write("1000")  # the kernel kills the job first when memory runs out
-        os.chdir(confinement.folder)
-        os.environ.clear()
-        os.environ.update(_ENVIRONMENT, HOME=confinement.folder, TMPDIR=confinement.folder)
-        report = os.dup2(report, _REPORT, inheritable=False)
-        if control:
-            os.dup2(control.fileno(), _REPORT + 1, inheritable=False)
-        for target in range(3):
-            os.dup2(descriptors[target], target)
-        os.closerange(3, _REPORT)
-        os.closerange(_REPORT + 2, 2**20)
-        if control:
-            os.dup2(_REPORT + 1, programs.CONTROL, inheritable=False)
-        confinement.apply(limits, tasks=tasks, is_session=is_session)
-    except BaseException as problem:  # becomes the report
-        os.write(report, json.dumps({"broken": repr(problem)[:500]}).encode() + b"\n")
-        os._exit(1)
-    try:
-        os.closerange(_REPORT, _REPORT + 2)
-        program()
-    finally:
-        os._exit(1)
 
 
 def _reply(child: Child) -> bytes:
@@ -353,34 +271,12 @@ def _ending(report: Mapping[str, Any], limit: str, limits: Limits) -> tuple[str,
     return ("timeout" if is_limit_of_cpu else "crashed"), None
 
 
-def _wait_for(job: int) -> tuple[int, float]:
-    """Waits for a process, also as the parent of orphans, and ends the rest of its process group.
-
-    Returns its exit status or negative signal, and CPU seconds.
-    """
-    while True:
-        ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
-        if ended is not None and ended.si_pid == job:
-            _kill(os.killpg, job)  # before the wait below frees the number of the group
-            _, status, usage = os.wait4(job, 0)
-            return os.waitstatus_to_exitcode(status), usage.ru_utime + usage.ru_stime
-        os.waitpid(ended.si_pid if ended else -1, 0)
-
-
 def _file_of(text: str) -> int:
     descriptor = os.memfd_create("stdin")
     with open(descriptor, "wb", closefd=False) as file:
         file.write(text.encode(errors="replace"))
     os.lseek(descriptor, 0, os.SEEK_SET)
     return descriptor
-
-
-def _write_files(folder: str, files: Mapping[str, str]) -> None:
-    for path, text in files.items():
-        target = os.path.join(folder, path)
-        os.makedirs(os.path.dirname(target), exist_ok=True)
-        with open(target, "w", encoding="utf-8", errors="replace") as file:
-            file.write(text)
 
 
 def _read_reports(child: Child) -> bool:
@@ -419,32 +315,3 @@ def _reap(group: int) -> None:
             pass
     except ChildProcessError:
         return
-
-
-def _own_memory(pid: int) -> int:
-    """Returns the memory of a process, its part of shared pages included. Bytes; 0 when it has ended."""
-    try:
-        with open(f"/proc/{pid}/smaps_rollup") as file:
-            sizes = [line.split()[1] for line in file if line.startswith("Pss:")]
-    except OSError:
-        return 0
-    return sum(int(size) for size in sizes) * 1024
-
-
-def _group_of(pid: int) -> int:
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return int(file.read().rpartition(")")[2].split()[2])
-    except OSError:
-        return 0
-
-
-def _folder_bytes(folder: str) -> int:
-    total = 0
-    for root, _, names in os.walk(folder):
-        for name in names:
-            try:
-                total += os.lstat(os.path.join(root, name)).st_blocks * 512
-            except OSError:
-                continue  # removed meanwhile
-    return total

@@ -6,7 +6,7 @@ import resource
 import time
 from dataclasses import dataclass
 
-from . import filters, kernel
+from . import filters, kernel, usage
 
 _OPEN_FILES = 256
 _PIPES_AND_NULL = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
@@ -36,13 +36,17 @@ class Confinement:
         self._readable = readable
         self._landlock_version = kernel.landlock_version()
         self._users_tasks = (0, 0.0)
+        self._filter = b""
+        """Filter of every job; empty where each needs one of its own, because only the filter limits signals."""
 
     def check(self) -> None:
-        """Raises: OSError when the kernel lacks what the level needs."""
+        """Prepares the limits. Raises: OSError when the kernel lacks what the level needs."""
         if self._is_filtered and not filters.is_known_machine():
             raise OSError("system call filters are not available for this processor")
         if self._is_filtered and not self.has_namespaces and not self._landlock_version:
             raise OSError("the kernel has no Landlock")
+        if self._is_filtered and (self.has_namespaces or self._landlock_version >= 6):
+            self._filter = self._filter_program()
 
     def expected_tasks(self) -> int:
         """Returns the number of processes and threads that the kernel counts for the job's user without the job."""
@@ -50,7 +54,7 @@ class Confinement:
             return 2  # the fork server and the first process of the job's namespace
         count, counted_at = self._users_tasks
         if time.monotonic() - counted_at > 1.0:
-            count = _tasks_of_user()
+            count = usage.tasks_of_user()
             self._users_tasks = (count, time.monotonic())
         return count + 1
 
@@ -63,14 +67,11 @@ class Confinement:
             return
         if self._landlock_version:
             kernel.restrict_paths(self._path_rules(), with_network=not self.has_namespaces)
-        limits_signals = self.has_namespaces or self._landlock_version >= 6
-        kernel.install_filter(
-            filters.filter_program(
-                socket_families=filters.LOCAL_SOCKETS if self.has_namespaces else (),
-                has_namespaces=self.has_namespaces,
-                own_pid=None if limits_signals else os.getpid(),
-            )
-        )
+        kernel.install_filter(self._filter or self._filter_program(own_pid=os.getpid()))
+
+    def _filter_program(self, own_pid: int | None = None) -> bytes:
+        families = filters.LOCAL_SOCKETS if self.has_namespaces else ()
+        return filters.filter_program(socket_families=families, has_namespaces=self.has_namespaces, own_pid=own_pid)
 
     def _path_rules(self) -> list[tuple[str, int]]:
         devices = [(path, kernel.READ_WRITE_FILES) for path in _PIPES_AND_NULL]
@@ -97,18 +98,3 @@ def _limit_resources(limits: Limits, *, tasks: int, disk_bytes: int, has_cpu_lim
         resource.setrlimit(kind, (value, value))
     if has_cpu_limit:
         resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s + 1))
-
-
-def _tasks_of_user() -> int:
-    """Returns the number of processes and threads of this user."""
-    count, user = 0, os.getuid()
-    for entry in os.scandir("/proc"):
-        if not entry.name.isdigit():
-            continue
-        try:
-            if entry.stat().st_uid == user:
-                with open(f"/proc/{entry.name}/stat") as file:
-                    count += int(file.read().rpartition(")")[2].split()[17])
-        except OSError:
-            continue  # it ended meanwhile
-    return count

