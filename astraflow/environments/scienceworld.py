@@ -192,5 +192,5 @@ def _stop(engine: Any) -> None:
     if engine is not None:
         engine._gateway.shutdown(raise_exception=False)
         engine._gateway.java_process.kill()
-        engine._gateway.java_process.communicate()
+        engine._gateway.java_process.wait()
         engine._obj_tree_tempdir.cleanup()
