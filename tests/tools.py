@@ -96,6 +96,9 @@ TOOLS: Mapping[str, Tool] = {
         is_there=lambda: all(_program(name) for name in ("slirp4netns", "mmdebstrap", "ip", "unshare", "nsenter")),
         packages=("slirp4netns", "mmdebstrap", "iproute2", "util-linux"),
     ),
+    "java": Tool(
+        tests="the environment scienceworld", is_there=partial(_program, "java"), packages=("default-jre-headless",)
+    ),
     "root": Tool(tests="a full disk", is_there=lambda: os.geteuid() == 0, advice="run them as root"),
     "address": Tool(
         tests="runs that machines elsewhere join",

@@ -232,8 +232,7 @@ def plan(game: HouseholdGame) -> list[str]:
         if game.task_type in _APPLIANCES:
             appliance = places[game.receptacles.index(_APPLIANCES[game.task_type])]
             verb = game.task_type.split("_")[1]
-            actions += [] if appliance == places[start] else [f"go to {appliance}"]
-            actions += [f"{verb} {items[index]} with {appliance}"]
+            actions += [*_walk(appliance, actions), f"{verb} {items[index]} with {appliance}"]
         end = game.receptacles.index(game.destination)
         actions += [*_visit(game, end, actions), f"move {items[index]} to {places[end]}"]
     return actions
@@ -243,7 +242,13 @@ def _visit(game: HouseholdGame, place: int, before: Sequence[str]) -> list[str]:
     """Returns the actions that go to a receptacle and open it, unless it was opened before."""
     name = numbered(game.receptacles)[place]
     is_closed = game.receptacles[place] in OPENABLE and f"open {name}" not in before
-    return [f"go to {name}", *([f"open {name}"] if is_closed else [])]
+    return [*_walk(name, before), *([f"open {name}"] if is_closed else [])]
+
+
+def _walk(name: str, before: Sequence[str]) -> list[str]:
+    """Returns the action that goes to a receptacle, unless the last walk led there."""
+    last = next((action for action in reversed(before) if action.startswith("go to ")), "")
+    return [] if last == f"go to {name}" else [f"go to {name}"]
 
 
 def _draw_goal(rng: random.Random, room: _Room, types: Sequence[str], task_type: str) -> tuple[str, str]:

@@ -55,7 +55,7 @@ class ScienceWorldFactory:
     async def close(self) -> None:
         """Stops the virtual machines of ended games."""
         while self._engines:
-            self._engines.pop().close()
+            _stop(self._engines.pop())
 
     def make(self) -> Environment:
         """Returns a new game."""
@@ -78,7 +78,7 @@ class ScienceWorldGame:
     async def begin(self, prompt: Prompt, seed: int) -> Observation:
         """Loads the variation of the prompt. Raises: InvalidInput for a prompt without one."""
         task, variation, simplification = _variation(prompt)
-        with _failures():
+        with self._failures():
             self._engine = self._free_engines.pop() if self._free_engines else _start_engine()
             getattr(getattr(self._engine._gateway.jvm.scala.util, "Random$"), "MODULE$").setSeed(seed)
             self._engine.load(task, variation, simplification)
@@ -96,7 +96,7 @@ class ScienceWorldGame:
         command = " ".join(action.lower().split())
         if not _READABLE.fullmatch(command) or command.startswith(_RESET):
             return Observation(text=_UNKNOWN_ACTION, is_malformed=True)
-        with _failures():
+        with self._failures():
             return self._performed(command)
 
     def _performed(self, command: str) -> Observation:
@@ -114,6 +114,23 @@ class ScienceWorldGame:
             state=str(server.freeActionInventory()),
             metrics={"score": self._score},
         )
+
+    @contextmanager
+    def _failures(self) -> Iterator[None]:
+        """Reports errors of the virtual machine as failures of the environment, and uses it no more."""
+        try:
+            yield
+        except AstraFlowError:
+            raise
+        except Exception as problem:
+            self._engine, engine = None, self._engine
+            _stop(engine)
+            raise RolloutFailed(
+                f"cannot continue the game of ScienceWorld: {type(problem).__name__}: {problem}; check the Java "
+                "runtime",
+                boundary=Boundary.ENVIRONMENT,
+                code="environment.crashed",
+            ) from problem
 
     async def close(self) -> None:
         """Keeps the virtual machine for another game."""
@@ -136,21 +153,6 @@ def _variation(prompt: Prompt) -> tuple[str, int, str]:
         f"and simplification {simplification!r}; use the dataset kind 'scienceworld'",
         code="environment.wrong_prompt",
     )
-
-
-@contextmanager
-def _failures() -> Iterator[None]:
-    """Reports errors of the virtual machine as failures of the environment."""
-    try:
-        yield
-    except AstraFlowError:
-        raise
-    except Exception as problem:
-        raise RolloutFailed(
-            f"cannot continue the game of ScienceWorld: {type(problem).__name__}: {problem}; check the Java runtime",
-            boundary=Boundary.ENVIRONMENT,
-            code="environment.crashed",
-        ) from problem
 
 
 def _check_installed() -> Any:
@@ -183,3 +185,12 @@ def _start_engine() -> Any:
             del os.environ["JDK_JAVA_OPTIONS"]
         else:
             os.environ["JDK_JAVA_OPTIONS"] = before
+
+
+def _stop(engine: Any) -> None:
+    """Stops a virtual machine, also one that no longer answers. None is ignored."""
+    if engine is not None:
+        engine._gateway.shutdown(raise_exception=False)
+        engine._gateway.java_process.kill()
+        engine._gateway.java_process.wait()
+        engine._obj_tree_tempdir.cleanup()

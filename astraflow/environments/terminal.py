@@ -36,8 +36,8 @@ class TerminalOptions(Config):
     is_sample: bool = False
     """Use the tasks that come with AstraFlow."""
     runner: Literal["sandbox", "docker", "podman"] = "sandbox"
-    """`sandbox` runs tasks whose Dockerfile only copies files; `docker` and `podman` build and run images with the program
-    of this name."""
+    """`sandbox` runs tasks whose Dockerfile only copies files; `docker` and `podman` build and run images with the
+    program of this name."""
     sandbox: dict[str, Any] = Field(default_factory=lambda: {"kind": "local"})
     """Sandbox of the runner `sandbox`."""
     has_network: bool = False

@@ -100,7 +100,7 @@ class ContainerRunner:
             )
         except OSError as problem:
             raise SandboxError(
-                f"cannot run {self._program!r}: {problem}; install it", code="environment.no_container_engine"
+                f"cannot run {self._program!r}: {problem}; install it", code="environment.container_failed"
             ) from problem
         outputs = [asyncio.create_task(_read(stream)) for stream in (process.stdout, process.stderr)]
         try:

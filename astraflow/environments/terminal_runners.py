@@ -18,9 +18,11 @@ from astraflow.datasets.terminal import TerminalTask
 from astraflow.sandbox.base import JobLimits, JobResult, Outcome, Session
 from astraflow.sandbox.shared import SharedSandbox
 
-_FOLDER = "/tmp/app"  # noqa: S108 (inside the sandbox, where each session has an own /tmp)
-_TESTS = "/tmp/tests"  # noqa: S108
-_LOGS = "/tmp/logs"  # noqa: S108
+_FOLDER = '"$HOME/app"'
+_TESTS = '"$HOME/tests"'
+_LOGS = '"$HOME/logs"'
+"""Folders in a session, as its shell reads them. Home is the session's own folder at each level of isolation."""
+
 _OUTPUT_BYTES = 16 * 2**20
 _CHUNK_CHARS = 2**19
 _TRANSFER_S = 60.0
@@ -61,7 +63,7 @@ class TerminalRunner(Protocol):
 
 class SandboxRunner:
     """Runs tasks in sessions of a sandbox of AstraFlow. There is no image: the programs are those of the node, the
-    working directory is `/tmp/app`, and the variables APP_DIR, TESTS_DIR and LOGS_DIR replace `/app`, `/tests` and
+    working directory is `$HOME/app`, and the variables APP_DIR, TESTS_DIR and LOGS_DIR replace `/app`, `/tests` and
     `/logs`. Tests run in another session, to which the files are copied, so that nothing which the policy left running
     or defined in its shell can touch them."""
 

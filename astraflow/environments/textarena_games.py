@@ -65,7 +65,7 @@ class TextArenaGame:
         """
         del seed
         game, deal = prompt.fields.get("game"), prompt.fields.get("deal")
-        if game not in GAMES or not isinstance(game, str) or not isinstance(deal, str):
+        if not isinstance(game, str) or game not in GAMES or not isinstance(deal, str):
             raise InvalidInput(
                 f"cannot begin a game: prompt {str(prompt.id)!r} has the game {game!r} and the deal {deal!r}; use the "
                 "dataset kind 'games'",

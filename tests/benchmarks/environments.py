@@ -22,6 +22,7 @@ from astraflow.environments.episodes import Expert, act, begin, plan_of_answer, 
 from astraflow.environments.serve import serving_environment
 from astraflow.runtime.json_service import ServiceAddress
 from astraflow.runtime.managed_plugins import start_managed
+from tests.environments.experts import recorded_plan, solver
 from tests.environments.test_webshop import shopper
 
 Spec = dict[str, Any]
@@ -36,6 +37,8 @@ class Subject:
     environment: Spec
     dataset: Spec
     expert: Expert
+    prompts: int = 200
+    """Prompts that take turns. Count."""
     is_served: bool = False
 
 
@@ -72,15 +75,16 @@ SUBJECTS = (
     Subject(
         name="scienceworld, 2 worker processes",
         environment={"kind": "process", "of": {"kind": "scienceworld"}},
-        dataset={"kind": "scienceworld", "tasks": ["find-plant", "find-animal"]},
-        expert=looker,
-        max_turns=15,
+        dataset={"kind": "scienceworld", "tasks": ["find-plant"]},
+        expert=recorded_plan,
+        prompts=4,
     ),
     Subject(
         name="terminal, 20 tasks in the sandbox",
         environment={"kind": "terminal", "is_sample": True, "concurrency": AT_ONCE},
         dataset={"kind": "terminal", "is_sample": True},
         expert=solver,
+        prompts=20,
     ),
 )
 
@@ -95,7 +99,7 @@ async def measure(subject: Subject, seconds: float) -> Figures:
         factory = environments.build(spec)
         await start_managed([factory], resources)
         dataset = datasets.build(subject.dataset, 0)
-        prompts = [dataset.prompt(index) for index in range(200)]
+        prompts = [dataset.prompt(index) for index in range(subject.prompts)]
         begins, acts, serial = await _serial(factory, prompts, subject.expert, seconds)
         return Figures(
             name=subject.name,

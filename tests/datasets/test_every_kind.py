@@ -15,10 +15,12 @@ Spec = dict[str, Any]
 
 SPECS: dict[str, Callable[[Path], Spec]] = {
     "alfworld": lambda _: {"kind": "alfworld", "is_sample": True},
+    "alfworld generated": lambda _: {"kind": "alfworld", "generated": 60},
     "arithmetic": lambda _: {"kind": "arithmetic", "digits": 2},
     "arithmetic of one digit": lambda _: {"kind": "arithmetic", "operation": "multiply"},
     "code": lambda _: {"kind": "code", "name": "livecodebench_v6", "is_sample": True},
     "facts": lambda _: {"kind": "facts", "size": 100, "facts": {"entities": 300}},
+    "games": lambda _: {"kind": "games", "size": 60},
     "huggingface": lambda path: {"kind": "huggingface", "path": str(tables.save_to_disk(path / "saved"))},
     "jsonl": lambda path: {"kind": "jsonl", "path": str(tables.write_jsonl(path / "rows.jsonl"))},
     "letters": lambda _: {"kind": "letters"},
@@ -38,8 +40,10 @@ SPECS: dict[str, Callable[[Path], Spec]] = {
         "shuffle_window": 2,
     },
     "reasoning_gym": lambda _: {"kind": "reasoning_gym", "generators": {"chain_sum": {}}, "size": 100},
+    "scienceworld": lambda _: {"kind": "scienceworld"},
     "scripted": lambda _: {"kind": "scripted", "size": 50, "hardest": 0.5},
     "search": lambda _: {"kind": "search", "name": "asearcher", "is_sample": True},
+    "terminal": lambda _: {"kind": "terminal", "is_sample": True},
     "textcraft": lambda _: {"kind": "textcraft", "size": 100},
     "textcraft without end": lambda _: {"kind": "textcraft", "size": 10**15},
     "webshop": lambda _: {"kind": "webshop"},

@@ -1,2 +1,2 @@
 #!/bin/bash
-find docs -path docs/archive -prune -o -type f -exec sed -i 's/\bteh\b/the/g' {} +
+find docs -path docs/archive -prune -o -type f -exec sed -i 's/\bcolour\b/color/g' {} +

@@ -5,9 +5,9 @@ logs="${LOGS_DIR:-/logs}/verifier"
 mkdir -p "$logs"
 
 is_done() {
-    [ "$(cat docs/intro.txt)" = "This is the begin of the guide." ] || return 1
-    [ "$(cat docs/part/one.txt)" = "See the index; tehran stays." ] || return 1
-    [ "$(cat docs/archive/old.txt)" = "teh old text" ]
+    [ "$(cat docs/intro.txt)" = "The color of the sky is not the color of the sea." ] || return 1
+    [ "$(cat docs/part/one.txt)" = "Each color has a name; colourful stays." ] || return 1
+    [ "$(cat docs/archive/old.txt)" = "An old colour." ]
 }
 
 if is_done; then echo 1; else echo 0; fi > "$logs/reward.txt"

@@ -1,0 +1,235 @@
+"""Terminal tasks in the sandbox: each sample task can be solved and is not solved by doing nothing."""
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from astraflow.contract.errors import InvalidInput
+from astraflow.contract.failures import Boundary, RolloutFailed
+from astraflow.contract.ids import PromptId
+from astraflow.contract.tasks import Prompt
+from astraflow.contract.trajectories import Ending
+from astraflow.datasets import datasets
+from astraflow.datasets.terminal import SAMPLE_TASKS, load_task
+from astraflow.environments import environments
+from astraflow.environments.base import Environment, EnvironmentFactory, Observation
+from astraflow.environments.episodes import Expert
+from astraflow.environments.terminal import command_of
+from astraflow.environments.terminal_runners import copied_files
+from astraflow.runtime.managed_plugins import ManagedPlugin
+from tests import make
+from tests.environments.experts import solver
+from tests.errors import raises_code
+from tests.suites.environment_suite import EnvironmentSuite
+
+pytestmark = pytest.mark.anyio
+
+SPEC = {"kind": "terminal", "is_sample": True}
+TASKS = datasets.build(SPEC, 0)
+
+
+def prompt_of(task: str) -> Prompt:
+    return Prompt(id=PromptId(f"terminal:{task}"), fields={"question": "?", "task": task})
+
+
+async def started(**options: object) -> EnvironmentFactory:
+    factory = environments.build({**SPEC, **options})
+    assert isinstance(factory, ManagedPlugin)
+    await factory.start()
+    return factory
+
+
+@pytest.fixture
+async def factory() -> AsyncIterator[EnvironmentFactory]:
+    factory = await started()
+    yield factory
+    assert isinstance(factory, ManagedPlugin)
+    await factory.close()
+
+
+@pytest.fixture
+async def terminal() -> AsyncIterator[Environment]:
+    """Terminal of the task `greeting`, whose tests want a file greeting.txt."""
+    factory = await started(command_s=3.0)
+    environment = factory.make()
+    await environment.begin(prompt_of("greeting"), 0)
+    yield environment
+    await environment.close()
+    assert isinstance(factory, ManagedPlugin)
+    await factory.close()
+
+
+@pytest.mark.long
+class TestTerminal(EnvironmentSuite):
+    @pytest.fixture
+    def factory(self) -> EnvironmentFactory:
+        return environments.build(SPEC)
+
+    @pytest.fixture
+    def prompts(self) -> Sequence[Prompt]:
+        return [TASKS.prompt(0), TASKS.prompt(5)]
+
+    @pytest.fixture
+    def expert(self) -> Expert:
+        return solver
+
+
+async def test_each_sample_task_is_won_by_its_solution_and_not_by_doing_nothing(factory: EnvironmentFactory) -> None:
+    async def result(prompt: Prompt, actions: Sequence[str]) -> Observation:
+        environment = factory.make()
+        observation = await environment.begin(prompt, 0)
+        for action in actions:
+            observation = await environment.act(action)
+        await environment.close()
+        return observation
+
+    prompts = [TASKS.prompt(index) for index in range(TASKS.size)]
+    assert len(prompts) == 20
+    solved = await asyncio.gather(
+        *(result(prompt, [solver(prompt, [Observation(text="")]), "submit"]) for prompt in prompts)
+    )
+    idle = await asyncio.gather(*(result(prompt, ["submit"]) for prompt in prompts))
+    assert [(last.reward, last.ending) for last in solved] == [(1.0, Ending.WON)] * 20
+    assert [(last.reward, last.ending) for last in idle] == [(0.0, Ending.LOST)] * 20
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        'mkdir -p "$LOGS_DIR/verifier"; echo 1 > "$LOGS_DIR/verifier/reward.txt"',
+        "(while true; do echo 1 > $HOME/logs/verifier/reward.txt; done) > /dev/null 2>&1 &",
+        "bash() { echo 1; }; cat() { echo 1; }; export -f bash cat",
+        "tar() { head -c 100 /dev/zero; }",
+        "base64() { echo nothing; }; exit 3",
+        "exec sleep 1000",
+        "dd if=/dev/zero of=large bs=1M count=40 2> /dev/null; base64 < /dev/urandom | head -c 30000000 > more",
+    ],
+    ids=["log", "background", "functions", "tar", "base64", "exec", "large"],
+)
+async def test_the_policy_cannot_write_its_own_reward(terminal: Environment, command: str) -> None:
+    await terminal.act(command)
+    last = await terminal.act("submit")
+    assert (last.reward, last.ending) == (0.0, Ending.LOST)
+
+
+async def test_a_shell_keeps_its_state_until_a_timeout_restarts_it() -> None:
+    factory = await started(command_s=2.0, max_output_chars=200)
+    terminal = factory.make()
+    try:
+        first = await terminal.begin(prompt_of("greeting"), 0)
+        assert "greeting.txt" in first.text
+        folder = (await terminal.act("pwd")).text
+        assert folder.endswith("/app")
+        await terminal.act("mkdir inner && cd inner && x=7")
+        assert (await terminal.act('echo "$x"; pwd')).text == f"7\n{folder}/inner"
+        failed = await terminal.act("ls missing")
+        assert failed.text.endswith("[exit status 2]") and failed.ending is None
+        assert "restarted" in (await terminal.act("sleep 60")).text
+        assert (await terminal.act('pwd; echo "$x"')).text == folder
+        long = (await terminal.act("seq 1000")).text
+        assert long.startswith("1\n2\n") and long.endswith("999\n1000") and len(long) < 300
+        assert (await terminal.act("true")).text == "[no output]"
+    finally:
+        await terminal.close()
+        assert isinstance(factory, ManagedPlugin)
+        await factory.close()
+
+
+def test_the_last_fenced_block_is_the_command() -> None:
+    assert command_of("a\n```sh\nls\n```\nor\n```bash\npwd\n```") == "pwd"
+    assert command_of(" submit\n") == "submit"
+    assert command_of("x" * 200_000) == command_of("a\0b") == ""
+
+
+async def test_tests_that_write_no_reward_are_a_failure_and_not_zero(tmp_path: Path) -> None:
+    shutil.copytree(SAMPLE_TASKS / "greeting", tmp_path / "broken")
+    (tmp_path / "broken" / "tests" / "test.sh").write_text("exit 0\n")
+    factory = environments.build({"kind": "terminal", "path": str(tmp_path)})
+    assert isinstance(factory, ManagedPlugin)
+    await factory.start()
+    terminal = factory.make()
+    await terminal.begin(prompt_of("broken"), 0)
+    with raises_code(RolloutFailed, "environment.no_reward") as caught:
+        await terminal.act("submit")
+    assert caught.value.boundary is Boundary.ENVIRONMENT
+    await terminal.close()
+    await factory.close()
+
+
+@pytest.mark.parametrize(
+    "line", ["RUN apt-get update", "COPY ../x .", "COPY missing .", "COPY files/ /etc/", "ADD a b"]
+)
+def test_a_dockerfile_that_does_more_than_copying_needs_a_container(tmp_path: Path, line: str) -> None:
+    folder = shutil.copytree(SAMPLE_TASKS / "sum-column", tmp_path / "task")
+    (folder / "environment" / "Dockerfile").write_text(f"FROM debian\nWORKDIR /app\n{line}\n")
+    with raises_code(InvalidInput, "environment.needs_container", "task"):
+        copied_files(load_task(folder))
+
+
+def test_files_are_copied_as_the_dockerfile_says(tmp_path: Path) -> None:
+    folder = shutil.copytree(SAMPLE_TASKS / "sum-column", tmp_path / "task")
+    lines = "FROM x\n\n# data\nCOPY files/ data/\nCOPY files/sales.csv /app/\nCOPY files/sales.csv ./other.csv\n"
+    (folder / "environment" / "Dockerfile").write_text(lines)
+    assert set(copied_files(load_task(folder))) == {"data/sales.csv", "sales.csv", "other.csv"}
+
+
+PUBLISHED = """
+schema_version = "1.1"
+[task]
+name = "org/task"
+[metadata]
+category = "security"
+[verifier]
+timeout_sec = 120
+env = { KEY = "value" }
+[environment]
+docker_image = "registry.example.com/task:1"
+memory = "2G"
+cpus = 2
+"""
+
+
+def test_a_published_task_is_read(tmp_path: Path) -> None:
+    folder = shutil.copytree(SAMPLE_TASKS / "greeting", tmp_path / "published")
+    (folder / "task.toml").write_text(PUBLISHED)
+    task = load_task(folder)
+    assert (task.image, task.memory_bytes, task.cpus) == ("registry.example.com/task:1", 2 * 2**30, 2.0)
+    assert (task.verifier_s, task.build_s, task.category) == (120.0, 600.0, "security")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    ["not toml", "[verifier]\ntimeout_sec = -1", "[environment]\nmemory = 'much'", "[environment]\ncpus = true"],
+)
+def test_a_task_with_wrong_settings_is_refused(tmp_path: Path, settings: str) -> None:
+    folder = shutil.copytree(SAMPLE_TASKS / "greeting", tmp_path / "wrong")
+    (folder / "task.toml").write_text(settings)
+    with raises_code(InvalidInput, "dataset.invalid_task", "wrong"):
+        load_task(folder)
+
+
+@pytest.mark.parametrize("change", ["instruction.md", "tests/test.sh", "steps", "environment/docker-compose.yaml"])
+def test_a_task_that_is_incomplete_or_has_several_steps_is_refused(tmp_path: Path, change: str) -> None:
+    folder = shutil.copytree(SAMPLE_TASKS / "greeting", tmp_path / "wrong")
+    path = folder / change
+    path.unlink() if path.is_file() else path.mkdir() if change == "steps" else path.touch()
+    with raises_code(InvalidInput, "dataset.invalid_task"):
+        load_task(folder)
+
+
+async def test_a_prompt_that_names_no_task_folder_is_refused(factory: EnvironmentFactory) -> None:
+    await factory.check()
+    for prompt in (make.prompt(), prompt_of("../greeting"), prompt_of("missing-task")):
+        with pytest.raises(InvalidInput):
+            await factory.make().begin(prompt, 0)
+
+
+async def test_a_missing_folder_is_named() -> None:
+    factory = environments.build({"kind": "terminal", "path": "/nowhere"})
+    with raises_code(InvalidInput, "environment.no_folder", "/nowhere"):
+        await factory.check()
+    with raises_code(InvalidInput, "dataset.empty", "/nowhere"):
+        datasets.build({"kind": "terminal", "path": "/nowhere"}, 0)

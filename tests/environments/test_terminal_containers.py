@@ -1,0 +1,134 @@
+"""Terminal tasks in containers, with an executable that acts as Docker."""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from astraflow.contract.errors import InvalidInput, Unavailable
+from astraflow.contract.failures import Boundary, RolloutFailed
+from astraflow.contract.ids import PromptId
+from astraflow.contract.tasks import Prompt
+from astraflow.contract.trajectories import Ending
+from astraflow.datasets import datasets
+from astraflow.datasets.terminal import SAMPLE_TASKS
+from astraflow.environments import environments
+from astraflow.environments.base import EnvironmentFactory, Observation
+from tests.environments.experts import solver
+from tests.errors import raises_code
+from tests.fakes import docker_command
+
+pytestmark = pytest.mark.anyio
+
+
+class Docker:
+    """The executable, first in PATH."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        program = folder / "bin" / "docker"
+        program.parent.mkdir(parents=True)
+        program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "{docker_command.__file__}" "{folder}" "$@"\n')
+        program.chmod(0o755)
+
+    @property
+    def calls(self) -> list[list[str]]:
+        return [json.loads(line) for line in (self.folder / "calls.jsonl").read_text().splitlines()]
+
+    def breaks(self, verb: str) -> None:
+        (self.folder / f"fail-{verb}").touch()
+
+
+@pytest.fixture
+def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Docker:
+    docker = Docker(tmp_path / "docker")
+    monkeypatch.setenv("PATH", f"{docker.folder / 'bin'}:/usr/bin:/bin")
+    return docker
+
+
+def factory_of(**options: object) -> EnvironmentFactory:
+    return environments.build({"kind": "terminal", "is_sample": True, "runner": "docker", **options})
+
+
+def prompt_of(task: str) -> Prompt:
+    return Prompt(id=PromptId(f"terminal:{task}"), fields={"question": "?", "task": task})
+
+
+async def played(factory: EnvironmentFactory, task: str, *actions: str) -> list[Observation]:
+    environment = factory.make()
+    observations = [await environment.begin(prompt_of(task), 0)]
+    try:
+        observations += [await environment.act(action) for action in actions]
+    finally:
+        await environment.close()
+    return observations
+
+
+async def test_tasks_are_won_by_their_solution_and_not_by_doing_nothing(docker: Docker) -> None:
+    factory = factory_of()
+    await factory.check()
+    dataset = datasets.build({"kind": "terminal", "is_sample": True}, 0)
+    for index in (5, 11, 16):
+        prompt = dataset.prompt(index)
+        solved = await played(factory, str(prompt.fields["task"]), solver(prompt, [Observation(text="")]), "submit")
+        idle = await played(factory, str(prompt.fields["task"]), "submit")
+        assert (solved[-1].reward, solved[-1].ending) == (1.0, Ending.WON)
+        assert (idle[-1].reward, idle[-1].ending) == (0.0, Ending.LOST)
+    assert [call[0] for call in docker.calls].count("build") == 3
+    assert not list(docker.folder.glob("container-*"))
+
+
+async def test_a_container_has_the_limits_of_its_task_and_no_network(docker: Docker) -> None:
+    await played(factory_of(), "greeting", "true")
+    await played(factory_of(has_network=True), "greeting", "true")
+    closed, open_one = [call for call in docker.calls if call[0] == "run"]
+    assert closed[closed.index("--network") + 1] == "none"
+    assert closed[closed.index("--memory") + 1] == f"{512 * 2**20}b"
+    assert closed[closed.index("--cpus") + 1] == "1"
+    assert "--network" not in open_one
+
+
+async def test_the_folder_lasts_and_a_timeout_ends_the_command(docker: Docker) -> None:
+    _, _, where, failed, slow = await played(
+        factory_of(command_s=1.0), "greeting", "mkdir inner && cd inner", "pwd", "echo 'a b'; exit 4", "sleep 30"
+    )
+    assert where.text.endswith("/app/inner")
+    assert failed.text == "a b\n[exit status 4]"
+    assert "stopped after 1 s" in slow.text
+    assert docker.calls[-1][0] == "rm"
+
+
+@pytest.mark.parametrize("verb", ["build", "run"])
+async def test_a_container_that_does_not_start_is_a_failure(docker: Docker, verb: str) -> None:
+    docker.breaks(verb)
+    with raises_code(RolloutFailed, "environment.container_failed", verb) as caught:
+        await played(factory_of(), "greeting")
+    assert caught.value.boundary is Boundary.ENVIRONMENT
+
+
+async def test_tests_that_cannot_be_copied_are_a_failure(docker: Docker) -> None:
+    docker.breaks("cp")
+    with raises_code(RolloutFailed, "environment.container_failed", "greeting"):
+        await played(factory_of(), "greeting", "submit")
+    assert docker.calls[-1][0] == "rm"
+
+
+async def test_another_image_is_built_when_a_file_changes(docker: Docker, tmp_path: Path) -> None:
+    shutil.copytree(SAMPLE_TASKS / "sum-column", tmp_path / "tasks" / "one")
+    for text in ("a,b,c\n", "a,b,d\n"):
+        (tmp_path / "tasks" / "one" / "environment" / "files" / "sales.csv").write_text(text)
+        factory = environments.build({"kind": "terminal", "path": str(tmp_path / "tasks"), "runner": "docker"})
+        await played(factory, "one", "true")
+    tags = [call[call.index("--tag") + 1] for call in docker.calls if call[0] == "build"]
+    assert len(set(tags)) == 2
+
+
+async def test_a_missing_or_broken_engine_is_told(docker: Docker, monkeypatch: pytest.MonkeyPatch) -> None:
+    docker.breaks("version")
+    with raises_code(Unavailable, "environment.container_engine_failed", "version is broken"):
+        await factory_of().check()
+    monkeypatch.setenv("PATH", "/nowhere")
+    with raises_code(InvalidInput, "environment.no_container_engine", "podman"):
+        await factory_of(runner="podman").check()

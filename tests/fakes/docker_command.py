@@ -1,0 +1,55 @@
+"""Executable that acts as the command line of Docker: it runs commands of containers in a folder of this machine.
+
+`docker_command.py FOLDER ARGUMENTS...`. The folder has a subfolder for each container, which stands for its root, and
+the file `calls.jsonl` with the arguments of each call.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOTS = ("/app", "/tests", "/logs", "/tmp/.astraflow-folder")  # noqa: S108 (inside the container)
+
+
+def main() -> int:
+    folder, (verb, *arguments) = Path(sys.argv[1]), sys.argv[2:]
+    with (folder / "calls.jsonl").open("a") as calls:
+        calls.write(json.dumps([verb, *arguments]) + "\n")
+    if (folder / f"fail-{verb}").exists():
+        sys.stderr.write(f"{verb} is broken\n")
+        return 1
+    if verb == "build":
+        source = Path(arguments[-1])
+        image = folder / arguments[arguments.index("--tag") + 1]
+        image.mkdir(exist_ok=True)
+        if (source / "files").is_dir():
+            shutil.copytree(source / "files", image, dirs_exist_ok=True)
+    elif verb == "run":
+        number = len(list(folder.glob("container-*")))
+        container = folder / f"container-{number}"
+        shutil.copytree(folder / arguments[-2], container / "app")
+        sys.stdout.write(f"{container.name}\n")
+    elif verb == "cp":
+        name, path = arguments[1].split(":")
+        shutil.copytree(arguments[0], f"{folder / name}{path}", dirs_exist_ok=True)
+    elif verb == "exec":
+        return execute(folder / arguments[0], arguments[1:])
+    elif verb == "rm":
+        shutil.rmtree(folder / arguments[-1])
+    return 0
+
+
+def execute(container: Path, command: list[str]) -> int:
+    """Runs a command with the roots of the container in place of absolute paths."""
+    (container / "tmp").mkdir(exist_ok=True)
+    for root in ROOTS:
+        command = [word.replace(root, f"{container}{root}") if root in word else word for word in command]
+    variables = {**os.environ, "APP_DIR": f"{container}/app", "LOGS_DIR": f"{container}/logs"}
+    return subprocess.run(command, cwd=container / "app", env=variables, check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())
