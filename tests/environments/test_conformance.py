@@ -6,13 +6,14 @@ from collections.abc import Sequence
 
 import pytest
 
+from astraflow.contract.checks import broken_promises
 from astraflow.contract.errors import InvalidInput, Unavailable
 from astraflow.contract.ids import PromptId
 from astraflow.contract.tasks import Prompt
 from astraflow.contract.trajectories import Ending
 from astraflow.environments import conformance
 from astraflow.environments.base import EnvironmentLimits, Observation
-from astraflow.environments.conformance import check_environment, problems
+from astraflow.environments.conformance import check_environment
 from tests.errors import raises_code
 
 pytestmark = pytest.mark.anyio
@@ -99,12 +100,14 @@ def go(_: Prompt, __: Sequence[Observation]) -> str:
 async def test_an_environment_without_faults_passes() -> None:
     results = await check_environment(Countdown(""), PROMPTS, go)
     assert [result.promise for result in results] == list(conformance.PROMISES)
-    assert problems(results) == []
+    assert broken_promises(results) == []
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_each_fault_breaks_its_promise(fault: str) -> None:
-    broken = [line.partition(":")[0] for line in problems(await check_environment(Countdown(fault), PROMPTS, go))]
+    broken = [
+        line.partition(":")[0] for line in broken_promises(await check_environment(Countdown(fault), PROMPTS, go))
+    ]
     assert FAULTS[fault] in broken
     if fault in ("malformed counts", "echo", "reward after the end", "closes once", "foreign", "unusable"):
         assert broken == [FAULTS[fault]]
