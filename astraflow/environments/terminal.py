@@ -3,7 +3,7 @@
 import re
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -18,6 +18,8 @@ from astraflow.environments.terminal_containers import ContainerRunner
 from astraflow.environments.terminal_runners import SandboxRunner, TerminalRunner, TerminalSession
 from astraflow.runtime.config import Config
 from astraflow.runtime.managed_plugins import ManagedPlugin
+from astraflow.runtime.setting_permissions import SettableBy
+from astraflow.sandbox import sandboxes
 from astraflow.sandbox.base import JobResult, Outcome, SandboxError
 
 SUBMIT = "submit"
@@ -38,7 +40,7 @@ class TerminalOptions(Config):
     runner: Literal["sandbox", "docker", "podman"] = "sandbox"
     """`sandbox` runs tasks whose Dockerfile only copies files; `docker` and `podman` build and run images with the
     program of this name."""
-    sandbox: dict[str, Any] = Field(default_factory=lambda: {"kind": "local"})
+    sandbox: Annotated[dict[str, Any], SettableBy.RECIPE, sandboxes] = Field(default_factory=lambda: {"kind": "local"})
     """Sandbox of the runner `sandbox`."""
     has_network: bool = False
     """Containers reach the network, which the tests of many published tasks need. The policy does so too."""

@@ -12,6 +12,7 @@ from astraflow.contract.trajectories import Trajectory
 from astraflow.datasets.base import ANSWER
 from astraflow.rewards.code_tests import last_python_block
 from astraflow.runtime.setting_permissions import SettableBy
+from astraflow.sandbox import sandboxes
 from astraflow.sandbox.base import JobLimits
 from astraflow.sandbox.shared import SharedSandbox
 from astraflow.workflows import workflows
@@ -40,7 +41,7 @@ class SolveAndTestOptions(AnswerOptions):
     """Policy that writes the solution."""
     tester: Annotated[str, SettableBy.AGENT] = "tester"
     """Policy that writes the test cases; may be the coder's."""
-    sandbox: Annotated[dict[str, Any], SettableBy.RECIPE] = Field(default_factory=lambda: {"kind": "local"})
+    sandbox: Annotated[dict[str, Any], SettableBy.RECIPE, sandboxes] = Field(default_factory=lambda: {"kind": "local"})
     """Sandbox spec: `kind` and its options."""
     reference_field: Annotated[str, SettableBy.AGENT] = ANSWER
     """Field of the prompt with a correct solution."""

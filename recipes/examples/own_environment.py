@@ -1,9 +1,9 @@
 """An environment of your own: guess a number, which is higher or lower than each guess.
 
-    astraflow --plugin recipes/examples/own_environment.py run RECIPE
+    astraflow --plugin recipes/examples/own_environment.py run recipes/examples/own_environment.toml
+    astraflow --plugin recipes/examples/own_environment.py check environment guess_number --dataset '{"kind": "letters"}'
 
-with `environment = { kind = "guess_number" }` in the recipe's workflow. Copy the file, change the rules, and check it
-with `astraflow.environments.conformance`, as `tests/environments/test_own_environment.py` does.
+Copy both files, and change the rules.
 """
 
 import random
