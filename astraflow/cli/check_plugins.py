@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
     from astraflow.contract.checks import CheckResult
     from astraflow.contract.tasks import Prompt
+    from astraflow.environments.base import Observation
     from astraflow.environments.episodes import Expert
 
 Kind = Annotated[str, typer.Argument(metavar="KIND", help="Kind of the plugin.")]
@@ -44,13 +46,19 @@ def environment(
     kind: Kind,
     dataset: Dataset,
     options: Options = [],  # noqa: B006 (typer copies it)
-    plan: Annotated[
+    expert: Annotated[
         str,
-        typer.Option(help="Field of the prompts with actions that win, one in a line; empty: there is none."),
+        typer.Option(
+            metavar="FIELD|MODULE:FUNCTION",
+            help="How to win: field of the prompts with the actions, one in a line, or a function of a module given "
+            "with --plugin, from the prompt and the observations so far to the next action.",
+        ),
     ] = "answer",
 ) -> None:
     """Check an environment against the promises of the interface; exit with code 1 if it breaks one."""
-    print_results(asyncio.run(_check_environment(_spec(kind, options), _prompts(dataset), plan)), part="environment")
+    print_results(
+        asyncio.run(_check_environment(_spec(kind, options), _prompts(dataset), _expert(expert))), part="environment"
+    )
 
 
 def workflow(
@@ -86,36 +94,32 @@ async def _check_reward(spec: dict[str, Any], prompt: "Prompt", completions: lis
         return await check_reward(plugin, prompt, completions or [answer, f"not {answer}"])
 
 
-async def _check_environment(spec: dict[str, Any], prompts: "list[Prompt]", plan: str) -> "list[CheckResult]":
-    from dataclasses import replace
-
-    from astraflow.contract.checks import Outcome
+async def _check_environment(spec: dict[str, Any], prompts: "list[Prompt]", expert: "Expert") -> "list[CheckResult]":
     from astraflow.environments import environments
-    from astraflow.environments.conformance import WINS, check_environment
+    from astraflow.environments.conformance import check_environment
 
-    has_plan = bool(plan) and all(isinstance(prompt.fields.get(plan), str) for prompt in prompts)
-    has_plan = has_plan and all(prompt.fields[plan] for prompt in prompts)
-    results = await check_environment(environments.build(spec), prompts, _expert(plan if has_plan else ""))
-    if has_plan:
-        return results
-    detail = f"no plan: the prompts have no actions in the field {plan!r}; name it with --plan"
-    return [
-        replace(result, outcome=Outcome.UNSUPPORTED, detail=detail) if result.promise == WINS else result
-        for result in results
-    ]
+    return await check_environment(environments.build(spec), prompts, expert)
 
 
-def _expert(plan: str) -> "Expert":
-    """Returns an expert that follows the plan in a field, or takes the first possible action without one."""
+def _expert(name: str) -> "Expert":
+    """Returns the expert that a field of the prompts or a function describes. Raises: InvalidInput."""
 
-    def follow(prompt: "Prompt", observations: "Sequence[Any]") -> str:
-        return str(prompt.fields[plan]).splitlines()[len(observations) - 1]
+    def follow(prompt: "Prompt", observations: "Sequence[Observation]") -> str:
+        actions = str(prompt.fields.get(name, "")).splitlines()
+        return actions[len(observations) - 1] if len(observations) <= len(actions) else ""
 
-    def first(prompt: "Prompt", observations: "Sequence[Any]") -> str:
-        actions = observations[-1].actions
-        return str(actions[0]) if actions else "look"
-
-    return follow if plan else first
+    module, separator, attribute = name.partition(":")
+    if not separator:
+        return follow
+    function = getattr(sys.modules.get(module), attribute, None)
+    if not callable(function):
+        raise InvalidInput(
+            f"cannot use {name!r} as expert: no such function in a loaded module; load the module with astraflow "
+            "--plugin FILE",
+            code="check.no_expert",
+        )
+    expert: Expert = function
+    return expert
 
 
 def _spec(kind: str, options: list[str]) -> dict[str, Any]:

@@ -1,12 +1,14 @@
 """An environment of your own: guess a number, which is higher or lower than each guess.
 
     astraflow --plugin recipes/examples/own_environment.py run recipes/examples/own_environment.toml
-    astraflow --plugin recipes/examples/own_environment.py check environment guess_number --dataset '{"kind": "letters"}'
+    astraflow --plugin FILE check environment guess_number --dataset DATASET --expert own_environment:bisect
 
-Copy both files, and change the rules.
+where FILE is this one, and DATASET is '{"kind": "letters"}'. Copy both files, and change the rules.
 """
 
 import random
+import re
+from collections.abc import Sequence
 
 from pydantic import Field
 
@@ -78,3 +80,12 @@ class GuessNumber:
 
     async def close(self) -> None:
         """Releases processes, files or connections of the episode; here there are none."""
+
+
+def bisect(_: Prompt, observations: Sequence[Observation]) -> str:
+    """Guesses the middle of what is possible: an expert, which shows the check that the environment can be won."""
+    low, high = 1, int(re.findall(r"\d+", observations[0].text)[-1])
+    for observation in observations[1:]:
+        middle = (low + high) // 2
+        low, high = (middle + 1, high) if "higher" in observation.text else (low, middle - 1)
+    return str((low + high) // 2)

@@ -7,6 +7,7 @@ from typer.testing import CliRunner
 
 from astraflow.cli.main import app
 from astraflow.contract.errors import InvalidInput
+from astraflow.recipe import EXAMPLES, PACKAGED
 
 LETTERS = json.dumps({"kind": "letters"})
 CRAFTING = json.dumps({"kind": "textcraft", "size": 3})
@@ -38,10 +39,11 @@ def test_a_broken_promise_ends_with_exit_code_1() -> None:
     assert "InvalidInput" in result.output
 
 
-def test_without_a_plan_the_win_is_unsupported() -> None:
-    result = CliRunner().invoke(app, ["check", "environment", "textcraft", "--dataset", CRAFTING, "--plan", "none"])
+def test_an_expert_of_a_plugin_file_wins() -> None:
+    arguments = ["check", "environment", "guess_number", "--dataset", LETTERS, "--expert", "own_environment:bisect"]
+    result = CliRunner().invoke(app, ["--plugin", str(PACKAGED / EXAMPLES / "own_environment.py"), *arguments])
     assert result.exit_code == 0, result.output
-    assert "1 unsupported" in result.output
+    assert "9 passed" in result.output
 
 
 @pytest.mark.parametrize(
@@ -50,6 +52,7 @@ def test_without_a_plan_the_win_is_unsupported() -> None:
         (["reward", "exact_match", "--dataset", "letters"], "check.invalid_dataset"),
         (["reward", "no_such", "--dataset", LETTERS], "plugin.unknown_kind"),
         (["environment", "textcraft", "--dataset", '{"kind": "no_such"}'], "plugin.unknown_kind"),
+        (["environment", "textcraft", "--dataset", CRAFTING, "--expert", "no_such:expert"], "check.no_expert"),
     ],
 )
 def test_invalid_arguments_are_refused(arguments: list[str], code: str) -> None:

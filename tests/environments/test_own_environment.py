@@ -1,7 +1,6 @@
 """The example of an own environment keeps the promises of the interface, also in worker processes."""
 
-import re
-from collections.abc import Sequence
+import sys
 
 import pytest
 
@@ -10,7 +9,6 @@ from astraflow.contract.ids import PromptId
 from astraflow.contract.tasks import Prompt
 from astraflow.contract.trajectories import Ending
 from astraflow.environments import environments
-from astraflow.environments.base import Observation
 from astraflow.environments.conformance import check_environment
 from astraflow.environments.episodes import play
 from astraflow.recipe import EXAMPLES, PACKAGED
@@ -22,22 +20,13 @@ EXAMPLE = str(PACKAGED / EXAMPLES / "own_environment.py")
 PROMPTS = [Prompt(id=PromptId(f"p:{number}"), fields={}) for number in range(3)]
 
 
-def bisect(_: Prompt, observations: Sequence[Observation]) -> str:
-    """Guesses the middle of what is possible."""
-    low, high = 1, int(re.findall(r"\d+", observations[0].text)[-1])
-    for observation in observations[1:]:
-        middle = (low + high) // 2
-        low, high = (middle + 1, high) if "higher" in observation.text else (low, middle - 1)
-    return str((low + high) // 2)
-
-
 @pytest.mark.parametrize("workers", [0, 1])
 async def test_the_example_keeps_the_promises_of_the_interface(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
     import_plugins(EXAMPLE)
     monkeypatch.setenv(PLUGINS_VARIABLE, EXAMPLE)
     spec = {"kind": "guess_number"}
     factory = environments.build({"kind": "process", "of": spec, "workers": workers} if workers else spec)
-    assert broken_promises(await check_environment(factory, PROMPTS, bisect)) == []
+    assert broken_promises(await check_environment(factory, PROMPTS, sys.modules["own_environment"].bisect)) == []
 
 
 async def test_the_example_is_lost_after_its_last_guess() -> None:
