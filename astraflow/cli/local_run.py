@@ -21,7 +21,7 @@ from astraflow.cli.maintainer_settings import maintainer_values
 from astraflow.cli.programs import DATAFLOW, PREPARE, WEB, WEIGHTS, Programs, trainer_name
 from astraflow.cli.report_stream import reports
 from astraflow.cli.run_directory import RunDirectory, storage_error
-from astraflow.cli.screen import Screen, summary_table
+from astraflow.cli.screen import Screen, summary_table, waiting_line
 from astraflow.cli.service_addresses import ServiceAddresses, choose_addresses
 from astraflow.cli.supervisor import ProcessEvent, RoleFailed, Supervisor
 from astraflow.cli.tally import Summary, Tally
@@ -180,7 +180,7 @@ class LocalRun:
         if any(stream.steps for stream in report.streams):
             self._screen.progress(report)
         else:
-            self._screen.status(f"{self._busy_with}; {len(report.nodes)} nodes joined")
+            self._screen.status(waiting_line(report, self._busy_with))
         if self._tally.has_learned and not was_complete and not self._options.is_headless:
             reason = report.completion.reason if report.completion else ""
             self._screen.print_message(

@@ -14,6 +14,9 @@ from astraflow.cli.tally import Summary
 from astraflow.contract.reports import NodeState, Report, StreamReport
 from astraflow.runtime.clock import Clock, SystemClock
 
+_FAILED = ("failed_", "retried")
+"""Begin of the outcomes of episodes that failed."""
+
 PLAIN_EVERY_S = 5.0
 """Seconds between progress lines when the output is not a terminal."""
 
@@ -62,6 +65,19 @@ class Screen:
         elif self._clock.now() >= self._plain_due_at:
             self._plain_due_at = self._clock.now() + PLAIN_EVERY_S
             self._console.print(Text(plain()), soft_wrap=True)
+
+
+def waiting_line(report: Report, activity: str) -> str:
+    """Returns the line before the first step: with the failed rollouts and their latest error, since a run in which
+    all rollouts fail never makes a step."""
+    line = f"{activity}; {len(report.nodes)} nodes joined"
+    failed = sum(
+        count for flow in report.flows for outcome, count in flow.episodes.items() if outcome.startswith(_FAILED)
+    )
+    if not failed:
+        return line
+    latest = next((f", the latest: {node.errors[-1]}" for node in report.nodes if node.errors), "")
+    return f"{line}; {failed} rollouts failed{latest}"
 
 
 def progress_lines(report: Report) -> list[str]:

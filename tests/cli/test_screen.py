@@ -6,7 +6,7 @@ from dataclasses import replace
 from rich.console import Console
 
 from astraflow.cli import screen as module
-from astraflow.cli.screen import Screen, progress_lines, summary_table
+from astraflow.cli.screen import Screen, progress_lines, summary_table, waiting_line
 from astraflow.cli.tally import Tally
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.reports import Completion, NodeState
@@ -32,6 +32,14 @@ def test_progress_is_one_line_with_the_main_figures() -> None:
 def test_each_policy_has_a_progress_line_with_its_name() -> None:
     lines = progress_lines(make.report(make.stream_report(), make.stream_report("verifier")))
     assert [line.split()[0] for line in lines] == ["solver", "verifier"]
+
+
+def test_failed_rollouts_are_shown_while_there_is_no_step() -> None:
+    assert waiting_line(make.report(), "waiting") == "waiting; 1 nodes joined"
+    flow = replace(make.flow_report(), episodes={"accepted": 1, "failed_engine": 4, "retried": 8, "late": 2})
+    node = replace(make.node_report(), errors=("workflow: old", "engine: cannot answer"))
+    line = waiting_line(make.report(flows=(flow,), nodes=(node,)), "waiting")
+    assert line == "waiting; 1 nodes joined; 12 rollouts failed, the latest: engine: cannot answer"
 
 
 def test_unknown_values_are_not_shown_as_numbers() -> None:
