@@ -42,7 +42,7 @@ class Isolation:
     """
 
     def __init__(self, level: Level, options: LocalSandboxOptions, folder: Path, *, user: int | None = None) -> None:
-        """folder: exists, readable by all users; workers get folders in it. user: of all workers; None: one of its own
+        """folder: created for this isolation; workers get folders in it. user: of all workers; None: one of its own
         for each worker when this process runs as root, else that of this process."""
         self.level = level
         self._options = options
@@ -52,7 +52,7 @@ class Isolation:
         self._python = find_python(options.python, user=self._worker_user())
         self._bubblewrap = find_bubblewrap(user=self._worker_user()) if level is Level.NAMESPACES else ""
         if not (folder / "inside").exists():
-            shutil.copytree(INSIDE, folder / "inside", ignore=shutil.ignore_patterns("__pycache__"))
+            _copy_for_all_users(INSIDE, folder / "inside")
 
     def start(self) -> Start:
         """Returns the start of another worker, with a new working directory."""
@@ -112,6 +112,14 @@ class Isolation:
         """Returns the folders outside the system's that interpreter and packages need."""
         prefixes = [*_prefixes(self._python), *self._options.import_paths]
         return [prefix for prefix in prefixes if not any(_is_below(prefix, folder) for folder in _SYSTEM_FOLDERS)]
+
+
+def _copy_for_all_users(source: Path, target: Path) -> None:
+    """Copies a folder so that the users of jobs can read it, whatever the umask of this process and the modes of the
+    source: services have the umask 077."""
+    shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+    for path in (target.parent, target, *target.rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)
 
 
 def find_python(requested: str, *, user: int | None) -> str:

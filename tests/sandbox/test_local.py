@@ -244,3 +244,16 @@ async def test_no_job_is_lost_or_wrong_while_workers_are_killed(level: str) -> N
 @pytest.mark.parametrize("level", LEVELS)
 async def test_none_of_5000_jobs_is_lost_or_wrong_while_workers_are_killed(level: str) -> None:
     assert await run_while_workers_die(level, 5000, seed=2) > 20
+
+
+async def test_jobs_run_in_a_service_whose_umask_keeps_files_private() -> None:
+    before = os.umask(0o077)  # as every service of AstraFlow has
+    try:
+        sandbox = await started(workers=1)
+        try:
+            assert (await sandbox.run(Job(source="print(6 * 7)"))).stdout == "42\n"
+            assert sandbox.level is Level.NAMESPACES, sandbox.reasons
+        finally:
+            await sandbox.close()
+    finally:
+        os.umask(before)
