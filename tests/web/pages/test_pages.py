@@ -213,7 +213,7 @@ async def test_unknown_addresses_are_answered_with_a_page_or_json(web: RunningWe
         bad_chart = await client.get("/api/v1/series.csv?chart=nope")
         assert bad_chart.status_code == 404
         assert "wait" in bad_chart.json()["detail"], "the known charts"
-        bad_name = await client.get("/api/v1/series.csv?chart=No")
+        bad_name = await client.get("/api/v1/series.csv?chart=no%20name")
         assert bad_name.status_code == 422
         assert bad_name.json()["fields"][0]["field"] == "query.chart"
         assert (await client.get("/runs/word")).status_code == 422
