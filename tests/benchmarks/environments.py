@@ -10,9 +10,10 @@ import json
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass
-from statistics import quantiles
 from time import perf_counter
 from typing import Any
+
+import numpy as np
 
 from astraflow.contract.tasks import Prompt
 from astraflow.datasets import datasets
@@ -147,8 +148,8 @@ async def _at_once(factory: EnvironmentFactory, prompts: Sequence[Prompt], exper
 
 
 def _percentiles(seconds: Sequence[float]) -> tuple[float, float]:
-    cuts = quantiles(seconds, n=20)
-    return round(1000 * cuts[9], 3), round(1000 * cuts[18], 3)
+    median, tail = np.percentile(seconds, (50, 95))
+    return round(1000 * median, 3), round(1000 * tail, 3)
 
 
 def table(rows: Sequence[Figures]) -> str:

@@ -102,7 +102,12 @@ class LeasesUnderFire(RuleBasedStateMachine):
     def lease_tasks(self, name: str, capacity: int) -> None:
         self._lease(name, capacity)
 
-    @rule(name=names, choice=choices, outcome=st.sampled_from(["success", "engine", "reward"]), used=st.booleans())
+    @rule(
+        name=names,
+        choice=choices,
+        outcome=st.sampled_from(["success", "engine", "reward", "workflow"]),
+        used=st.booleans(),
+    )
     def push_a_result(self, name: str, choice: int, outcome: str, used: bool) -> None:
         """Pushes a task that the node leased, whether or not it still holds it, possibly more than once."""
         if self.nodes[name].tasks:
@@ -252,7 +257,7 @@ class LeasesUnderFire(RuleBasedStateMachine):
             member.attempt += 1
             member.holder = member.held_until = None
             self._settle(member, 0)
-        elif outcome in ("accepted", "failed_engine", "failed_reward"):
+        elif outcome == "accepted" or outcome.startswith("failed_"):
             member.result = outcome
             self._settle(member, continued if outcome == "accepted" else 0)
             for trajectory in episode.trajectories:
@@ -263,11 +268,11 @@ class LeasesUnderFire(RuleBasedStateMachine):
         if member.result:
             results = [result for one, result in self._results().items() if one.partition("/")[0] == group]
             return "late" if len(results) == GROUP_SIZE else "duplicate"
-        if outcome != "engine":
-            return "accepted" if outcome == "success" else "failed_reward"
+        if outcome in ("success", "workflow"):
+            return "accepted" if outcome == "success" else "failed_workflow"
         if task.attempt != member.attempt or member.holder not in (None, name):
             return "superseded"
-        return "retried" if member.attempt + 1 < MAX_ATTEMPTS else "failed_engine"
+        return "retried" if member.attempt + 1 < MAX_ATTEMPTS else f"failed_{outcome}"
 
     def _episode(self, task: Task, node: NodeId, outcome: str, continued: int) -> Episode:
         about: dict[str, Any] = {

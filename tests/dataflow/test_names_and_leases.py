@@ -118,7 +118,9 @@ async def test_a_reward_outside_the_range_of_the_flow_is_a_failure(tmp_path: Pat
         held = (await local.join(own("n", "local"))).node
         (task, other, *_) = (await local.lease(held, 2, wait_s=1)).tasks
         pushed = [make.episode(task.id, node=held, reward=reward), make.episode(other.id, node=held, reward=1000.0)]
-        assert await local.push(held, pushed) == ("failed_reward", "accepted")
+        assert await local.push(held, pushed) == ("retried", "accepted")
+        again = make.episode(task.id, node=held, attempt=1, reward=reward)
+        assert await local.push(held, [again]) == ("failed_reward",)
         assert any("reward" in event for event in await service.events("push_refused"))
         report = await service.control.report()
         assert max(flow.episodes.get("failed_reward", 0) for flow in report.flows) == 1

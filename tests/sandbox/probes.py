@@ -190,6 +190,7 @@ def _targets() -> Iterator[dict[str, object]]:
         Path(folder).chmod(0o755)
         secret, path = Path(folder, "secret"), Path(folder, "socket")
         secret.write_text("secret")
+        secret.chmod(0o644)
         server.bind(("127.0.0.1", 0))
         local.bind(str(path))
         path.chmod(0o777)

@@ -32,6 +32,6 @@ def test_scripts_and_page_weight_stay_small() -> None:
     drawing = sum((STATIC / "js" / f"{name}.js").stat().st_size for name in DRAWING)
 
     assert drawing <= 40_000
-    assert own <= 72_000
+    assert own <= 76_000
     sent = [*(STATIC / "js").glob("*.js"), *(STATIC / "css").rglob("*.css"), *(STATIC / "vendor").glob("*.js")]
-    assert sum(len(gzip.compress(path.read_bytes())) for path in sent) <= 70_000, "compressed size"
+    assert sum(len(gzip.compress(path.read_bytes())) for path in sent) <= 76_000, "compressed size"
