@@ -20,61 +20,91 @@ class PromptCluster:
     """Leading context tokens that are the same in all rows."""
 
 
-@dataclass(slots=True, kw_only=True)
-class _Division:
-    """Best division of the rows below a node of the tree of prompts."""
-
-    rows: list[int]
-    saved: int
-    """Tokens that are not computed, compared with each row alone."""
-    clusters: list[PromptCluster]
+MAX_LEVELS = 32
+"""Levels of the tree of prompts; prompts that are nested deeper share fewer tokens than they could."""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class _Node:
+    """Node of the tree of prompts."""
+
     depth: int
     """Tokens that all prompts below the node share."""
-    parts: list[_Division] = field(default_factory=list)
+    parts: list["_Node | int"] = field(default_factory=list)
+    """Nodes, and rows whose prompt is not shared further."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Division:
+    """Division of the rows below a node, some of which join a cluster of a node above it."""
+
+    saved: int = 0
+    """Tokens that are not computed, compared with each row alone, including those of the joining rows."""
+    joining: tuple[int, ...] = ()
+    clusters: tuple[PromptCluster, ...] = ()
 
 
 def prompt_clusters(trajectories: Sequence[Trajectory], rows: Sequence[int]) -> list[PromptCluster]:
     """Divides rows into clusters; rows with equal prompts are in one cluster, those of other prompts may be.
 
-    The sorted prompts form a tree by common beginnings. From its leaves upwards, each node either keeps the clusters of
-    a part below it, or adds the rows of the part to a cluster that shares the node's own tokens, whichever saves more.
+    The sorted prompts form a tree by common beginnings. Each row joins the cluster of one node above it, or that of its
+    own prompt, so that the sum of saved tokens is the largest possible.
     Raises: InvalidInput when a trajectory begins with a model-written token, which no context predicts.
     """
     prompts = {row: trajectories[row].tokens[: _first_model_token(trajectories[row])] for row in rows}
     ordered = sorted(rows, key=lambda row: (prompts[row].tobytes(), row))
-    nodes: list[_Node] = []
-    part = _Division(rows=[], saved=0, clusters=[])
+    root = _Node(depth=0)
+    path = [root]
     for index, row in enumerate(ordered):
-        part = _Division(rows=[row], saved=0, clusters=[PromptCluster(rows=(row,), prefix_length=len(prompts[row]))])
-        shared = _common_length(prompts[row], prompts[ordered[index + 1]]) if index + 1 < len(ordered) else -1
-        while nodes and nodes[-1].depth > shared:
-            node = nodes.pop()
-            part = _divided(node.depth, [*node.parts, part])
-        if nodes and nodes[-1].depth == shared:
-            nodes[-1].parts.append(part)
-        else:
-            nodes.append(_Node(depth=shared, parts=[part]))
-    return sorted(part.clusters, key=lambda cluster: cluster.rows)
+        shared = _common_length(prompts[row], prompts[ordered[index + 1]]) if index + 1 < len(ordered) else 0
+        if shared > path[-1].depth and len(path) < MAX_LEVELS:
+            path.append(_Node(depth=shared))
+            path[-2].parts.append(path[-1])
+        path[-1].parts.append(row)
+        _ascend(path, shared)
+    division = _best_division(root, 0, {})
+    alone = [PromptCluster(rows=(row,), prefix_length=len(prompts[row])) for row in division.joining]
+    return sorted([*division.clusters, *alone], key=lambda cluster: cluster.rows)
 
 
-def _divided(depth: int, parts: Sequence[_Division]) -> _Division:
-    joining = [part for part in parts if depth * len(part.rows) >= part.saved]
-    others = [part for part in parts if depth * len(part.rows) < part.saved]
-    joined = tuple(sorted(row for part in joining for row in part.rows))
-    saved_if_joined = depth * (len(joined) - 1) + sum(part.saved for part in others)
-    saved_apart = sum(part.saved for part in parts)
-    rows = [row for part in parts for row in part.rows]
-    if not joined or saved_if_joined < saved_apart:
-        return _Division(
-            rows=rows, saved=saved_apart, clusters=[cluster for part in parts for cluster in part.clusters]
-        )
-    clusters = [cluster for part in others for cluster in part.clusters]
-    clusters.append(PromptCluster(rows=joined, prefix_length=depth))
-    return _Division(rows=rows, saved=saved_if_joined, clusters=clusters)
+def _ascend(path: list[_Node], depth: int) -> None:
+    """Ends the nodes deeper than `depth`, and inserts a node of that depth above the last of them if there is none."""
+    last: _Node | None = None
+    while path[-1].depth > depth:
+        last = path.pop()
+    if last is not None and path[-1].depth < depth:
+        path[-1].parts[-1] = node = _Node(depth=depth, parts=[last])
+        path.append(node)
+
+
+def _best_division(part: _Node | int, depth: int, known: dict[tuple[_Node, int], _Division]) -> _Division:
+    """Returns the division that saves most when joining rows save `depth` tokens each, in a cluster further up. known:
+    earlier results, without which the time would double with each level."""
+    if isinstance(part, int):
+        return _Division(saved=depth, joining=(part,))
+    if (part, depth) not in known:
+        known[part, depth] = _division_of_node(part, depth, known)
+    return known[part, depth]
+
+
+def _division_of_node(node: _Node, depth: int, known: dict[tuple[_Node, int], _Division]) -> _Division:
+    apart = _united([_best_division(part, depth, known) for part in node.parts])
+    if depth == node.depth:
+        return apart
+    here = _united([_best_division(part, node.depth, known) for part in node.parts])
+    saved = here.saved - node.depth  # the first row of a cluster is computed
+    if not here.joining or saved <= apart.saved:
+        return apart
+    cluster = PromptCluster(rows=tuple(sorted(here.joining)), prefix_length=node.depth)
+    return _Division(saved=saved, clusters=(*here.clusters, cluster))
+
+
+def _united(divisions: Sequence[_Division]) -> _Division:
+    return _Division(
+        saved=sum(division.saved for division in divisions),
+        joining=tuple(row for division in divisions for row in division.joining),
+        clusters=tuple(cluster for division in divisions for cluster in division.clusters),
+    )
 
 
 def _common_length(first: Int32Array, second: Int32Array) -> int:

@@ -86,10 +86,10 @@ def categories() -> Counter[str]:
 
 @pytest.mark.anyio
 async def test_hostile_expressions_are_wrong_and_block_no_other_answer() -> None:
-    reward = MathAnswer(MathAnswerOptions(workers=2, limit_s=1.0))
+    reward = MathAnswer(MathAnswerOptions(workers=2, limit_s=2.5))
     await reward.start()
     try:
-        for hostile in HOSTILE[:3]:
+        for hostile in HOSTILE[:2]:
             asked = asyncio.create_task(score(reward, "7", f"\\boxed{{{hostile}}}"))
             await asyncio.sleep(0)
             assert (await score(reward, "x+1", "\\boxed{1+x}")).value == 1

@@ -12,6 +12,7 @@ import pytest
 from astraflow.contract.errors import CorruptData, InvalidInput, NotAuthenticated, Unavailable, UnknownVersion
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.weights import Chunk, Dtype, Transfer, TransferPlan
+from astraflow.runtime.clock import Clock, SystemClock
 from astraflow.weights.chunks import CHUNK_BYTES, chunk_at
 from astraflow.weights.config import PullConfig, WeightsConfig
 from astraflow.weights.publisher import Publisher
@@ -93,8 +94,10 @@ async def mirror_and_store(
             yield mirror, store
 
 
-def _puller(mirror: RewrittenPlane, store: RewrittenPlane, **options: float) -> tuple[Puller, WeightSources]:
-    clock = BriskClock()
+def _puller(
+    mirror: RewrittenPlane, store: RewrittenPlane, clock: Clock | None = None, **options: float
+) -> tuple[Puller, WeightSources]:
+    clock = clock or BriskClock()
     sources = WeightSources([WeightSource("mirror", [mirror]), WeightSource("store", [store])], clock=clock)
     config = PullConfig.model_validate({"preferred_source_wait_s": 0.01, "use_shared_memory": False, **options})
     return Puller(sources, POLICY, config=config, clock=clock), sources
@@ -103,7 +106,7 @@ def _puller(mirror: RewrittenPlane, store: RewrittenPlane, **options: float) -> 
 async def test_the_preferred_source_is_used_instead_of_the_store(tmp_path: Path) -> None:
     tensors = snapshot()
     async with mirror_and_store(tmp_path, tensors) as (mirror, store):
-        pulled = await _puller(mirror, store)[0].pull_newer()
+        pulled = await _puller(mirror, store, SystemClock(), preferred_source_wait_s=30.0)[0].pull_newer()
 
     assert_exact(pulled, tensors, 0)
     assert (pulled.stats.source, store.fetched) == ("mirror", [])

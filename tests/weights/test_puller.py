@@ -345,7 +345,7 @@ async def test_a_stalled_stream_is_cancelled_and_resumed(tmp_path: Path) -> None
         plane = Stalling(link)
         await publish(plane, tensors)
 
-        pulled = await puller_of(plane, PullConfig(use_shared_memory=False, stall_timeout_s=0.05)).pull_newer()
+        pulled = await puller_of(plane, PullConfig(use_shared_memory=False, stall_timeout_s=0.4)).pull_newer()
 
     assert_exact(pulled, tensors, 0)
     assert [offset for _, offset in plane.fetched] == [0, CHUNK_BYTES]
