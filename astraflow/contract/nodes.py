@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from astraflow.contract.agent_calls import LiveSession
 from astraflow.contract.ids import FlowId, NodeId, PolicyId, PoolId, TaskId, Version
 from astraflow.contract.values import Json
 from astraflow.contract.weight_reports import LinkReport
@@ -101,6 +102,8 @@ class NodeStatus:
     """The node leaves because it received a preemption notice for its machine."""
     links: tuple[LinkReport, ...] = ()
     """Links over which the node fetches weights, the preferred source first."""
+    sessions: tuple[LiveSession, ...] = ()
+    """Sessions of agent programs; at most `MAX_LIVE_SESSIONS`."""
 
 
 NODE_COUNTERS = (
