@@ -156,7 +156,7 @@ class SessionTable:
         if any(digest in self._ended for digest in digests):
             raise ended()
         raise CallRefused(
-            "cannot authenticate: the key is missing or unknown; use base URL and key from the environment of the agent",
+            "cannot authenticate: the key is missing or unknown; use base URL and key of the agent's environment",
             refusal=Refusal.UNAUTHENTICATED,
             code="agents.unknown_secret",
         )
