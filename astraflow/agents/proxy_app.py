@@ -2,7 +2,7 @@
 
 import asyncio
 import traceback
-from collections.abc import Iterable
+from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,14 +25,23 @@ FIRST_BYTE_S = 20.0
 status; afterwards it is an event of the stream, which SDKs do not retry."""
 KEEP_ALIVE_S = 10.0
 _COMMENT = b": waiting for the reply\n\n"
-_DEFECT = CallRefused(
-    "cannot answer the call: the session failed; see the log of the node",
-    refusal=Refusal.INVALID,
-    code="agents.internal_error",
-)
 _DEFECT_STATUS = 500
 
 Headers = list[tuple[bytes, bytes]]
+
+
+class SessionFailed(CallRefused):
+    """The handler, or the proxy itself, has a defect. HTTP 500."""
+
+    def __init__(self, session: ProxySession, problem: BaseException) -> None:
+        super().__init__(
+            "cannot answer the call: the session failed; see the log of the node",
+            refusal=Refusal.INVALID,
+            code="agents.internal_error",
+        )
+        session.failure = problem
+        trace = session.redacted("".join(traceback.format_exception(problem)))
+        log.error("agent_call_failed", error=type(problem).__name__, traceback=trace)
 
 
 @dataclass(slots=True)
@@ -130,24 +139,27 @@ class ProxyApp:
         self, session: ProxySession, request: HttpRequest, dialect: Dialect[Any, Any], send: Send
     ) -> None:
         try:
-            await request.read(session)
-            parsed = dialect.parse(parse_json(request.body), self._context(session, request))
-            task = session.start(session.handler.count_tokens(parsed.call))
-            count = await self._result(session, request, task)
-            await _send(send, 200, to_json(COUNTS[request.path](count)), request=request)
+            await _reporting_defects(session, self._count(session, request, dialect, send))
         finally:
             request.release(session)
+
+    async def _count(self, session: ProxySession, request: HttpRequest, dialect: Dialect[Any, Any], send: Send) -> None:
+        await request.read(session)
+        parsed = dialect.parse(parse_json(request.body), self._context(session, request))
+        task = session.start(session.handler.count_tokens(parsed.call))
+        count = await self._result(session, request, task)
+        await _send(send, 200, to_json(COUNTS[request.path].count(count)), request=request)
 
     async def _answer_call(self, exchange: _Exchange) -> None:
         try:
             try:
-                await self._reply(exchange)
+                await _reporting_defects(exchange.session, self._reply(exchange))
             except CallRefused as problem:
                 exchange.outcome = CallOutcome.REFUSED
                 exchange.answer = str(problem).encode()
                 if not exchange.has_begun:
                     raise
-                await _send_event(exchange, exchange.dialect.stream_error(problem, STATUS[problem.refusal]))
+                await _send_event(exchange, exchange.dialect.stream_error(problem, _status(problem)))
         finally:
             exchange.request.release(exchange.session)
             exchange.session.add_record(exchange.recorded(), exchange.reply_id)
@@ -233,14 +245,25 @@ def _outcome(session: ProxySession, task: asyncio.Task[Any]) -> Any:
         return task.result()
     if isinstance(problem, CallRefused):
         raise problem
-    session.failure = problem
-    trace = "".join(traceback.format_exception(problem))
-    log.error("agent_call_failed", error=type(problem).__name__, traceback=session.redacted(trace))
-    raise _DEFECT from problem
+    raise SessionFailed(session, problem)
+
+
+async def _reporting_defects(session: ProxySession, work: Coroutine[Any, Any, None]) -> None:
+    """Answers defects of the proxy as those of a handler."""
+    try:
+        await work
+    except (CallRefused, ClientGone):
+        raise
+    except Exception as problem:
+        raise SessionFailed(session, problem) from problem
+
+
+def _status(problem: CallRefused) -> int:
+    return _DEFECT_STATUS if isinstance(problem, SessionFailed) else STATUS[problem.refusal]
 
 
 async def _send_refusal(request: HttpRequest, dialect: Dialect[Any, Any], problem: CallRefused, send: Send) -> None:
-    status = _DEFECT_STATUS if problem is _DEFECT else STATUS[problem.refusal]
+    status = _status(problem)
     headers: Headers = [(b"x-should-retry", b"true" if problem.refusal is Refusal.BUSY else b"false")]
     if problem.refusal is Refusal.BUSY:
         headers.append((b"retry-after", str(max(1, problem.retry_after_s)).encode()))

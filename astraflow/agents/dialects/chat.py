@@ -186,7 +186,7 @@ def _tool(tool: Json, where: str) -> ToolSchema:
             code="agents.unsupported_tool",
         )
     strict = fields.flag(function, "strict") if function.get("strict") is not None else None
-    return fields.function_tool(function, where, is_strict=strict)
+    return fields.function_tool(function, is_strict=strict)
 
 
 def _tool_choice(choice: Any, tools: tuple[ToolSchema, ...]) -> str:

@@ -9,6 +9,8 @@ from astraflow.models.tokenizers import ToolSchema
 
 _MAX_TOKENS = 2**31 - 1
 _MAX_STOPS = 64
+_ANSWER_DEPTH = 16
+"""Levels of an answer above a value of the client that it repeats."""
 
 
 def text(body: Json, key: str, *, default: str = "") -> str:
@@ -111,9 +113,7 @@ def joined_text(content: Any, where: str, *, kinds: tuple[str, ...], separator: 
     return separator.join(_part_text(part, f"{where}[{index}]", kinds) for index, part in enumerate(content))
 
 
-def function_tool(
-    function: Json, where: str, *, schema_key: str = "parameters", is_strict: bool | None = None
-) -> ToolSchema:
+def function_tool(function: Json, *, schema_key: str = "parameters", is_strict: bool | None = None) -> ToolSchema:
     """Returns the schema of a function that the model may call."""
     described: Json = {"name": required_text(function, "name")}
     if description := text(function, "description"):
@@ -122,8 +122,15 @@ def function_tool(
     described["parameters"] = {"type": "object", "properties": {}} if parameters is None else parameters
     if is_strict is not None:
         described["strict"] = is_strict
-    to_json(described["parameters"])  # refuses what is nested too deeply
+    check_depth(described["parameters"])
     return {"type": "function", "function": described}
+
+
+def check_depth(value: object) -> None:
+    """Raises: InvalidCall for a value that is nested too deeply to be part of an answer."""
+    for _ in range(_ANSWER_DEPTH):
+        value = [value]
+    to_json(value)
 
 
 def schema_text(schema: Json | None) -> str:
