@@ -143,7 +143,7 @@ def known_tool(name: str, tools: tuple[ToolSchema, ...]) -> str:
     if name not in {tool["function"]["name"] for tool in tools}:
         raise InvalidCall(
             f"cannot require a call of the tool {name[:80]!r}: the request does not define it; add it to `tools`",
-            code="agents.unknown_tool",
+            code="agent.unknown_tool",
         )
     return name
 
@@ -156,7 +156,7 @@ def refuse_fields(body: Json, unsupported: dict[str, str]) -> None:
     for name, remedy in unsupported.items():
         if body.get(name):
             raise InvalidCall(
-                f"cannot use the field {name!r}: it is not supported; {remedy}", code="agents.unsupported_field"
+                f"cannot use the field {name!r}: it is not supported; {remedy}", code="agent.unsupported_field"
             )
 
 
@@ -169,10 +169,10 @@ def _part_text(part: Any, where: str, kinds: tuple[str, ...]) -> str:
     if kind not in kinds:
         raise InvalidCall(
             f"cannot use {where}: parts of type {str(kind)[:40]!r} are not supported; send text",
-            code="agents.unsupported_content",
+            code="agent.unsupported_content",
         )
     return text(part, "refusal" if kind == "refusal" else "text")
 
 
 def _wrong(key: str, expected: str) -> InvalidCall:
-    return InvalidCall(f"cannot use the field {key!r}: it is not {expected}; correct it", code="agents.invalid_field")
+    return InvalidCall(f"cannot use the field {key!r}: it is not {expected}; correct it", code="agent.invalid_field")

@@ -32,7 +32,7 @@ _ERRORS = {
     429: "rate_limit_error",
     500: "api_error",
 }
-_THREADS = "agents.threads_not_supported"
+_THREADS = "agent.threads_not_supported"
 _SIGNATURE = "unsigned"
 """Signature of thinking blocks. Not empty, because clients turn thoughts without a signature into text."""
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
@@ -121,7 +121,7 @@ def _refuse_thread(body: Json) -> None:
         raise InvalidCall(
             "cannot use the field 'thread': conversations are not held for this API; send all messages with each "
             "request",
-            code="agents.threads_not_supported",
+            code="agent.threads_not_supported",
         )
 
 
@@ -142,15 +142,15 @@ def _messages(body: Json) -> Iterator[AgentMessage]:
         else:
             raise InvalidCall(
                 f"cannot use {where}: its role {role[:40]!r} is not supported; use user, assistant or system",
-                code="agents.unsupported_role",
+                code="agent.unsupported_role",
             )
     if not role:
-        raise InvalidCall("cannot answer the request: it has no messages; send at least one", code="agents.no_messages")
+        raise InvalidCall("cannot answer the request: it has no messages; send at least one", code="agent.no_messages")
     if role == "assistant":
         raise InvalidCall(
             "cannot answer the request: its last message is the assistant's, and continuing a message is not supported;"
             " end with a message of the user",
-            code="agents.prefill_not_supported",
+            code="agent.prefill_not_supported",
         )
 
 
@@ -215,7 +215,7 @@ def _user_messages(message: Json, where: str) -> Iterator[AgentMessage]:
 def _unsupported(where: str, kind: Any) -> InvalidCall:
     return InvalidCall(
         f"cannot use {where}: blocks of type {str(kind)[:40]!r} are not supported; send text",
-        code="agents.unsupported_content",
+        code="agent.unsupported_content",
     )
 
 
@@ -224,7 +224,7 @@ def _tool(tool: Json, where: str) -> ToolSchema:
     if kind != "custom":
         raise InvalidCall(
             f"cannot use {where}: tools of type {kind[:40]!r} are not supported; define a tool with `input_schema`",
-            code="agents.unsupported_tool",
+            code="agent.unsupported_tool",
         )
     strict = fields.flag(tool, "strict") if tool.get("strict") is not None else None
     return fields.function_tool(tool, schema_key="input_schema", is_strict=strict)
@@ -237,7 +237,7 @@ def _tool_choice(choice: Json, tools: tuple[ToolSchema, ...]) -> str:
     if kind not in _CHOICES:
         raise InvalidCall(
             f"cannot use `tool_choice`: type {kind[:40]!r} is not supported; use auto, any, tool or none",
-            code="agents.unsupported_tool_choice",
+            code="agent.unsupported_tool_choice",
         )
     return _CHOICES[kind]
 
@@ -249,7 +249,7 @@ def _json_schema(body: Json) -> str:
         raise InvalidCall(
             "cannot use `output_config.format`: its type is unknown or it has no schema; use 'json_schema' with "
             "`schema`",
-            code="agents.unsupported_format",
+            code="agent.unsupported_format",
         )
     return fields.schema_text(schema)
 

@@ -89,7 +89,7 @@ def _messages(body: Json, context: CallContext) -> tuple[AgentMessage, ...]:
     given = body.get("input")
     messages += [AgentMessage(role=Role.USER, content=given)] if isinstance(given, str) else _input_messages(body)
     if not messages:
-        raise InvalidCall("cannot answer the request: it has no input; send at least one", code="agents.no_messages")
+        raise InvalidCall("cannot answer the request: it has no input; send at least one", code="agent.no_messages")
     return tuple(messages)
 
 
@@ -172,12 +172,12 @@ def _input_message(kind: str, role: str, item: Json, where: str) -> AgentMessage
         raise InvalidCall(
             f"cannot use {where}: items of type {kind[:40]!r} are not supported; use messages, reasoning, function "
             "calls and their outputs",
-            code="agents.unsupported_content",
+            code="agent.unsupported_content",
         )
     if role not in _ROLES:
         raise InvalidCall(
             f"cannot use {where}: its role {role[:40]!r} is not supported; use system, developer, user or assistant",
-            code="agents.unsupported_role",
+            code="agent.unsupported_role",
         )
     content = fields.joined_text(item.get("content"), where, kinds=("input_text", "text"), separator="\n")
     return AgentMessage(role=_ROLES[role], content=content)
@@ -188,7 +188,7 @@ def _tool(tool: Json, where: str) -> ToolSchema:
     if kind != "function":
         raise InvalidCall(
             f"cannot use {where}: tools of type {kind[:40]!r} are not supported; define a function",
-            code="agents.unsupported_tool",
+            code="agent.unsupported_tool",
         )
     strict = fields.flag(tool, "strict") if tool.get("strict") is not None else None
     return fields.function_tool(tool, is_strict=strict)
@@ -202,7 +202,7 @@ def _tool_choice(choice: Any, tools: tuple[ToolSchema, ...]) -> str:
     if not isinstance(choice, dict) or choice.get("type") != "function":
         raise InvalidCall(
             "cannot use `tool_choice`: it is not 'auto', 'none', 'required' or a function; use one of these",
-            code="agents.unsupported_tool_choice",
+            code="agent.unsupported_tool_choice",
         )
     return fields.known_tool(fields.required_text(choice, "name"), tools)
 
@@ -219,6 +219,6 @@ def _json_schema(body: Json) -> str:
         raise InvalidCall(
             f"cannot use `text.format`: type {kind[:40]!r} is unknown or has no schema; use 'text', 'json_object' or "
             "'json_schema' with `schema`",
-            code="agents.unsupported_format",
+            code="agent.unsupported_format",
         )
     return fields.schema_text(schema)

@@ -54,7 +54,7 @@ class TokensDialect:
         prompt = _tokens(body.get("token_ids"), "token_ids")
         if not len(prompt):
             raise InvalidCall(
-                "cannot continue the tokens: `token_ids` is empty; send at least one token", code="agents.no_tokens"
+                "cannot continue the tokens: `token_ids` is empty; send at least one token", code="agent.no_tokens"
             )
         stops = _tokens(sampling.get("stop_token_ids") or [], "stop_token_ids").tolist()
         call = TokenCall(options=options, prompt=prompt, stop_tokens=tuple(stops))
@@ -120,12 +120,12 @@ def _tokens(values: object, name: str) -> Int32Array:
     if not isinstance(values, list) or (values and set(map(type, values)) != {int}):
         raise InvalidCall(
             f"cannot use the field {name!r}: it is not a list of whole numbers; send token ids",
-            code="agents.invalid_tokens",
+            code="agent.invalid_tokens",
         )
     if values and not 0 <= min(values) <= max(values) < 2**31:
         raise InvalidCall(
             f"cannot use the field {name!r}: token ids lie between 0 and 2147483647; correct them",
-            code="agents.invalid_tokens",
+            code="agent.invalid_tokens",
         )
     return np.array(values, dtype=np.int32)
 
