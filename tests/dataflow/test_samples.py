@@ -199,8 +199,8 @@ async def test_recorded_calls_are_stored_and_returned_on_request(tmp_path: Path)
     given = agent_trajectories()
     assert all(sample.calls == () for sample in plain)
     assert [sample.calls for sample in whole] == [trajectory.calls for trajectory in reversed(given)]
-    assert whole[-1].call_outcomes == {"answered": 3, "replayed": 1, "aborted": 1}
-    assert [sample.index for sample in refused.trajectories] == [1]
+    assert whole[-1].call_outcomes == {"answered": 3, "replayed": 1, "aborted": 1, "refused": 1}
+    assert [sample.index for sample in refused.trajectories] == [0]
     assert aborted.trajectories == ()
     assert counts.calls == {"answered": 3, "replayed": 1, "aborted": 1, "refused": 1}
     assert blocks[1] == 0 and blocks[3] > 0

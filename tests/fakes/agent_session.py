@@ -60,13 +60,13 @@ def _main_calls() -> tuple[AgentCall, ...]:
     second = _call(6.1, 2.75, messages, PATCH, turn=1)
     replayed = _call(9.0, 0.004, messages, PATCH, turn=1, outcome=CallOutcome.REPLAYED)
     messages = [*messages, {"role": "assistant", "content": PATCH}, {"role": "tool", "content": PASSED}]
-    return (first, aborted, second, replayed, _call(14.2, 0.5, messages, DONE, turn=2))
+    last = _call(14.2, 0.5, messages, DONE, turn=2)
+    refused = _call(15.0, 0.001, messages, "cannot complete the call: 3 turns are allowed", outcome=CallOutcome.REFUSED)
+    return (first, aborted, second, replayed, last, refused)
 
 
 def _branch_calls() -> tuple[AgentCall, ...]:
-    messages = [{"role": "user", "content": SUMMARY}]
-    refused = _call(10.1, 0.001, messages, "cannot complete the call: unknown tool choice", outcome=CallOutcome.REFUSED)
-    return (refused, _call(10.4, 1.1, messages, "I look at the tests first.", turn=1))
+    return (_call(10.4, 1.1, [{"role": "user", "content": SUMMARY}], "I look at the tests first.", turn=0),)
 
 
 def _sub_agent_calls() -> tuple[AgentCall, ...]:

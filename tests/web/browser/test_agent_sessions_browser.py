@@ -1,4 +1,4 @@
-"""A session of an agent, pushed through a real dataflow, as a browser shows it: branches, model calls, live sessions."""
+"""A session of an agent, pushed through a real dataflow, in a browser: branches, model calls, live sessions."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -81,7 +81,9 @@ async def test_a_session_is_read_from_its_branches_to_the_requests_of_its_calls(
         async with logged_in_page(chromium, web.login_url) as (page, _complaints, context):
             base = f"{web.address}/runs/1/trajectories"
             await until_recorded(page, f"{base}?call=refused")
-            await expect(page.locator("a.member-reward")).to_have_count(2)  # the branch of each of the two members
+            await expect(page.locator("a.member-reward")).to_have_count(
+                2
+            )  # the first trajectory of each of the two members
             await expect(page.locator("select[name=call]")).to_have_value("refused")
 
             await page.goto(f"{base}/{branch.ordinal}")

@@ -1,4 +1,4 @@
-"""`/api/v1/sessions` and `/api/v1/runs/N/sessions`: sessions of agent programs that run now, and sampled ones."""
+"""`/api/v1/agent-sessions`, `/api/v1/runs/N/agent-sessions`: live and sampled sessions of agent programs."""
 
 from dataclasses import asdict
 from typing import Annotated, Any
@@ -20,7 +20,7 @@ from web.security.roles import Permission, needs
 from web.views.agent_calls import SessionCall, session_calls
 from web.views.live_sessions import live_sessions, sessions_of
 
-router = APIRouter(prefix=PREFIX, tags=["sessions"])
+router = APIRouter(prefix=PREFIX, tags=["agents"])
 
 
 class LiveSessionResponse(ResponseModel):
@@ -87,9 +87,9 @@ class SessionResponse(ResponseModel):
     calls: list[AgentCallResponse] = Field(description="In order of time; at most 256 of each trajectory.")
 
 
-@router.get("/sessions", response_model=LiveSessionList, responses=error_responses())
+@router.get("/agent-sessions", response_model=LiveSessionList, responses=error_responses())
 @needs(Permission.READ)
-async def sessions(
+async def agent_sessions(
     context: RequestContextDep,
     flow: Annotated[str | None, Query(pattern=NAME)] = None,
     node: Annotated[str | None, Query(pattern=NAME, description="Id of a node.")] = None,
@@ -108,9 +108,9 @@ async def sessions(
     }
 
 
-@router.get("/runs/{run_id}/sessions/{task:path}", response_model=SessionResponse, responses=error_responses(404))
+@router.get("/runs/{run_id}/agent-sessions/{task:path}", response_model=SessionResponse, responses=error_responses(404))
 @needs(Permission.READ)
-async def session(
+async def agent_session(
     context: RequestContextDep,
     run_id: RunId,
     task: Annotated[str, Path(min_length=1, max_length=200, examples=["train:42/0"])],

@@ -74,7 +74,7 @@ class NodeDetail(NodeResponse):
     gauges: dict[str, float | None]
     links: list[dict[str, Any]] = Field(description="Sources of its weights, with transfer metrics.")
     sessions: list[dict[str, Any]] = Field(
-        description="Agents' sessions on it, the oldest first; see `GET /api/v1/sessions`."
+        description="Agents' sessions on it, the oldest first; see `GET /api/v1/agent-sessions`."
     )
 
 
