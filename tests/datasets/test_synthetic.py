@@ -50,7 +50,9 @@ def test_letters_in_other_formats_are_conversations_for_a_warm_start() -> None:
         "question_format": "got {answer}",
         "answer_format": "!{answer}",
     }
-    dataset = datasets.build({"kind": "letters", "length": 2, "alphabet": "ab", **formats}, 0)
+    dataset = datasets.build(
+        {"kind": "letters", "length": 2, "alphabet": "ab", "answer_format": "!{answer}", **formats}, 0
+    )
 
     drawn = set(islice(examples(dataset, seed=1), 100))
 
