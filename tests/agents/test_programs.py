@@ -99,10 +99,10 @@ async def test_a_command_reads_its_task_from_standard_input_and_is_scored_by_its
 
 async def test_a_command_that_fails_or_never_ends(script: Callable[[str], str]) -> None:
     async with started(command(script(AGENT), "{question}", variables={"STATUS": "3"})) as workflow:
-        with raises_code(RolloutFailed, "agents.program_failed", "exit status is 3"):
+        with raises_code(RolloutFailed, "agent.program_failed", "exit status is 3"):
             await episode(workflow)
     async with started(command(script(LOOP)), max_seconds=0.3, exit_s=0.3) as workflow:
-        with raises_code(RolloutFailed, "agents.program_failed", "time limit") as caught:
+        with raises_code(RolloutFailed, "agent.program_failed", "time limit") as caught:
             await episode(workflow)  # without a call there is nothing to train
     assert caught.value.boundary is Boundary.WORKFLOW
 
@@ -110,7 +110,7 @@ async def test_a_command_that_fails_or_never_ends(script: Callable[[str], str]) 
 async def test_a_judge_that_fails_is_a_failure_of_the_reward(script: Callable[[str], str]) -> None:
     score = {"by": "command", "command": ["sh", "-c", "echo broken >&2; exit 1"]}
     async with started(command(script(AGENT), "{question}"), score=score) as workflow:
-        with raises_code(RolloutFailed, "agents.invalid_reward", "broken") as caught:
+        with raises_code(RolloutFailed, "agent.invalid_reward", "broken") as caught:
             await episode(workflow)
     assert caught.value.boundary is Boundary.REWARD
 
@@ -118,8 +118,8 @@ async def test_a_judge_that_fails_is_a_failure_of_the_reward(script: Callable[[s
 @pytest.mark.parametrize(
     ("program", "code"),
     [
-        ({"sandbox": {"kind": "local", "level": "restricted"}}, "agents.sandbox_too_weak"),
-        ({"files": {"a.txt": "/no/such/file"}}, "agents.unreadable_file"),
+        ({"sandbox": {"kind": "local", "level": "restricted"}}, "agent.sandbox_too_weak"),
+        ({"files": {"a.txt": "/no/such/file"}}, "agent.unreadable_file"),
     ],
 )
 async def test_a_command_that_cannot_work_is_refused_at_start(program: dict[str, Any], code: str) -> None:
@@ -268,17 +268,17 @@ async def test_a_service_that_fails() -> None:
 
     async with served(broken=broken, elsewhere=elsewhere) as url:
         async with started({"kind": "endpoint", "url": f"{url}/broken"}) as workflow:
-            with raises_code(RolloutFailed, "agents.program_failed", "my defect"):
+            with raises_code(RolloutFailed, "agent.program_failed", "my defect"):
                 await episode(workflow)
         async with started({"kind": "endpoint", "url": f"{url}/elsewhere"}) as workflow:
-            with raises_code(RolloutFailed, "agents.endpoint_failed", "192.0.2.1"):
+            with raises_code(RolloutFailed, "agent.endpoint_failed", "192.0.2.1"):
                 await episode(workflow)
     async with started({"kind": "endpoint", "url": f"{url}/gone"}) as workflow:
-        with raises_code(RolloutFailed, "agents.endpoint_failed") as caught:
+        with raises_code(RolloutFailed, "agent.endpoint_failed") as caught:
             await episode(workflow)
     assert caught.value.boundary is Boundary.ENVIRONMENT
 
 
 def test_a_container_without_a_network_is_refused() -> None:
-    with raises_code(InvalidInput, "agents.container_network"):
+    with raises_code(InvalidInput, "agent.container_network"):
         workflows.build({"kind": "agent", "program": {"kind": "container", "image": "x", "command": ["x"]}})
