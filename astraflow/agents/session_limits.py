@@ -87,6 +87,10 @@ class SessionUsage:
         """Time since the last call began or ended. Seconds."""
         return self._now() - self._active_at
 
+    def restart_clock(self) -> None:
+        """Counts the duration from now on: the session waited for its program."""
+        self._began_at = self._active_at = self._now()
+
     def begin(self) -> int:
         """Begins a call; returns its number, from 0."""
         self._active_at = self._now()
