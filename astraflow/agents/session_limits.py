@@ -3,12 +3,13 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from astraflow.agents.calls import CallRefused, Refusal
 from astraflow.contract.spans import Ending
+from astraflow.runtime.setting_permissions import SettableBy
 from astraflow.workflows.answers import AnswerOptions
 
 
@@ -33,7 +34,7 @@ class SessionOptions(AnswerOptions):
     """Thoughts of earlier replies: `keep` continues the exact tokens, so conversations only grow; `template` shows the
     policy what the chat template makes of the client's messages, and begins a new branch where it drops thoughts or
     changes earlier turns otherwise."""
-    renderers: dict[str, str] = Field(default_factory=dict)
+    renderers: Annotated[dict[str, str], SettableBy.RECIPE] = Field(default_factory=dict)
     """Name of a renderer of the package `renderers`, such as `qwen3`, for each policy; the others use the chat template
     of their tokenizer."""
     superseded: Literal["drop", "keep"] = "drop"
