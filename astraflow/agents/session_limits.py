@@ -52,12 +52,8 @@ class SessionOptions(AnswerOptions):
 class LimitReached(CallRefused):
     """A call exceeds a limit of the session; `ending` names it."""
 
-    def __init__(self, cause: str, ending: Ending) -> None:
-        super().__init__(
-            f"cannot continue: {cause}; end the program, or raise the limit in the options of the workflow",
-            refusal=Refusal.LIMIT,
-            code="agent.limit",
-        )
+    def __init__(self, message: str, *, ending: Ending, code: str) -> None:
+        super().__init__(message, refusal=Refusal.LIMIT, code=code)
         self.ending = ending
 
 
@@ -135,7 +131,7 @@ class SessionUsage:
         if prompt_tokens >= options.max_context:
             self.refused += 1
             cause = f"the conversation has {prompt_tokens} tokens of at most {options.max_context} (max_context)"
-            raise LimitReached(cause, Ending.CONTEXT)
+            raise _limit_reached(cause, Ending.CONTEXT)
 
     @asynccontextmanager
     async def time_limit(self) -> AsyncIterator[None]:
@@ -156,4 +152,12 @@ class SessionUsage:
     def _of_session(self, cause: str, ending: Ending) -> LimitReached:
         self.refused += 1
         self.ending = self.ending or ending
-        return LimitReached(cause, ending)
+        return _limit_reached(cause, ending)
+
+
+def _limit_reached(cause: str, ending: Ending) -> LimitReached:
+    return LimitReached(
+        f"cannot continue: {cause}; end the program, or raise the limit in the options of the workflow",
+        ending=ending,
+        code="agent.limit",
+    )
