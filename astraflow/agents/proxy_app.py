@@ -10,8 +10,7 @@ from starlette.types import Receive, Scope, Send
 
 from astraflow.agents.calls import CallRefused, Refusal, TokenCall
 from astraflow.agents.dialects.dialect import STATUS, CallContext, Dialect, ParsedCall, parse_json, to_json
-from astraflow.agents.dialects.models import model_answer
-from astraflow.agents.dialects.routes import CALLS, COUNTS, RESPONSES_PATH, dialect_of
+from astraflow.agents.dialects.routes import CALLS, COUNTS, RESPONSES_PATH, dialect_of, model_answer
 from astraflow.agents.proxy_requests import ClientGone, HttpRequest
 from astraflow.agents.proxy_sessions import ProxySession, SessionTable, ended
 from astraflow.contract.agent_calls import AgentCall, CallOutcome
@@ -125,12 +124,12 @@ class ProxyApp:
             await _send(send, 200, body, request=request)
         elif request.method == "GET" and (path == "/v1/models" or path.startswith("/v1/models/")):
             await request.discard()
-            body = model_answer(
+            models = model_answer(
                 session.handler.models,
                 path.removeprefix("/v1/models").removeprefix("/"),
                 is_anthropic=request.is_anthropic,
             )
-            await _send(send, 200, to_json(body), request=request)
+            await _send(send, 200, to_json(models), request=request)
         else:
             raise CallRefused(
                 f"cannot answer {request.method} {path[:200]}: the proxy has no such route; use the chat, responses or "

@@ -49,7 +49,8 @@ async def test_unknown_secrets_are_refused_whatever_they_are(proxy: AgentProxy) 
     async with proxy.session(ScriptedHandler()) as access, httpx.AsyncClient() as client:
         guesses = ["x", access.secret[:-1], access.secret + "x", access.secret.upper(), "sk-" + "A" * 43, "é"]
         for guess in guesses:
-            for headers in ({"authorization": f"Bearer {guess}".encode()}, {"x-api-key": guess.encode()}):
+            for name, value in (("authorization", f"Bearer {guess}"), ("x-api-key", guess)):
+                headers = [(name.encode(), value.encode())]
                 answer = await client.post(proxy.origin + CHAT, json=HELLO, headers=headers)
                 assert answer.status_code == 401
             answer = await client.post(f"{proxy.origin}/s/{guess}{CHAT}", json=HELLO)
