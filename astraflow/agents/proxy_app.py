@@ -14,6 +14,7 @@ from astraflow.agents.dialects.routes import CALLS, COUNTS, RESPONSES_PATH, dial
 from astraflow.agents.proxy_requests import ClientGone, HttpRequest
 from astraflow.agents.proxy_sessions import ProxySession, SessionTable, ended
 from astraflow.contract.agent_calls import AgentCall, CallOutcome
+from astraflow.contract.failures import RolloutFailed
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
 
@@ -30,17 +31,18 @@ Headers = list[tuple[bytes, bytes]]
 
 
 class SessionFailed(CallRefused):
-    """The handler, or the proxy itself, has a defect. HTTP 500."""
+    """An engine has failed, or the handler or the proxy has a defect. HTTP 500."""
 
     def __init__(self, session: ProxySession, problem: BaseException) -> None:
         super().__init__(
-            "cannot answer the call: the session failed; see the log of the node",
+            "cannot answer the call: the session failed; see the failure of its episode and the log of the node",
             refusal=Refusal.INVALID,
-            code="agent.internal_error",
+            code="agent.session_failed",
         )
         session.failure = problem
-        trace = session.redacted("".join(traceback.format_exception(problem)).encode()).decode()
-        log.error("agent_call_failed", error=type(problem).__name__, traceback=trace)
+        if not isinstance(problem, RolloutFailed):  # which the episode reports
+            trace = session.redacted("".join(traceback.format_exception(problem)).encode()).decode()
+            log.error("agent_call_failed", error=type(problem).__name__, traceback=trace)
 
 
 @dataclass(slots=True)

@@ -14,6 +14,7 @@ from astraflow.agents import proxy_connections, proxy_requests
 from astraflow.agents.proxy import AgentProxy, ProxyOptions
 from astraflow.contract.agent_calls import MAX_BODY_CHARACTERS, MAX_CALLS, CallOutcome
 from astraflow.contract.errors import InvalidInput
+from astraflow.contract.failures import Boundary, RolloutFailed
 from tests.fakes.agent_handlers import ScriptedHandler, eventually, serving, text_reply
 
 pytestmark = pytest.mark.anyio
@@ -161,6 +162,24 @@ async def test_a_defect_of_the_handler_is_an_error_500_in_each_dialect(proxy: Ag
     assert messages.json()["error"]["type"] == "api_error"
     assert [entry["event"] for entry in logs] == ["agent_call_failed"] * 3
     assert access.secret not in str(logs)
+
+
+async def test_a_failure_of_an_engine_is_reported_by_the_episode_and_not_logged(proxy: AgentProxy) -> None:
+    failure = RolloutFailed("the engine stopped", boundary=Boundary.ENGINE, code="test.engine")
+
+    def fail(_: Any) -> Any:
+        raise failure
+
+    async with proxy.session(ScriptedHandler(fail)) as access, httpx.AsyncClient(base_url=access.url) as client:
+        with capture_logs() as logs:
+            answer = await client.post(CHAT, json=HELLO)
+        assert (answer.status_code, access.failure, logs) == (500, failure, [])
+
+
+async def test_compressed_bodies_are_refused(proxy: AgentProxy) -> None:
+    async with proxy.session(ScriptedHandler()) as access, httpx.AsyncClient(base_url=access.url) as client:
+        answer = await client.post(CHAT, content=b"x", headers={"content-encoding": "zstd"})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (400, "agent.compressed_body")
 
 
 async def test_other_routes_and_methods_are_not_found(proxy: AgentProxy) -> None:
