@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import orjson
 import pytest
 from structlog.testing import capture_logs
 
@@ -276,6 +277,17 @@ async def test_slow_clients_are_disconnected(proxy: AgentProxy, monkeypatch: pyt
         models = headers.replace(b"POST " + CHAT.encode(), b"GET /v1/models")
         answer = await send_raw(proxy.origin, models + b"\r\n", models)
         assert answer.count(b"HTTP/1.1 200") == 1
+
+
+async def test_clients_that_do_not_read_are_disconnected(proxy: AgentProxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proxy_connections, "WRITE_LIMIT_S", 0.0)
+    size = 32 * 2**20  # more than the kernel buffers
+    async with proxy.session(ScriptedHandler(lambda _: text_reply("x" * size))) as access:
+        body = orjson.dumps(HELLO)
+        head = f"POST {CHAT} HTTP/1.1\r\nx-api-key: {access.secret}\r\ncontent-length: {len(body)}\r\n\r\n"
+        answer = await send_raw(proxy.origin, head.encode() + body)
+        assert len(answer) < size
+        assert access.record[0][0].outcome is CallOutcome.ANSWERED
 
 
 async def test_headers_that_are_too_large_close_the_connection(proxy: AgentProxy) -> None:
