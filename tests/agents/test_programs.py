@@ -300,7 +300,7 @@ class TestCommandConformance(WorkflowSuite):
 
 
 async def test_a_command_uses_the_sdk_of_an_environment_that_it_can_only_read(script: Callable[[str], str]) -> None:
-    packages = sysconfig.get_paths()["purelib"]
+    packages = str(Path(sysconfig.get_paths()["purelib"]).resolve())
     interpreter = find_python("", user=65534 if os.geteuid() == 0 else None)
     release = subprocess.run([interpreter, "-V"], capture_output=True, text=True, check=True).stdout.split()[1]
     if release.split(".")[:2] != sys.version.split(".")[:2]:
