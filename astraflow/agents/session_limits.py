@@ -42,6 +42,11 @@ class SessionOptions(AnswerOptions):
     """Samples with the client's temperature and top_p where it sends them, for evaluations; training needs those of the
     flow."""
 
+    @property
+    def truncating_options(self) -> tuple[str, ...]:
+        """Names of the options by which samples are not from the distribution that is trained."""
+        return (*super().truncating_options, *(("uses_client_sampling",) if self.uses_client_sampling else ()))
+
 
 class LimitReached(CallRefused):
     """A call exceeds a limit of the session; `ending` names it."""
