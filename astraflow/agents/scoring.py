@@ -112,8 +112,8 @@ async def score_episode(options: ScoringOptions, ended: Ended, scorer: RewardSco
 def scores_of(value: Json, policies: Sequence[PolicyId]) -> Scores:
     """Returns the scores in a JSON value. Raises: RolloutFailed for anything but finite numbers.
 
-    >>> scores_of({"reward": 1, "terms": {"length": 0.5}}, ())
-    Score(value=1.0, terms={'length': 0.5}, answer='')
+    >>> scores_of({"rewards": {"a": 1, "b": 0}}, (PolicyId("a"), PolicyId("b")))["b"].value
+    0.0
     """
     content: Mapping[str, Any] = value if isinstance(value, dict) else {"reward": value}
     terms = content.get("terms", {})
