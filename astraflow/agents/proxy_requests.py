@@ -79,6 +79,10 @@ class HttpRequest:
 
     async def read(self, session: ProxySession) -> None:
         """Reads the body; the session accounts for it until `release`. Raises: CallRefused, ClientGone."""
+        if self.header(b"content-encoding") not in ("", "identity"):
+            raise InvalidCall(
+                "cannot read the request: its body is compressed; send it as it is", code="agent.compressed_body"
+            )
         chunks = []
         try:
             async with asyncio.timeout(BODY_LIMIT_S):
