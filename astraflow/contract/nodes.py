@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from astraflow.contract.agent_calls import LiveSession
 from astraflow.contract.ids import FlowId, NodeId, PolicyId, PoolId, TaskId, Version
 from astraflow.contract.values import Json
 from astraflow.contract.weight_reports import LinkReport
@@ -101,6 +102,8 @@ class NodeStatus:
     """The node leaves because it received a preemption notice for its machine."""
     links: tuple[LinkReport, ...] = ()
     """Links over which the node fetches weights, the preferred source first."""
+    sessions: tuple[LiveSession, ...] = ()
+    """Sessions of agent programs; at most `MAX_LIVE_SESSIONS`."""
 
 
 NODE_COUNTERS = (
@@ -142,13 +145,15 @@ NODE_GAUGES = (
     "engine_waiting",
     "engine_cache_used",
     "lease_limit",
+    "agent_sessions",
 )
 """Keys of `NodeStatus.gauges`. Gaps: largest absolute difference between engine and trainer logprobs, in nats.
 `reprefill_gap`: largest difference between the logprobs of a request that was in flight during a swap and those of the
 same tokens scored again, in nats; absent until one was checked.
 `evaluation_running`: running pinned tasks; absent on a node that never ran one. `engine_running`, `engine_waiting`:
 requests over all engines; `engine_cache_used`: used share of the fullest key-value cache; `lease_limit`: concurrent
-episodes that the node accepts now."""
+episodes that the node accepts now. `agent_sessions`: sessions of agent programs that run now; absent on a node without
+such a flow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

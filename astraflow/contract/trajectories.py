@@ -9,6 +9,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from astraflow.contract.agent_calls import AgentCall
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.failures import Failure
 from astraflow.contract.ids import NodeId, PolicyId, TaskId, Version
@@ -67,6 +68,8 @@ class Trajectory:
     """Reason for the end of an interaction; None for a single answer."""
     token_ends: tuple[int, ...] = ()
     """End of each model-written token in `prompt_text + completion_text`, in characters; empty without texts."""
+    calls: tuple[AgentCall, ...] = ()
+    """Recorded calls of the agent program whose replies the model spans are; empty unless sampled, for people."""
     oldest_version: Version | None = field(init=False, repr=False, compare=False)
     """Oldest version that wrote a token, which determines the staleness; None when the model wrote nothing."""
 

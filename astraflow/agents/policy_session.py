@@ -1,0 +1,313 @@
+"""Session of an agent program whose model calls are answered by policies of the run, with exact traces."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from astraflow.agents.branches import CallRecord, Scores, build_trajectories
+from astraflow.agents.calls import (
+    AgentMessage,
+    CallOptions,
+    CallRefused,
+    ModelCall,
+    ModelReply,
+    Refusal,
+    ReplyFinish,
+    TokenCall,
+    TokenReply,
+)
+from astraflow.agents.joined_calls import JoinedCalls
+from astraflow.agents.model_renderers import renderer_of
+from astraflow.agents.prompts import PolicyPrompts, Prompt
+from astraflow.agents.renderers import HERMES_CLOSE
+from astraflow.agents.sampled_calls import sampled
+from astraflow.agents.session_limits import LimitReached, SessionOptions, SessionUsage
+from astraflow.agents.traces import Reply, function_calls_with_ids
+from astraflow.contract.agent_calls import LiveSession
+from astraflow.contract.generation import Finish, Generation, Sampling
+from astraflow.contract.ids import FlowId, PolicyId, TaskId
+from astraflow.contract.trajectories import Trajectory
+from astraflow.workflows.base import PolicyClient
+
+_T = TypeVar("_T")
+
+
+class PolicySession:
+    """Answers the model calls of one session, and returns its trajectories: a `CallHandler`.
+
+    Each policy has a token tree. A failure of an engine fails the session: every later call raises it, and `failure`
+    holds it for the workflow.
+    """
+
+    def __init__(
+        self,
+        policies: Mapping[PolicyId, PolicyClient],
+        options: SessionOptions,
+        *,
+        default: PolicyId,
+        models: Mapping[str, PolicyId] | None = None,
+        allows_truncated_sampling: bool = False,
+    ) -> None:
+        """default: policy of model names that are neither in `models` nor a policy. allows_truncated_sampling: lets
+        clients restrict the sampled tokens by a JSON schema, as in evaluations.
+
+        Raises: InvalidInput for a renderer that does not work with the tokenizer of its policy.
+        """
+        self.usage = SessionUsage(options)
+        self.failure: Exception | None = None
+        """Failure of the session, which the workflow raises; None while it is sound."""
+        self._options = options
+        self._default = default
+        self._names = dict(models or {})
+        self._allows_truncated = allows_truncated_sampling or options.allow_truncated_sampling
+        self._prompts = {
+            policy: PolicyPrompts(
+                policy,
+                client,
+                renderer_of(client.tokenizer, options.renderers.get(str(policy), "")),
+                thinking=options.thinking,
+            )
+            for policy, client in policies.items()
+        }
+        self._replies: dict[str, tuple[PolicyPrompts, Reply]] = {}
+        self._model_calls: JoinedCalls[ModelReply] = JoinedCalls(lambda reply: self._take_back(reply.id))
+        self._token_calls: JoinedCalls[TokenReply] = JoinedCalls(lambda reply: self._take_back(reply.id))
+        self._is_ended = False
+
+    @property
+    def models(self) -> Sequence[str]:
+        """Names of the policies, and the model names that stand for one."""
+        return tuple(dict.fromkeys([*map(str, self._prompts), *self._names]))
+
+    async def complete(self, call: ModelCall) -> ModelReply:
+        """Returns the next assistant message. Raises: CallRefused; RolloutFailed."""
+        return await self._run(self._model_calls, call.options, lambda number: self._complete(number, call))
+
+    async def generate(self, call: TokenCall) -> TokenReply:
+        """Continues exact tokens. Raises: CallRefused; RolloutFailed."""
+        return await self._run(self._token_calls, call.options, lambda number: self._continue(number, call))
+
+    async def count_tokens(self, call: ModelCall) -> int:
+        """Returns the length of the prompt, in tokens. Raises: CallRefused."""
+        prompt = await self._prompts_of(call.options).of_messages(self.usage.calls, call)
+        return len(prompt.tokens())
+
+    def conversation(self, reply_id: str) -> tuple[AgentMessage, ...]:
+        """Returns the messages up to and including an earlier reply. Raises: CallRefused for an unknown id."""
+        _, reply = self._replies.get(reply_id, (None, None))
+        if reply is None or reply.message is None:
+            raise CallRefused(
+                f"cannot continue the reply {reply_id!r}: this session has none with this id; send the whole "
+                "conversation",
+                refusal=Refusal.NOT_FOUND,
+                code="agent.unknown_reply",
+            )
+        return reply.conversation()
+
+    @property
+    def last_reply(self) -> tuple[str, Finish] | None:
+        """Text and end of the reply that was committed last; None before the first."""
+        if not self._replies:
+            return None
+        prompts, reply = next(reversed(self._replies.values()))
+        message = reply.message
+        text = prompts.client.tokenizer.decode(reply.generation.tokens) if message is None else message.content
+        return text, reply.generation.finish
+
+    def end(self) -> None:
+        """Ends the session: later calls are refused, and calls in progress are not committed."""
+        self._is_ended = True
+
+    def live(self, task: TaskId, flow: FlowId) -> LiveSession:
+        """Returns the session as the node reports it."""
+        usage = self.usage
+        return LiveSession(
+            task=task,
+            flow=flow,
+            age_s=usage.age_s,
+            calls=usage.turns,
+            waiting_calls=usage.in_progress,
+            tokens=usage.tokens,
+            idle_s=usage.idle_s,
+        )
+
+    def trajectories(
+        self, scores: Scores, *, calls: Sequence[CallRecord] = (), roles: Mapping[PolicyId, str] | None = None
+    ) -> tuple[Trajectory, ...]:
+        """Returns a trajectory of each leaf of the token trees; none when no call was answered.
+
+        scores: of all policies, or of each. calls: recorded calls, each with the id of its reply. roles: of the
+        policies; by default their names. Raises: the failure of the session.
+        """
+        if self.failure is not None:
+            raise self.failure
+        replayed = self._model_calls.replayed + self._token_calls.replayed
+        return build_trajectories(
+            [prompts.tree for prompts in self._prompts.values()],
+            scores,
+            calls=calls,
+            roles=roles or {},
+            ending=self.usage.ending,
+            keeps_superseded=self._options.superseded == "keep",
+            metrics={
+                "calls": float(self.usage.turns),
+                "replayed_calls": float(replayed),
+                "refused_calls": float(self.usage.refused),
+            },
+        )
+
+    async def _run(self, calls: JoinedCalls[_T], options: CallOptions, start: Callable[[int], Awaitable[_T]]) -> _T:
+        """Runs a call, or joins the one that it repeats."""
+        self._check_open()
+        return await calls.run(lambda: self._counted(start), key=options.retry_key, is_retry=options.is_retry)
+
+    async def _counted(self, start: Callable[[int], Awaitable[_T]]) -> _T:
+        """Runs a call within the limit of parallel calls, and keeps a failure for the workflow."""
+        self.usage.check_parallel()
+        number = self.usage.begin()
+        try:
+            return await start(number)
+        except CallRefused:
+            raise
+        except Exception as problem:
+            self.failure = self.failure or problem
+            raise
+        finally:
+            self.usage.end()
+
+    def _check_open(self) -> None:
+        if self.failure is not None:
+            raise self.failure
+        if self._is_ended:
+            raise CallRefused(
+                "cannot take the call: the session has ended; start no calls after the program's end",
+                refusal=Refusal.ENDED,
+                code="agent.session_ended",
+            )
+
+    async def _complete(self, number: int, call: ModelCall) -> ModelReply:
+        prompts = self._prompts_of(call.options)
+        prompt = await prompts.of_messages(number, call)
+        stops = call.options.stop
+        if call.tools and not call.allows_parallel_calls:
+            stops = (*stops, HERMES_CLOSE)
+        generation = await self._generation(prompts, prompt, call.options, stops)
+        parsed = await prompts.parsed(prompt, generation, call)
+        calls = tuple(function_calls_with_ids(parsed.message.function_calls, f"call_{number}_"))
+        message = replace(parsed.message, function_calls=calls)
+        reply = self._commit(prompts, prompt, generation, message, is_malformed=parsed.is_malformed)
+        known = 0 if prompt.parent is None else prompt.parent.length
+        return ModelReply(
+            id=reply.id,
+            message=message,
+            finish=_finish(generation, has_calls=bool(calls)),
+            prompt_tokens=known + len(prompt.bridge),
+            cached_tokens=known,
+            completion_tokens=len(generation.tokens),
+        )
+
+    async def _continue(self, number: int, call: TokenCall) -> TokenReply:
+        prompts = self._prompts_of(call.options)
+        prompt = prompts.of_tokens(number, call)
+        generation = await self._generation(prompts, prompt, call.options, call.options.stop, call.stop_tokens)
+        reply = self._commit(prompts, prompt, generation)
+        return TokenReply(
+            id=reply.id,
+            tokens=generation.tokens,
+            logprobs=generation.logprobs,
+            finish=_finish(generation, has_calls=False),
+        )
+
+    def _prompts_of(self, options: CallOptions) -> PolicyPrompts:
+        """Returns the conversations of the policy that a model name stands for."""
+        policy = PolicyId(options.model)
+        return self._prompts[self._names.get(options.model, policy if policy in self._prompts else self._default)]
+
+    async def _generation(
+        self,
+        prompts: PolicyPrompts,
+        prompt: Prompt,
+        client: CallOptions,
+        stop_strings: Sequence[str],
+        stop_tokens: tuple[int, ...] = (),
+    ) -> Generation:
+        """Returns the generation of a call. Raises: CallRefused at a limit; RolloutFailed."""
+        tokens = prompt.tokens()
+        try:
+            self.usage.check(prompt_tokens=len(tokens))
+            sampling = self._sampling(len(tokens), client, stop_strings, stop_tokens or prompts.renderer.stop_tokens)
+            async with self.usage.time_limit():
+                return await sampled(
+                    prompts.policy, prompts.client, prompt, tokens, sampling, hold_s=self._options.hold_s
+                )
+        except LimitReached as problem:
+            if prompt.parent is not None:
+                prompt.parent.ending = problem.ending
+            raise
+
+    def _sampling(
+        self, prompt_tokens: int, client: CallOptions, stop_strings: Sequence[str], stop_tokens: tuple[int, ...]
+    ) -> Sampling:
+        """Returns the sampling of a call: the flow's, within the client's limits. Raises: CallRefused."""
+        options = self._options
+        if client.json_schema and not self._allows_truncated:
+            raise CallRefused(
+                "cannot sample by a JSON schema: training needs the whole distribution; ask for JSON in the prompt, or "
+                "set allow_truncated_sampling in the options of the workflow",
+                refusal=Refusal.INVALID,
+                code="agent.json_schema",
+            )
+        limits = [options.max_new_tokens, options.max_context - prompt_tokens, options.max_tokens - self.usage.tokens]
+        sampling = options.sampling(
+            stop_tokens=stop_tokens,
+            max_new_tokens=min([*limits, *([client.max_tokens] if client.max_tokens else [])]),
+            stop_strings=[text for text in stop_strings if text],
+        )
+        if options.uses_client_sampling:
+            temperature, top_p = client.temperature or sampling.temperature, client.top_p or sampling.top_p
+            sampling = replace(sampling, temperature=temperature, top_p=top_p)
+        return replace(sampling, json_schema=client.json_schema or sampling.json_schema)
+
+    def _commit(
+        self,
+        prompts: PolicyPrompts,
+        prompt: Prompt,
+        generation: Generation,
+        message: AgentMessage | None = None,
+        *,
+        is_malformed: bool = False,
+    ) -> Reply:
+        """Adds a complete reply to its tree. Raises: CallRefused when the session has ended meanwhile."""
+        self._check_open()
+        reply = Reply(
+            id=f"reply_{prompt.number}",
+            parent=prompt.parent,
+            bridge=prompt.bridge,
+            generation=generation,
+            digest=b"" if prompt.chain is None or message is None else prompt.chain.append(message),
+            prompt_digest=prompt.digest,
+            messages=prompt.messages,
+            message=message,
+            is_malformed=is_malformed,
+            begun=prompt.number,
+            committed=self.usage.turns,
+            calls_before_commit=self.usage.calls,
+        )
+        prompts.tree.add(reply)
+        self._replies[reply.id] = (prompts, reply)
+        self.usage.commit(len(generation.tokens))
+        return reply
+
+    def _take_back(self, reply_id: str) -> None:
+        """Removes a reply whose client had gone before it got it."""
+        prompts, reply = self._replies[reply_id]
+        if not reply.children:
+            prompts.tree.remove(reply)
+            self.usage.taken_back += 1
+            del self._replies[reply_id]
+
+
+def _finish(generation: Generation, *, has_calls: bool) -> ReplyFinish:
+    if generation.finish is Finish.LENGTH:
+        return ReplyFinish.LENGTH
+    return ReplyFinish.FUNCTION_CALLS if has_calls else ReplyFinish.STOP
