@@ -110,7 +110,7 @@ async def test_clients_that_do_not_read_are_disconnected(proxy: AgentProxy, monk
     size = 32 * 2**20  # more than the kernel buffers
     async with proxy.session(ScriptedHandler(lambda _: text_reply("x" * size))) as access:
         body = orjson.dumps(HELLO)
-        head = f"POST {CHAT} HTTP/1.1\r\nx-api-key: {access.secret}\r\ncontent-length: {len(body)}\r\n\r\n"
+        head = f"POST {CHAT} HTTP/1.1\r\nhost: x\r\nx-api-key: {access.secret}\r\ncontent-length: {len(body)}\r\n\r\n"
         answer = await send_raw(proxy.origin, head.encode() + body)
         assert len(answer) < size
         assert access.record[0][0].outcome is CallOutcome.ANSWERED
@@ -132,13 +132,13 @@ async def test_connections_are_bounded(proxy: AgentProxy, monkeypatch: pytest.Mo
 
 async def test_garbage_never_makes_a_server_error(proxy: AgentProxy) -> None:
     async with proxy.session(ScriptedHandler()) as access:
-        key = f"x-api-key: {access.secret}\r\n".encode()
+        key = f"Host: x\r\nx-api-key: {access.secret}\r\n".encode()
         for data in (
             b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
             b"GET / HTTP/9.9\r\n\r\n",
             b"POST \xff\xfe HTTP/1.1\r\nHost: x\r\n\r\n",
-            b"POST /v1/messages HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
-            b"POST /v1/messages HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+            b"POST /v1/messages HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
+            b"POST /v1/messages HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
             b"POST /v1/messages HTTP/1.1\r\nConnection: close\r\n" + key + b"Content-Length: 2\r\n\r\n\xff\xff",
             b"GET /v1/models HTTP/1.0\r\n" + key + b"\r\n",
             b"GET /%zz/v1/models HTTP/1.1\r\nConnection: close\r\n" + key + b"\r\n",
