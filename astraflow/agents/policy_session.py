@@ -104,6 +104,16 @@ class PolicySession:
             )
         return reply.conversation()
 
+    @property
+    def last_reply(self) -> tuple[str, Finish] | None:
+        """Text and end of the reply that was committed last; None before the first."""
+        if not self._replies:
+            return None
+        prompts, reply = next(reversed(self._replies.values()))
+        message = reply.message
+        text = prompts.client.tokenizer.decode(reply.generation.tokens) if message is None else message.content
+        return text, reply.generation.finish
+
     def end(self) -> None:
         """Ends the session: later calls are refused, and calls in progress are not committed."""
         self._is_ended = True

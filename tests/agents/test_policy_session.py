@@ -56,7 +56,7 @@ class HeldPolicy(FakePolicy):
 
 
 async def started(policy: HeldPolicy, count: int = 1) -> None:
-    while policy.started < count:
+    while policy.started < count:  # noqa: ASYNC110  requests of several tasks are counted
         await asyncio.sleep(0)
 
 
@@ -233,7 +233,7 @@ class TestRetries:
         first = asyncio.ensure_future(agent.complete(call(user("?"), retry_key="k")))
         await started(policy)
         policy.released.set()
-        while not agent.usage.turns:
+        while not agent.usage.turns:  # noqa: ASYNC110  nothing tells of a commit
             await asyncio.sleep(0)
         first.cancel()
         await asyncio.gather(first, return_exceptions=True)
@@ -322,6 +322,13 @@ class TestSampling:
         agent = session(policy=policy, uses_client_sampling=True)
         await agent.complete(call(user("?"), temperature=0.1))
         assert (policy.samplings[0].temperature, policy.samplings[0].top_p) == (0.1, 1.0)
+
+    def test_training_refuses_the_sampling_of_clients(self) -> None:
+        assert SessionOptions(uses_client_sampling=True, top_k=5).truncating_options == (
+            "top_k",
+            "uses_client_sampling",
+        )
+        assert SessionOptions().truncating_options == ()
 
     async def test_a_json_schema_is_refused_in_training_and_passed_on_where_allowed(self) -> None:
         with raises_code(CallRefused, "agent.json_schema"):

@@ -61,8 +61,7 @@ def check(agents: RandomSession, record: EpisodeRecord, *, keeps: bool) -> int:
         assert trajectory.spans[-1].author is Author.MODEL
         assert trajectory.parent is None or trajectory.parent < index
         if trajectory.parent is not None:
-            before = generations(trajectories[trajectory.parent], record)
-            shared = before[trajectory.parent_turn or 0][0]
+            shared = generations(trajectories[trajectory.parent], record)[trajectory.parent_turn or 0][0]
             request = by_number[shared]
             size = len(request.prompt) + len(request.generation.tokens)
             assert trajectory.tokens[:size].tolist() == trajectories[trajectory.parent].tokens[:size].tolist()
@@ -106,7 +105,7 @@ async def _run(kind: str, seeds: range) -> Counter[str]:
 
 @pytest.mark.parametrize("kind", TOKENIZERS)
 async def test_random_sessions_train_what_was_sampled_once(kind: str) -> None:
-    done = await _run(kind, range(33))
+    done = await _run(kind, range(34))
     assert done.keys() >= ACTIONS and done["replies"] > 300 and done["continued"] > 100
 
 
