@@ -8,14 +8,9 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
-<<<<<<< HEAD
 from astraflow.agents.calls import CallHandler, CallRefused, Refusal
 from astraflow.agents.proxy_records import CallRecords, StoredResponses
-=======
-from astraflow.agents.calls import AgentMessage, CallHandler, CallRefused, Refusal, Role
-from astraflow.contract.agent_calls import MAX_BODY_CHARACTERS, MAX_CALLS, AgentCall, CallOutcome
 from astraflow.contract.values import Json
->>>>>>> trace
 from astraflow.runtime.clock import Clock
 
 _SECRET_BYTES = 32
