@@ -138,7 +138,8 @@ async def test_garbage_never_makes_a_server_error(proxy: AgentProxy) -> None:
             b"GET / HTTP/9.9\r\n\r\n",
             b"POST \xff\xfe HTTP/1.1\r\nHost: x\r\n\r\n",
             b"POST /v1/messages HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
-            b"POST /v1/messages HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+            b"POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 1\r\n"
+            b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
             b"POST /v1/messages HTTP/1.1\r\nConnection: close\r\n" + key + b"Content-Length: 2\r\n\r\n\xff\xff",
             b"GET /v1/models HTTP/1.0\r\n" + key + b"\r\n",
             b"GET /%zz/v1/models HTTP/1.1\r\nConnection: close\r\n" + key + b"\r\n",
