@@ -210,7 +210,7 @@ async def test_a_field_that_the_prompt_lacks_is_refused() -> None:
         ({"program": {"kind": "container", "image": "x", "command": ["x"]}}, "agent.container_network"),
     ],
 )
-async def test_options_that_cannot_work_are_refused_when_the_workflow_is_built(options: dict[str, Any], code: str) -> None:
+async def test_options_that_cannot_work_are_refused_at_the_build(options: dict[str, Any], code: str) -> None:
     with raises_code(AstraFlowError, code):
         workflows.build({**spec("ask"), **options})
 
