@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator
 
 from astraflow.contract.tasks import Prompt
+from astraflow.contract.values import Json
 from astraflow.datasets import datasets
 from astraflow.datasets.base import HISTORY, generated_prompt, sampled_fingerprint
 from astraflow.datasets.shuffle import Shuffle
@@ -69,7 +70,7 @@ class Letters:
 
         question, final = filled(question_format), filled(options.answer_format)
         prompt = generated_prompt(options.operation, index, question=question, answer=final)
-        history = [filled(form) for form in options.history_format]
+        history: list[Json] = [filled(form) for form in options.history_format]
         return replace(prompt, fields={**prompt.fields, HISTORY: history}) if history else prompt
 
     def _string(self, number: int) -> str:

@@ -131,7 +131,7 @@ async def test_scores_come_from_their_source(
         ("writes_files", {"by": "file", "path": "answer.txt"}),
     ],
 )
-async def test_what_is_no_number_is_a_failure_of_the_reward(function: str, score: dict[str, str]) -> None:
+async def test_a_score_that_is_no_number_is_a_failure_of_the_reward(function: str, score: dict[str, str]) -> None:
     async with started(spec(function, score=score)) as workflow:
         with raises_code(RolloutFailed, "agent.invalid_reward") as caught:
             await episode(workflow, TextReward())
@@ -210,7 +210,7 @@ async def test_a_field_that_the_prompt_lacks_is_refused() -> None:
         ({"program": {"kind": "container", "image": "x", "command": ["x"]}}, "agent.container_network"),
     ],
 )
-async def test_what_cannot_work_is_refused_when_it_is_built(options: dict[str, Any], code: str) -> None:
+async def test_options_that_cannot_work_are_refused_at_the_build(options: dict[str, Any], code: str) -> None:
     with raises_code(AstraFlowError, code):
         workflows.build({**spec("ask"), **options})
 
