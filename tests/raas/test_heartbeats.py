@@ -43,6 +43,7 @@ async def test_a_node_ends_after_a_long_time_without_an_answer() -> None:
         membership,
         held_tasks=lambda: (),
         versions=dict,
+        session_sources=tuple,
         capacity=Capacity(1, clock),
         counters=counters,
         drain_state=DrainState(clock, hand_back_s=1.0),

@@ -1,0 +1,140 @@
+"""Port of a dialect, and what its implementations share: refusals, JSON and server-sent events."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+import orjson
+
+from astraflow.agents.calls import (
+    AgentMessage,
+    CallRefused,
+    ModelCall,
+    ModelReply,
+    Refusal,
+    TokenCall,
+    TokenReply,
+)
+
+Json = dict[str, Any]
+"""A JSON object."""
+C = TypeVar("C", ModelCall, TokenCall)
+R = TypeVar("R", ModelReply, TokenReply, contravariant=True)
+
+STATUS = {
+    Refusal.INVALID: 400,
+    Refusal.LIMIT: 400,
+    Refusal.UNAUTHENTICATED: 401,
+    Refusal.NOT_FOUND: 404,
+    Refusal.ENDED: 409,
+    Refusal.TOO_LARGE: 413,
+    Refusal.BUSY: 429,
+}
+"""HTTP status of each refusal, in every dialect."""
+
+
+class InvalidCall(CallRefused):
+    """The request is malformed or asks for something that is not supported."""
+
+    def __init__(self, message: str, *, code: str) -> None:
+        super().__init__(message, refusal=Refusal.INVALID, code=code)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallContext:
+    """Facts about a request that are not in its body."""
+
+    retry_key: str
+    """As in `CallOptions`."""
+    is_retry: bool
+    created_s: int
+    """Time of the request. Unix seconds."""
+    conversation: Callable[[str], tuple[AgentMessage, ...]]
+    """Returns the messages of an earlier reply of the session that a request with the id `previous_response_id`
+    continues, without the instructions of that time. Raises: CallRefused."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParsedCall(Generic[C]):
+    """A request, parsed."""
+
+    call: C
+    body: Json
+    """As the client sent it."""
+    context: CallContext
+    is_streaming: bool
+
+
+class Dialect(Protocol[C, R]):
+    """An API for model calls. Implementations have no state."""
+
+    @property
+    def name(self) -> str:
+        """Name in `AgentCall.dialect`."""
+
+    def parse(self, body: Json, context: CallContext) -> ParsedCall[C]:
+        """Returns the request. Raises: CallRefused."""
+
+    def reply(self, parsed: ParsedCall[C], reply: R) -> Json:
+        """Returns the body of the answer to a request that does not stream."""
+
+    def stream(self, parsed: ParsedCall[C], body: Json) -> Iterator[bytes]:
+        """Yields the server-sent events that carry an answer. body: of `reply`."""
+
+    def error(self, problem: CallRefused, status: int) -> Json:
+        """Returns the body of an error. status: HTTP status; 500 for a defect."""
+
+    def stream_error(self, problem: CallRefused, status: int) -> bytes:
+        """Returns the event that ends a stream which has begun with an error."""
+
+
+def parse_json(data: bytes | bytearray) -> Json:
+    """Returns the JSON object. Raises: InvalidCall."""
+    try:
+        value = orjson.loads(data)
+    except orjson.JSONDecodeError as problem:
+        raise InvalidCall(
+            f"cannot read the request: the body is not JSON: {problem}; send a JSON object", code="agents.not_json"
+        ) from None
+    if not isinstance(value, dict):
+        raise InvalidCall(
+            f"cannot read the request: the body is a JSON {_kind(value)}; send a JSON object",
+            code="agents.not_an_object",
+        )
+    return value
+
+
+def to_json(value: object) -> bytes:
+    """Returns compact JSON. Raises: InvalidCall for values that a client nested too deeply."""
+    try:
+        return orjson.dumps(value)
+    except TypeError as problem:
+        if "ecursion" not in str(problem):
+            raise
+        raise InvalidCall(
+            "cannot use the request: its values are nested more than 250 levels deep; send flatter ones",
+            code="agents.nested_too_deeply",
+        ) from None
+
+
+def event(data: object, *, name: str = "") -> bytes:
+    """Returns a server-sent event with JSON data."""
+    head = b"event: " + name.encode() + b"\n" if name else b""
+    return head + b"data: " + to_json(data) + b"\n\n"
+
+
+def openai_error(problem: CallRefused, status: int) -> Json:
+    """Returns the body of an error in the words of the OpenAI API, which chat, responses and tokens share."""
+    kinds: Mapping[int, str] = {
+        401: "authentication_error",
+        404: "not_found_error",
+        409: "conflict_error",
+        429: "rate_limit_error",
+        500: "server_error",
+    }
+    kind = kinds.get(status, "invalid_request_error")
+    return {"error": {"message": str(problem), "type": kind, "param": None, "code": problem.code}}
+
+
+def _kind(value: object) -> str:
+    return {list: "array", str: "string", bool: "boolean", type(None): "null"}.get(type(value), "number")

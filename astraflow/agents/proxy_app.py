@@ -1,0 +1,269 @@
+"""ASGI application of the proxy: from a request to the handler of its session, and back in the client's dialect."""
+
+import asyncio
+import traceback
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.types import Receive, Scope, Send
+
+from astraflow.agents.calls import CallRefused, Refusal
+from astraflow.agents.dialects.dialect import STATUS, CallContext, Dialect, ParsedCall, parse_json, to_json
+from astraflow.agents.dialects.models import model_answer
+from astraflow.agents.dialects.routes import CALLS, COUNTS, RESPONSES_PATH, dialect_of
+from astraflow.agents.proxy_requests import ClientGone, HttpRequest
+from astraflow.agents.proxy_sessions import ProxySession, SessionTable, ended
+from astraflow.contract.agent_calls import MAX_BODY_CHARACTERS, AgentCall, CallOutcome
+from astraflow.runtime.clock import Clock
+from astraflow.runtime.logs import get_logger
+
+log = get_logger()
+
+FIRST_BYTE_S = 20.0
+"""Time after which a stream begins with comments while the reply is not there. Until then an error has its own HTTP
+status; afterwards it is an event of the stream, which SDKs do not retry."""
+KEEP_ALIVE_S = 10.0
+_COMMENT = b": waiting for the reply\n\n"
+_DEFECT = CallRefused(
+    "cannot answer the call: the session failed; see the log of the node",
+    refusal=Refusal.INVALID,
+    code="agents.internal_error",
+)
+_DEFECT_STATUS = 500
+
+Headers = list[tuple[bytes, bytes]]
+
+
+@dataclass(slots=True)
+class _Exchange:
+    """A request of a session for a reply, its answer, and what is recorded of both."""
+
+    session: ProxySession
+    request: HttpRequest
+    dialect: Dialect[Any, Any]
+    send: Send
+    began_s: float
+    model: str = ""
+    has_begun: bool = False
+    """A stream's headers are sent."""
+    outcome: CallOutcome = CallOutcome.ABORTED
+    reply_id: str = ""
+    answer: bytes = b""
+
+    def recorded(self) -> AgentCall:
+        """Returns the record of the call."""
+        session = self.session
+        return AgentCall(
+            began_s=self.began_s,
+            duration_s=session.elapsed_s() - self.began_s,
+            dialect=self.dialect.name,
+            model=session.redacted(self.model)[:MAX_BODY_CHARACTERS],
+            request=session.recorded_text(self.request.body),
+            reply=session.recorded_text(self.answer),
+            outcome=self.outcome,
+        )
+
+
+class ProxyApp:
+    """Answers requests with the handlers of their sessions."""
+
+    def __init__(
+        self,
+        sessions: SessionTable,
+        clock: Clock,
+        *,
+        first_byte_s: float = FIRST_BYTE_S,
+        keep_alive_s: float = KEEP_ALIVE_S,
+    ) -> None:
+        self._sessions = sessions
+        self._clock = clock
+        self._first_byte_s = first_byte_s
+        self._keep_alive_s = keep_alive_s
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers one request."""
+        if scope["type"] != "http":
+            return
+        request = HttpRequest(scope, receive)
+        dialect = dialect_of(request.path, is_anthropic=bool(request.header(b"anthropic-version")))
+        try:
+            try:
+                session = self._sessions.session(request.secrets())
+                await self._answer(session, request, dialect, send)
+            except CallRefused as problem:
+                await request.discard()
+                await _send_refusal(request, dialect, problem, send)
+        except ClientGone:
+            return
+
+    async def _answer(
+        self, session: ProxySession, request: HttpRequest, dialect: Dialect[Any, Any], send: Send
+    ) -> None:
+        path = request.path
+        if request.method == "POST" and path in CALLS:
+            exchange = _Exchange(session, request, dialect, send, began_s=session.elapsed_s())
+            await self._answer_call(exchange)
+        elif request.method == "POST" and path in COUNTS:
+            await self._answer_count(session, request, dialect, send)
+        elif request.method == "GET" and path.startswith(RESPONSES_PATH):
+            await request.discard()
+            body = session.stored_response(path.removeprefix(RESPONSES_PATH).removeprefix("resp_"))
+            await _send(send, 200, body, request=request)
+        elif request.method == "GET" and (path == "/v1/models" or path.startswith("/v1/models/")):
+            await request.discard()
+            body = model_answer(
+                session.handler.models,
+                path.removeprefix("/v1/models").removeprefix("/"),
+                is_anthropic=bool(request.header(b"anthropic-version")),
+            )
+            await _send(send, 200, to_json(body), request=request)
+        else:
+            raise CallRefused(
+                f"cannot answer {request.method} {session.redacted(path)[:200]}: the proxy has no such route; use the"
+                " chat, responses or messages API",
+                refusal=Refusal.NOT_FOUND,
+                code="agents.unknown_route",
+            )
+
+    async def _answer_count(
+        self, session: ProxySession, request: HttpRequest, dialect: Dialect[Any, Any], send: Send
+    ) -> None:
+        try:
+            await request.read(session)
+            parsed = dialect.parse(parse_json(request.body), self._context(session, request))
+            task = session.start(session.handler.count_tokens(parsed.call))
+            count = await self._result(session, request, task)
+            await _send(send, 200, to_json(COUNTS[request.path](count)), request=request)
+        finally:
+            request.release(session)
+
+    async def _answer_call(self, exchange: _Exchange) -> None:
+        try:
+            try:
+                await self._reply(exchange)
+            except CallRefused as problem:
+                exchange.outcome = CallOutcome.REFUSED
+                exchange.answer = str(problem).encode()
+                if not exchange.has_begun:
+                    raise
+                await _send_event(exchange, exchange.dialect.stream_error(problem, STATUS[problem.refusal]))
+        finally:
+            exchange.request.release(exchange.session)
+            exchange.session.add_record(exchange.recorded(), exchange.reply_id)
+
+    async def _reply(self, exchange: _Exchange) -> None:
+        session, request = exchange.session, exchange.request
+        await request.read(session)
+        body = parse_json(request.body)
+        exchange.model = str(body.get("model") or "")
+        parsed = exchange.dialect.parse(body, self._context(session, request))
+        reply = await self._handled(exchange, parsed)
+        exchange.outcome = session.add_reply(reply.id)
+        exchange.reply_id = reply.id
+        answer = exchange.dialect.reply(parsed, reply)
+        exchange.answer = to_json(answer)
+        if exchange.dialect.name == "responses":
+            session.store_response(reply.id, exchange.answer, has_instructions=bool(body.get("instructions")))
+        if parsed.is_streaming:
+            await _send_stream(exchange, exchange.dialect.stream(parsed, answer))
+        else:
+            await _send(exchange.send, 200, exchange.answer, request=request)
+
+    async def _handled(self, exchange: _Exchange, parsed: ParsedCall[Any]) -> Any:
+        """Returns the handler's reply.
+
+        Once a stream has begun, its client cannot be asked to repeat the call later: it is repeated here.
+        """
+        session = exchange.session
+        handler = session.handler
+        answer = handler.generate if exchange.dialect.name == "tokens" else handler.complete
+        while True:
+            task = session.start(answer(parsed.call))
+            try:
+                return await self._result(session, exchange.request, task, exchange if parsed.is_streaming else None)
+            except CallRefused as problem:
+                if problem.refusal is not Refusal.BUSY or not exchange.has_begun:
+                    raise
+                await self._result(
+                    session, exchange.request, session.start(self._clock.sleep(problem.retry_after_s)), exchange
+                )
+
+    async def _result(
+        self,
+        session: ProxySession,
+        request: HttpRequest,
+        task: asyncio.Task[Any],
+        stream: _Exchange | None = None,
+    ) -> Any:
+        """Returns the result of a handler's call, and sends comments to a stream meanwhile. Cancels the call when the
+        client disconnects. Raises: CallRefused, ClientGone."""
+        gone = asyncio.create_task(request.disconnected())
+        wait_s = None if stream is None else self._keep_alive_s if stream.has_begun else self._first_byte_s
+        try:
+            while True:
+                await asyncio.wait((task, gone), timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
+                if task.done():
+                    return _outcome(session, task)
+                if gone.done():
+                    raise ClientGone
+                if stream is not None:
+                    await _send_event(stream, _COMMENT, more=True)
+                    wait_s = self._keep_alive_s
+        finally:
+            pending = [waiting for waiting in (task, gone) if not waiting.done()]
+            for waiting in pending:
+                waiting.cancel()
+            await asyncio.gather(*pending, return_exceptions=True)
+
+    def _context(self, session: ProxySession, request: HttpRequest) -> CallContext:
+        return CallContext(
+            retry_key=request.retry_key(),
+            is_retry=request.is_retry(),
+            created_s=int(self._clock.wall()),
+            conversation=session.conversation,
+        )
+
+
+def _outcome(session: ProxySession, task: asyncio.Task[Any]) -> Any:
+    if task.cancelled() and session.is_ended:
+        raise ended()
+    problem = asyncio.CancelledError() if task.cancelled() else task.exception()
+    if problem is None:
+        return task.result()
+    if isinstance(problem, CallRefused):
+        raise problem
+    session.failure = problem
+    trace = "".join(traceback.format_exception(problem))
+    log.error("agent_call_failed", error=type(problem).__name__, traceback=session.redacted(trace))
+    raise _DEFECT from problem
+
+
+async def _send_refusal(request: HttpRequest, dialect: Dialect[Any, Any], problem: CallRefused, send: Send) -> None:
+    status = _DEFECT_STATUS if problem is _DEFECT else STATUS[problem.refusal]
+    headers: Headers = [(b"x-should-retry", b"true" if problem.refusal is Refusal.BUSY else b"false")]
+    if problem.refusal is Refusal.BUSY:
+        headers.append((b"retry-after", str(max(1, problem.retry_after_s)).encode()))
+    await _send(send, status, to_json(dialect.error(problem, status)), request=request, headers=headers)
+
+
+async def _send(
+    send: Send, status: int, body: bytes, *, request: HttpRequest, headers: Iterable[tuple[bytes, bytes]] = ()
+) -> None:
+    fields: Headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()), *headers]
+    if request.must_close:
+        fields.append((b"connection", b"close"))
+    await send({"type": "http.response.start", "status": status, "headers": fields})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def _send_stream(exchange: _Exchange, events: Iterable[bytes]) -> None:
+    await _send_event(exchange, b"".join(events))
+
+
+async def _send_event(exchange: _Exchange, data: bytes, *, more: bool = False) -> None:
+    if not exchange.has_begun:
+        exchange.has_begun = True
+        headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-store")]
+        await exchange.send({"type": "http.response.start", "status": 200, "headers": headers})
+    await exchange.send({"type": "http.response.body", "body": data, "more_body": more})

@@ -1,0 +1,141 @@
+"""HTTP requests to the proxy: target, credentials and body, within limits."""
+
+import asyncio
+import hashlib
+from dataclasses import dataclass, field
+
+from starlette.types import Receive, Scope
+
+from astraflow.agents.calls import CallRefused, Refusal
+from astraflow.agents.dialects.dialect import InvalidCall
+from astraflow.agents.proxy_sessions import ProxySession
+
+MAX_BODY_BYTES = 64 * 2**20
+MAX_SESSION_BODY_BYTES = 2 * MAX_BODY_BYTES
+"""Bodies of one session that are in memory at a time."""
+BODY_LIMIT_S = 60.0
+_MAX_DISCARDED_BYTES = 4 * MAX_BODY_BYTES
+_SESSION_PREFIX = "/s/"
+_MAX_KEY_CHARACTERS = 256
+
+
+class ClientGone(Exception):
+    """The client disconnected."""
+
+
+@dataclass(slots=True)
+class HttpRequest:
+    """One request."""
+
+    scope: Scope
+    receive: Receive
+    body: bytearray = field(default_factory=bytearray)
+    is_read: bool = False
+    """The body was read, or discarded."""
+    must_close: bool = False
+    """The client still sends: the connection cannot be used for another request."""
+
+    @property
+    def method(self) -> str:
+        """HTTP method."""
+        return str(self.scope["method"])
+
+    @property
+    def path(self) -> str:
+        """Path without the session's prefix, such as `/v1/models`."""
+        return self._split()[1]
+
+    def secrets(self) -> list[str]:
+        """Returns the credentials: the one in the URL, or else those in headers."""
+        if secret := self._split()[0]:
+            return [secret]
+        bearer = self.header(b"authorization")
+        scheme, _, key = bearer.partition(" ")
+        presented = [self.header(b"x-api-key"), key.strip() if scheme.lower() == "bearer" else ""]
+        return [secret for secret in presented if secret]
+
+    def header(self, name: bytes) -> str:
+        """Returns a header, or an empty string."""
+        return next((value.decode("latin-1") for key, value in self.scope["headers"] if key == name), "")
+
+    def retry_key(self) -> str:
+        """Returns what a call and its retries have in common: an idempotency key, or a digest of path and body."""
+        if key := self.header(b"idempotency-key"):
+            return f"key:{key[:_MAX_KEY_CHARACTERS]}"
+        digest = hashlib.blake2b(self.body, digest_size=16, key=hashlib.blake2b(self.path.encode()).digest())
+        return f"body:{digest.hexdigest()}"
+
+    def is_retry(self) -> bool:
+        """Returns whether the client says that it repeats a call."""
+        return self.header(b"x-stainless-retry-count").strip("0 ") != ""
+
+    async def read(self, session: ProxySession) -> None:
+        """Reads the body; the session accounts for it until `release`. Raises: CallRefused, ClientGone."""
+        try:
+            async with asyncio.timeout(BODY_LIMIT_S):
+                while chunk := await self._chunk():
+                    self.body += chunk
+                    session.body_bytes += len(chunk)
+                    _check_size(len(self.body), session)
+        except TimeoutError:
+            self.must_close = True
+            raise InvalidCall(
+                f"cannot read the request: its body did not arrive within {BODY_LIMIT_S:g} s; send it faster",
+                code="agents.body_too_slow",
+            ) from None
+
+    async def discard(self) -> None:
+        """Reads what is left of the body, so that the client reads the answer. Raises: ClientGone."""
+        size = 0
+        try:
+            async with asyncio.timeout(BODY_LIMIT_S):
+                while chunk := await self._chunk():
+                    size += len(chunk)
+                    if size > _MAX_DISCARDED_BYTES:
+                        self.must_close = True
+                        return
+        except TimeoutError:
+            self.must_close = True
+
+    def release(self, session: ProxySession) -> None:
+        """Ends the accounting of the body."""
+        session.body_bytes -= len(self.body)
+
+    async def disconnected(self) -> None:
+        """Waits until the client disconnects."""
+        while (await self.receive())["type"] != "http.disconnect":
+            pass
+
+    async def _chunk(self) -> bytes:
+        """Returns the next bytes of the body; empty at its end."""
+        while not self.is_read and not self.must_close:
+            message = await self.receive()
+            if message["type"] == "http.disconnect":
+                raise ClientGone
+            self.is_read = not message.get("more_body", False)
+            if chunk := message.get("body", b""):
+                return bytes(chunk)
+        return b""
+
+    def _split(self) -> tuple[str, str]:
+        path = str(self.scope["path"])
+        if not path.startswith(_SESSION_PREFIX):
+            return "", path
+        secret, slash, rest = path.removeprefix(_SESSION_PREFIX).partition("/")
+        return secret, slash + rest
+
+
+def _check_size(size: int, session: ProxySession) -> None:
+    if size > MAX_BODY_BYTES:
+        raise CallRefused(
+            f"cannot read the request: its body has more than {MAX_BODY_BYTES} bytes; send less",
+            refusal=Refusal.TOO_LARGE,
+            code="agents.body_too_large",
+        )
+    if session.body_bytes > MAX_SESSION_BODY_BYTES:
+        raise CallRefused(
+            f"cannot read the request: bodies of parallel calls have more than {MAX_SESSION_BODY_BYTES} bytes; send "
+            "fewer at once",
+            refusal=Refusal.BUSY,
+            code="agents.bodies_too_large",
+        )
