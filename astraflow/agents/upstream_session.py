@@ -1,15 +1,14 @@
-"""A hosted endpoint in the place of a run's policies: for workflows that ask for answers, and for agent programs."""
+"""Session of an agent program whose model calls a hosted endpoint answers: nothing is trained, texts are recorded."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
-import numpy as np
-
+from astraflow.agents.branches import CallRecord, Scores
 from astraflow.agents.calls import (
     AgentMessage,
     CallOptions,
     CallRefused,
-    FunctionCall,
     ModelCall,
     ModelReply,
     Refusal,
@@ -18,66 +17,20 @@ from astraflow.agents.calls import (
     TokenCall,
     TokenReply,
 )
+from astraflow.agents.joined_calls import JoinedCalls
+from astraflow.agents.policy_session import PolicySession
+from astraflow.agents.session_limits import SessionOptions, SessionUsage, limit_refusal
 from astraflow.agents.text_tokens import TextTokenizer
-from astraflow.agents.upstream import Upstream
+from astraflow.agents.upstream_formats import UpstreamReply
+from astraflow.agents.upstream_policy import UpstreamPolicy, cut_at_stop, text_generation
+from astraflow.contract.agent_calls import LiveSession
 from astraflow.contract.failures import Boundary, RolloutFailed
-from astraflow.contract.generation import Finish, Generation, Sampling, VersionSpan
-from astraflow.contract.ids import PolicyId, Version
-from astraflow.contract.trajectories import Int32Array, Trajectory
-from astraflow.contract.values import Json
-from astraflow.rewards.base import Score
+from astraflow.contract.generation import Finish
+from astraflow.contract.ids import FlowId, PolicyId, TaskId
+from astraflow.contract.spans import Ending
+from astraflow.contract.trajectories import Trajectory
+from astraflow.workflows.base import PolicyClient
 from astraflow.workflows.trajectory_builder import TrajectoryBuilder
-
-_VERSION = Version(0)
-"""Version of texts of an endpoint, which has none."""
-
-
-class UpstreamPolicy:
-    """Policy of one task whose answers an endpoint gives: the interface `PolicyClient` of workflows.
-
-    Token ids carry the text (`TextTokenizer`), logprobs are 0: trajectories of it are scored and shown, never trained.
-    """
-
-    def __init__(self, upstream: Upstream, model: str, *, seed: int = 0) -> None:
-        """model: name of the model at the endpoint. seed: of the episode; added to that of the sampling."""
-        self.upstream = upstream
-        self.model = model
-        self._seed = seed
-        self._requests = 0
-        self._tokenizer = TextTokenizer()
-
-    @property
-    def tokenizer(self) -> TextTokenizer:
-        """Tokenizer that carries messages to `generate`."""
-        return self._tokenizer
-
-    async def generate(self, prompt: Int32Array, sampling: Sampling) -> Generation:
-        """Returns the endpoint's answer to the messages of the prompt.
-
-        A stop string ends the answer and stays part of it, as for every engine: the endpoint is not told of it,
-        because endpoints leave it out and do not say which one they met. Raises: RolloutFailed at the boundary
-        `engine`.
-        """
-        options = CallOptions(
-            model=self.model,
-            max_tokens=sampling.max_new_tokens,
-            temperature=sampling.temperature,
-            top_p=None if sampling.top_p == 1 else sampling.top_p,
-            json_schema=sampling.json_schema,
-        )
-        extra: dict[str, Json] = {"top_k": sampling.top_k or None, "min_p": sampling.min_p or None}
-        if sampling.seed is not None:  # the answers of a prompt differ
-            extra["seed"] = (sampling.seed + self._seed + self._requests) % 2**31
-        self._requests += 1
-        try:
-            call = ModelCall(options=options, messages=self._tokenizer.messages(prompt))
-            given = {name: value for name, value in extra.items() if value is not None}
-            reply = await self.upstream.complete(call, extra=given)
-        except Exception as problem:
-            raise RolloutFailed(str(problem), boundary=Boundary.ENGINE, code="rollout.engine_failed") from problem
-        text, is_stopped = _cut(reply.message.content, sampling.stop_strings)
-        is_cut = reply.finish is ReplyFinish.LENGTH and not is_stopped
-        return _generation(self._tokenizer, text, is_complete=not is_cut)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,64 +41,56 @@ class _Turn:
     call: ModelCall
     reply: ModelReply
 
+    def conversation(self) -> tuple[AgentMessage, ...]:
+        """Returns the messages up to and including the reply."""
+        return (*self.call.messages, self.reply.message)
+
 
 class UpstreamSession:
     """Answers the model calls of an agent program with an endpoint: a `CallHandler` behind the proxy.
 
-    Nothing is trained, so the conversation is recorded as text: `trajectories` has one for each conversation that was
-    not continued.
+    It has the limits and the sampling of a session with policies, so that a baseline and a trained policy work under
+    the same conditions. An endpoint that gives no answer fails the session.
     """
 
-    def __init__(self, policies: Mapping[PolicyId, UpstreamPolicy], *, default: PolicyId, max_calls: int = 0) -> None:
-        """default: policy for model names that are no policy. max_calls: of the session; 0: no limit."""
+    def __init__(
+        self,
+        policies: Mapping[PolicyId, UpstreamPolicy],
+        options: SessionOptions,
+        *,
+        default: PolicyId,
+        models: Mapping[str, PolicyId] | None = None,
+    ) -> None:
+        """default: policy of model names that are neither in `models` nor a policy."""
+        self.usage = SessionUsage(options)
+        self.failure: Exception | None = None
+        """Failure of the session, which the workflow raises; None while it is sound."""
         self._policies = dict(policies)
+        self._options = options
         self._default = default
-        self._max_calls = max_calls
-        self._turns: list[_Turn] = []
-        self._by_retry_key: dict[str, ModelReply] = {}
+        self._names = dict(models or {})
+        self._calls: JoinedCalls[ModelReply] = JoinedCalls(lambda reply: self._discard(reply.id))
+        self._turns: dict[str, _Turn] = {}
+        self._is_ended = False
 
     @property
     def models(self) -> Sequence[str]:
-        """Names of the policies."""
-        return tuple(self._policies)
+        """Names of the policies, and the model names that stand for one."""
+        return tuple(dict.fromkeys([*map(str, self._policies), *self._names]))
 
     async def complete(self, call: ModelCall) -> ModelReply:
-        """Returns the endpoint's reply, or the stored one for a repeated call.
+        """Returns the endpoint's reply, or that of the call that it repeats.
 
-        Raises: CallRefused for a call that the endpoint refuses; Unavailable and other errors when it gives no answer,
-        which fail the session.
+        Raises: CallRefused; RolloutFailed when the endpoint gives no answer.
         """
+        self._check_open()
         options = call.options
-        stored = self._by_retry_key.get(options.retry_key) if options.is_retry else None
-        if stored is not None:
-            return stored
-        if self._max_calls and len(self._turns) >= self._max_calls:
-            raise CallRefused(
-                f"cannot complete the call: the session has made its {self._max_calls} calls; end the episode",
-                refusal=Refusal.LIMIT,
-                code="upstream.call_limit",
-            )
-        name = PolicyId.unchecked(options.model) if options.model in self._policies else self._default
-        policy = self._policies[name]
-        upstream_reply = await policy.upstream.complete(replace(call, options=replace(options, model=policy.model)))
-        reply = ModelReply(
-            id=f"reply-{len(self._turns) + 1}",
-            message=upstream_reply.message,
-            finish=upstream_reply.finish,
-            prompt_tokens=upstream_reply.prompt_tokens,
-            cached_tokens=upstream_reply.cached_tokens,
-            completion_tokens=upstream_reply.completion_tokens,
-        )
-        self._turns.append(_Turn(policy=name, call=call, reply=reply))
-        if options.retry_key:
-            self._by_retry_key[options.retry_key] = reply
-        return reply
+        return await self._calls.run(lambda: self._counted(call), key=options.retry_key, is_retry=options.is_retry)
 
     async def generate(self, call: TokenCall) -> TokenReply:
-        """Raises: CallRefused: an endpoint of chat messages has no token ids."""
+        """Raises: CallRefused: a chat endpoint has no token ids."""
         raise CallRefused(
-            "cannot continue token ids: the session is answered by a chat endpoint; send messages, or evaluate a model "
-            "folder",
+            "cannot continue token ids: a chat endpoint answers the session; send messages, or evaluate a model folder",
             refusal=Refusal.INVALID,
             code="upstream.no_tokens",
         )
@@ -153,91 +98,190 @@ class UpstreamSession:
     async def count_tokens(self, call: ModelCall) -> int:
         """Raises: CallRefused: only the endpoint knows its tokenizer."""
         raise CallRefused(
-            "cannot count tokens: the session is answered by an endpoint whose tokenizer is unknown; read the usage of "
-            "replies",
+            "cannot count tokens: the tokenizer of the endpoint is unknown; read the usage of replies",
             refusal=Refusal.INVALID,
             code="upstream.no_token_count",
         )
 
     def conversation(self, reply_id: str) -> tuple[AgentMessage, ...]:
         """Returns the messages up to and including an earlier reply. Raises: CallRefused for an unknown id."""
-        for turn in self._turns:
-            if turn.reply.id == reply_id:
-                return (*turn.call.messages, turn.reply.message)
-        raise CallRefused(
-            f"cannot continue {reply_id!r}: the session has no such reply; send the whole conversation",
-            refusal=Refusal.NOT_FOUND,
-            code="upstream.unknown_reply",
-        )
-
-    def trajectories(self, score: Score) -> tuple[Trajectory, ...]:
-        """Returns the conversations as text, with the score of the episode; those that a later one continues are part
-        of it. Raises: RolloutFailed when no call was answered."""
-        leaves = [turn for index, turn in enumerate(self._turns) if not self._is_continued(index)]
-        if not leaves:
-            raise RolloutFailed(
-                "cannot score the episode: the agent made no call that was answered; let it call the model",
-                boundary=Boundary.WORKFLOW,
-                code="upstream.no_calls",
+        turn = self._turns.get(reply_id)
+        if turn is None:
+            raise CallRefused(
+                f"cannot continue {reply_id!r}: the session has no such reply; send the whole conversation",
+                refusal=Refusal.NOT_FOUND,
+                code="upstream.unknown_reply",
             )
-        return tuple(_trajectory(turn, score) for turn in leaves)
+        return turn.conversation()
 
-    def _is_continued(self, index: int) -> bool:
-        turn = self._turns[index]
-        length = len(turn.call.messages) + 1
-        texts = [_text_of(message) for message in (*turn.call.messages, turn.reply.message)]
-        return any(
-            later.policy == turn.policy and [_text_of(message) for message in later.call.messages[:length]] == texts
-            for later in self._turns[index + 1 :]
+    @property
+    def last_reply(self) -> tuple[str, Finish] | None:
+        """Text and end of the last reply; None before the first."""
+        if not self._turns:
+            return None
+        reply = next(reversed(self._turns.values())).reply
+        return reply.message.content, Finish.LENGTH if reply.finish is ReplyFinish.LENGTH else Finish.STOP
+
+    def end(self) -> None:
+        """Ends the session: later calls are refused."""
+        self._is_ended = True
+
+    def live(self, task: TaskId, flow: FlowId) -> LiveSession:
+        """Returns the session as a node reports it."""
+        usage = self.usage
+        return LiveSession(
+            task=task,
+            flow=flow,
+            age_s=usage.age_s,
+            calls=usage.turns,
+            waiting_calls=usage.in_progress,
+            tokens=usage.tokens,
+            idle_s=usage.idle_s,
         )
 
+    def trajectories(self, scores: Scores, *, calls: Sequence[CallRecord] = ()) -> tuple[Trajectory, ...]:
+        """Returns each conversation that no later one continues, as text; none when no call was answered.
 
-def _trajectory(turn: _Turn, score: Score) -> Trajectory:
+        scores: of all policies, or of each. calls: recorded calls, for the first trajectory. Raises: the failure of
+        the session.
+        """
+        if self.failure is not None:
+            raise self.failure
+        turns = list(self._turns.values())
+        leaves = [turn for index, turn in enumerate(turns) if not _is_continued(turn, turns[index + 1 :])]
+        recorded = tuple(call for call, _ in calls)
+        return tuple(
+            replace(
+                _trajectory(turn, scores),
+                role=str(turn.policy),
+                ending=self.usage.ending or Ending.DONE,
+                calls=() if index else recorded,
+            )
+            for index, turn in enumerate(leaves)
+        )
+
+    async def _counted(self, call: ModelCall) -> ModelReply:
+        """Runs a call within the limits, and keeps a failure for the workflow."""
+        self.usage.check_parallel()
+        number = self.usage.begin()
+        try:
+            reached = self.usage.limit_reached()
+            if reached is not None:
+                self.usage.ending = self.usage.ending or reached[0]
+                self.usage.refused += 1
+                raise limit_refusal(reached[1])
+            return await self._answered(call, number)
+        except CallRefused:
+            raise
+        except Exception as problem:
+            self.failure = self.failure or RolloutFailed(
+                str(problem), boundary=Boundary.ENGINE, code="rollout.engine_failed"
+            )
+            raise self.failure from problem
+        finally:
+            self.usage.end()
+
+    async def _answered(self, call: ModelCall, number: int) -> ModelReply:
+        name = self._policy(call.options.model)
+        policy = self._policies[name]
+        sent = replace(call, options=self._sampling(call.options, policy.model))
+        upstream_reply = await policy.upstream.complete(sent, extra=policy.extra_fields(self._options.sampling()))
+        self._check_open()
+        reply = self._reply(upstream_reply, number)
+        self._turns[reply.id] = _Turn(policy=name, call=call, reply=reply)
+        self.usage.turns += 1
+        self.usage.tokens += reply.completion_tokens
+        return reply
+
+    def _sampling(self, client: CallOptions, model: str) -> CallOptions:
+        """Returns the options that are sent: the flow's sampling within the client's limits."""
+        flow = self._options
+        temperature, top_p = flow.temperature, flow.top_p
+        if flow.uses_client_sampling:
+            temperature, top_p = client.temperature or temperature, client.top_p or top_p
+        return replace(
+            client,
+            model=model,
+            max_tokens=min(flow.max_new_tokens, client.max_tokens or flow.max_new_tokens),
+            temperature=temperature,
+            top_p=None if top_p == 1 else top_p,
+            json_schema=client.json_schema or flow.json_schema,
+        )
+
+    def _reply(self, reply: UpstreamReply, number: int) -> ModelReply:
+        text, is_stopped = cut_at_stop(reply.message.content, self._options.stop_strings)
+        return ModelReply(
+            id=f"reply_{number}",
+            message=replace(reply.message, content=text),
+            finish=ReplyFinish.STOP if is_stopped and reply.finish is ReplyFinish.LENGTH else reply.finish,
+            prompt_tokens=reply.prompt_tokens,
+            cached_tokens=reply.cached_tokens,
+            completion_tokens=reply.completion_tokens,
+        )
+
+    def _policy(self, model: str) -> PolicyId:
+        """Returns the policy that a model name stands for."""
+        return self._names.get(model, next((name for name in self._policies if name == model), self._default))
+
+    def _check_open(self) -> None:
+        if self.failure is not None:
+            raise self.failure
+        if self._is_ended:
+            raise CallRefused(
+                "cannot take the call: the session has ended; start no calls after the program's end",
+                refusal=Refusal.ENDED,
+                code="agent.session_ended",
+            )
+
+    def _discard(self, reply_id: str) -> None:
+        """Takes back a reply whose client had gone before it got it."""
+        self._turns.pop(reply_id, None)
+
+
+AgentSession: TypeAlias = PolicySession | UpstreamSession
+"""Session of an agent program: trained, or only evaluated."""
+
+
+def open_session(
+    policies: Mapping[PolicyId, PolicyClient],
+    options: SessionOptions,
+    *,
+    default: PolicyId,
+    models: Mapping[str, PolicyId] | None = None,
+) -> AgentSession:
+    """Returns the session with these policies: with an endpoint where it gives their answers."""
+    endpoints = {name: client for name, client in policies.items() if isinstance(client, UpstreamPolicy)}
+    if endpoints:
+        return UpstreamSession(endpoints, options, default=default, models=models)
+    return PolicySession(policies, options, default=default, models=models)
+
+
+def _is_continued(turn: _Turn, later_turns: Sequence[_Turn]) -> bool:
+    texts = [(message.role, _text_of(message)) for message in turn.conversation()]
+    return any(
+        later.policy == turn.policy
+        and [(message.role, _text_of(message)) for message in later.call.messages[: len(texts)]] == texts
+        for later in later_turns
+    )
+
+
+def _trajectory(turn: _Turn, scores: Scores) -> Trajectory:
     """Returns a conversation in which every message of the assistant counts as the model's."""
     tokenizer, builder = TextTokenizer(), TrajectoryBuilder(turn.policy)
-    prompt: list[dict[str, str]] = []
     for message in turn.call.messages:
-        if message.role is not Role.ASSISTANT:
-            prompt.append({"role": message.role.value, "content": message.content})
-            continue
-        builder.add_context(tokenizer.encode_chat(prompt))
-        builder.add_generation(_generation(tokenizer, _text_of(message), is_complete=True))
-        prompt = []
-    builder.add_context(tokenizer.encode_chat(prompt))
+        if message.role is Role.ASSISTANT:
+            builder.add_context(tokenizer.encode_chat([]))
+            builder.add_generation(text_generation(tokenizer, _text_of(message), is_complete=True))
+        else:
+            messages = [{"role": message.role.value, "content": message.content}]
+            builder.add_context(tokenizer.encode_chat(messages, add_generation_prompt=False))
+    builder.add_context(tokenizer.encode_chat([]))
     is_complete = turn.reply.finish is not ReplyFinish.LENGTH
-    builder.add_generation(_generation(tokenizer, _text_of(turn.reply.message), is_complete=is_complete))
-    return builder.build(score)
-
-
-def _generation(tokenizer: TextTokenizer, text: str, *, is_complete: bool) -> Generation:
-    tokens = tokenizer.encode(text)
-    if is_complete or not len(tokens):
-        tokens = np.append(tokens, np.int32(tokenizer.stop_tokens[0])).astype(np.int32)
-    return Generation(
-        tokens=tokens,
-        logprobs=np.zeros(len(tokens), dtype=np.float32),
-        spans=(VersionSpan(version=_VERSION, length=len(tokens)),),
-        finish=Finish.STOP if is_complete else Finish.LENGTH,
-    )
+    builder.add_generation(text_generation(tokenizer, _text_of(turn.reply.message), is_complete=is_complete))
+    return builder.build(scores[turn.policy] if isinstance(scores, Mapping) else scores)
 
 
 def _text_of(message: AgentMessage) -> str:
     """Returns the text of a message with its calls, and without its thoughts, which clients may leave out."""
-    return "\n".join([message.content, *(_call_text(call) for call in message.function_calls)]).strip()
-
-
-def _call_text(call: FunctionCall) -> str:
-    return f"[call {call.name} {call.arguments}]"
-
-
-def _cut(text: str, stop_strings: Sequence[str]) -> tuple[str, bool]:
-    """Returns the text up to the end of its first stop string, and whether it has one.
-
-    >>> _cut("go <end> on", ("<end>",))
-    ('go <end>', True)
-    """
-    ends = [(text.find(stop), stop) for stop in stop_strings if stop in text]
-    if not ends:
-        return text, False
-    begin, stop = min(ends)
-    return text[: begin + len(stop)], True
+    calls = (f"[call {call.name} {call.arguments}]" for call in message.function_calls)
+    return "\n".join([message.content, *calls]).strip()

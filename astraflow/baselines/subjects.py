@@ -9,7 +9,7 @@ from typing import Any
 
 from astraflow.agents.text_tokens import TextTokenizer
 from astraflow.agents.upstream import Upstream
-from astraflow.agents.upstream_session import UpstreamPolicy
+from astraflow.agents.upstream_policy import UpstreamPolicy
 from astraflow.contract.errors import AstraFlowError, InvalidInput
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.nodes import PolicySpec

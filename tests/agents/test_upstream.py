@@ -1,11 +1,8 @@
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 
 from astraflow.agents.calls import (
@@ -17,31 +14,24 @@ from astraflow.agents.calls import (
     Refusal,
     ReplyFinish,
     Role,
-    TokenCall,
 )
 from astraflow.agents.upstream import (
     MAX_REFUSED_CALLS,
     MAX_UNANSWERED_CALLS,
     BudgetSpent,
-    Upstream,
     UpstreamOptions,
 )
-from astraflow.agents.upstream_session import UpstreamPolicy, UpstreamSession
+from astraflow.agents.upstream_policy import UpstreamPolicy
 from astraflow.contract.errors import AstraFlowError, InvalidInput, NotAuthenticated, Unavailable
 from astraflow.contract.failures import Boundary, RolloutFailed
 from astraflow.contract.generation import Finish, Sampling
 from astraflow.contract.ids import PolicyId
-from astraflow.contract.spans import Author
-from astraflow.rewards.base import Score
-from tests.fakes.clock import ManualClock
+from tests.agents.upstream_parts import Instant, connected, user
 from tests.fakes.hosted_endpoint import (
     CACHED_TOKENS,
     COMPLETION_TOKENS,
-    KEY,
     PROMPT_TOKENS,
-    HostedEndpoint,
     failing,
-    hosted,
     nonsense,
 )
 
@@ -54,41 +44,8 @@ CALCULATOR = {
 }
 
 
-def user(text: str) -> AgentMessage:
-    return AgentMessage(role=Role.USER, content=text)
-
-
 def call(*messages: AgentMessage, **changes: Any) -> ModelCall:
     return ModelCall(options=CallOptions(model="large"), messages=messages or (user("hello"),), **changes)
-
-
-def echo(body: dict[str, Any]) -> dict[str, Any]:
-    return {"content": f"echo of {body['messages'][-1]['content']}"}
-
-
-@asynccontextmanager
-async def connected(
-    reply: Any = echo, *, key: str = KEY, clock: Any = None, **options: Any
-) -> AsyncIterator[tuple[HostedEndpoint, Upstream]]:
-    async with hosted(reply) as endpoint:
-        upstream = Upstream(UpstreamOptions(base_url=endpoint.base_url, **options), key=key, clock=clock or Instant())
-        await upstream.start()
-        try:
-            yield endpoint, upstream
-        finally:
-            await upstream.close()
-
-
-class Instant(ManualClock):
-    """Clock whose sleeps end at once; `slept` has their lengths."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.slept: list[float] = []
-
-    async def sleep(self, seconds: float) -> None:
-        self.slept.append(seconds)
-        await asyncio.sleep(0)
 
 
 @pytest.mark.parametrize("api", ["chat", "messages"])
@@ -252,70 +209,3 @@ async def test_a_failing_endpoint_fails_the_episode_at_the_engine() -> None:
         with pytest.raises(RolloutFailed) as failure:
             await policy.generate(prompt, Sampling(max_new_tokens=8))
     assert failure.value.boundary is Boundary.ENGINE
-
-
-@asynccontextmanager
-async def session(reply: Any = echo, **limits: int) -> AsyncIterator[tuple[HostedEndpoint, UpstreamSession]]:
-    async with connected(reply) as (endpoint, upstream):
-        policies = {SOLVER: UpstreamPolicy(upstream, "large"), VERIFIER: UpstreamPolicy(upstream, "small")}
-        yield endpoint, UpstreamSession(policies, default=SOLVER, **limits)
-
-
-def named(model: str, *messages: AgentMessage, retry_key: str = "", is_retry: bool = False) -> ModelCall:
-    return ModelCall(
-        options=CallOptions(model=model, retry_key=retry_key, is_retry=is_retry), messages=messages or (user("hello"),)
-    )
-
-
-async def test_a_session_chooses_the_model_by_the_policy_that_the_agent_names() -> None:
-    async with session() as (endpoint, handler):
-        for name in ("verifier", "solver", "gpt-small"):
-            await handler.complete(named(name))
-        assert [body["model"] for body in endpoint.requests] == ["small", "large", "large"]
-        assert list(handler.models) == ["solver", "verifier"]
-
-
-async def test_a_session_has_a_trajectory_for_each_conversation_that_was_not_continued() -> None:
-    async with session() as (_, handler):
-        first = await handler.complete(named("solver", user("a")))
-        continued = (*handler.conversation(first.id), user("b"))
-        await handler.complete(named("solver", *continued))
-        await handler.complete(named("verifier", user("c")))
-        found = handler.trajectories(Score(value=0.5, answer="7"))
-    assert [(one.policy, one.turns, one.reward, one.answer) for one in found] == [
-        (SOLVER, 2, 0.5, "7"),
-        (VERIFIER, 1, 0.5, "7"),
-    ]
-    assert sum(span.author is Author.MODEL for span in found[0].spans) == 2
-
-
-async def test_a_repeated_call_gets_the_stored_reply() -> None:
-    async with session() as (endpoint, handler):
-        first = await handler.complete(named("solver", retry_key="k"))
-        assert await handler.complete(named("solver", retry_key="k", is_retry=True)) == first
-        assert (await handler.complete(named("solver", retry_key="k"))).id != first.id
-        assert len(endpoint.requests) == 2
-
-
-async def test_what_an_endpoint_cannot_do_is_refused() -> None:
-    async with session(max_calls=1) as (_, handler):
-        tokens = TokenCall(options=CallOptions(model="solver"), prompt=np.array([1], dtype=np.int32))
-        refusals = [
-            (handler.generate(tokens), "upstream.no_tokens"),
-            (handler.count_tokens(call()), "upstream.no_token_count"),
-        ]
-        await handler.complete(named("solver"))
-        refusals.append((handler.complete(named("solver")), "upstream.call_limit"))
-        for request, code in refusals:
-            with pytest.raises(CallRefused) as refusal:
-                await request
-            assert refusal.value.code == code
-        with pytest.raises(CallRefused) as unknown:
-            handler.conversation("reply-9")
-    assert unknown.value.refusal is Refusal.NOT_FOUND
-
-
-async def test_a_session_without_calls_is_a_failure() -> None:
-    async with session() as (_, handler):
-        with pytest.raises(RolloutFailed):
-            handler.trajectories(Score(value=1.0))

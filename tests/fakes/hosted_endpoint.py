@@ -37,6 +37,8 @@ class HostedEndpoint:
         self.requests: list[dict[str, Any]] = []
         self.running = self.most_running = 0
         """Requests in progress, and the most at the same time."""
+        self.began = asyncio.Event()
+        """Set when a request has begun."""
 
     async def answer(self, request: Request) -> Response:
         """Handles a request of both APIs."""
@@ -46,6 +48,7 @@ class HostedEndpoint:
             return JSONResponse({"error": {"message": f"incorrect API key: {given}"}}, status_code=401)
         body = await request.json()
         self.requests.append(body)
+        self.began.set()
         self.running += 1
         self.most_running = max(self.most_running, self.running)
         try:
