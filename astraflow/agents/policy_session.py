@@ -120,6 +120,19 @@ class PolicySession:
             )
         return reply.conversation()
 
+    @property
+    def last_reply(self) -> tuple[str, Finish] | None:
+        """Text and end of the reply that was committed last; None before the first."""
+        if not self._replies:
+            return None
+        tree, reply = next(reversed(self._replies.values()))
+        text = (
+            self._renderer(tree.policy).decode(reply.generation.tokens)
+            if reply.message is None
+            else reply.message.content
+        )
+        return text, reply.generation.finish
+
     def end(self) -> None:
         """Ends the session: later calls are refused, and calls in progress are not committed."""
         self._is_ended = True

@@ -74,6 +74,10 @@ class SessionUsage:
         limit_s = self._options.max_seconds
         return limit_s - self.age_s if limit_s else None
 
+    def restart_clock(self) -> None:
+        """Counts the duration from now on: the session waited for its program."""
+        self._began_at = self._active_at = self._now()
+
     def begin(self) -> int:
         """Begins a call; returns its number, from 0."""
         self._active_at = self._now()
