@@ -21,6 +21,7 @@ from astraflow.agents.joined_calls import JoinedCalls
 from astraflow.agents.policy_session import PolicySession
 from astraflow.agents.session_limits import SessionOptions, SessionUsage, limit_refusal
 from astraflow.agents.text_tokens import TextTokenizer
+from astraflow.agents.traces import MessageChain
 from astraflow.agents.upstream_formats import UpstreamReply
 from astraflow.agents.upstream_policy import UpstreamPolicy, cut_at_stop, text_generation
 from astraflow.contract.agent_calls import LiveSession
@@ -147,8 +148,7 @@ class UpstreamSession:
         """
         if self.failure is not None:
             raise self.failure
-        turns = list(self._turns.values())
-        leaves = [turn for index, turn in enumerate(turns) if not _is_continued(turn, turns[index + 1 :])]
+        leaves = _leaves(list(self._turns.values()))
         recorded = tuple(call for call, _ in calls)
         return tuple(
             replace(
@@ -256,13 +256,17 @@ def open_session(
     return PolicySession(policies, options, default=default, models=models)
 
 
-def _is_continued(turn: _Turn, later_turns: Sequence[_Turn]) -> bool:
-    texts = [(message.role, _text_of(message)) for message in turn.conversation()]
-    return any(
-        later.policy == turn.policy
-        and [(message.role, _text_of(message)) for message in later.call.messages[: len(texts)]] == texts
-        for later in later_turns
-    )
+def _leaves(turns: Sequence[_Turn]) -> list[_Turn]:
+    """Returns the turns whose conversation no later turn of the same policy continues."""
+    continued: set[tuple[PolicyId, bytes]] = set()
+    leaves: list[_Turn] = []
+    for turn in reversed(turns):
+        chain = MessageChain(())
+        prompts = [(turn.policy, chain.append(message)) for message in turn.call.messages]
+        if (turn.policy, chain.append(turn.reply.message)) not in continued:
+            leaves.append(turn)
+        continued.update(prompts)
+    return leaves[::-1]
 
 
 def _trajectory(turn: _Turn, scores: Scores) -> Trajectory:
@@ -282,6 +286,6 @@ def _trajectory(turn: _Turn, scores: Scores) -> Trajectory:
 
 
 def _text_of(message: AgentMessage) -> str:
-    """Returns the text of a message with its calls, and without its thoughts, which clients may leave out."""
+    """Returns the text of a message with its calls, and without its thoughts."""
     calls = (f"[call {call.name} {call.arguments}]" for call in message.function_calls)
     return "\n".join([message.content, *calls]).strip()

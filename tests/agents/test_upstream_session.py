@@ -1,12 +1,13 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from astraflow.agents.calls import AgentMessage, CallOptions, CallRefused, ModelCall, Refusal, TokenCall
+from astraflow.agents.calls import AgentMessage, CallOptions, CallRefused, ModelCall, Refusal, Role, TokenCall
 from astraflow.agents.policy_session import PolicySession
 from astraflow.agents.session_limits import SessionOptions
 from astraflow.agents.upstream_policy import UpstreamPolicy
@@ -73,6 +74,18 @@ async def test_each_conversation_that_was_not_continued_is_a_trajectory() -> Non
     ]
     assert [one.reward for one in each] == [1.0, 0.0]
     assert sum(span.author is Author.MODEL for span in found[0].spans) == 2
+
+
+async def test_a_client_may_write_the_arguments_of_calls_in_another_form() -> None:
+    calls = [{"id": "1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1, "b": 2}'}}]
+    async with session(lambda body: {"content": None, "tool_calls": calls}) as (_, handler):
+        first = (await handler.complete(named("solver"))).message
+        (call,) = first.function_calls
+        sent = replace(first, function_calls=(replace(call, arguments='{"b":2,"a":1}'),))
+        result = AgentMessage(role=Role.TOOL, content="3", call_id=call.id)
+        await handler.complete(named("solver", user("hello"), sent, result))
+        (trajectory,) = handler.trajectories(1.0)
+    assert trajectory.turns == 2
 
 
 async def test_a_repeated_call_gets_the_stored_reply() -> None:

@@ -25,7 +25,7 @@ def test_samples_prompts_and_seed_replace_those_of_the_recipe() -> None:
 
 @pytest.mark.parametrize(
     ("recipe", "name", "code"),
-    [("smoke", "progres", "baseline.unknown_tasks"), ("reverse/sft", "train", "baseline.no_policy")],
+    [("smoke", "held-out", "baseline.unknown_tasks"), ("reverse/sft", "train", "baseline.no_policy")],
 )
 def test_tasks_without_answers_of_a_policy_are_refused(recipe: str, name: str, code: str) -> None:
     with pytest.raises(InvalidInput) as refusal:
