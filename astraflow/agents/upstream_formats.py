@@ -218,8 +218,12 @@ def _anthropic_tool(tool: ToolSchema) -> dict[str, Json]:
 def _anthropic_choice(call: ModelCall) -> dict[str, Json]:
     kinds = {"auto": "auto", "none": "none", "required": "any"}
     kind = kinds.get(call.tool_choice, "tool")
-    choice: dict[str, Json] = {"type": kind} | ({"name": call.tool_choice} if kind == "tool" else {})
-    return choice | ({} if call.allows_parallel_calls or kind == "none" else {"disable_parallel_tool_use": True})
+    choice: dict[str, Json] = {"type": kind}
+    if kind == "tool":
+        choice["name"] = call.tool_choice
+    if kind != "none" and not call.allows_parallel_calls:
+        choice["disable_parallel_tool_use"] = True
+    return choice
 
 
 def _finish(*, has_calls: bool, is_cut: bool) -> ReplyFinish:

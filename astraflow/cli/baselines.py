@@ -18,7 +18,7 @@ from astraflow.baselines.subjects import Subject, endpoint_subject, folder_subje
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.evaluations import EvaluationState
 from astraflow.raas.engines import engines
-from astraflow.recipe import Recipe, load_recipe
+from astraflow.recipe import Check, Recipe, load_recipe
 from astraflow.runtime import logs
 from astraflow.runtime.service import run_process, run_until
 
@@ -91,7 +91,7 @@ def score_endpoint(request: BaselineRequest, options: Mapping[str, Any], models:
 
 
 def _load(request: BaselineRequest) -> tuple[Recipe, Selection]:
-    recipe = load_recipe(request.recipe, request.overrides)
+    recipe = load_recipe(request.recipe, request.overrides, check=Check.LIGHT)  # an endpoint needs no torch
     selection = select(recipe, request.name, samples=request.samples, prompts=request.prompts, seed=request.seed)
     return recipe, selection
 

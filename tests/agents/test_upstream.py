@@ -150,7 +150,7 @@ async def test_a_refused_call_is_the_callers_and_refused_options_end_all_calls()
 
 
 @pytest.mark.parametrize("budget", [{"max_calls": 2}, {"max_tokens": PROMPT_TOKENS + COMPLETION_TOKENS + 1}])
-async def test_no_call_is_made_once_the_budget_is_spent(budget: dict[str, int]) -> None:
+async def test_no_call_is_made_once_the_budget_is_spent(budget: dict[str, Any]) -> None:
     async with connected(**budget) as (endpoint, upstream):
         for _ in range(2):
             await upstream.complete(call())

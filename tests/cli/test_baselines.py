@@ -2,12 +2,14 @@ import asyncio
 import json
 import signal
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from astraflow.cli.baselines import read_key
+from astraflow.cli.baselines import BaselineRequest, read_key, score_endpoint, score_folders
 from astraflow.contract.errors import InvalidInput
 from astraflow.models import models
 from tests.fakes.hosted_endpoint import KEY, failing, hosted
@@ -16,6 +18,20 @@ from tests.make_torch import TINY
 pytestmark = pytest.mark.anyio
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "recipes" / "examples"
+
+
+REQUEST = BaselineRequest(
+    recipe="smoke",
+    overrides=(),
+    name="progress",
+    samples=0,
+    prompts=0,
+    seed=None,
+    concurrency=1,
+    timeout_s=60.0,
+    episodes=None,
+    as_json=True,
+)
 
 
 @pytest.fixture
@@ -94,6 +110,7 @@ async def test_interrupting_keeps_the_scores_so_far(key_file: Path) -> None:
     assert {score["value"] for score in report["scores"]} == {1.0}
 
 
+@pytest.mark.long  # torch is imported in another process
 async def test_a_saved_model_is_scored_from_the_command_line() -> None:
     folder = models.build(TINY).prepare()
     process = await command("folder", "smoke", "progress", str(folder), "--samples", "2", "--limit", "3", "--seed", "1")
@@ -117,18 +134,18 @@ async def test_a_wrong_key_ends_the_command_with_its_cause(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code"),
+    ("score", "code"),
     [
-        (("endpoint", "smoke", "progress", "http://127.0.0.1:1/v1"), "baseline.policy_missing"),
-        (("folder", "smoke", "progress", "/nonexistent"), "baseline.no_model"),
-        (("folder", "smoke", "progress", "/nonexistent", "--engine", "{"), "baseline.invalid_engine"),
+        (lambda: score_endpoint(REQUEST, {"base_url": "http://127.0.0.1:1/v1"}, [], key=""), "baseline.policy_missing"),
+        (lambda: score_folders(REQUEST, ["/nonexistent"], engine=""), "baseline.no_model"),
+        (lambda: score_folders(REQUEST, ["/nonexistent"], engine="{"), "baseline.invalid_engine"),
+        (lambda: score_folders(replace(REQUEST, name="held-out"), ["x"], engine=""), "baseline.unknown_tasks"),
     ],
 )
-async def test_what_cannot_be_scored_is_refused(arguments: tuple[str, ...], code: str) -> None:
-    process = await command(*arguments)
-    _, said = await process.communicate()
-    assert process.returncode == 2
-    assert f"[{code}]".encode() in said
+def test_what_cannot_be_scored_is_refused(score: Callable[[], int], code: str) -> None:
+    with pytest.raises(InvalidInput) as refusal:
+        score()
+    assert refusal.value.code == code
 
 
 def test_a_key_is_read_from_a_file_or_a_variable(
