@@ -163,7 +163,8 @@ class AgentWorkflow:
         verdict: Verdict = "score"
         if exit_.outcome is not Outcome.PASSED:
             options = self._options
-            verdict = options.failed_exit if session.usage.ending is None else options.reached_limit
+            is_limit = exit_.outcome is Outcome.TIMEOUT or session.usage.refused > 0
+            verdict = options.reached_limit if is_limit else options.failed_exit
         if verdict == "fail" or (exit_.outcome is not Outcome.PASSED and not session.usage.turns):
             raise _program_failed(episode)
         last = session.last_reply

@@ -1,37 +1,49 @@
-"""Agents as users write them: functions against the plain `openai` SDK."""
+"""Agents for tests: functions that call a model over HTTP, and know nothing of AstraFlow."""
 
+import asyncio
 import json
 import os
-import sys
 import time
+import urllib.request
+from pathlib import Path
 from typing import Any
-
-from openai import AsyncOpenAI, OpenAI
 
 from astraflow.agents.programs.base import AgentTask
 
 
-def ask(question: str) -> str:
+def complete(messages: list[dict[str, Any]], model: str = "solver") -> dict[str, Any]:
+    """Returns the next assistant message. Raises: OSError when the call is refused."""
+    request = urllib.request.Request(  # noqa: S310 (the proxy)
+        f"{os.environ['OPENAI_BASE_URL']}/chat/completions",
+        data=json.dumps({"model": model, "messages": messages}).encode(),
+        headers={"Authorization": f"Bearer {os.environ['OPENAI_API_KEY']}", "Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request) as reply:  # noqa: S310 (the proxy)
+        message: dict[str, Any] = json.load(reply)["choices"][0]["message"]
+        return message
+
+
+def post(url: str, text: str) -> None:
+    urllib.request.urlopen(urllib.request.Request(url, data=text.encode())).close()  # noqa: S310 (the proxy)
+
+
+def ask(question: str, model: str = "solver") -> str:
     """Asks once."""
-    reply = OpenAI().chat.completions.create(model="solver", messages=[{"role": "user", "content": question}])
-    return reply.choices[0].message.content or ""
+    return str(complete([{"role": "user", "content": question}], model)["content"])
 
 
 async def ask_twice(question: str, agent_task: AgentTask) -> str:
-    """Asks, and then asks again in the same conversation."""
-    client = AsyncOpenAI(base_url=agent_task.base_url, api_key=agent_task.api_key)
-    messages: list[Any] = [{"role": "user", "content": question}]
-    first = await client.chat.completions.create(model="solver", messages=messages)
-    messages += [first.choices[0].message, {"role": "user", "content": "again"}]
-    second = await client.chat.completions.create(model="solver", messages=messages)
-    return second.choices[0].message.content or ""
+    """Asks, and asks again in the same conversation."""
+    assert agent_task.fields == {"question": question}
+    messages = [{"role": "user", "content": question}]
+    messages += [await asyncio.to_thread(complete, messages), {"role": "user", "content": "again"}]
+    return str((await asyncio.to_thread(complete, messages))["content"])
 
 
 def crash(question: str) -> str:
     """Fails after a call."""
     ask(question)
-    print("on my way", os.environ["OPENAI_API_KEY"], file=sys.stderr)
-    raise ValueError("my own defect")
+    raise ValueError(f"my own defect with {os.environ['OPENAI_API_KEY']}")
 
 
 def silent(question: str) -> str:
@@ -42,17 +54,14 @@ def silent(question: str) -> str:
 def endless(question: str) -> None:
     """Never ends after a call."""
     ask(question)
-    while True:
-        time.sleep(1)
+    time.sleep(1000)
 
 
-def patient(question: str) -> str:
+def patient(question: str) -> None:
     """Asks until it is refused."""
-    client = OpenAI(max_retries=0)
-    messages: list[Any] = [{"role": "user", "content": question}]
+    messages = [{"role": "user", "content": question}]
     while True:
-        messages.append(client.chat.completions.create(model="solver", messages=messages).choices[0].message)
-        messages.append({"role": "user", "content": "more"})
+        messages += [complete(messages), {"role": "user", "content": "more"}]
 
 
 def scores_itself(question: str) -> dict[str, Any]:
@@ -60,20 +69,31 @@ def scores_itself(question: str) -> dict[str, Any]:
     return {"reward": 0.25, "terms": {"letters": len(ask(question))}, "answer": question}
 
 
+def scores_by_policy(question: str) -> dict[str, Any]:
+    """Lets one model answer and another one repeat, and returns a reward of each."""
+    ask(ask(question), "small")
+    return {"rewards": {"solver": 1, "critic": 0.5}}
+
+
+def nonsense(question: str) -> dict[str, Any]:
+    """Returns a reward that is no number."""
+    ask(question)
+    return {"reward": float("nan")}
+
+
 def writes_files(question: str) -> None:
     """Leaves its answer and a reward in files."""
-    text = ask(question)
-    with open("answer.txt", "w") as file:
-        file.write(f"{text}\n")
-    with open("reward.json", "w") as file:
-        json.dump({"reward": 0.75}, file)
+    Path("answer.txt").write_text(f"{ask(question)}\n")
+    Path("reward.json").write_text('{"reward": 0.75}')
 
 
-def two_models(question: str) -> str:
-    """Lets one model answer, and another one repeat."""
-    client = OpenAI()
-    text = question
-    for model in ("solver", "critic"):
-        reply = client.chat.completions.create(model=model, messages=[{"role": "user", "content": text}])
-        text = reply.choices[0].message.content or ""
-    return text
+def reports(question: str) -> None:
+    """Posts a reward."""
+    ask(question)
+    post(os.environ["ASTRAFLOW_REWARD_URL"], "0.125")
+
+
+def sees_variables(question: str) -> list[str]:
+    """Returns the names of its environment variables."""
+    ask(question)
+    return sorted(os.environ)
