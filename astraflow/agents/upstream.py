@@ -77,7 +77,7 @@ class UpstreamUsage:
     """What the calls of an endpoint used so far. Counts."""
 
     calls: int = 0
-    """Calls with an answer, refused and failed ones included."""
+    """Calls begun, whatever became of them."""
     retries: int = 0
     refused: int = 0
     """Calls that the endpoint refused as invalid."""
@@ -117,6 +117,7 @@ class Upstream:
         )
         self._slots = asyncio.Semaphore(options.concurrency)
         self._unanswered = 0
+        self._has_answered = False
         self._client: httpx2.AsyncClient | None = None
 
     async def start(self) -> None:
@@ -224,7 +225,7 @@ class Upstream:
 
     def _counted(self, reply: UpstreamReply) -> UpstreamReply:
         usage = self.usage
-        self._unanswered = 0
+        self._unanswered, self._has_answered = 0, True
         usage.prompt_tokens += reply.prompt_tokens
         usage.cached_tokens += reply.cached_tokens
         usage.completion_tokens += reply.completion_tokens
@@ -239,9 +240,8 @@ class Upstream:
             return self._halt(
                 NotAuthenticated(f"cannot use the endpoint: {cause}; check the key", code="upstream.not_authenticated")
             )
-        usage = self.usage
-        has_answered = usage.calls > usage.refused + usage.failed
-        if status in (404, 405) or 300 <= status < 400 or (usage.refused >= MAX_REFUSED_CALLS and not has_answered):
+        is_wrong = self.usage.refused >= MAX_REFUSED_CALLS and not self._has_answered
+        if status in (404, 405) or 300 <= status < 400 or is_wrong:
             return self._halt(
                 InvalidInput(
                     f"cannot use the endpoint: {cause}; check URL, model and options, or leave out refused fields",

@@ -67,7 +67,11 @@ async def endpoint_subject(
         policies=EndpointPolicies(upstream, models),
         counters=NodeCounters(),
         tokenizers=dict.fromkeys(models, TextTokenizer()),
-        description={"kind": "endpoint", "url": url, "models": {str(policy): model for policy, model in models.items()}},
+        description={
+            "kind": "endpoint",
+            "url": url,
+            "models": {str(policy): model for policy, model in models.items()},
+        },
         usage=lambda: asdict(upstream.usage),
         halted=lambda: upstream.reason,
     )

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from astraflow.agents.upstream import Upstream, UpstreamOptions
 from astraflow.baselines.report import BaselineReport, SampleResult
@@ -15,8 +16,10 @@ from astraflow.contract.evaluations import EvaluationState
 from astraflow.contract.ids import PolicyId
 from astraflow.datasets.scripted import parse_scripted_answer
 from astraflow.models import models
+from astraflow.models.causal import load_model
 from astraflow.recipe import Recipe, load_recipe
 from tests.agents.upstream_parts import Instant
+from tests.fakes.completions_server import CompletionsServer
 from tests.fakes.hosted_endpoint import KEY, HostedEndpoint, failing, hosted, nonsense
 from tests.make_torch import TINY
 
@@ -131,6 +134,53 @@ async def test_a_saved_model_is_scored_in_the_real_engine(folder: Path) -> None:
     assert scores[0] == scores[1]
     assert len(set(scores[0].values())) > 3
     assert {score.name for score in report.scores} >= {"avg@2", "pass@1", "pass@2"}
+
+
+class ModelServer(CompletionsServer):
+    """Server of a party that hosts the model of a folder, with greedy sampling."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self._model = load_model(folder, attention="sdpa").eval()
+
+    def _choice(self, body: dict[str, Any]) -> dict[str, Any]:
+        tokens, begin = list(body["prompt"]), len(body["prompt"])
+        for _ in range(body["max_tokens"]):
+            tokens.append(int(self._logprobs(tokens)[-1].argmax()))
+        rows = self._logprobs(tokens)[:-1].gather(1, torch.tensor(tokens)[1:, None])[:, 0].tolist()
+        scores = [None, *rows]
+        prompt_scores = zip(tokens[:begin], scores[:begin], strict=True)
+        return {
+            "finish_reason": "length",
+            "text": "",
+            "token_ids": tokens[begin:],
+            "logprobs": {"token_logprobs": scores[begin:]},
+            "prompt_logprobs": [
+                None if score is None else {str(token): {"logprob": score, "rank": 1}} for token, score in prompt_scores
+            ],
+        }
+
+    def _logprobs(self, tokens: list[int]) -> torch.Tensor:
+        with torch.no_grad():
+            logits: torch.Tensor = self._model(input_ids=torch.tensor([tokens]), use_cache=False).logits[0]
+        return logits.log_softmax(-1)
+
+
+@pytest.mark.parametrize("is_same", [True, False])
+async def test_a_server_with_token_ids_is_scored_if_it_serves_the_weights_of_the_folder(
+    folder: Path, is_same: bool
+) -> None:
+    server = ModelServer(folder) if is_same else CompletionsServer()
+    async with server.serving(), AsyncExitStack() as resources:
+        spec = {"kind": "openai_tokens", "base_url": server.url, "model": "policy", "refresh_timeout_s": 0.0}
+        if not is_same:
+            with pytest.raises(InvalidInput) as refusal:
+                await folder_subject({SOLVER: folder}, spec, resources)
+            assert refusal.value.code == "baseline.logprob_gap"
+            return
+        subject = await folder_subject({SOLVER: folder}, spec, resources)
+        report, _ = await scored(select(load_recipe("smoke"), "progress", samples=2, prompts=2), subject)
+    assert (report.done, report.masked, report.usage["completion_tokens"]) == (4, 0, 4 * 32)
 
 
 async def test_a_simulated_engine_cannot_score_a_model(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
