@@ -303,6 +303,7 @@ class PolicySession:
         prompts, reply = self._replies[reply_id]
         if not reply.children:
             prompts.tree.remove(reply)
+            self.usage.taken_back += 1
             del self._replies[reply_id]
 
 

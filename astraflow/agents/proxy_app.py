@@ -152,7 +152,7 @@ class ProxyApp:
                 raise CallRefused(
                     "cannot take the reward: the body is no JSON value; post a number or an object",
                     refusal=Refusal.INVALID,
-                    code="agents.invalid_posted_reward",
+                    code="agent.invalid_posted_reward",
                 ) from None
             await _send(send, 200, b"{}", request=request)
         finally:

@@ -70,7 +70,7 @@ class ScoringOptions(Config):
                 raise InvalidInput(
                     f"cannot score the agent by {self.by!r}: its program has no {name}; choose another source of the "
                     "score, or another program",
-                    code="agents.score_not_available",
+                    code="agent.score_not_available",
                 )
 
 
@@ -180,5 +180,5 @@ def _invalid(cause: str) -> RolloutFailed:
     return RolloutFailed(
         f"cannot score the agent's episode: {cause}; give a number, or an object with `reward`",
         boundary=Boundary.REWARD,
-        code="agents.invalid_reward",
+        code="agent.invalid_reward",
     )

@@ -63,6 +63,8 @@ class SessionUsage:
         """Calls that arrived, without retries. Count."""
         self.turns = 0
         """Calls answered. Count."""
+        self.taken_back = 0
+        """Answered calls whose client had gone before it got the reply. Count."""
         self.in_progress = 0
         """Calls in progress. Count."""
         self.tokens = 0

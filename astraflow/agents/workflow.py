@@ -85,7 +85,7 @@ class AgentWorkflow:
                 raise InvalidInput(
                     f"cannot answer models with the policy {policy!r}: it is not among the policies "
                     f"{', '.join(self._policies)}; add it",
-                    code="agents.unknown_policy",
+                    code="agent.unknown_policy",
                 )
         self._program = programs.build(options.program)
         options.score.check(self._program.features)
@@ -168,7 +168,7 @@ class AgentWorkflow:
             raise _program_failed(episode)
         last = session.last_reply
         if last is None:
-            raise _failure("the program ended without a call of a model", code="agents.no_call")
+            raise _failure("the program ended without a call of a model", code="agent.no_call")
         if verdict == "zero":
             return 0.0
         text, finish = last
@@ -202,7 +202,7 @@ def _chosen(prompt: Prompt, names: Sequence[str]) -> dict[str, Json]:
         raise InvalidInput(
             f"cannot give the fields {', '.join(missing)} to the agent: prompt {prompt.id!r} has only "
             f"{', '.join(sorted(prompt.fields))}; change the option `fields` of the workflow",
-            code="agents.missing_field",
+            code="agent.missing_field",
         )
     return {name: prompt.fields[name] for name in names}
 
@@ -216,7 +216,7 @@ def _program_failed(episode: _Episode) -> RolloutFailed:
     }
     end = ends.get(exit_.outcome, f"its exit status is {exit_.exit_status}")
     said = exit_.stderr.replace(episode.access.secret, "[secret]").strip()[-_MAX_ERROR_CHARACTERS:]
-    return _failure(f"{end}, and it wrote {said!r}" if said else end, code="agents.program_failed")
+    return _failure(f"{end}, and it wrote {said!r}" if said else end, code="agent.program_failed")
 
 
 def _failure(cause: str, *, code: str) -> RolloutFailed:

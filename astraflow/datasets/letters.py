@@ -1,12 +1,13 @@
 """Generated strings to reverse or sort: the smallest tasks that a model trained from scratch visibly learns."""
 
+from dataclasses import replace
 from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
 from astraflow.contract.tasks import Prompt
 from astraflow.datasets import datasets
-from astraflow.datasets.base import generated_prompt, sampled_fingerprint
+from astraflow.datasets.base import HISTORY, generated_prompt, sampled_fingerprint
 from astraflow.datasets.shuffle import Shuffle
 from astraflow.runtime.config import Config
 from astraflow.runtime.setting_permissions import SettableBy
@@ -21,6 +22,9 @@ class LettersOptions(Config):
     """Characters of each string."""
     alphabet: Annotated[str, SettableBy.AGENT] = Field(default="abcdefgh", min_length=2)
     """Characters of the strings."""
+    history_format: Annotated[tuple[str, ...], SettableBy.AGENT] = ()
+    """Messages before the question, of user and assistant in turn, for a warm start with conversations; places as in
+    `question_format`."""
     question_format: Annotated[str, SettableBy.AGENT] = ""
     """Question instead of that of the operation; `{text}` and `{answer}` stand for the string and its answer."""
     answer_format: Annotated[str, SettableBy.AGENT] = "{answer}"
@@ -64,7 +68,9 @@ class Letters:
             return form.replace("{text}", text).replace("{answer}", answer)
 
         question, final = filled(question_format), filled(options.answer_format)
-        return generated_prompt(options.operation, index, question=question, answer=final)
+        prompt = generated_prompt(options.operation, index, question=question, answer=final)
+        history = [filled(form) for form in options.history_format]
+        return replace(prompt, fields={**prompt.fields, HISTORY: history}) if history else prompt
 
     def _string(self, number: int) -> str:
         alphabet = self._options.alphabet

@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
+from itertools import cycle, islice
 
 import numpy as np
 import torch
@@ -89,7 +89,7 @@ def _take(examples: Iterator[Example], count: int) -> list[Example]:
 
 
 def _build_batch(tokenizer: ChatTokenizer, batch: list[Example], system: str) -> _WarmStartBatch:
-    pairs = [_tokens(tokenizer, system, question, answer) for question, answer in batch]
+    pairs = [_tokens(tokenizer, system, texts, answer) for texts, answer in batch]
     width = max(len(prompt) + len(answer) - 1 for prompt, answer in pairs)
     ids = np.zeros((len(batch), width), dtype=np.int64)
     positions: list[Int32Array] = []
@@ -105,10 +105,13 @@ def _build_batch(tokenizer: ChatTokenizer, batch: list[Example], system: str) ->
     )
 
 
-def _tokens(tokenizer: ChatTokenizer, system: str, question: str, answer: str) -> tuple[Int32Array, Int32Array]:
+def _tokens(
+    tokenizer: ChatTokenizer, system: str, texts: tuple[str, ...], answer: str
+) -> tuple[Int32Array, Int32Array]:
     """Returns the token ids of prompt and answer, the answer with its stop token."""
     messages = [{"role": "system", "content": system}] if system else []
-    prompt = tokenizer.encode_chat([*messages, {"role": "user", "content": question}])
+    messages += [{"role": role, "content": text} for role, text in zip(cycle(("user", "assistant")), texts)]
+    prompt = tokenizer.encode_chat(messages)
     return prompt, np.append(tokenizer.encode(answer), np.int32(tokenizer.stop_tokens[0]))
 
 

@@ -1,7 +1,7 @@
 """An agent with a tool, written against the plain `openai` SDK: it knows nothing of AstraFlow.
 
-    OPENAI_BASE_URL=... OPENAI_API_KEY=... python recipes/examples/openai_agent.py "rev abc="     # asks any model
-    astraflow --plugin recipes/examples/openai_agent.py run recipes/examples/openai_agent.toml    # trains one
+OPENAI_BASE_URL=... OPENAI_API_KEY=... python recipes/examples/openai_agent.py "rev abc="     # asks any model
+astraflow --plugin recipes/examples/openai_agent.py run recipes/examples/openai_agent.toml    # trains one
 """
 
 import json
@@ -30,11 +30,10 @@ def solve(question: str) -> str:
         reply = client.chat.completions.create(model="solver", messages=messages, tools=TOOLS).choices[0].message
         if not reply.tool_calls:
             return reply.content or ""
-        messages.append(reply)
-        for call in reply.tool_calls:
-            messages.append({"role": "tool", "tool_call_id": call.id, "content": run_tool(call.function.arguments)})
+        results = [(call.id, run_tool(call.function.arguments)) for call in reply.tool_calls]
+        messages += [reply, *({"role": "tool", "tool_call_id": id_, "content": text} for id_, text in results)]
     return ""
 
 
 if __name__ == "__main__":
-    print(solve(sys.argv[1]))
+    sys.stdout.write(f"{solve(sys.argv[1])}\n")

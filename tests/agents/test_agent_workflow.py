@@ -133,7 +133,7 @@ async def test_scores_come_from_their_source(
 )
 async def test_what_is_no_number_is_a_failure_of_the_reward(function: str, score: dict[str, str]) -> None:
     async with started(spec(function, score=score)) as workflow:
-        with raises_code(RolloutFailed, "agents.invalid_reward") as caught:
+        with raises_code(RolloutFailed, "agent.invalid_reward") as caught:
             await episode(workflow, TextReward())
     assert caught.value.boundary is Boundary.REWARD
 
@@ -149,7 +149,7 @@ async def test_policies_are_chosen_by_model_and_have_their_own_rewards() -> None
 
 async def test_a_crash_is_a_failure_with_its_last_words_and_without_the_secret() -> None:
     async with started(spec("crash")) as workflow:
-        with raises_code(RolloutFailed, "agents.program_failed", "exit status is 1", "with [secret]") as caught:
+        with raises_code(RolloutFailed, "agent.program_failed", "exit status is 1", "with [secret]") as caught:
             await episode(workflow, TextReward())
     assert caught.value.boundary is Boundary.WORKFLOW
 
@@ -163,7 +163,7 @@ async def test_a_crash_means_what_the_options_say(verdict: str, reward: float) -
 
 async def test_a_program_without_a_call_is_a_failure() -> None:
     async with started(spec("silent")) as workflow:
-        with raises_code(RolloutFailed, "agents.no_call") as caught:
+        with raises_code(RolloutFailed, "agent.no_call") as caught:
             await episode(workflow, TextReward())
     assert caught.value.boundary is Boundary.WORKFLOW
 
@@ -196,18 +196,18 @@ async def test_agents_see_only_chosen_fields_and_variables(monkeypatch: pytest.M
 
 async def test_a_field_that_the_prompt_lacks_is_refused() -> None:
     async with started(spec("ask", fields=["question", "picture"])) as workflow:
-        with raises_code(InvalidInput, "agents.missing_field", "picture"):
+        with raises_code(InvalidInput, "agent.missing_field", "picture"):
             await episode(workflow, TextReward())
 
 
 @pytest.mark.parametrize(
     ("options", "code"),
     [
-        ({"program": {"kind": "callable", "function": "os:none"}}, "agents.function_not_found"),
-        ({"program": {"kind": "callable", "function": "nowhere:none"}}, "agents.function_not_found"),
-        ({"models": {"small": "stranger"}}, "agents.unknown_policy"),
-        ({"score": {"by": "command", "command": ["true"]}}, "agents.score_not_available"),
-        ({"program": {"kind": "container", "image": "x", "command": ["x"]}}, "agents.container_network"),
+        ({"program": {"kind": "callable", "function": "os:none"}}, "agent.function_not_found"),
+        ({"program": {"kind": "callable", "function": "nowhere:none"}}, "agent.function_not_found"),
+        ({"models": {"small": "stranger"}}, "agent.unknown_policy"),
+        ({"score": {"by": "command", "command": ["true"]}}, "agent.score_not_available"),
+        ({"program": {"kind": "container", "image": "x", "command": ["x"]}}, "agent.container_network"),
     ],
 )
 async def test_what_cannot_work_is_refused_when_it_is_built(options: dict[str, Any], code: str) -> None:

@@ -3,6 +3,7 @@
 import json
 import math
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 
@@ -31,7 +32,7 @@ def agent_trajectories(*, policy: str = "solver", version: int = 0, reward: floa
     main = [("", f"{SYSTEM}\n{TASK}\n"), ("model", READ), ("tool", FILE), ("model", PATCH), ("tool", PASSED)]
     branch = [*main[:1], (POLICY_SPEAKER, READ), ("user", SUMMARY), ("model", "I look at the tests first.")]
     sub_agent = [("", SEARCH), ("model", "part_2 reads the month.")]
-    common = {"policy": policy, "version": version, "reward": reward}
+    common: dict[str, Any] = {"policy": policy, "version": version, "reward": reward}
     return (
         _trajectory([*main, ("model", DONE)], _main_calls(), role="agent", ending=Ending.DONE, **common),
         _trajectory(branch, _branch_calls(), role="agent", parent=0, parent_turn=0, **common),

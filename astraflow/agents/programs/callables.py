@@ -93,7 +93,7 @@ class CallableProgram:
     @asynccontextmanager
     async def _opened(self, task: AgentTask) -> AsyncIterator[RunningProgram]:
         if self._folder is None:
-            raise InternalError("cannot call an agent: the program is not started", code="agents.program_not_started")
+            raise InternalError("cannot call an agent: the program is not started", code="agent.program_not_started")
         options = self._options
         async with self._slots:
             folder = Path(tempfile.mkdtemp(dir=self._folder))
@@ -139,7 +139,7 @@ class _RunningCallable:
 
     async def execute(self, command: Command, *, timeout_s: float) -> JobResult:
         """Nothing runs beside a function. Raises: InternalError."""
-        raise InternalError("cannot run a command: the agent is a function", code="agents.no_commands")
+        raise InternalError("cannot run a command: the agent is a function", code="agent.no_commands")
 
     def _outputs(self) -> dict[str, str]:
         return {name: _text(self._folder / name) or "" for name in OUTPUTS}
@@ -164,10 +164,11 @@ class _ForkServer:
             await self.close()
             names = (*_VARIABLES, *self._variables)
             environment = {name: os.environ[name] for name in names if name in os.environ}
-            environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+            environment |= {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable, "-P", "-m", server_module,
                 stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, env=environment,
+                start_new_session=True,  # it ends after the node, not by the same Ctrl-C
             )  # fmt: skip
             assert self._process.stdout is not None  # noqa: S101 (a pipe)
             try:
@@ -180,7 +181,7 @@ class _ForkServer:
                 raise InvalidInput(
                     "cannot start agents: the process that imports their modules ended or did not become ready; read "
                     "the error that it printed above",
-                    code="agents.modules_not_imported",
+                    code="agent.modules_not_imported",
                 )
             self._reading = asyncio.create_task(self._read(self._process.stdout))
 
@@ -235,7 +236,7 @@ class _ForkServer:
         for ended in calls.values():
             ended.set_exception(
                 program_failure(
-                    "the process that forks agents ended", "check the memory of the machine", code="agents.server_lost"
+                    "the process that forks agents ended", "check the memory of the machine", code="agent.server_lost"
                 )
             )
             ended.exception()  # the call may have been cancelled
@@ -250,7 +251,7 @@ def _checked_function(entry: str) -> Callable[..., Any]:
         raise InvalidInput(
             f"cannot use {entry!r} as an agent: {problem.args[0]}; write module:function, and load the module with "
             f"--plugin or {PLUGINS_VARIABLE} in every process",
-            code="agents.function_not_found",
+            code="agent.function_not_found",
         ) from problem
     return function
 

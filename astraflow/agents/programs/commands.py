@@ -87,7 +87,7 @@ class CommandProgram:
                 f"cannot run agents as commands: the sandbox has the level {level.value!r}, which cannot limit a "
                 "program to the model calls of its session; install bubblewrap and enable user namespaces (astraflow "
                 "doctor shows what is missing), or set level = 'none' and allow_weak = true for trusted agents",
-                code="agents.sandbox_too_weak",
+                code="agent.sandbox_too_weak",
             )
 
     async def close(self) -> None:
@@ -172,7 +172,7 @@ def _file_text(source: str) -> str:
     raise InvalidInput(
         f"cannot give the file {source!r} to agents: {cause}; use a readable text file, or `readable_paths` of the "
         "sandbox",
-        code="agents.unreadable_file",
+        code="agent.unreadable_file",
     )
 
 
@@ -182,4 +182,4 @@ def sandbox_failures() -> Iterator[None]:
     try:
         yield
     except SandboxError as problem:
-        raise program_failure(str(problem), "run `astraflow doctor`", code="agents.sandbox_failed") from problem
+        raise program_failure(str(problem), "run `astraflow doctor`", code="agent.sandbox_failed") from problem

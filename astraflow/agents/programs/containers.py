@@ -56,7 +56,7 @@ class ContainerProgram:
                 "cannot run agents in containers without a network: model calls are answered on the loopback address "
                 "of the node; set shares_network = true where the agent may reach all that the node reaches, or use "
                 "the program 'command', whose sandbox reaches the model calls only",
-                code="agents.container_network",
+                code="agent.container_network",
             )
         self._options = options
         self._engine = ContainerEngine(options.runner)
@@ -127,4 +127,4 @@ class _RunningContainer:
         for result in (made, copied):
             if result.outcome is not Outcome.PASSED:
                 cause = f"files cannot be copied into the container: {result.stderr.strip()[-300:]!r}"
-                raise program_failure(cause, "check the container engine", code="agents.container_failed")
+                raise program_failure(cause, "check the container engine", code="agent.container_failed")

@@ -70,7 +70,7 @@ class EndpointProgram:
     @asynccontextmanager
     async def _opened(self, task: AgentTask) -> AsyncIterator[RunningProgram]:
         if self._client is None:
-            raise InternalError("cannot call an agent: the program is not started", code="agents.program_not_started")
+            raise InternalError("cannot call an agent: the program is not started", code="agent.program_not_started")
         async with self._slots:
             yield _RunningEndpoint(self._client, self._options, task)
 
@@ -98,7 +98,7 @@ class _RunningEndpoint:
             return ProgramExit(outcome=Outcome.TIMEOUT)
         except (aiohttp.ClientError, OSError) as problem:
             cause = f"{self._options.url} fails with {type(problem).__name__}: {problem}"
-            raise program_failure(cause, "start the service", code="agents.endpoint_failed") from problem
+            raise program_failure(cause, "start the service", code="agent.endpoint_failed") from problem
         finally:
             if location is not None and not is_over:
                 await asyncio.shield(self._delete(location))
@@ -106,11 +106,11 @@ class _RunningEndpoint:
 
     async def read(self, path: str) -> str | None:
         """The service keeps its files. Raises: InternalError."""
-        raise InternalError("cannot read a file: the agent runs in a service", code="agents.no_files")
+        raise InternalError("cannot read a file: the agent runs in a service", code="agent.no_files")
 
     async def execute(self, command: Command, *, timeout_s: float) -> JobResult:
         """The service runs no commands. Raises: InternalError."""
-        raise InternalError("cannot run a command: the agent runs in a service", code="agents.no_commands")
+        raise InternalError("cannot run a command: the agent runs in a service", code="agent.no_commands")
 
     def _message(self) -> dict[str, Json]:
         task = self._task

@@ -159,6 +159,7 @@ def _become_agent(start: Start) -> NoReturn:
             (resource.RLIMIT_AS, mapped_bytes + start.memory_bytes),
         ):
             resource.setrlimit(kind, (value, value))
+        del os.environ["PYTHONPATH"]  # programs that the agent starts have their own
         os.environ.update(start.task.environment)
         os.chdir(folder / WORK)
         status = _run(start)

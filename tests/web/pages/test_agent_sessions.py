@@ -84,4 +84,4 @@ async def test_live_sessions_are_on_the_pages_of_dataflow_and_of_their_node(
         ]
     assert all(page.has("#live-sessions") for page in pages)
     tables = [page.one("#live-sessions-table") for page in pages]
-    assert [len(table.all("tbody tr")) for table in tables] == [2, 2, 1, 1]
+    assert [len(table.all("th[scope=row]")) for table in tables] == [2, 2, 1, 1]
