@@ -19,7 +19,7 @@ from astraflow.agents.calls import (
 )
 from astraflow.agents.joined_calls import JoinedCalls
 from astraflow.agents.policy_session import PolicySession
-from astraflow.agents.session_limits import SessionOptions, SessionUsage, limit_refusal
+from astraflow.agents.session_limits import SessionOptions, SessionUsage
 from astraflow.agents.text_tokens import TextTokenizer
 from astraflow.agents.traces import MessageChain
 from astraflow.agents.upstream_formats import UpstreamReply
@@ -165,12 +165,9 @@ class UpstreamSession:
         self.usage.check_parallel()
         number = self.usage.begin()
         try:
-            reached = self.usage.limit_reached()
-            if reached is not None:
-                self.usage.ending = self.usage.ending or reached[0]
-                self.usage.refused += 1
-                raise limit_refusal(reached[1])
-            return await self._answered(call, number)
+            self.usage.check(prompt_tokens=0)  # unknown before the reply: the endpoint refuses what is too long
+            async with self.usage.time_limit():
+                return await self._answered(call, number)
         except CallRefused:
             raise
         except Exception as problem:
@@ -189,8 +186,7 @@ class UpstreamSession:
         self._check_open()
         reply = self._reply(upstream_reply, number)
         self._turns[reply.id] = _Turn(policy=name, call=call, reply=reply)
-        self.usage.turns += 1
-        self.usage.tokens += reply.completion_tokens
+        self.usage.commit(reply.completion_tokens)
         return reply
 
     def _sampling(self, client: CallOptions, model: str) -> CallOptions:
@@ -235,7 +231,8 @@ class UpstreamSession:
 
     def _discard(self, reply_id: str) -> None:
         """Takes back a reply whose client had gone before it got it."""
-        self._turns.pop(reply_id, None)
+        if self._turns.pop(reply_id, None) is not None:
+            self.usage.taken_back += 1
 
 
 AgentSession: TypeAlias = PolicySession | UpstreamSession
