@@ -111,7 +111,7 @@ class PolicySession:
             return None
         prompts, reply = next(reversed(self._replies.values()))
         is_text = reply.message is None
-        text = prompts.renderer.decode(reply.generation.tokens) if is_text else reply.message.content
+        text = prompts.client.tokenizer.decode(reply.generation.tokens) if is_text else reply.message.content
         return text, reply.generation.finish
 
     def end(self) -> None:

@@ -106,7 +106,7 @@ async def _run(kind: str, seeds: range) -> Counter[str]:
 
 @pytest.mark.parametrize("kind", TOKENIZERS)
 async def test_random_sessions_train_what_was_sampled_once(kind: str) -> None:
-    done = await _run(kind, range(33))
+    done = await _run(kind, range(34))
     assert done.keys() >= ACTIONS and done["replies"] > 300 and done["continued"] > 100
 
 
