@@ -145,7 +145,7 @@ async def test_a_call_whose_client_leaves_is_in_no_trajectory() -> None:
     assert ended.value.refusal is Refusal.ENDED
 
 
-async def test_what_an_endpoint_cannot_do_is_refused() -> None:
+async def test_tokens_and_unknown_replies_are_refused() -> None:
     async with session() as (_, handler):
         tokens = TokenCall(options=CallOptions(model="solver"), prompt=np.array([1], dtype=np.int32))
         refusals = [

@@ -142,7 +142,7 @@ async def test_a_wrong_key_ends_the_command_with_its_cause(monkeypatch: pytest.M
         (lambda: score_folders(replace(REQUEST, name="held-out"), ["x"], engine=""), "baseline.unknown_tasks"),
     ],
 )
-def test_what_cannot_be_scored_is_refused(score: Callable[[], int], code: str) -> None:
+def test_requests_that_name_nothing_to_score_are_refused(score: Callable[[], int], code: str) -> None:
     with pytest.raises(InvalidInput) as refusal:
         score()
     assert refusal.value.code == code
