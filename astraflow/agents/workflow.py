@@ -8,12 +8,12 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator
 
 from astraflow.agents.branches import Scores
-from astraflow.agents.policy_session import PolicySession
 from astraflow.agents.programs import programs
 from astraflow.agents.programs.base import AgentTask, ProgramExit, RunningProgram
 from astraflow.agents.proxy import AgentProxy, SessionAccess
 from astraflow.agents.scoring import Ended, ScoringOptions, score_episode
 from astraflow.agents.session_limits import SessionOptions
+from astraflow.agents.upstream_session import AgentSession, open_session
 from astraflow.contract.agent_calls import LiveSession
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.failures import Boundary, RolloutFailed
@@ -91,7 +91,7 @@ class AgentWorkflow:
         options.score.check(self._program.features)
         self._proxy = AgentProxy()
         self._resources = AsyncExitStack()
-        self._sessions: dict[PolicySession, Task] = {}
+        self._sessions: dict[AgentSession, Task] = {}
 
     @property
     def policies(self) -> tuple[PolicyId, ...]:
@@ -114,7 +114,7 @@ class AgentWorkflow:
         self, task: Task, policies: Mapping[PolicyId, PolicyClient], scorer: RewardScorer
     ) -> Sequence[Trajectory]:
         """Runs one program. Raises: InvalidInput; RolloutFailed."""
-        session = PolicySession(
+        session = open_session(
             {policy: policies[policy] for policy in self._policies},
             self._options,
             default=self._policies[0],
@@ -138,7 +138,7 @@ class AgentWorkflow:
         options = self._options
         return options.max_seconds + options.exit_s if options.max_seconds else _UNLIMITED_S
 
-    def _agent_task(self, task: Task, session: PolicySession, access: SessionAccess) -> AgentTask:
+    def _agent_task(self, task: Task, session: AgentSession, access: SessionAccess) -> AgentTask:
         """Returns what the agent gets. Raises: InvalidInput for a prompt without one of the fields."""
         variables = {REWARD_URL: f"{access.url}/reward"} if self._options.score.by == "callback" else {}
         return AgentTask(
@@ -190,7 +190,7 @@ class _Episode:
     """Episode whose program has ended."""
 
     prompt: Prompt
-    session: PolicySession
+    session: AgentSession
     access: SessionAccess
     program: RunningProgram
     exit: ProgramExit

@@ -45,7 +45,7 @@ class Runner:
         self,
         flows: Mapping[FlowId, BuiltFlow],
         policies: ServedPolicies,
-        pinned: PinnedEngines,
+        pinned: PinnedEngines | None,
         *,
         node: Callable[[], NodeId],
         counters: NodeCounters,
@@ -53,6 +53,7 @@ class Runner:
         timeout_s: float,
         text_share: float,
     ) -> None:
+        """pinned: engines for pinned tasks; None where no task is pinned."""
         self._flows = flows
         self._policies = policies
         self._pinned = pinned
@@ -130,6 +131,7 @@ class Runner:
         if not task.pinned:
             yield self._policies
             return
+        assert self._pinned is not None  # noqa: S101 (see `__init__`)
         async with self._pinned.use_versions(task.pinned) as policies:
             yield policies
 

@@ -25,7 +25,7 @@ PATIENCE_S = 60.0
 async def command(*arguments: str) -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(
         sys.executable,
-        *("-m", "astraflow.cli", "evaluate", *arguments, "--token", TOKEN),
+        *("-m", "astraflow.cli", "evaluate", "version", *arguments, "--token", TOKEN),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )

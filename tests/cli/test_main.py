@@ -63,7 +63,20 @@ def test_help_imports_no_heavy_package() -> None:
 
 @pytest.mark.parametrize(
     "command",
-    [[], ["demo"], ["run"], ["join"], ["report"], ["evaluate"], ["plugins"], ["prepare"], ["doctor"], ["recipes"]],
+    [
+        [],
+        ["demo"],
+        ["run"],
+        ["join"],
+        ["report"],
+        ["evaluate", "version"],
+        ["evaluate", "endpoint"],
+        ["evaluate", "folder"],
+        ["plugins"],
+        ["prepare"],
+        ["doctor"],
+        ["recipes"],
+    ],
 )
 def test_every_command_has_help(command: list[str]) -> None:
     assert CliRunner().invoke(app, [*command, "--help"]).exit_code == 0

@@ -101,7 +101,8 @@ async def test_versions_are_evaluated_during_training(tmp_path: Path) -> None:
         began = await run.steps_more(15)
         asked = await asyncio.create_subprocess_exec(
             *command(
-                "evaluate", "progress", run.facts()["dataflow"], "--token", run.token(), "--version", "3", "--json"
+                *("evaluate", "version", "progress", run.facts()["dataflow"]),
+                *("--token", run.token(), "--version", "3", "--json"),
             ),
             stdout=asyncio.subprocess.PIPE,
             cwd=ROOT,

@@ -4,11 +4,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from astraflow.contract.evaluations import EvaluationReport, EvaluationScore, EvaluationState
-from astraflow.contract.ids import FlowId, PolicyId, Version
+from astraflow.contract.ids import FlowId, Version
 from astraflow.contract.values import Json
 from astraflow.dataflow.evaluation.rounds import EvaluationRequest, EvaluationRounds, Round
 from astraflow.dataflow.evaluation.schedule import Schedule
-from astraflow.dataflow.evaluation.scores import Estimate, Sample, scores
+from astraflow.dataflow.evaluation.scores import samples_by_slot, score_name, scores
 from astraflow.dataflow.flow import Flow
 
 
@@ -125,19 +125,13 @@ class Evaluation:
         )
 
     def _scores(self) -> tuple[EvaluationScore, ...]:
-        outcomes = self.rounds.prompt_samples()
-        seen = dict.fromkeys(slot for outcome in outcomes for sample in outcome for slot in sample)
+        by_slot = samples_by_slot(self.rounds.prompt_samples())
         return tuple(
             EvaluationScore(
-                policy=policy, name=f"{role}.{name}" if role else name, value=estimate.value, error=estimate.error
+                policy=slot[0], name=score_name(slot[1], figure), value=estimate.value, error=estimate.error
             )
-            for policy, role in sorted(seen, key=lambda slot: self.flow.policies.index(slot[0]))
-            for name, estimate in self._scores_of((policy, role), outcomes).items()
+            for slot in sorted(by_slot, key=lambda slot: self.flow.policies.index(slot[0]))
+            for figure, estimate in scores(
+                by_slot[slot], samples=self.rounds.samples, correct_threshold=self._correct_threshold
+            ).items()
         )
-
-    def _scores_of(
-        self, slot: tuple[PolicyId, str], outcomes: Iterable[Iterable[Mapping[tuple[PolicyId, str], Sample]]]
-    ) -> dict[str, Estimate]:
-        """Returns the figures of one policy in one role."""
-        samples = ([sample[slot] for sample in outcome if slot in sample] for outcome in outcomes)
-        return scores(samples, samples=self.rounds.samples, correct_threshold=self._correct_threshold)

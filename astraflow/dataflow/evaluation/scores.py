@@ -5,10 +5,12 @@ the standard error, however many samples it has. Failed samples are left out: a 
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import comb, sqrt
 from typing import TypeAlias
+
+from astraflow.contract.ids import PolicyId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +34,24 @@ class Estimate:
 Samples: TypeAlias = Sequence[Sample]
 """Samples of one prompt."""
 
+Slot: TypeAlias = tuple[PolicyId, str]
+"""Policy and role; the role is empty when the workflow names none."""
+
+
+def samples_by_slot(prompts: Sequence[Iterable[Mapping[Slot, Sample]]]) -> dict[Slot, list[Samples]]:
+    """Returns the samples of every prompt for each policy and role that took part in a sample."""
+    slots = dict.fromkeys(slot for prompt in prompts for sample in prompt for slot in sample)
+    return {slot: [[sample[slot] for sample in prompt if slot in sample] for prompt in prompts] for slot in slots}
+
+
+def score_name(role: str, figure: str) -> str:
+    """Returns the name of a figure, with the role before it when there is one.
+
+    >>> score_name("verifier", "avg@4"), score_name("", "avg@4")
+    ('verifier.avg@4', 'avg@4')
+    """
+    return f"{role}.{figure}" if role else figure
+
 
 def scores(prompts: Iterable[Samples], *, samples: int, correct_threshold: float) -> dict[str, Estimate]:
     """Returns every figure by name: `avg@k`, `pass@1`, `pass@2`, `pass@4` ... `pass@k`, and `maj@k`.
@@ -44,6 +64,12 @@ def scores(prompts: Iterable[Samples], *, samples: int, correct_threshold: float
     >>> {name: estimate.value for name, estimate in estimates.items()}
     {'avg@2': 0.75, 'pass@1': 0.75, 'pass@2': 1.0, 'maj@2': 0.75}
     """
+    values = values_by_figure(prompts, samples=samples, correct_threshold=correct_threshold)
+    return {name: estimate(of_prompts) for name, of_prompts in values.items()}
+
+
+def values_by_figure(prompts: Iterable[Samples], *, samples: int, correct_threshold: float) -> dict[str, list[float]]:
+    """Returns the value of every figure for each prompt that has it; the arguments are those of `scores`."""
     sampled = [prompt for prompt in prompts if prompt]
     has_answers = any(sample.answer for prompt in sampled for sample in prompt)
     figures: dict[str, Callable[[Samples], float | None]] = {f"avg@{samples}": average}
@@ -51,8 +77,9 @@ def scores(prompts: Iterable[Samples], *, samples: int, correct_threshold: float
         figures[f"pass@{k}"] = _passing(k, correct_threshold)
     if has_answers:
         figures[f"maj@{samples}"] = lambda prompt: majority(prompt, correct_threshold=correct_threshold)
-    estimates = {name: _over_prompts(figure(prompt) for prompt in sampled) for name, figure in figures.items()}
-    return {name: estimate for name, estimate in estimates.items() if estimate is not None}
+    measured = {name: [figure(prompt) for prompt in sampled] for name, figure in figures.items()}
+    values = {name: [value for value in found if value is not None] for name, found in measured.items()}
+    return {name: found for name, found in values.items() if found}
 
 
 def average(prompt: Samples) -> float:
@@ -95,6 +122,19 @@ def majority(prompt: Samples, *, correct_threshold: float) -> float:
     return _right(winning_samples, correct_threshold) / len(winning_samples)
 
 
+def estimate(values: Sequence[float]) -> Estimate:
+    """Returns the mean of at least one value with its standard error.
+
+    >>> estimate([0.0, 1.0])
+    Estimate(value=0.5, error=0.5)
+    """
+    mean = sum(values) / len(values)
+    if len(values) == 1:
+        return Estimate(value=mean, error=None)
+    variance = sum((value - mean) ** 2 for value in values) / (len(values) - 1)
+    return Estimate(value=mean, error=sqrt(variance / len(values)))
+
+
 def _passing(k: int, correct_threshold: float) -> Callable[[Samples], float | None]:
     return lambda prompt: pass_at(k, samples=len(prompt), correct=_right(prompt, correct_threshold))
 
@@ -107,14 +147,3 @@ def _powers_up_to(samples: int) -> list[int]:
     """Returns 1, 2, 4 ... and `samples` itself."""
     powers = [2**exponent for exponent in range(samples.bit_length()) if 2**exponent < samples]
     return [*powers, samples]
-
-
-def _over_prompts(values: Iterable[float | None]) -> Estimate | None:
-    measured_values = [value for value in values if value is not None]
-    if not measured_values:
-        return None
-    mean = sum(measured_values) / len(measured_values)
-    if len(measured_values) == 1:
-        return Estimate(value=mean, error=None)
-    variance = sum((value - mean) ** 2 for value in measured_values) / (len(measured_values) - 1)
-    return Estimate(value=mean, error=sqrt(variance / len(measured_values)))

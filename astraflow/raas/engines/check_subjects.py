@@ -30,7 +30,6 @@ TOKENS, SERVER_TOKENS = 400, 1500
 """Tokens of a request; a server generates a small model fast, and must not finish before the checks meet it."""
 SCRIPTED: Mapping[str, Any] = {"kind": "scripted"}
 _SEEDS = 3
-_PROBE_TOKENS = 300
 
 
 def plugin_subject(engine: Mapping[str, Any], model: Mapping[str, Any] | None = None) -> Subject:
@@ -83,41 +82,13 @@ def _versions(spec: Mapping[str, Any]) -> Callable[[int], VerifiedWeights]:
 
     @cache
     def weights(version: int) -> VerifiedWeights:
-        import torch
-
-        from astraflow.models.precision import bits_of
-        from astraflow.models.published import published_weights
+        from astraflow.raas.engines.model_weights import weights_of
 
         seeded = {**spec, "seed": version % _SEEDS} if spec["kind"] == "tiny" else spec
         model = models.build(seeded).architecture().eval()
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter.copy_(parameter.to(torch.bfloat16))
-        tensors = {
-            name: (Dtype.BFLOAT16, tuple(weight.shape), bits_of(weight, Dtype.BFLOAT16))
-            for name, weight in published_weights(model).items()
-        }
-        probe = _probe(model, int(model.config.get_text_config().vocab_size))
-        manifest, buffer = build_layout(tensors, policy=POLICY, version=Version(version), probe=probe)
-        return VerifiedWeights(manifest=manifest, buffer=buffer)
+        return weights_of(model, policy=POLICY, version=Version(version), dtype=Dtype.BFLOAT16)
 
     return weights
-
-
-def _probe(model: Any, vocab_size: int) -> Probe:
-    """Returns the logprobs of random tokens by the plain forward pass of the model."""
-    import torch
-
-    tokens = np.random.default_rng(0).integers(1, vocab_size, _PROBE_TOKENS)
-    with torch.no_grad():
-        logits = model(input_ids=torch.from_numpy(tokens)[None], use_cache=False).logits[0].float()
-    scores = logits.log_softmax(-1)[:-1].gather(1, torch.from_numpy(tokens)[1:, None])[:, 0]
-    return Probe(
-        tokens=tokens.astype("<i4").tobytes(),
-        lengths=(len(tokens),),
-        scored_from=(1,),
-        logprobs=scores.numpy().astype("<f4").tobytes(),
-    )
 
 
 def _without_values(version: int) -> VerifiedWeights:

@@ -144,7 +144,7 @@ async def test_a_run_without_evaluations_shows_the_command_that_starts_one(
         section = parsed(await _run_page(web, client)).one("#evaluations")
 
     assert not section.has("table")
-    command = ["astraflow", "evaluate", "NAME"]
+    command = ["astraflow", "evaluate", "version", "NAME"]
     assert command in [code.split() for code in section.one(".empty").texts("code")]
 
 

@@ -1,0 +1,130 @@
+"""Subjects of a baseline: a hosted endpoint, or model folders in a real engine, as policies for workflows."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from astraflow.agents.text_tokens import TextTokenizer
+from astraflow.agents.upstream import Upstream
+from astraflow.agents.upstream_policy import UpstreamPolicy
+from astraflow.contract.errors import AstraFlowError, InvalidInput
+from astraflow.contract.ids import PolicyId
+from astraflow.contract.nodes import PolicySpec
+from astraflow.contract.tasks import Task
+from astraflow.contract.values import Json
+from astraflow.models.tokenizers import ChatTokenizer
+from astraflow.raas.builders import build_policy
+from astraflow.raas.counters import NodeCounters
+from astraflow.raas.logprob_gap import measure_logprob_gap
+from astraflow.raas.recorder import RolloutRecorder
+from astraflow.raas.served_policies import ServedPolicies, ServedPolicy
+from astraflow.raas.turn_times import TurnTimes
+from astraflow.workflows.base import PolicyClient, episode_seed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """Policies that are scored, and what is known about them."""
+
+    policies: ServedPolicies
+    counters: NodeCounters
+    tokenizers: Mapping[PolicyId, ChatTokenizer]
+    """Decode the trajectories of each policy."""
+    description: Mapping[str, Json]
+    usage: Callable[[], Mapping[str, Json]]
+    """Returns what was used so far: tokens, and calls of an endpoint."""
+    halted: Callable[[], AstraFlowError | None]
+    """Returns why no further episode can succeed, once that is so."""
+
+
+class EndpointPolicies(ServedPolicies):
+    """Policies whose answers an endpoint gives; no engine serves them here."""
+
+    def __init__(self, upstream: Upstream, models: Mapping[PolicyId, str]) -> None:
+        """models: name of each policy's model at the endpoint."""
+        super().__init__({})
+        self._upstream = upstream
+        self._models = models
+
+    def for_task(
+        self, task: Task, recorder: RolloutRecorder, counters: NodeCounters, turns: TurnTimes | None = None
+    ) -> dict[PolicyId, PolicyClient]:
+        """Returns the clients for the workflow of a task."""
+        seed = episode_seed(task)
+        return {name: UpstreamPolicy(self._upstream, model, seed=seed) for name, model in self._models.items()}
+
+
+async def endpoint_subject(
+    upstream: Upstream, url: str, models: Mapping[PolicyId, str], resources: AsyncExitStack
+) -> Subject:
+    """Opens the connections to an endpoint; `resources` closes them."""
+    resources.push_async_callback(upstream.close)
+    await upstream.start()
+    return Subject(
+        policies=EndpointPolicies(upstream, models),
+        counters=NodeCounters(),
+        tokenizers=dict.fromkeys(models, TextTokenizer()),
+        description={
+            "kind": "endpoint",
+            "url": url,
+            "models": {str(policy): model for policy, model in models.items()},
+        },
+        usage=lambda: asdict(upstream.usage),
+        halted=lambda: upstream.reason,
+    )
+
+
+async def folder_subject(
+    folders: Mapping[PolicyId, Path], engine: Mapping[str, Any], resources: AsyncExitStack
+) -> Subject:
+    """Loads model folders into engines, one for each policy, and verifies that the engines compute what the models do.
+
+    Raises: InvalidInput for a folder that is no model, a simulated engine, or one that computes something else;
+    Unavailable when an engine does not start.
+    """
+    served = {policy: await _served(policy, folder, engine, resources) for policy, folder in folders.items()}
+    policies = ServedPolicies(served)
+    for policy in served:
+        policies.set_serving(policy, True)
+    counters = NodeCounters()
+    return Subject(
+        policies=policies,
+        counters=counters,
+        tokenizers={policy: one.tokenizer for policy, one in served.items()},
+        description={
+            "kind": "model_folder",
+            "folders": {policy: str(folder) for policy, folder in folders.items()},
+            "engine": str(engine["kind"]),
+        },
+        usage=lambda: {"completion_tokens": int(counters.counters()["tokens_generated"])},
+        halted=lambda: None,
+    )
+
+
+async def _served(policy: PolicyId, folder: Path, engine: Mapping[str, Any], resources: AsyncExitStack) -> ServedPolicy:
+    spec: dict[str, Json] = {"kind": "huggingface", "path": str(folder)}
+    served = await build_policy(PolicySpec(id=policy, model=spec), engine)
+    resources.push_async_callback(served.close)
+    if served.engine.is_simulated:
+        raise InvalidInput(
+            f"cannot score {str(folder)!r}: the engine {engine['kind']!r} only simulates a model; use --engine "
+            "local_torch, sglang or vllm",
+            code="baseline.simulated_engine",
+        )
+    # torch is imported only with an engine that needs it
+    from astraflow.raas.engines.model_weights import folder_weights
+
+    weights = await asyncio.to_thread(folder_weights, spec, policy=policy)
+    await served.engine.load(weights)
+    gap = await measure_logprob_gap(served.engine, weights.manifest)
+    excess = gap.excess(served.engine.logprob_tolerance) if gap else ""
+    if excess:
+        raise InvalidInput(
+            f"cannot score {str(folder)!r}: the logprobs of the engine and of the model differ by {excess}; use "
+            "another engine or element type",
+            code="baseline.logprob_gap",
+        )
+    return served
