@@ -55,9 +55,9 @@ def schema_of(tool: Tool) -> ToolSchema:
     return {"type": "function", "function": function}
 
 
-def written_tools(tools: Sequence[Tool], form: CallFormat) -> str:
+def written_tools(tools: Sequence[ToolSchema], form: CallFormat) -> str:
     """Returns a description of the tools and of the form of calls, for policies whose chat template has none."""
-    schemas = "\n".join(json.dumps(schema_of(tool)["function"], ensure_ascii=False) for tool in tools)
+    schemas = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)
     return f"You can call these tools:\n{schemas}\n{_HOW_TO_CALL[form]} You then read the results."
 
 

@@ -172,7 +172,8 @@ class _Episode:
 
     def _first_messages(self) -> list[Message]:
         options = self._options
-        described = "" if self._has_template else written_tools(self._tools, options.call_format)
+        schemas = [] if self._has_template else [schema_of(tool) for tool in self._tools]
+        described = written_tools(schemas, options.call_format) if schemas else ""
         system = "\n\n".join(part for part in (options.system, described) if part)
         messages = [{"role": "system", "content": system}] if system else []
         return [*messages, {"role": "user", "content": question_of(self._prompt)}]

@@ -1,0 +1,185 @@
+"""Renderers: messages of an agent program to the tokens that a policy reads, and the tokens it wrote to a message."""
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Protocol
+
+from astraflow.agents.calls import AgentMessage, FunctionCall, Role
+from astraflow.contract.errors import InvalidInput
+from astraflow.contract.trajectories import Int32Array
+from astraflow.models.tokenizers import ChatTokenizer, Message, ToolSchema
+from astraflow.tools.call_parsers import CallFormat, ToolCall, parse_calls
+from astraflow.workflows.tool_calls import written_tools
+
+HERMES_CLOSE = "</tool_call>"
+"""Ends a function call in the form that policies write."""
+
+_MARKER = "<tool_call>"
+_CALL = re.compile(rf"{_MARKER}(?:(?!{_MARKER}).)*?{HERMES_CLOSE}", re.DOTALL)
+_THOUGHT_BEGIN, _THOUGHT_END = "<think>", "</think>"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParsedReply:
+    """Message that a policy wrote."""
+
+    message: AgentMessage
+    """Its function calls have no ids yet."""
+    is_malformed: bool = False
+    """It has text that looks like a function call and is none. The text stays part of the content."""
+
+
+class Renderer(Protocol):
+    """Chat format of a policy. Called from several threads at once."""
+
+    @property
+    def stop_tokens(self) -> tuple[int, ...]:
+        """Ids with which the policy ends a message."""
+
+    @property
+    def is_prefix_stable(self) -> bool:
+        """Returns whether each conversation is a prefix of those that continue it; if not, `bridge` refuses."""
+
+    def render(self, messages: Sequence[AgentMessage], tools: Sequence[ToolSchema]) -> Int32Array:
+        """Returns the tokens of a whole conversation and of the start of the next answer.
+
+        Raises: InvalidInput for messages that the chat format does not allow.
+        """
+
+    def bridge(self, last_token: int, messages: Sequence[AgentMessage], *, has_tools: bool) -> Int32Array:
+        """Returns the tokens between a sampled answer and the next answer: the end of the answer, unless it was
+        sampled, `messages`, and the start of the next answer. Takes time linear in `messages`.
+
+        last_token: last token of the sampled answer. has_tools: the conversation began with tools.
+        Raises: InvalidInput for messages that the chat format does not allow, and when `is_prefix_stable` is False.
+        """
+
+    def parse(self, text: str, *, has_tools: bool) -> ParsedReply:
+        """Returns the message that a policy wrote. has_tools: text in the form of function calls is parsed as such."""
+
+    def decode(self, tokens: Int32Array) -> str:
+        """Returns the text of tokens that the policy wrote, without the special tokens that end a message."""
+
+
+class TemplateRenderer:
+    """Chat format of a `ChatTokenizer`. Function calls have the form of Hermes and Qwen:
+    `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`.
+
+    Tools are described by the chat template where it can, else in the system message; results of tools are messages of
+    the role `tool` where the template has it, else of the user.
+    """
+
+    def __init__(self, tokenizer: ChatTokenizer) -> None:
+        self._tokenizer = tokenizer
+
+    @property
+    def stop_tokens(self) -> tuple[int, ...]:
+        """Ids with which the policy ends a message."""
+        return self._tokenizer.stop_tokens
+
+    @cached_property
+    def is_prefix_stable(self) -> bool:
+        """Returns whether the chat template only appends."""
+        try:
+            self._tokenizer.encode_continuation([{"role": "user", "content": ""}])
+        except InvalidInput as problem:
+            if problem.code != "model.template_changes_history":
+                raise
+            return False
+        return True
+
+    def render(self, messages: Sequence[AgentMessage], tools: Sequence[ToolSchema]) -> Int32Array:
+        """Returns the tokens of a whole conversation and of the start of the next answer."""
+        given = list(self._template_messages(messages))
+        if tools and not self._has_tool_template:
+            described = written_tools(tools, CallFormat.HERMES)
+            begins_with_system = bool(given) and given[0]["role"] == Role.SYSTEM.value
+            system = f"{given.pop(0)['content']}\n\n{described}" if begins_with_system else described
+            given.insert(0, {"role": Role.SYSTEM.value, "content": system})
+        return self._tokenizer.encode_chat(given, tools=tools if self._has_tool_template else ())
+
+    def bridge(self, last_token: int, messages: Sequence[AgentMessage], *, has_tools: bool) -> Int32Array:
+        """Returns the tokens between a sampled answer and the next answer."""
+        tokens = self._tokenizer.encode_continuation(list(self._template_messages(messages)))
+        is_ended = last_token in self.stop_tokens and tokens[:1].tolist() == [last_token]
+        return tokens[1:] if is_ended else tokens
+
+    def parse(self, text: str, *, has_tools: bool) -> ParsedReply:
+        """Returns the message that a policy wrote."""
+        reasoning, content = _split_reasoning(text, begins_thinking=self._begins_thinking)
+        calls: list[FunctionCall] = []
+        if has_tools:
+            content = _CALL.sub(lambda match: _take_call(match[0], calls), content)
+        message = AgentMessage(
+            role=Role.ASSISTANT, content=content.strip(), reasoning=reasoning, function_calls=tuple(calls)
+        )
+        return ParsedReply(message=message, is_malformed=has_tools and _MARKER in content)
+
+    def decode(self, tokens: Int32Array) -> str:
+        """Returns the text of tokens that the policy wrote."""
+        return self._tokenizer.decode(tokens)
+
+    @cached_property
+    def _has_tool_template(self) -> bool:
+        return self._tokenizer.describes_tools(_MARKER)
+
+    @cached_property
+    def _begins_thinking(self) -> bool:
+        """True if the chat template begins an answer with the start of a thought."""
+        tokens = self._tokenizer.encode_chat([{"role": "user", "content": "a"}])
+        return self._tokenizer.decode(tokens, keep_special_tokens=True).rstrip().endswith(_THOUGHT_BEGIN)
+
+    def _template_messages(self, messages: Sequence[AgentMessage]) -> Iterator[Message]:
+        """Yields messages for the chat template. Results of tools without a role are joined, as a turn of the user."""
+        results: list[str] = []
+        for message in messages:
+            if message.role is Role.TOOL and not self._has_tool_template:
+                results.append(f"<tool_response>\n{message.content}\n</tool_response>")
+                continue
+            if results:
+                yield {"role": Role.USER.value, "content": "\n".join(results)}
+                results = []
+            content = _written(message) if message.role is Role.ASSISTANT else message.content
+            yield {"role": message.role.value, "content": content}
+        if results:
+            yield {"role": Role.USER.value, "content": "\n".join(results)}
+
+
+@lru_cache(maxsize=64)
+def renderer_of(tokenizer: ChatTokenizer) -> Renderer:
+    """Returns the renderer of a tokenizer; the same for all sessions, because it probes the chat template."""
+    return TemplateRenderer(tokenizer)
+
+
+def _split_reasoning(text: str, *, begins_thinking: bool) -> tuple[str | None, str]:
+    """Returns the thoughts, None when there are none, and the rest of the text."""
+    thought, end, rest = text.partition(_THOUGHT_END)
+    is_open = begins_thinking or thought.lstrip().startswith(_THOUGHT_BEGIN)
+    if not end and not is_open:
+        return None, text
+    thought = thought.strip().removeprefix(_THOUGHT_BEGIN).strip()
+    return thought or None, rest
+
+
+def _take_call(source: str, calls: list[FunctionCall]) -> str:
+    """Appends the function call of this text; returns the text that stays: all of it when it is not readable."""
+    (call,) = parse_calls(source, CallFormat.HERMES, ())
+    if not isinstance(call, ToolCall):
+        return source
+    calls.append(FunctionCall(id="", name=call.name, arguments=json.dumps(call.arguments, ensure_ascii=False)))
+    return ""
+
+
+def _written(message: AgentMessage) -> str:
+    """Returns an assistant message that was not sampled as the policy would have written it."""
+    thought = f"{_THOUGHT_BEGIN}\n{message.reasoning}\n{_THOUGHT_END}\n\n" if message.reasoning else ""
+    calls = [_written_call(call) for call in message.function_calls]
+    return thought + "\n".join([*([message.content] if message.content else []), *calls])
+
+
+def _written_call(call: FunctionCall) -> str:
+    name = json.dumps(call.name, ensure_ascii=False)
+    return f'{_MARKER}\n{{"name": {name}, "arguments": {call.arguments or "{}"}}}\n{HERMES_CLOSE}'

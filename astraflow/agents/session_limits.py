@@ -1,0 +1,116 @@
+"""Options and limits of an agent's session with the policies of a run."""
+
+import asyncio
+from typing import Literal
+
+from pydantic import Field
+
+from astraflow.agents.calls import CallRefused, Refusal
+from astraflow.contract.spans import Ending
+from astraflow.workflows.answers import AnswerOptions
+
+
+class SessionOptions(AnswerOptions):
+    """Sampling and limits of a session. A call that exceeds a limit is refused with an error that clients do not retry,
+    and the conversation counts as truncated. A client's `max_tokens` and stop strings are further limits of its call.
+    """
+
+    max_turns: int = Field(default=64, ge=1)
+    """Replies of a session."""
+    max_tokens: int = Field(default=131072, ge=1)
+    """Tokens that the policies write in a session; checked when a call arrives. Tokens."""
+    max_context: int = Field(default=16384, ge=2)
+    """Length limit of a conversation. Tokens."""
+    max_parallel_calls: int = Field(default=8, ge=1)
+    """Calls in progress at once; further ones are told to come back."""
+    max_seconds: float = Field(default=0.0, ge=0)
+    """Duration of a session; 0: no limit but the node's `episode_timeout_s`. Seconds."""
+    hold_s: float = Field(default=60.0, ge=0)
+    """Time for which a call waits while a policy serves no verified version; it is then told to come back. Seconds."""
+    thinking: Literal["keep", "template"] = "keep"
+    """Thoughts of earlier replies: `keep` continues the exact tokens, so conversations only grow; `template` shows the
+    policy what the chat template makes of the client's messages, and begins a new branch where it drops thoughts or
+    changes earlier turns otherwise."""
+    superseded: Literal["drop", "keep"] = "drop"
+    """Replies at the length limit or with unreadable function calls whose call the client sent again."""
+    uses_client_sampling: bool = False
+    """Samples with the client's temperature and top_p where it sends them, for evaluations; training needs those of the
+    flow."""
+
+
+class SessionUsage:
+    """What a session has used of its limits."""
+
+    def __init__(self, options: SessionOptions) -> None:
+        self.calls = 0
+        """Calls that arrived, without retries. Count."""
+        self.turns = 0
+        """Calls answered. Count."""
+        self.in_progress = 0
+        """Calls in progress. Count."""
+        self.tokens = 0
+        """Tokens that policies wrote. Count."""
+        self.refused = 0
+        """Calls refused at a limit. Count."""
+        self.ending: Ending | None = None
+        """Limit of the session that was reached first."""
+        self._options = options
+        self._now = asyncio.get_running_loop().time
+        self._began_at = self._active_at = self._now()
+
+    @property
+    def age_s(self) -> float:
+        """Time since the session began. Seconds."""
+        return self._now() - self._began_at
+
+    @property
+    def idle_s(self) -> float:
+        """Time since the last call began or ended. Seconds."""
+        return self._now() - self._active_at
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Time until the limit of duration; None: no limit. Seconds."""
+        limit_s = self._options.max_seconds
+        return limit_s - self.age_s if limit_s else None
+
+    def begin(self) -> int:
+        """Begins a call; returns its number, from 0."""
+        self._active_at = self._now()
+        self.in_progress += 1
+        self.calls += 1
+        return self.calls - 1
+
+    def end(self) -> None:
+        """Ends a call."""
+        self._active_at = self._now()
+        self.in_progress -= 1
+
+    def check_parallel(self) -> None:
+        """Raises: CallRefused when too many calls are in progress."""
+        if self.in_progress >= self._options.max_parallel_calls:
+            raise CallRefused(
+                f"cannot take the call: {self.in_progress} calls of this session are in progress; send fewer at once",
+                refusal=Refusal.BUSY,
+                code="agent.parallel_calls",
+            )
+
+    def limit_reached(self) -> tuple[Ending, str] | None:
+        """Returns the limit that a further call would exceed, and its description."""
+        options = self._options
+        if self.turns + self.in_progress > options.max_turns:  # the call itself is in progress
+            return Ending.TURNS, f"the session has its {options.max_turns} replies (max_turns)"
+        if self.tokens >= options.max_tokens:
+            return Ending.CONTEXT, f"the session has its {options.max_tokens} tokens (max_tokens)"
+        if self.seconds_left is not None and self.seconds_left <= 0:
+            return Ending.BUDGET, f"the session is older than {options.max_seconds:g} s (max_seconds)"
+        return None
+
+
+def limit_refusal(cause: str) -> CallRefused:
+    """Returns the refusal of a call that exceeds a limit."""
+    return CallRefused(
+        f"cannot continue: {cause}; end the program, or raise the limit in the options of the workflow",
+        refusal=Refusal.LIMIT,
+        code="agent.limit",
+    )

@@ -1,0 +1,226 @@
+"""Token trees of a session: which tokens a policy read and wrote, and which reply a call continues.
+
+A node of a tree is a reply: the tokens between its parent and itself, which the policy read, and the tokens that it
+wrote. A prompt is the exact token path to the parent plus the bridge to the new answer, so no sampled token is ever
+encoded again.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+
+from astraflow.agents.calls import AgentMessage, FunctionCall, Role
+from astraflow.contract.generation import Finish, Generation
+from astraflow.contract.ids import PolicyId
+from astraflow.contract.spans import Ending
+from astraflow.contract.trajectories import Int32Array
+from astraflow.models.tokenizers import ToolSchema
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Reply:
+    """Reply of a policy: a node of its token tree."""
+
+    id: str
+    parent: "Reply | None"
+    """Reply that this one continues; None at a root."""
+    bridge: Int32Array
+    """Tokens that the policy read after the parent's; at a root the whole prompt. int32 `[n]`."""
+    generation: Generation
+    digest: bytes
+    """Digest of the messages up to and including this reply; empty after a call with tokens."""
+    prompt_digest: bytes
+    """Digest of what the call asked for: equal for a call that was sent again."""
+    messages: tuple[AgentMessage, ...] = ()
+    """Messages after the parent's; at a root all of them. Empty after a call with tokens."""
+    message: AgentMessage | None = None
+    """Reply as the client got it; None after a call with tokens."""
+    is_malformed: bool = False
+    """It has text that looks like a function call and is none."""
+    begun: int = 0
+    """Number of the call in the session, in order of arrival."""
+    committed: int = 0
+    """Number of the reply in the session, in order of commit."""
+    calls_before_commit: int = 0
+    """Calls that had arrived when this reply was committed. A later call with equal messages sends it again."""
+    children: "list[Reply]" = field(default_factory=list)
+    ending: Ending | None = None
+    """Limit at which a call that would have continued this reply was refused."""
+
+    @property
+    def path(self) -> "list[Reply]":
+        """Replies from the root to this one."""
+        node: Reply | None = self
+        path: list[Reply] = []
+        while node is not None:
+            path.append(node)
+            node = node.parent
+        return path[::-1]
+
+    @property
+    def speaker(self) -> str:
+        """`Span.speaker` of the bridge."""
+        if self.parent is None:
+            return ""
+        roles = {message.role for message in self.messages}
+        return Role.TOOL.value if Role.TOOL in roles else Role.USER.value
+
+    @property
+    def is_unfinished(self) -> bool:
+        """True if the length limit cut it, or a function call in it is not readable."""
+        return self.is_malformed or self.generation.finish is Finish.LENGTH
+
+    def tokens(self) -> Int32Array:
+        """Returns all tokens from the root to the end of this reply: int32 `[n]`."""
+        return np.concatenate([part for node in self.path for part in (node.bridge, node.generation.tokens)])
+
+    def conversation(self) -> tuple[AgentMessage, ...]:
+        """Returns the messages up to and including this reply."""
+        parts = [(*node.messages, node.message) for node in self.path if node.message is not None]
+        return tuple(message for part in parts for message in part)
+
+
+class MessageChain:
+    """Digest of a conversation that grows by messages. Equal conversations have equal digests.
+
+    Absent content is empty content; white space around the content of an assistant message, its reasoning, and the form
+    of arguments and of ids of function calls do not matter.
+    """
+
+    def __init__(self, tools: Sequence[ToolSchema]) -> None:
+        self._hash = blake2b(_canonical([dict(tool) for tool in tools]).encode(), digest_size=16)
+        self._numbers: dict[str, int] = {}
+
+    def append(self, message: AgentMessage) -> bytes:
+        """Appends a message; returns the digest up to and including it."""
+        is_assistant = message.role is Role.ASSISTANT
+        content = message.content.strip() if is_assistant else message.content
+        calls = [[call.name, canonical_arguments(call.arguments)] for call in message.function_calls]
+        for call in message.function_calls:
+            self._numbers[call.id] = len(self._numbers)
+        answered = self._numbers.get(message.call_id, message.call_id)
+        self._hash.update(_canonical([message.role.value, content, calls, answered]).encode())
+        return self._hash.digest()
+
+    @property
+    def digest(self) -> bytes:
+        """Digest of the messages so far."""
+        return self._hash.digest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Match:
+    """Place of a call in a tree."""
+
+    parent: Reply | None
+    """Reply that the call continues; None: it begins a conversation."""
+    messages: tuple[AgentMessage, ...]
+    """Messages after those of the parent."""
+    chain: MessageChain
+    """All messages of the call."""
+
+
+class TokenTree:
+    """Replies of one policy in one session."""
+
+    def __init__(self, policy: PolicyId) -> None:
+        self.policy = policy
+        self.replies: list[Reply] = []
+        """In order of commit."""
+        self._roots: list[Reply] = []
+        self._by_digest: dict[bytes, list[Reply]] = {}
+
+    def match(self, messages: Sequence[AgentMessage], tools: Sequence[ToolSchema]) -> Match:
+        """Returns the deepest reply whose conversation begins this one. Reasoning that the client left out matches,
+        reasoning that it changed does not."""
+        chain = MessageChain(tools)
+        candidates: list[tuple[int, Reply]] = []
+        for count, message in enumerate(messages, start=1):
+            digest = chain.append(message)
+            if message.role is Role.ASSISTANT:
+                candidates += [(count, reply) for reply in self._by_digest.get(digest, ())]
+        for count, reply in reversed(candidates):
+            if _has_same_reasoning(reply.conversation(), messages):
+                return Match(parent=reply, messages=tuple(messages[count:]), chain=chain)
+        return Match(parent=None, messages=tuple(messages), chain=chain)
+
+    def match_tokens(self, prompt: Int32Array) -> tuple[Reply | None, Int32Array]:
+        """Returns the deepest reply whose tokens begin the prompt, and the tokens of the prompt after it."""
+        best: tuple[Reply | None, Int32Array] = (None, prompt)
+        pending = [best]
+        while pending:
+            parent, rest = pending.pop()
+            best = min(best, (parent, rest), key=lambda match: len(match[1]))
+            for child in self._roots if parent is None else parent.children:
+                size = len(child.bridge) + len(child.generation.tokens)
+                if size <= len(rest) and np.array_equal(_own_tokens(child), rest[:size]):
+                    pending.append((child, rest[size:]))
+        return best
+
+    def add(self, reply: Reply) -> None:
+        """Adds a reply under its parent."""
+        self.replies.append(reply)
+        (self._roots if reply.parent is None else reply.parent.children).append(reply)
+        if reply.digest:
+            self._by_digest.setdefault(reply.digest, []).append(reply)
+
+    def remove(self, reply: Reply) -> None:
+        """Removes a reply that the client never got and that nothing continues."""
+        self.replies.remove(reply)
+        (self._roots if reply.parent is None else reply.parent.children).remove(reply)
+        if reply.digest:
+            self._by_digest[reply.digest].remove(reply)
+
+    def leaves(self) -> list[Reply]:
+        """Returns the replies that nothing continues, in order of commit."""
+        return [reply for reply in self.replies if not reply.children]
+
+    def is_superseded(self, leaf: Reply) -> bool:
+        """Returns whether the client sent the call of an unfinished reply again after it had got it."""
+        siblings = self._roots if leaf.parent is None else leaf.parent.children
+        return leaf.is_unfinished and any(
+            sibling.begun >= leaf.calls_before_commit and sibling.prompt_digest == leaf.prompt_digest
+            for sibling in siblings
+            if sibling is not leaf
+        )
+
+
+def canonical_arguments(arguments: str) -> str:
+    """Returns arguments in one form: equal for clients that reorder or reformat JSON, which may write 1.0 as 1.
+
+    >>> canonical_arguments('{"b": 1.0, "a": [1]}'), canonical_arguments("no JSON ")
+    ('{"a":[1],"b":1}', 'no JSON')
+    """
+    try:
+        return _canonical(json.loads(arguments or "{}", parse_float=_number))
+    except (ValueError, RecursionError):
+        return arguments.strip()
+
+
+def _number(text: str) -> float:
+    value = float(text)
+    return int(value) if value.is_integer() else value
+
+
+def _canonical(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def _has_same_reasoning(ours: Sequence[AgentMessage], theirs: Sequence[AgentMessage]) -> bool:
+    """Returns whether the client left out the reasoning or sent it unchanged."""
+    pairs = zip(ours, theirs, strict=False)  # a call has more messages
+    return all(not their.reasoning or (our.reasoning or "").strip() == their.reasoning.strip() for our, their in pairs)
+
+
+def _own_tokens(reply: Reply) -> Int32Array:
+    return np.concatenate([reply.bridge, reply.generation.tokens])
+
+
+def function_calls_with_ids(calls: Sequence[FunctionCall], prefix: str) -> Iterator[FunctionCall]:
+    """Yields the calls with ids that are unique in a session."""
+    for number, call in enumerate(calls):
+        yield FunctionCall(id=f"{prefix}{number}", name=call.name, arguments=call.arguments)
