@@ -18,7 +18,7 @@ Decide = Callable[[str], str]
 """Returns the reply to a prompt, whose text contains the special tokens."""
 
 
-def hermes_call(name: str, **arguments: Any) -> str:
+def hermes_call(name: str, /, **arguments: Any) -> str:
     """Returns a call of a tool as models write it."""
     return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
 

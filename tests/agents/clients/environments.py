@@ -74,7 +74,7 @@ def _install_python(environment: ClientEnvironment) -> None:
 def _install_verifiers(environment: ClientEnvironment) -> None:
     """Installs verifiers, the tasks of the tests, and wheels of what its agents import."""
     _install_python(environment)
-    _pip(environment, "install", "--no-deps", "--no-build-isolation", str(HERE / environment.package))
+    _pip(environment, "install", "--no-deps", str(HERE / environment.package))
     programs = HERE / "requirements" / environment.requirements[1]
     _pip(environment, "download", "--no-deps", "-r", str(programs), "-d", str(environment.folder / WHEELS))
 

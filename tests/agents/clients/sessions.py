@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from astraflow.agents.policy_session import PolicySession
 from astraflow.agents.proxy import AgentProxy, SessionAccess
+from astraflow.agents.session_limits import SessionOptions
 from astraflow.contract.agent_calls import AgentCall, CallOutcome
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.trajectories import Trajectory
@@ -13,6 +14,8 @@ from tests.agents.exactness import assert_token_exact
 from tests.fakes.deciding_policy import DecidingPolicy
 
 POLICY = PolicyId("policy")
+OPTIONS = SessionOptions(max_context=200_000, max_new_tokens=2000)
+"""The prompts of coding agents are long: the byte tokenizer has a token for each byte."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +51,7 @@ async def client_session(policy: DecidingPolicy) -> AsyncIterator[ClientSession]
     proxy = AgentProxy()
     await proxy.start()
     try:
-        session = PolicySession({POLICY: policy})
+        session = PolicySession({POLICY: policy}, OPTIONS, default=POLICY)
         async with proxy.session(session) as access:
             yield ClientSession(access=access, policy=policy, session=session)
     finally:
