@@ -1,8 +1,11 @@
 """Sessions with the real proxy and exact traces, over a policy that decides by the text of its prompt."""
 
+import asyncio
+import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from astraflow.agents.policy_session import PolicySession
 from astraflow.agents.proxy import AgentProxy, SessionAccess
@@ -17,6 +20,9 @@ POLICY = PolicyId("policy")
 OPTIONS = SessionOptions(max_context=200_000, max_new_tokens=2000)
 """The prompts of coding agents are long: the byte tokenizer has a token for each byte."""
 
+TIMEOUT_S = 180
+"""Time limit of a program on a busy machine. Seconds."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientSession:
@@ -30,6 +36,29 @@ class ClientSession:
     def calls(self) -> list[AgentCall]:
         """Calls of the client so far, in the order of their ends."""
         return [call for call, _ in self.access.record]
+
+    async def run(self, *command: str, home: Path | None = None, folder: Path | None = None, **variables: str) -> str:
+        """Runs a program of the agent until it ends, and returns what it wrote to its standard output.
+
+        home: its home directory; None: none exists. folder: working directory. variables: besides those of the session.
+        """
+        environment = {"PATH": os.environ["PATH"], "HOME": str(home or "/nonexistent"), "LANG": "C.UTF-8"}
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            env={**environment, **self.access.environment, **variables},
+            cwd=folder,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        try:
+            output, errors = await asyncio.wait_for(process.communicate(), TIMEOUT_S)
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+        assert process.returncode == 0, f"{command[0]}: exit {process.returncode}\n{output.decode()}\n{errors.decode()}"
+        return output.decode()
 
     def trajectories(self, *, turns: Sequence[int]) -> Sequence[Trajectory]:
         """Checks that the traces are exact and that no call failed, and returns the trajectories.
