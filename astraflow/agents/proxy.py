@@ -86,7 +86,7 @@ class AgentProxy:
         """URL without a path, such as `http://127.0.0.1:4321`. Raises: InvalidInput before `start`."""
         if not self._origin:
             raise InvalidInput(
-                "cannot use the proxy of agents: it is not started; call `start` first", code="agents.proxy_not_started"
+                "cannot use the proxy of agents: it is not started; call `start` first", code="agent.proxy_not_started"
             )
         return self._origin
 

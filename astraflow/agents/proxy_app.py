@@ -2,19 +2,19 @@
 
 import asyncio
 import traceback
-from collections.abc import Iterable
+from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
-from astraflow.agents.calls import CallRefused, Refusal
+from astraflow.agents.calls import CallRefused, Refusal, TokenCall
 from astraflow.agents.dialects.dialect import STATUS, CallContext, Dialect, ParsedCall, parse_json, to_json
 from astraflow.agents.dialects.models import model_answer
 from astraflow.agents.dialects.routes import CALLS, COUNTS, RESPONSES_PATH, dialect_of
 from astraflow.agents.proxy_requests import ClientGone, HttpRequest
 from astraflow.agents.proxy_sessions import ProxySession, SessionTable, ended
-from astraflow.contract.agent_calls import MAX_BODY_CHARACTERS, AgentCall, CallOutcome
+from astraflow.contract.agent_calls import AgentCall, CallOutcome
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
 
@@ -25,14 +25,23 @@ FIRST_BYTE_S = 20.0
 status; afterwards it is an event of the stream, which SDKs do not retry."""
 KEEP_ALIVE_S = 10.0
 _COMMENT = b": waiting for the reply\n\n"
-_DEFECT = CallRefused(
-    "cannot answer the call: the session failed; see the log of the node",
-    refusal=Refusal.INVALID,
-    code="agents.internal_error",
-)
 _DEFECT_STATUS = 500
 
 Headers = list[tuple[bytes, bytes]]
+
+
+class SessionFailed(CallRefused):
+    """The handler, or the proxy itself, has a defect. HTTP 500."""
+
+    def __init__(self, session: ProxySession, problem: BaseException) -> None:
+        super().__init__(
+            "cannot answer the call: the session failed; see the log of the node",
+            refusal=Refusal.INVALID,
+            code="agent.internal_error",
+        )
+        session.failure = problem
+        trace = session.redacted("".join(traceback.format_exception(problem)).encode()).decode()
+        log.error("agent_call_failed", error=type(problem).__name__, traceback=trace)
 
 
 @dataclass(slots=True)
@@ -58,7 +67,7 @@ class _Exchange:
             began_s=self.began_s,
             duration_s=session.elapsed_s() - self.began_s,
             dialect=self.dialect.name,
-            model=session.redacted(self.model)[:MAX_BODY_CHARACTERS],
+            model=session.recorded_text(self.model.encode()),
             request=session.recorded_text(self.request.body),
             reply=session.recorded_text(self.answer),
             outcome=self.outcome,
@@ -86,14 +95,18 @@ class ProxyApp:
         if scope["type"] != "http":
             return
         request = HttpRequest(scope, receive)
-        dialect = dialect_of(request.path, is_anthropic=bool(request.header(b"anthropic-version")))
+        dialect = dialect_of(request.path, is_anthropic=request.is_anthropic)
+        session: ProxySession | None = None
         try:
             try:
                 session = self._sessions.session(request.secrets())
                 await self._answer(session, request, dialect, send)
             except CallRefused as problem:
                 await request.discard()
-                await _send_refusal(request, dialect, problem, send)
+                status = _status(problem)
+                error = to_json(dialect.error(problem, status))
+                body = error if session is None else session.redacted(error)
+                await _send(send, status, body, request=request, headers=_retry_headers(problem))
         except ClientGone:
             return
 
@@ -115,39 +128,43 @@ class ProxyApp:
             body = model_answer(
                 session.handler.models,
                 path.removeprefix("/v1/models").removeprefix("/"),
-                is_anthropic=bool(request.header(b"anthropic-version")),
+                is_anthropic=request.is_anthropic,
             )
             await _send(send, 200, to_json(body), request=request)
         else:
             raise CallRefused(
-                f"cannot answer {request.method} {session.redacted(path)[:200]}: the proxy has no such route; use the"
-                " chat, responses or messages API",
+                f"cannot answer {request.method} {path[:200]}: the proxy has no such route; use the chat, responses or "
+                "messages API",
                 refusal=Refusal.NOT_FOUND,
-                code="agents.unknown_route",
+                code="agent.unknown_route",
             )
 
     async def _answer_count(
         self, session: ProxySession, request: HttpRequest, dialect: Dialect[Any, Any], send: Send
     ) -> None:
         try:
-            await request.read(session)
-            parsed = dialect.parse(parse_json(request.body), self._context(session, request))
-            task = session.start(session.handler.count_tokens(parsed.call))
-            count = await self._result(session, request, task)
-            await _send(send, 200, to_json(COUNTS[request.path](count)), request=request)
+            await _reporting_defects(session, self._count(session, request, dialect, send))
         finally:
             request.release(session)
+
+    async def _count(self, session: ProxySession, request: HttpRequest, dialect: Dialect[Any, Any], send: Send) -> None:
+        await request.read(session)
+        parsed = dialect.parse(parse_json(request.body), self._context(session, request))
+        task = session.start(session.handler.count_tokens(parsed.call))
+        count = await self._result(session, request, task)
+        await _send(send, 200, to_json(COUNTS[request.path].count(count)), request=request)
 
     async def _answer_call(self, exchange: _Exchange) -> None:
         try:
             try:
-                await self._reply(exchange)
+                await _reporting_defects(exchange.session, self._reply(exchange))
             except CallRefused as problem:
                 exchange.outcome = CallOutcome.REFUSED
                 exchange.answer = str(problem).encode()
                 if not exchange.has_begun:
                     raise
-                await _send_event(exchange, exchange.dialect.stream_error(problem, STATUS[problem.refusal]))
+                error = exchange.dialect.stream_error(problem, _status(problem))
+                await _send_event(exchange, exchange.session.redacted(error))
         finally:
             exchange.request.release(exchange.session)
             exchange.session.add_record(exchange.recorded(), exchange.reply_id)
@@ -166,7 +183,7 @@ class ProxyApp:
         if exchange.dialect.name == "responses":
             session.store_response(reply.id, exchange.answer, has_instructions=bool(body.get("instructions")))
         if parsed.is_streaming:
-            await _send_stream(exchange, exchange.dialect.stream(parsed, answer))
+            await _send_event(exchange, b"".join(exchange.dialect.stream(parsed, answer)))
         else:
             await _send(exchange.send, 200, exchange.answer, request=request)
 
@@ -177,9 +194,10 @@ class ProxyApp:
         """
         session = exchange.session
         handler = session.handler
-        answer = handler.generate if exchange.dialect.name == "tokens" else handler.complete
         while True:
-            task = session.start(answer(parsed.call))
+            call = parsed.call
+            answer = handler.generate(call) if isinstance(call, TokenCall) else handler.complete(call)
+            task = session.start(answer)
             try:
                 return await self._result(session, exchange.request, task, exchange if parsed.is_streaming else None)
             except CallRefused as problem:
@@ -233,18 +251,28 @@ def _outcome(session: ProxySession, task: asyncio.Task[Any]) -> Any:
         return task.result()
     if isinstance(problem, CallRefused):
         raise problem
-    session.failure = problem
-    trace = "".join(traceback.format_exception(problem))
-    log.error("agent_call_failed", error=type(problem).__name__, traceback=session.redacted(trace))
-    raise _DEFECT from problem
+    raise SessionFailed(session, problem)
 
 
-async def _send_refusal(request: HttpRequest, dialect: Dialect[Any, Any], problem: CallRefused, send: Send) -> None:
-    status = _DEFECT_STATUS if problem is _DEFECT else STATUS[problem.refusal]
-    headers: Headers = [(b"x-should-retry", b"true" if problem.refusal is Refusal.BUSY else b"false")]
-    if problem.refusal is Refusal.BUSY:
-        headers.append((b"retry-after", str(max(1, problem.retry_after_s)).encode()))
-    await _send(send, status, to_json(dialect.error(problem, status)), request=request, headers=headers)
+async def _reporting_defects(session: ProxySession, work: Coroutine[Any, Any, None]) -> None:
+    """Answers defects of the proxy as those of a handler."""
+    try:
+        await work
+    except (CallRefused, ClientGone):
+        raise
+    except Exception as problem:
+        raise SessionFailed(session, problem) from problem
+
+
+def _status(problem: CallRefused) -> int:
+    return _DEFECT_STATUS if isinstance(problem, SessionFailed) else STATUS[problem.refusal]
+
+
+def _retry_headers(problem: CallRefused) -> Headers:
+    """Returns headers that tell SDKs whether to repeat the call."""
+    if problem.refusal is not Refusal.BUSY:
+        return [(b"x-should-retry", b"false")]
+    return [(b"x-should-retry", b"true"), (b"retry-after", str(max(1, problem.retry_after_s)).encode())]
 
 
 async def _send(
@@ -255,10 +283,6 @@ async def _send(
         fields.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": status, "headers": fields})
     await send({"type": "http.response.body", "body": body})
-
-
-async def _send_stream(exchange: _Exchange, events: Iterable[bytes]) -> None:
-    await _send_event(exchange, b"".join(events))
 
 
 async def _send_event(exchange: _Exchange, data: bytes, *, more: bool = False) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from starlette.types import Receive, Scope
 
@@ -29,7 +29,10 @@ class HttpRequest:
 
     scope: Scope
     receive: Receive
-    body: bytearray = field(default_factory=bytearray)
+    body: bytes = b""
+    """Once `read` has returned."""
+    size_bytes: int = 0
+    """Of the body, as far as the session accounts for it."""
     is_read: bool = False
     """The body was read, or discarded."""
     must_close: bool = False
@@ -44,6 +47,11 @@ class HttpRequest:
     def path(self) -> str:
         """Path without the session's prefix, such as `/v1/models`."""
         return self._split()[1]
+
+    @property
+    def is_anthropic(self) -> bool:
+        """Whether the request has a header that only clients of the messages API send."""
+        return bool(self.header(b"anthropic-version"))
 
     def secrets(self) -> list[str]:
         """Returns the credentials: the one in the URL, or else those in headers."""
@@ -71,17 +79,20 @@ class HttpRequest:
 
     async def read(self, session: ProxySession) -> None:
         """Reads the body; the session accounts for it until `release`. Raises: CallRefused, ClientGone."""
+        chunks = []
         try:
             async with asyncio.timeout(BODY_LIMIT_S):
                 while chunk := await self._chunk():
-                    self.body += chunk
+                    chunks.append(chunk)
+                    self.size_bytes += len(chunk)
                     session.body_bytes += len(chunk)
-                    _check_size(len(self.body), session)
+                    _check_size(self.size_bytes, session)
+                self.body = b"".join(chunks)
         except TimeoutError:
             self.must_close = True
             raise InvalidCall(
                 f"cannot read the request: its body did not arrive within {BODY_LIMIT_S:g} s; send it faster",
-                code="agents.body_too_slow",
+                code="agent.body_too_slow",
             ) from None
 
     async def discard(self) -> None:
@@ -99,7 +110,7 @@ class HttpRequest:
 
     def release(self, session: ProxySession) -> None:
         """Ends the accounting of the body."""
-        session.body_bytes -= len(self.body)
+        session.body_bytes -= self.size_bytes
 
     async def disconnected(self) -> None:
         """Waits until the client disconnects."""
@@ -130,12 +141,12 @@ def _check_size(size: int, session: ProxySession) -> None:
         raise CallRefused(
             f"cannot read the request: its body has more than {MAX_BODY_BYTES} bytes; send less",
             refusal=Refusal.TOO_LARGE,
-            code="agents.body_too_large",
+            code="agent.body_too_large",
         )
     if session.body_bytes > MAX_SESSION_BODY_BYTES:
         raise CallRefused(
             f"cannot read the request: bodies of parallel calls have more than {MAX_SESSION_BODY_BYTES} bytes; send "
             "fewer at once",
             refusal=Refusal.BUSY,
-            code="agents.bodies_too_large",
+            code="agent.bodies_too_large",
         )

@@ -15,7 +15,7 @@ from astraflow.runtime.clock import Clock
 _SECRET_BYTES = 32
 _MAX_ENDED = 16384
 _MAX_STORED_RESPONSES = 64
-_REDACTED = "[secret]"
+_REDACTED = b"[secret]"
 
 
 class ProxySession:
@@ -62,9 +62,9 @@ class ProxySession:
         """Returns the time since the session began."""
         return self._clock.now() - self._began_at
 
-    def redacted(self, text: str) -> str:
+    def redacted(self, data: bytes) -> bytes:
         """Returns a text without the session's secret."""
-        return text.replace(self.secret, _REDACTED)
+        return data.replace(self.secret.encode(), _REDACTED)
 
     def add_reply(self, reply_id: str) -> CallOutcome:
         """Returns whether a reply is new, or was sent before and is repeated for a retry."""
@@ -80,12 +80,12 @@ class ProxySession:
         else:
             self.record.append((call, reply_id))
 
-    def recorded_text(self, data: bytes | bytearray) -> str:
+    def recorded_text(self, data: bytes) -> str:
         """Returns a body as it is recorded: without the secret, and cut."""
         if not self._is_recorded:
             return ""
-        clean = data.replace(self.secret.encode(), _REDACTED.encode())
-        return bytes(clean[: 4 * MAX_BODY_CHARACTERS]).decode(errors="replace")[:MAX_BODY_CHARACTERS]
+        clean = self.redacted(data)
+        return clean[: 4 * MAX_BODY_CHARACTERS].decode(errors="replace")[:MAX_BODY_CHARACTERS]
 
     def store_response(self, reply_id: str, body: bytes, *, has_instructions: bool) -> None:
         """Keeps an answer of the Responses API for `GET /v1/responses/{id}`: the most recent ones."""
@@ -103,7 +103,7 @@ class ProxySession:
                 f"cannot return the response {reply_id[:80]!r}: the session has no such response, or more than "
                 f"{_MAX_STORED_RESPONSES} newer ones; use the id of a recent response",
                 refusal=Refusal.NOT_FOUND,
-                code="agents.unknown_response",
+                code="agent.unknown_response",
             )
         return body
 
@@ -158,7 +158,7 @@ class SessionTable:
         raise CallRefused(
             "cannot authenticate: the key is missing or unknown; use base URL and key of the agent's environment",
             refusal=Refusal.UNAUTHENTICATED,
-            code="agents.unknown_secret",
+            code="agent.unknown_secret",
         )
 
     def _digest(self, secret: str) -> bytes:
@@ -168,5 +168,5 @@ class SessionTable:
 def ended() -> CallRefused:
     """Returns the refusal of a call after the end of its session."""
     return CallRefused(
-        "cannot answer the call: the session has ended; stop the agent", refusal=Refusal.ENDED, code="agents.ended"
+        "cannot answer the call: the session has ended; stop the agent", refusal=Refusal.ENDED, code="agent.ended"
     )

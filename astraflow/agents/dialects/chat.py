@@ -114,14 +114,14 @@ def refuse_several(body: Json) -> None:
         raise InvalidCall(
             "cannot return several replies to one request: a reply is one turn of a trajectory; send one request for"
             " each reply",
-            code="agents.several_replies",
+            code="agent.several_replies",
         )
 
 
 def _messages(body: Json) -> tuple[AgentMessage, ...]:
     messages = tuple(_message(message, where) for where, message in fields.objects(body, "messages"))
     if not messages:
-        raise InvalidCall("cannot answer the request: it has no messages; send at least one", code="agents.no_messages")
+        raise InvalidCall("cannot answer the request: it has no messages; send at least one", code="agent.no_messages")
     return messages
 
 
@@ -131,14 +131,14 @@ def _message(message: Json, where: str) -> AgentMessage:
     if role is None:
         raise InvalidCall(
             f"cannot use {where}: its role {name[:40]!r} is not supported; use one of {', '.join(_ROLES)}",
-            code="agents.unsupported_role",
+            code="agent.unsupported_role",
         )
     is_assistant = role is Role.ASSISTANT
     reasoning = message.get("reasoning_content", message.get("reasoning")) if is_assistant else None
     if not isinstance(reasoning, str | None):
         raise InvalidCall(
             f"cannot use {where}: `reasoning_content` is not a string; send a string or leave it out",
-            code="agents.invalid_field",
+            code="agent.invalid_field",
         )
     return AgentMessage(
         role=role,
@@ -157,7 +157,7 @@ def _message(message: Json, where: str) -> AgentMessage:
 def _function_calls(message: Json, where: str) -> tuple[FunctionCall, ...]:
     if message.get("function_call"):
         raise InvalidCall(
-            f"cannot use {where}: `function_call` is not supported; use `tool_calls`", code="agents.unsupported_field"
+            f"cannot use {where}: `function_call` is not supported; use `tool_calls`", code="agent.unsupported_field"
         )
     calls = []
     for _, call in fields.objects(message, "tool_calls"):
@@ -165,7 +165,7 @@ def _function_calls(message: Json, where: str) -> tuple[FunctionCall, ...]:
         if function is None or fields.text(call, "type", default="function") != "function":
             raise InvalidCall(
                 f"cannot use {where}: it has a tool call that is not of type 'function'; use functions",
-                code="agents.unsupported_tool",
+                code="agent.unsupported_tool",
             )
         calls.append(
             FunctionCall(
@@ -183,10 +183,10 @@ def _tool(tool: Json, where: str) -> ToolSchema:
     if kind != "function" or function is None:
         raise InvalidCall(
             f"cannot use {where}: tools of type {kind[:40]!r} are not supported; define a function",
-            code="agents.unsupported_tool",
+            code="agent.unsupported_tool",
         )
     strict = fields.flag(function, "strict") if function.get("strict") is not None else None
-    return fields.function_tool(function, where, is_strict=strict)
+    return fields.function_tool(function, is_strict=strict)
 
 
 def _tool_choice(choice: Any, tools: tuple[ToolSchema, ...]) -> str:
@@ -198,7 +198,7 @@ def _tool_choice(choice: Any, tools: tuple[ToolSchema, ...]) -> str:
     if function is None:
         raise InvalidCall(
             "cannot use `tool_choice`: it is not 'auto', 'none', 'required' or a function; use one of these",
-            code="agents.unsupported_tool_choice",
+            code="agent.unsupported_tool_choice",
         )
     return fields.known_tool(fields.required_text(function, "name"), tools)
 
@@ -215,7 +215,7 @@ def _json_schema(body: Json) -> str:
         raise InvalidCall(
             f"cannot use `response_format`: type {kind[:40]!r} is unknown or has no schema; use 'text', 'json_object' "
             "or 'json_schema' with `json_schema.schema`",
-            code="agents.unsupported_format",
+            code="agent.unsupported_format",
         )
     return fields.schema_text(schema)
 

@@ -94,12 +94,12 @@ def parse_json(data: bytes | bytearray) -> Json:
         value = orjson.loads(data)
     except orjson.JSONDecodeError as problem:
         raise InvalidCall(
-            f"cannot read the request: the body is not JSON: {problem}; send a JSON object", code="agents.not_json"
+            f"cannot read the request: the body is not JSON: {problem}; send a JSON object", code="agent.not_json"
         ) from None
     if not isinstance(value, dict):
         raise InvalidCall(
             f"cannot read the request: the body is a JSON {_kind(value)}; send a JSON object",
-            code="agents.not_an_object",
+            code="agent.not_an_object",
         )
     return value
 
@@ -113,7 +113,7 @@ def to_json(value: object) -> bytes:
             raise
         raise InvalidCall(
             "cannot use the request: its values are nested more than 250 levels deep; send flatter ones",
-            code="agents.nested_too_deeply",
+            code="agent.nested_too_deeply",
         ) from None
 
 

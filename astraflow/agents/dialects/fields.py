@@ -9,6 +9,8 @@ from astraflow.models.tokenizers import ToolSchema
 
 _MAX_TOKENS = 2**31 - 1
 _MAX_STOPS = 64
+_ANSWER_DEPTH = 16
+"""Levels of an answer above a value of the client that it repeats."""
 
 
 def text(body: Json, key: str, *, default: str = "") -> str:
@@ -111,9 +113,7 @@ def joined_text(content: Any, where: str, *, kinds: tuple[str, ...], separator: 
     return separator.join(_part_text(part, f"{where}[{index}]", kinds) for index, part in enumerate(content))
 
 
-def function_tool(
-    function: Json, where: str, *, schema_key: str = "parameters", is_strict: bool | None = None
-) -> ToolSchema:
+def function_tool(function: Json, *, schema_key: str = "parameters", is_strict: bool | None = None) -> ToolSchema:
     """Returns the schema of a function that the model may call."""
     described: Json = {"name": required_text(function, "name")}
     if description := text(function, "description"):
@@ -122,8 +122,15 @@ def function_tool(
     described["parameters"] = {"type": "object", "properties": {}} if parameters is None else parameters
     if is_strict is not None:
         described["strict"] = is_strict
-    to_json(described["parameters"])  # refuses what is nested too deeply
+    check_depth(described["parameters"])
     return {"type": "function", "function": described}
+
+
+def check_depth(value: object) -> None:
+    """Raises: InvalidCall for a value that is nested too deeply to be part of an answer."""
+    for _ in range(_ANSWER_DEPTH):
+        value = [value]
+    to_json(value)
 
 
 def schema_text(schema: Json | None) -> str:
@@ -136,7 +143,7 @@ def known_tool(name: str, tools: tuple[ToolSchema, ...]) -> str:
     if name not in {tool["function"]["name"] for tool in tools}:
         raise InvalidCall(
             f"cannot require a call of the tool {name[:80]!r}: the request does not define it; add it to `tools`",
-            code="agents.unknown_tool",
+            code="agent.unknown_tool",
         )
     return name
 
@@ -149,7 +156,7 @@ def refuse_fields(body: Json, unsupported: dict[str, str]) -> None:
     for name, remedy in unsupported.items():
         if body.get(name):
             raise InvalidCall(
-                f"cannot use the field {name!r}: it is not supported; {remedy}", code="agents.unsupported_field"
+                f"cannot use the field {name!r}: it is not supported; {remedy}", code="agent.unsupported_field"
             )
 
 
@@ -162,10 +169,10 @@ def _part_text(part: Any, where: str, kinds: tuple[str, ...]) -> str:
     if kind not in kinds:
         raise InvalidCall(
             f"cannot use {where}: parts of type {str(kind)[:40]!r} are not supported; send text",
-            code="agents.unsupported_content",
+            code="agent.unsupported_content",
         )
     return text(part, "refusal" if kind == "refusal" else "text")
 
 
 def _wrong(key: str, expected: str) -> InvalidCall:
-    return InvalidCall(f"cannot use the field {key!r}: it is not {expected}; correct it", code="agents.invalid_field")
+    return InvalidCall(f"cannot use the field {key!r}: it is not {expected}; correct it", code="agent.invalid_field")

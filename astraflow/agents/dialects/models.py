@@ -15,7 +15,7 @@ def model_answer(names: Sequence[str], name: str, *, is_anthropic: bool) -> Json
                 f"cannot describe the model {name[:80]!r}: the session has no such policy; use one of "
                 f"{', '.join(names)[:400]}",
                 refusal=Refusal.NOT_FOUND,
-                code="agents.unknown_model",
+                code="agent.unknown_model",
             )
         return describe(name)
     models = [describe(known) for known in names]

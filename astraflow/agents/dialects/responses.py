@@ -1,0 +1,224 @@
+"""Dialect of `POST /v1/responses` and `POST /v1/responses/input_tokens`."""
+
+import base64
+import binascii
+from collections.abc import Iterator
+from typing import Any
+
+from astraflow.agents.calls import AgentMessage, CallOptions, CallRefused, FunctionCall, ModelCall, ModelReply, Role
+from astraflow.agents.dialects import fields
+from astraflow.agents.dialects.dialect import CallContext, InvalidCall, Json, ParsedCall, event, openai_error
+from astraflow.agents.dialects.response_output import response_body, response_events
+from astraflow.models.tokenizers import ToolSchema
+
+_ROLES = {"system": Role.SYSTEM, "developer": Role.SYSTEM, "user": Role.USER}
+_UNSUPPORTED = {
+    "background": "send the request without it and wait",
+    "conversation": "use `previous_response_id`",
+    "prompt": "send the messages as `input`",
+    "top_logprobs": "leave it out: the run records log probabilities itself",
+    "moderation": "leave it out",
+}
+_REPEATED = ("instructions", "metadata", "previous_response_id", "text", "tool_choice")
+"""Fields that the answer repeats."""
+_LOGPROBS = "message.output_text.logprobs"
+
+
+class ResponsesDialect:
+    """OpenAI's responses, with thoughts as reasoning items. `store` is ignored: a session keeps its replies anyway."""
+
+    name = "responses"
+
+    def parse(self, body: Json, context: CallContext) -> ParsedCall[ModelCall]:
+        """Returns the request. Raises: CallRefused."""
+        fields.refuse_fields(body, _UNSUPPORTED)
+        if _LOGPROBS in fields.strings(body, "include"):
+            fields.refuse_fields({"include": _LOGPROBS}, {"include": "leave log probabilities out"})
+        for name in _REPEATED:
+            fields.check_depth(body.get(name))
+        tools = tuple(_tool(tool, where) for where, tool in fields.objects(body, "tools"))
+        options = CallOptions(
+            model=fields.text(body, "model"),
+            max_tokens=fields.count(body, "max_output_tokens"),
+            temperature=fields.number(body, "temperature", most=100.0),
+            top_p=fields.number(body, "top_p", most=1.0),
+            json_schema=_json_schema(body),
+            retry_key=context.retry_key,
+            is_retry=context.is_retry,
+        )
+        call = ModelCall(
+            options=options,
+            messages=_messages(body, context),
+            tools=tools,
+            tool_choice=_tool_choice(body.get("tool_choice"), tools),
+            allows_parallel_calls=fields.flag(body, "parallel_tool_calls", default=True),
+        )
+        return ParsedCall(call=call, body=body, context=context, is_streaming=fields.flag(body, "stream"))
+
+    def reply(self, parsed: ParsedCall[ModelCall], reply: ModelReply) -> Json:
+        """Returns a response."""
+        return response_body(parsed, reply)
+
+    def stream(self, parsed: ParsedCall[ModelCall], body: Json) -> Iterator[bytes]:
+        """Yields the events of a response."""
+        return response_events(body)
+
+    def count(self, tokens: int) -> Json:
+        """Returns the body of the answer to a request for the number of tokens."""
+        return {"object": "response.input_tokens", "input_tokens": tokens}
+
+    def error(self, problem: CallRefused, status: int) -> Json:
+        """Returns the body of an error."""
+        return openai_error(problem, status)
+
+    def stream_error(self, problem: CallRefused, status: int) -> bytes:
+        """Returns an event that the SDK raises as an error."""
+        error = openai_error(problem, status)["error"]
+        described = {"code": problem.code, "message": str(problem), "param": None, "sequence_number": 0}
+        return event({"type": "error", "error": error, **described}, name="error")
+
+
+def _messages(body: Json, context: CallContext) -> tuple[AgentMessage, ...]:
+    messages: list[AgentMessage] = []
+    if instructions := fields.joined_text(
+        body.get("instructions"), "instructions", kinds=("input_text",), separator="\n"
+    ):
+        messages.append(AgentMessage(role=Role.SYSTEM, content=instructions))
+    if previous := fields.text(body, "previous_response_id"):
+        messages += context.conversation(previous.removeprefix("resp_"))
+    given = body.get("input")
+    messages += [AgentMessage(role=Role.USER, content=given)] if isinstance(given, str) else _input_messages(body)
+    if not messages:
+        raise InvalidCall("cannot answer the request: it has no input; send at least one", code="agent.no_messages")
+    return tuple(messages)
+
+
+def _input_messages(body: Json) -> Iterator[AgentMessage]:
+    """Yields the messages of input items; items of one reply become one message."""
+    reply = _FoldedReply()
+    for where, item in fields.objects(body, "input"):
+        kind = fields.text(item, "type", default="message")
+        role = fields.text(item, "role") if kind == "message" else ""
+        if kind in ("reasoning", "function_call") or role == "assistant":
+            if reply.is_complete_before(kind):
+                yield reply.message()
+                reply = _FoldedReply()
+            reply.add(kind, item, where)
+            continue
+        if not reply.is_empty:
+            yield reply.message()
+            reply = _FoldedReply()
+        yield _input_message(kind, role, item, where)
+    if not reply.is_empty:
+        yield reply.message()
+
+
+class _FoldedReply:
+    """Items of one reply: thoughts first, then text, then function calls."""
+
+    def __init__(self) -> None:
+        self._texts: list[str] = []
+        self._thoughts: list[str] = []
+        self._calls: list[FunctionCall] = []
+        self.is_empty = True
+
+    def is_complete_before(self, kind: str) -> bool:
+        """Whether an item of this kind belongs to the next reply."""
+        if kind == "reasoning":
+            return not self.is_empty
+        return kind == "message" and bool(self._texts or self._calls)
+
+    def add(self, kind: str, item: Json, where: str) -> None:
+        """Adds an item. Raises: InvalidCall."""
+        self.is_empty = False
+        if kind == "reasoning":
+            if (thought := _thought(item)) is not None:
+                self._thoughts.append(thought)
+        elif kind == "function_call":
+            name, arguments = fields.required_text(item, "name"), fields.text(item, "arguments")
+            self._calls.append(FunctionCall(id=fields.required_text(item, "call_id"), name=name, arguments=arguments))
+        else:
+            kinds = ("output_text", "text", "refusal")
+            self._texts.append(fields.joined_text(item.get("content"), where, kinds=kinds, separator=""))
+
+    def message(self) -> AgentMessage:
+        """Returns the message."""
+        return AgentMessage(
+            role=Role.ASSISTANT,
+            content="".join(self._texts),
+            reasoning="".join(self._thoughts) if self._thoughts else None,
+            function_calls=tuple(self._calls),
+        )
+
+
+def _thought(item: Json) -> str | None:
+    """Returns the text of a reasoning item; None when the client leaves it out."""
+    if parts := list(fields.objects(item, "content")):
+        return "".join(fields.text(part, "text") for _, part in parts)
+    if encrypted := fields.text(item, "encrypted_content"):
+        try:
+            return base64.b64decode(encrypted, validate=True).decode()
+        except (binascii.Error, UnicodeDecodeError, ValueError):
+            return None
+    parts = list(fields.objects(item, "summary"))
+    return "".join(fields.text(part, "text") for _, part in parts) if parts else None
+
+
+def _input_message(kind: str, role: str, item: Json, where: str) -> AgentMessage:
+    if kind == "function_call_output":
+        output = fields.joined_text(item.get("output"), where, kinds=("input_text", "text"), separator="\n")
+        return AgentMessage(role=Role.TOOL, content=output, call_id=fields.required_text(item, "call_id"))
+    if kind != "message":
+        raise InvalidCall(
+            f"cannot use {where}: items of type {kind[:40]!r} are not supported; use messages, reasoning, function "
+            "calls and their outputs",
+            code="agent.unsupported_content",
+        )
+    if role not in _ROLES:
+        raise InvalidCall(
+            f"cannot use {where}: its role {role[:40]!r} is not supported; use system, developer, user or assistant",
+            code="agent.unsupported_role",
+        )
+    content = fields.joined_text(item.get("content"), where, kinds=("input_text", "text"), separator="\n")
+    return AgentMessage(role=_ROLES[role], content=content)
+
+
+def _tool(tool: Json, where: str) -> ToolSchema:
+    kind = fields.text(tool, "type", default="function")
+    if kind != "function":
+        raise InvalidCall(
+            f"cannot use {where}: tools of type {kind[:40]!r} are not supported; define a function",
+            code="agent.unsupported_tool",
+        )
+    strict = fields.flag(tool, "strict") if tool.get("strict") is not None else None
+    return fields.function_tool(tool, is_strict=strict)
+
+
+def _tool_choice(choice: Any, tools: tuple[ToolSchema, ...]) -> str:
+    if choice is None:
+        return "auto"
+    if choice in ("auto", "none", "required"):
+        return str(choice)
+    if not isinstance(choice, dict) or choice.get("type") != "function":
+        raise InvalidCall(
+            "cannot use `tool_choice`: it is not 'auto', 'none', 'required' or a function; use one of these",
+            code="agent.unsupported_tool_choice",
+        )
+    return fields.known_tool(fields.required_text(choice, "name"), tools)
+
+
+def _json_schema(body: Json) -> str:
+    wanted = fields.mapping(fields.mapping(body, "text") or {}, "format") or {}
+    kind = fields.text(wanted, "type", default="text")
+    if kind == "text":
+        return ""
+    if kind == "json_object":
+        return fields.schema_text({"type": "object"})
+    schema = fields.mapping(wanted, "schema")
+    if kind != "json_schema" or schema is None:
+        raise InvalidCall(
+            f"cannot use `text.format`: type {kind[:40]!r} is unknown or has no schema; use 'text', 'json_object' or "
+            "'json_schema' with `schema`",
+            code="agent.unsupported_format",
+        )
+    return fields.schema_text(schema)
