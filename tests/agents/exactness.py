@@ -30,7 +30,9 @@ def model_runs(trajectory: Trajectory) -> Iterator[tuple[int, int, np.ndarray]]:
     """Yields start and end of each run of tokens that the policy wrote, and their logprobs."""
     mask = trajectory.loss_mask()
     edges = [0, *(np.flatnonzero(np.diff(mask)) + 1).tolist(), len(mask)]
-    logprobs = iter(np.split(trajectory.logprobs, np.cumsum([end - start for start, end in pairwise(edges) if mask[start]])))
+    logprobs = iter(
+        np.split(trajectory.logprobs, np.cumsum([end - start for start, end in pairwise(edges) if mask[start]]))
+    )
     for start, end in pairwise(edges):
         if mask[start]:
             yield start, end, next(logprobs)

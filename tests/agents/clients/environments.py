@@ -1,7 +1,7 @@
 """Environments of clients that need their own: `python -m tests.agents.clients.environments` installs what is missing.
 
-    $ASTRAFLOW_HOME/agent-clients/NAME/               virtual environment, or folder of npm
-    $ASTRAFLOW_HOME/agent-clients/NAME/installed.txt  what was installed, written last
+$ASTRAFLOW_HOME/agent-clients/NAME/               virtual environment, or folder of npm
+$ASTRAFLOW_HOME/agent-clients/NAME/installed.txt  what was installed, written last
 """
 
 import os

@@ -60,18 +60,27 @@ class ClientSession:
         assert process.returncode == 0, f"{command[0]}: exit {process.returncode}\n{output.decode()}\n{errors.decode()}"
         return output.decode()
 
-    def trajectories(self, *, turns: Sequence[int]) -> Sequence[Trajectory]:
+    def trajectories(self, *, turns: Sequence[int] | None = None) -> Sequence[Trajectory]:
         """Checks that the traces are exact and that no call failed, and returns the trajectories.
 
-        turns: of each trajectory, in order.
+        turns: of each trajectory, in order; None: any.
         """
         failed = [call for call in self.calls if call.outcome is not CallOutcome.ANSWERED]
-        assert not failed
-        assert self.access.failure is None
+        assert not failed, failed
+        assert self.access.failure is None, self.access.failure
         trajectories = self.session.trajectories(1.0, calls=self.access.record)
-        assert [trajectory.turns for trajectory in trajectories] == list(turns)
+        assert turns is None or [trajectory.turns for trajectory in trajectories] == list(turns), self.texts
         assert_token_exact(trajectories, self.policy.requests)
         return trajectories
+
+    @property
+    def texts(self) -> list[str]:
+        """What the policy read and wrote, for the message of a failed test."""
+        decode = self.policy.tokenizer.decode
+        return [
+            decode(request.prompt, keep_special_tokens=True) + decode(request.generation.tokens)
+            for request in self.policy.requests
+        ]
 
 
 @asynccontextmanager
