@@ -48,7 +48,7 @@ class DialCodes(vf.Taskset[DialCode, DialCodesConfig]):
                 DialCodeData(
                     idx=index,
                     name=country,
-                    prompt=f"What is the dial code of {country}? Call `mcp__phone__dial_code` and answer with the code.",
+                    prompt=f"What is the dial code of {country}? Call `phone_dial_code` and answer with the code.",
                     code=code,
                 ),
                 self.config.task,
