@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import hmac
+import re
 import secrets
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -16,6 +17,8 @@ _SECRET_BYTES = 32
 _MAX_ENDED = 16384
 _MAX_STORED_RESPONSES = 64
 _REDACTED = b"[secret]"
+_RECOGNIZED = 12
+"""Characters of a secret that identify it; a text that has fewer of them reveals too little to guess the others."""
 
 
 class ProxySession:
@@ -25,6 +28,7 @@ class ProxySession:
         self.handler = handler
         self.secret = f"sk-{secrets.token_urlsafe(_SECRET_BYTES)}"
         """Prefixed so that tools which scan texts for keys recognize it."""
+        self._secret_pattern = re.compile(re.escape(self.secret[:_RECOGNIZED].encode()) + rb"[A-Za-z0-9_-]*")
         self.record: list[tuple[AgentCall, str]] = []
         self.unrecorded_calls = 0
         self.failure: BaseException | None = None
@@ -63,8 +67,8 @@ class ProxySession:
         return self._clock.now() - self._began_at
 
     def redacted(self, data: bytes) -> bytes:
-        """Returns a text without the session's secret."""
-        return data.replace(self.secret.encode(), _REDACTED)
+        """Returns a text without the session's secret, even where it is cut, as in a quoted value."""
+        return self._secret_pattern.sub(_REDACTED, data)
 
     def add_reply(self, reply_id: str) -> CallOutcome:
         """Returns whether a reply is new, or was sent before and is repeated for a retry."""

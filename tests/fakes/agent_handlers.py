@@ -1,13 +1,15 @@
 """Scripted handler of agents' calls, for tests of the proxy."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from astraflow.agents.calls import (
     AgentMessage,
+    CallHandler,
     CallRefused,
     FunctionCall,
     ModelCall,
@@ -18,6 +20,7 @@ from astraflow.agents.calls import (
     TokenCall,
     TokenReply,
 )
+from astraflow.agents.proxy import AgentProxy, ProxyOptions, SessionAccess
 
 Answer = Callable[[ModelCall], Awaitable[AgentMessage] | AgentMessage]
 
@@ -108,3 +111,22 @@ class ScriptedHandler:
                 f"cannot continue the response {reply_id!r}: unknown", refusal=Refusal.NOT_FOUND, code="test.unknown"
             )
         return self.conversations[reply_id]
+
+
+@asynccontextmanager
+async def serving(handler: CallHandler, options: ProxyOptions | None = None) -> AsyncIterator[SessionAccess]:
+    """Serves one session of a proxy."""
+    proxy = AgentProxy(options)
+    await proxy.start()
+    try:
+        async with proxy.session(handler) as access:
+            yield access
+    finally:
+        await proxy.close()
+
+
+async def eventually(condition: Callable[[], bool]) -> None:
+    """Waits until a condition holds. Raises: TimeoutError."""
+    async with asyncio.timeout(30):
+        while not condition():  # noqa: ASYNC110 (of another component)
+            await asyncio.sleep(0.01)

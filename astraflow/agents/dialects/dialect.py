@@ -33,6 +33,10 @@ STATUS = {
 """HTTP status of each refusal, in every dialect."""
 
 
+_ANSWER_DEPTH = 16
+"""Levels of an answer above a value of the request that it repeats. Count."""
+
+
 class InvalidCall(CallRefused):
     """The request is malformed or asks for something that is not supported."""
 
@@ -101,20 +105,26 @@ def parse_json(data: bytes | bytearray) -> Json:
             f"cannot read the request: the body is a JSON {_kind(value)}; send a JSON object",
             code="agent.not_an_object",
         )
+    check_depth(value)
     return value
 
 
-def to_json(value: object) -> bytes:
-    """Returns compact JSON. Raises: InvalidCall for values that a client nested too deeply."""
+def check_depth(value: object) -> None:
+    """Raises: InvalidCall for a value that is nested too deeply to be handled, or to be repeated in an answer."""
+    for _ in range(_ANSWER_DEPTH):
+        value = [value]
     try:
-        return orjson.dumps(value)
+        to_json(value)
     except TypeError as problem:
-        if "ecursion" not in str(problem):
-            raise
         raise InvalidCall(
-            "cannot use the request: its values are nested more than 250 levels deep; send flatter ones",
+            f"cannot use the request: {problem}: its values are nested more than 200 levels deep; send flatter ones",
             code="agent.nested_too_deeply",
         ) from None
+
+
+def to_json(value: object) -> bytes:
+    """Returns compact JSON."""
+    return orjson.dumps(value)
 
 
 def event(data: object, *, name: str = "") -> bytes:

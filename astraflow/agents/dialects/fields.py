@@ -9,8 +9,6 @@ from astraflow.models.tokenizers import ToolSchema
 
 _MAX_TOKENS = 2**31 - 1
 _MAX_STOPS = 64
-_ANSWER_DEPTH = 16
-"""Levels of an answer above a value of the client that it repeats."""
 
 
 def text(body: Json, key: str, *, default: str = "") -> str:
@@ -122,15 +120,7 @@ def function_tool(function: Json, *, schema_key: str = "parameters", is_strict: 
     described["parameters"] = {"type": "object", "properties": {}} if parameters is None else parameters
     if is_strict is not None:
         described["strict"] = is_strict
-    check_depth(described["parameters"])
     return {"type": "function", "function": described}
-
-
-def check_depth(value: object) -> None:
-    """Raises: InvalidCall for a value that is nested too deeply to be part of an answer."""
-    for _ in range(_ANSWER_DEPTH):
-        value = [value]
-    to_json(value)
 
 
 def schema_text(schema: Json | None) -> str:

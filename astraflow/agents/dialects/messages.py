@@ -16,7 +16,7 @@ from astraflow.agents.calls import (
     Role,
 )
 from astraflow.agents.dialects import fields
-from astraflow.agents.dialects.dialect import CallContext, InvalidCall, Json, ParsedCall, event, to_json
+from astraflow.agents.dialects.dialect import CallContext, InvalidCall, Json, ParsedCall, check_depth, event, to_json
 from astraflow.models.tokenizers import ToolSchema
 
 _FINISH = {
@@ -267,7 +267,7 @@ def _input(arguments: str) -> object:
     """Returns the arguments as JSON; text that is not JSON stays text, so that the client sees what the model wrote."""
     try:
         value = orjson.loads(arguments or "{}")
-        fields.check_depth(value)
+        check_depth(value)
     except (orjson.JSONDecodeError, InvalidCall):
         return arguments
     return value

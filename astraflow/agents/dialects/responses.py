@@ -19,8 +19,6 @@ _UNSUPPORTED = {
     "top_logprobs": "leave it out: the run records log probabilities itself",
     "moderation": "leave it out",
 }
-_REPEATED = ("instructions", "metadata", "previous_response_id", "text", "tool_choice")
-"""Fields that the answer repeats."""
 _LOGPROBS = "message.output_text.logprobs"
 
 
@@ -34,8 +32,6 @@ class ResponsesDialect:
         fields.refuse_fields(body, _UNSUPPORTED)
         if _LOGPROBS in fields.strings(body, "include"):
             fields.refuse_fields({"include": _LOGPROBS}, {"include": "leave log probabilities out"})
-        for name in _REPEATED:
-            fields.check_depth(body.get(name))
         tools = tuple(_tool(tool, where) for where, tool in fields.objects(body, "tools"))
         options = CallOptions(
             model=fields.text(body, "model"),

@@ -1,0 +1,334 @@
+"""The proxy itself: secrets, sessions, records, limits and connections."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from structlog.testing import capture_logs
+
+from astraflow.agents import proxy_connections, proxy_requests
+from astraflow.agents.proxy import AgentProxy, ProxyOptions
+from astraflow.contract.agent_calls import MAX_BODY_CHARACTERS, MAX_CALLS, CallOutcome
+from astraflow.contract.errors import InvalidInput
+from tests.fakes.agent_handlers import ScriptedHandler, eventually, serving, text_reply
+
+pytestmark = pytest.mark.anyio
+
+CHAT = "/v1/chat/completions"
+HELLO: Any = {"model": "m", "messages": [{"role": "user", "content": "Hello"}]}
+
+
+@pytest.fixture
+async def proxy() -> AsyncIterator[AgentProxy]:
+    proxy = AgentProxy()
+    await proxy.start()
+    yield proxy
+    await proxy.close()
+
+
+async def test_the_secret_is_accepted_as_bearer_as_key_and_in_the_url(proxy: AgentProxy) -> None:
+    async with proxy.session(ScriptedHandler()) as access, httpx.AsyncClient() as client:
+        for url, headers in (
+            (proxy.origin, {"authorization": f"Bearer {access.secret}"}),
+            (proxy.origin, {"authorization": f"bearer {access.secret}"}),
+            (proxy.origin, {"x-api-key": access.secret}),
+            (proxy.origin, {"x-api-key": access.secret, "authorization": "Bearer other"}),
+            (access.url, {}),
+            (access.url, {"authorization": "Bearer EMPTY"}),
+        ):
+            answer = await client.post(url + CHAT, json=HELLO, headers=headers)
+            assert answer.status_code == 200, headers
+        assert len(access.record) == 6
+
+
+async def test_unknown_secrets_are_refused_whatever_they_are(proxy: AgentProxy) -> None:
+    async with proxy.session(ScriptedHandler()) as access, httpx.AsyncClient() as client:
+        guesses = ["x", access.secret[:-1], access.secret + "x", access.secret.upper(), "sk-" + "A" * 43, "é"]
+        for guess in guesses:
+            for headers in ({"authorization": f"Bearer {guess}".encode()}, {"x-api-key": guess.encode()}):
+                answer = await client.post(proxy.origin + CHAT, json=HELLO, headers=headers)
+                assert answer.status_code == 401
+            answer = await client.post(f"{proxy.origin}/s/{guess}{CHAT}", json=HELLO)
+            assert answer.status_code == 401
+        for path in (
+            "/",
+            "/v1/models",
+            f"/s/%00{CHAT}",
+            f"/s//{access.secret}/v1/models",
+            "/s/",
+            "/s",
+            f"/S/{access.secret}{CHAT}",
+            f"/x{CHAT}",
+        ):
+            assert (await client.get(proxy.origin + path)).status_code == 401
+        assert not access.record
+
+
+async def test_secrets_are_long_random_and_different(proxy: AgentProxy) -> None:
+    secrets = set()
+    for _ in range(64):
+        async with proxy.session(ScriptedHandler()) as access:
+            secrets.add(access.secret)
+    assert len(secrets) == 64
+    assert all(len(secret) >= 3 + 43 for secret in secrets)
+
+
+async def test_sessions_cannot_read_each_other(proxy: AgentProxy) -> None:
+    mine, theirs = ScriptedHandler(), ScriptedHandler(lambda _: text_reply("private"))
+    async with proxy.session(mine) as my, proxy.session(theirs) as their, httpx.AsyncClient() as client:
+        created = await client.post(their.url + "/v1/responses", json={"input": "x"})
+        identity = created.json()["id"]
+        for url, headers in ((my.url, {}), (my.url, {"authorization": f"Bearer {my.secret}"})):
+            answer = await client.get(f"{url}/v1/responses/{identity}", headers=headers)
+            assert (answer.status_code, "private" in answer.text) == (404, False)
+            body = {"input": "x", "previous_response_id": identity}
+            assert (await client.post(url + "/v1/responses", json=body, headers=headers)).status_code == 404
+        assert [call.outcome for call, _ in my.record] == [CallOutcome.REFUSED] * 2
+        assert not mine.calls
+        assert len(their.record) == 1
+
+
+async def test_an_ended_session_is_refused_and_its_calls_are_cancelled(proxy: AgentProxy) -> None:
+    async def wait(_: Any) -> Any:
+        await asyncio.Event().wait()
+
+    handler = ScriptedHandler(wait)
+    async with httpx.AsyncClient() as client:
+        async with proxy.session(handler) as access:
+            calls = [asyncio.create_task(client.post(access.url + CHAT, json=HELLO)) for _ in range(3)]
+            await eventually(lambda: handler.waiting == 3)
+        assert handler.cancelled == 3
+        late = await client.post(access.url + CHAT, json=HELLO)
+        for answer in (*await asyncio.gather(*calls), late):
+            assert (answer.status_code, answer.headers["x-should-retry"]) == (409, "false")
+            assert answer.json()["error"]["code"] == "agent.ended"
+
+
+async def test_a_record_has_bodies_without_secrets_and_cut(proxy: AgentProxy) -> None:
+    handler = ScriptedHandler(lambda call: text_reply(call.messages[0].content))
+    async with proxy.session(handler) as access, httpx.AsyncClient(base_url=access.url) as client:
+        text = f"key {access.secret} " + "ö" * MAX_BODY_CHARACTERS
+        body = {"model": access.secret, "messages": [{"role": "user", "content": text}], "stream": True}
+        await client.post(CHAT, json=body)
+        refused = await client.get(f"/v1/models/{access.secret}")
+        await client.post(CHAT, json={"messages": [{"role": access.secret}]})
+        (answered, reply_id), (wrong, no_id) = access.record
+        secret = access.secret
+    assert (answered.outcome, wrong.outcome, reply_id, no_id) == (CallOutcome.ANSWERED, CallOutcome.REFUSED, "r0", "")
+    for text in (answered.request, answered.reply, answered.model, wrong.request, wrong.reply, refused.text):
+        assert secret not in text
+        assert "[secret]" in text
+    assert len(answered.request) == len(answered.reply) == MAX_BODY_CHARACTERS
+    assert answered.reply.startswith("{")
+    assert answered.duration_s >= 0
+
+
+async def test_a_record_is_bounded_and_can_be_left_out(proxy: AgentProxy) -> None:
+    async with (
+        proxy.session(ScriptedHandler()) as access,
+        proxy.session(ScriptedHandler(), is_recorded=False) as unrecorded,
+        httpx.AsyncClient() as client,
+    ):
+        for _ in range(MAX_CALLS + 2):
+            await client.post(access.url + CHAT, json={})
+        await client.post(unrecorded.url + CHAT, json={})
+        assert (len(access.record), access.unrecorded_calls) == (MAX_CALLS, 2)
+        assert (len(unrecorded.record), unrecorded.unrecorded_calls) == (0, 1)
+
+
+async def test_a_defect_of_the_handler_is_an_error_500_in_each_dialect(proxy: AgentProxy) -> None:
+    problem = RuntimeError("broken")
+
+    def fail(call: Any) -> Any:
+        raise problem
+
+    handler = ScriptedHandler(fail)
+    async with proxy.session(handler) as access, httpx.AsyncClient(base_url=access.url) as client:
+        with capture_logs() as logs:
+            chat = await client.post(CHAT, json=HELLO)
+            responses = await client.post("/v1/responses", json={"input": "x"})
+            messages = await client.post("/v1/messages", json=HELLO)
+        assert access.failure is problem
+    for answer in (chat, responses, messages):
+        assert (answer.status_code, answer.headers["x-should-retry"]) == (500, "false")
+        assert "broken" not in answer.text
+    assert chat.json()["error"]["type"] == responses.json()["error"]["type"] == "server_error"
+    assert messages.json()["error"]["type"] == "api_error"
+    assert [entry["event"] for entry in logs] == ["agent_call_failed"] * 3
+    assert access.secret not in str(logs)
+
+
+async def test_other_routes_and_methods_are_not_found(proxy: AgentProxy) -> None:
+    async with proxy.session(ScriptedHandler()) as access, httpx.AsyncClient(base_url=access.url) as client:
+        for method, path in (
+            ("GET", CHAT),
+            ("PUT", CHAT),
+            ("DELETE", "/v1/responses/resp_r0"),
+            ("POST", "/v1/embeddings"),
+            ("POST", "/v1/chat/completions/"),
+            ("GET", "/"),
+            ("OPTIONS", CHAT),
+        ):
+            answer = await client.request(method, path)
+            assert answer.status_code == 404
+            assert answer.json()["error"]["code"] == "agent.unknown_route"
+        answer = await client.post("/v1/complete", headers={"anthropic-version": "2023-06-01"})
+        assert answer.json()["error"]["type"] == "not_found_error"
+
+
+async def test_bodies_that_are_too_large_are_refused_and_the_connection_goes_on(
+    proxy: AgentProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(proxy_requests, "MAX_BODY_BYTES", 2**20)
+
+    async def chunks() -> AsyncIterator[bytes]:
+        for _ in range(40):
+            yield b" " * 2**15
+
+    async with proxy.session(ScriptedHandler()) as access, httpx.AsyncClient(base_url=access.url) as client:
+        for content in (b" " * (2**20 + 1), chunks()):
+            answer = await client.post(CHAT, content=content)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (413, "agent.body_too_large")
+        assert (await client.post(CHAT, content=b" " * 2**20)).status_code == 400
+        assert (await client.post(CHAT, json=HELLO)).status_code == 200
+        assert (await client.post(CHAT, content=b"x" * 2**21, headers={"host": "x"})).status_code == 413
+        unknown = await client.post(f"{proxy.origin}{CHAT}", content=b" " * 2**22)
+        assert unknown.status_code == 401
+
+
+async def test_bodies_of_parallel_calls_are_bounded_together(
+    proxy: AgentProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(proxy_requests, "MAX_SESSION_BODY_BYTES", 3 * 2**20)
+    release = asyncio.Event()
+
+    async def wait(_: Any) -> Any:
+        await release.wait()
+        return text_reply("x")
+
+    handler = ScriptedHandler(wait)
+    body = {"messages": [{"role": "user", "content": "x" * 2**20}]}
+    async with proxy.session(handler) as access, httpx.AsyncClient(base_url=access.url) as client:
+        calls = [asyncio.create_task(client.post(CHAT, json=body)) for _ in range(2)]
+        await eventually(lambda: handler.waiting == 2)
+        busy = await client.post(CHAT, json=body)
+        assert (busy.status_code, busy.json()["error"]["code"]) == (429, "agent.bodies_too_large")
+        release.set()
+        assert [answer.status_code for answer in await asyncio.gather(*calls)] == [200, 200]
+        assert (await client.post(CHAT, json=body)).status_code == 200
+
+
+async def send_raw(origin: str, *parts: bytes) -> bytes:
+    """Returns what the server sends until it closes the connection; each part but the first follows some answer."""
+    host, port = origin.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    answer = b""
+    try:
+        async with asyncio.timeout(30):
+            for part in parts[:-1]:
+                writer.write(part)
+                answer += await reader.read(2**16)
+            writer.write(parts[-1])
+            return answer + await reader.read()
+    except ConnectionResetError:
+        return answer
+    finally:
+        writer.close()
+
+
+async def test_slow_clients_are_disconnected(proxy: AgentProxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proxy_connections, "HEADER_LIMIT_S", 0.1)
+    monkeypatch.setattr(proxy_requests, "BODY_LIMIT_S", 0.1)
+    async with proxy.session(ScriptedHandler()) as access:
+        headers = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {access.secret}\r\n".encode()
+        assert await send_raw(proxy.origin, b"") == b""
+        assert await send_raw(proxy.origin, headers) == b""
+        answer = await send_raw(proxy.origin, headers + b"Content-Length: 10\r\n\r\n{")
+        assert answer.startswith(b"HTTP/1.1 400")
+        assert b"agent.body_too_slow" in answer
+        unknown = await send_raw(proxy.origin, b"POST /x HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n{")
+        assert unknown.startswith(b"HTTP/1.1 401")
+        # The second request on a connection never completes its headers.
+        models = headers.replace(b"POST " + CHAT.encode(), b"GET /v1/models")
+        answer = await send_raw(proxy.origin, models + b"\r\n", models)
+        assert answer.count(b"HTTP/1.1 200") == 1
+
+
+async def test_headers_that_are_too_large_close_the_connection(proxy: AgentProxy) -> None:
+    request = b"GET /v1/models HTTP/1.1\r\n" + b"".join(b"X-%d: %s\r\n" % (i, b"y" * 1000) for i in range(200))
+    answer = await send_raw(proxy.origin, request)
+    assert answer == b"" or answer.startswith(b"HTTP/1.1 4")
+
+
+async def test_connections_are_bounded(proxy: AgentProxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proxy_connections, "MAX_CONNECTIONS", 1)
+    async with proxy.session(ScriptedHandler()) as access, httpx.AsyncClient(base_url=access.url) as client:
+        assert (await client.get("/v1/models")).status_code == 200
+        assert await send_raw(proxy.origin, b"") == b""
+        assert (await client.get("/v1/models")).status_code == 200
+
+
+async def test_garbage_never_makes_a_server_error(proxy: AgentProxy) -> None:
+    async with proxy.session(ScriptedHandler()) as access:
+        key = f"x-api-key: {access.secret}\r\n".encode()
+        for data in (
+            b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
+            b"GET / HTTP/9.9\r\n\r\n",
+            b"POST \xff\xfe HTTP/1.1\r\nHost: x\r\n\r\n",
+            b"POST /v1/messages HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
+            b"POST /v1/messages HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+            b"POST /v1/messages HTTP/1.1\r\nConnection: close\r\n" + key + b"Content-Length: 2\r\n\r\n\xff\xff",
+            b"GET /v1/models HTTP/1.0\r\n" + key + b"\r\n",
+            b"GET /%zz/v1/models HTTP/1.1\r\nConnection: close\r\n" + key + b"\r\n",
+            b"GET /v1/models HTTP/1.1\r\nConnection: Upgrade, close\r\nUpgrade: websocket\r\n" + key + b"\r\n",
+        ):
+            answer = await send_raw(proxy.origin, data)
+            assert not answer.startswith(b"HTTP/1.1 5"), data
+
+
+async def test_the_proxy_also_listens_on_a_unix_socket(tmp_path: Path) -> None:
+    path = tmp_path / "proxy.sock"
+    leftover = socket.socket(socket.AF_UNIX)
+    leftover.bind(str(path))
+    leftover.close()
+    async with serving(ScriptedHandler(), ProxyOptions(socket_path=path)) as access:
+        assert path.stat().st_mode & 0o777 == 0o600
+        transport = httpx.AsyncHTTPTransport(uds=str(path))
+        async with httpx.AsyncClient(transport=transport, base_url=access.url) as client:
+            assert (await client.post(CHAT, json=HELLO)).status_code == 200
+        async with httpx.AsyncClient(base_url=access.url) as client:
+            assert (await client.post(CHAT, json=HELLO)).status_code == 200
+    assert not path.exists()
+
+
+async def test_addresses_that_cannot_be_used_are_refused(proxy: AgentProxy, tmp_path: Path) -> None:
+    port = int(proxy.origin.rsplit(":", 1)[1])
+    for options, code in (
+        (ProxyOptions(port=port), "listen.address_unavailable"),
+        (ProxyOptions(socket_path=tmp_path / "none" / "x"), "listen.path_unavailable"),
+    ):
+        with pytest.raises(InvalidInput) as refused:
+            await AgentProxy(options).start()
+        assert refused.value.code == code
+    with pytest.raises(InvalidInput) as refused:
+        async with AgentProxy().session(ScriptedHandler()):
+            pass
+    assert refused.value.code == "agent.proxy_not_started"
+
+
+async def test_many_sessions_call_at_once(proxy: AgentProxy) -> None:
+    async def one(number: int, client: httpx.AsyncClient) -> None:
+        handler = ScriptedHandler(lambda call: text_reply(call.messages[-1].content + str(number)))
+        async with proxy.session(handler) as access:
+            body = {"messages": [{"role": "user", "content": "I am "}]}
+            answers = await asyncio.gather(*(client.post(access.url + CHAT, json=body) for _ in range(4)))
+            texts = {answer.json()["choices"][0]["message"]["content"] for answer in answers}
+            assert texts == {f"I am {number}"}
+            assert len({reply_id for _, reply_id in access.record}) == 4
+
+    async with httpx.AsyncClient(timeout=60) as client:
+        await asyncio.gather(*(one(number, client) for number in range(32)))
