@@ -3,8 +3,8 @@
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Protocol
 
 from astraflow.agents.calls import AgentMessage, FunctionCall, Role
@@ -31,6 +31,12 @@ class ParsedReply:
     is_malformed: bool = False
     """It has text that looks like a function call and is none. The text stays part of the content."""
 
+    def without_end(self, texts: Sequence[str]) -> "ParsedReply":
+        """Returns the reply without the first of these texts that its content ends with."""
+        content = self.message.content
+        end = next((text for text in texts if content.endswith(text)), "")
+        return replace(self, message=replace(self.message, content=content.removesuffix(end).rstrip()))
+
 
 class Renderer(Protocol):
     """Chat format of a policy. Called from several threads at once."""
@@ -40,8 +46,8 @@ class Renderer(Protocol):
         """Ids with which the policy ends a message."""
 
     @property
-    def is_prefix_stable(self) -> bool:
-        """Returns whether each conversation is a prefix of those that continue it; if not, `bridge` refuses."""
+    def can_bridge(self) -> bool:
+        """Returns whether answers can be continued; if not, `bridge` refuses."""
 
     def render(self, messages: Sequence[AgentMessage], tools: Sequence[ToolSchema]) -> Int32Array:
         """Returns the tokens of a whole conversation and of the start of the next answer.
@@ -49,19 +55,19 @@ class Renderer(Protocol):
         Raises: InvalidInput for messages that the chat format does not allow.
         """
 
-    def bridge(self, last_token: int, messages: Sequence[AgentMessage], *, has_tools: bool) -> Int32Array:
+    def bridge(
+        self, read: Int32Array, written: Int32Array, messages: Sequence[AgentMessage], tools: Sequence[ToolSchema]
+    ) -> Int32Array:
         """Returns the tokens between a sampled answer and the next answer: the end of the answer, unless it was
-        sampled, `messages`, and the start of the next answer. Takes time linear in `messages`.
+        sampled, `messages`, and the start of the next answer.
 
-        last_token: last token of the sampled answer. has_tools: the conversation began with tools.
-        Raises: InvalidInput for messages that the chat format does not allow, and when `is_prefix_stable` is False.
+        read: tokens between the answer before and the sampled one. written: the sampled tokens. tools: those with which
+        the conversation began. Takes time linear in the arguments, not in the conversation.
+        Raises: InvalidInput for messages that the chat format does not allow, and when `can_bridge` is False.
         """
 
-    def parse(self, text: str, *, has_tools: bool) -> ParsedReply:
-        """Returns the message that a policy wrote. has_tools: text in the form of function calls is parsed as such."""
-
-    def decode(self, tokens: Int32Array) -> str:
-        """Returns the text of tokens that the policy wrote, without the special tokens that end a message."""
+    def parse(self, read: Int32Array, written: Int32Array, tools: Sequence[ToolSchema]) -> ParsedReply:
+        """Returns the message that a policy wrote. tools: empty: function calls stay content. Others: see `bridge`."""
 
 
 class TemplateRenderer:
@@ -81,7 +87,7 @@ class TemplateRenderer:
         return self._tokenizer.stop_tokens
 
     @cached_property
-    def is_prefix_stable(self) -> bool:
+    def can_bridge(self) -> bool:
         """Returns whether the chat template only appends."""
         try:
             self._tokenizer.encode_continuation([{"role": "user", "content": ""}])
@@ -101,26 +107,26 @@ class TemplateRenderer:
             given.insert(0, {"role": Role.SYSTEM.value, "content": system})
         return self._tokenizer.encode_chat(given, tools=tools if self._has_tool_template else ())
 
-    def bridge(self, last_token: int, messages: Sequence[AgentMessage], *, has_tools: bool) -> Int32Array:
+    def bridge(
+        self, read: Int32Array, written: Int32Array, messages: Sequence[AgentMessage], tools: Sequence[ToolSchema]
+    ) -> Int32Array:
         """Returns the tokens between a sampled answer and the next answer."""
         tokens = self._tokenizer.encode_continuation(list(self._template_messages(messages)))
+        last_token = int(written[-1])
         is_ended = last_token in self.stop_tokens and tokens[:1].tolist() == [last_token]
         return tokens[1:] if is_ended else tokens
 
-    def parse(self, text: str, *, has_tools: bool) -> ParsedReply:
+    def parse(self, read: Int32Array, written: Int32Array, tools: Sequence[ToolSchema]) -> ParsedReply:
         """Returns the message that a policy wrote."""
+        text = self._tokenizer.decode(written)
         reasoning, content = _split_reasoning(text, begins_thinking=self._begins_thinking)
         calls: list[FunctionCall] = []
-        if has_tools:
+        if tools:
             content = _CALL.sub(lambda match: _take_call(match[0], calls), content)
         message = AgentMessage(
             role=Role.ASSISTANT, content=content.strip(), reasoning=reasoning, function_calls=tuple(calls)
         )
-        return ParsedReply(message=message, is_malformed=has_tools and _MARKER in content)
-
-    def decode(self, tokens: Int32Array) -> str:
-        """Returns the text of tokens that the policy wrote."""
-        return self._tokenizer.decode(tokens)
+        return ParsedReply(message=message, is_malformed=bool(tools) and _MARKER in content)
 
     @cached_property
     def _has_tool_template(self) -> bool:
@@ -146,12 +152,6 @@ class TemplateRenderer:
             yield {"role": message.role.value, "content": content}
         if results:
             yield {"role": Role.USER.value, "content": "\n".join(results)}
-
-
-@lru_cache(maxsize=64)
-def renderer_of(tokenizer: ChatTokenizer) -> Renderer:
-    """Returns the renderer of a tokenizer; the same for all sessions, because it probes the chat template."""
-    return TemplateRenderer(tokenizer)
 
 
 def _split_reasoning(text: str, *, begins_thinking: bool) -> tuple[str | None, str]:

@@ -1,6 +1,8 @@
 """Options and limits of an agent's session with the policies of a run."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Literal
 
 from pydantic import Field
@@ -31,11 +33,26 @@ class SessionOptions(AnswerOptions):
     """Thoughts of earlier replies: `keep` continues the exact tokens, so conversations only grow; `template` shows the
     policy what the chat template makes of the client's messages, and begins a new branch where it drops thoughts or
     changes earlier turns otherwise."""
+    renderers: dict[str, str] = Field(default_factory=dict)
+    """Name of a renderer of the package `renderers`, such as `qwen3`, for each policy; the others use the chat template
+    of their tokenizer."""
     superseded: Literal["drop", "keep"] = "drop"
     """Replies at the length limit or with unreadable function calls whose call the client sent again."""
     uses_client_sampling: bool = False
     """Samples with the client's temperature and top_p where it sends them, for evaluations; training needs those of the
     flow."""
+
+
+class LimitReached(CallRefused):
+    """A call exceeds a limit of the session; `ending` names it."""
+
+    def __init__(self, cause: str, ending: Ending) -> None:
+        super().__init__(
+            f"cannot continue: {cause}; end the program, or raise the limit in the options of the workflow",
+            refusal=Refusal.LIMIT,
+            code="agent.limit",
+        )
+        self.ending = ending
 
 
 class SessionUsage:
@@ -53,7 +70,7 @@ class SessionUsage:
         self.refused = 0
         """Calls refused at a limit. Count."""
         self.ending: Ending | None = None
-        """Limit of the session that was reached first."""
+        """Limit of the whole session that was reached first."""
         self._options = options
         self._now = asyncio.get_running_loop().time
         self._began_at = self._active_at = self._now()
@@ -68,18 +85,17 @@ class SessionUsage:
         """Time since the last call began or ended. Seconds."""
         return self._now() - self._active_at
 
-    @property
-    def seconds_left(self) -> float | None:
-        """Time until the limit of duration; None: no limit. Seconds."""
-        limit_s = self._options.max_seconds
-        return limit_s - self.age_s if limit_s else None
-
     def begin(self) -> int:
         """Begins a call; returns its number, from 0."""
         self._active_at = self._now()
         self.in_progress += 1
         self.calls += 1
         return self.calls - 1
+
+    def commit(self, tokens: int) -> None:
+        """Counts an answered call with this many sampled tokens."""
+        self.turns += 1
+        self.tokens += tokens
 
     def end(self) -> None:
         """Ends a call."""
@@ -95,22 +111,37 @@ class SessionUsage:
                 code="agent.parallel_calls",
             )
 
-    def limit_reached(self) -> tuple[Ending, str] | None:
-        """Returns the limit that a further call would exceed, and its description."""
+    def check(self, *, prompt_tokens: int) -> None:
+        """Checks the limits for a call in progress. Raises: LimitReached."""
         options = self._options
-        if self.turns + self.in_progress > options.max_turns:  # the call itself is in progress
-            return Ending.TURNS, f"the session has its {options.max_turns} replies (max_turns)"
+        if self.turns + self.in_progress > options.max_turns:
+            raise self._of_session(f"the session has its {options.max_turns} replies (max_turns)", Ending.TURNS)
         if self.tokens >= options.max_tokens:
-            return Ending.CONTEXT, f"the session has its {options.max_tokens} tokens (max_tokens)"
-        if self.seconds_left is not None and self.seconds_left <= 0:
-            return Ending.BUDGET, f"the session is older than {options.max_seconds:g} s (max_seconds)"
-        return None
+            raise self._of_session(f"the session has its {options.max_tokens} tokens (max_tokens)", Ending.CONTEXT)
+        if options.max_seconds and self.age_s >= options.max_seconds:
+            raise self._too_old()
+        if prompt_tokens >= options.max_context:
+            self.refused += 1
+            cause = f"the conversation has {prompt_tokens} tokens of at most {options.max_context} (max_context)"
+            raise LimitReached(cause, Ending.CONTEXT)
 
+    @asynccontextmanager
+    async def time_limit(self) -> AsyncIterator[None]:
+        """Cancels the body at the session's limit of time. Raises: LimitReached."""
+        limit_s = self._options.max_seconds
+        try:
+            async with asyncio.timeout(limit_s - self.age_s if limit_s else None) as limit:
+                yield
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise self._too_old() from None
 
-def limit_refusal(cause: str) -> CallRefused:
-    """Returns the refusal of a call that exceeds a limit."""
-    return CallRefused(
-        f"cannot continue: {cause}; end the program, or raise the limit in the options of the workflow",
-        refusal=Refusal.LIMIT,
-        code="agent.limit",
-    )
+    def _too_old(self) -> LimitReached:
+        cause = f"the session is older than {self._options.max_seconds:g} s (max_seconds)"
+        return self._of_session(cause, Ending.BUDGET)
+
+    def _of_session(self, cause: str, ending: Ending) -> LimitReached:
+        self.refused += 1
+        self.ending = self.ending or ending
+        return LimitReached(cause, ending)

@@ -74,6 +74,11 @@ class Reply:
         """True if the length limit cut it, or a function call in it is not readable."""
         return self.is_malformed or self.generation.finish is Finish.LENGTH
 
+    @property
+    def length(self) -> int:
+        """Number of tokens from the root to the end of this reply."""
+        return sum(len(node.bridge) + len(node.generation.tokens) for node in self.path)
+
     def tokens(self) -> Int32Array:
         """Returns all tokens from the root to the end of this reply: int32 `[n]`."""
         return np.concatenate([part for node in self.path for part in (node.bridge, node.generation.tokens)])
@@ -221,6 +226,6 @@ def _own_tokens(reply: Reply) -> Int32Array:
 
 
 def function_calls_with_ids(calls: Sequence[FunctionCall], prefix: str) -> Iterator[FunctionCall]:
-    """Yields the calls with ids that are unique in a session."""
+    """Yields the calls, those without an id with one that is unique in a session."""
     for number, call in enumerate(calls):
-        yield FunctionCall(id=f"{prefix}{number}", name=call.name, arguments=call.arguments)
+        yield FunctionCall(id=call.id or f"{prefix}{number}", name=call.name, arguments=call.arguments)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 import string
 from collections.abc import Iterator, Mapping, Sequence
@@ -74,7 +75,7 @@ class ChatTokenizer(Protocol):
 
 
 class HuggingFaceTokenizer:
-    """Adapter for a Hugging Face tokenizer that has a chat template."""
+    """Adapter for a Hugging Face tokenizer that has a chat template. Several threads may use it at once."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, *, vocab_size: int, stop_tokens: tuple[int, ...]) -> None:
         """vocab_size: vocabulary size of the model, whose embedding may be padded beyond the tokenizer's own count."""
@@ -90,6 +91,11 @@ class HuggingFaceTokenizer:
         special = {str(token): index for index, token in tokenizer.added_tokens_decoder.items() if token.special}
         self._special_ids = special
         self._control = re.compile("|".join(map(re.escape, sorted(special, key=len, reverse=True))) or r"(?!)")
+
+    @property
+    def pretrained(self) -> PreTrainedTokenizerBase:
+        """The tokenizer itself, for libraries that need it. Do not change it."""
+        return self._tokenizer
 
     @property
     def vocab_size(self) -> int:
@@ -135,12 +141,18 @@ class HuggingFaceTokenizer:
     def encode(self, text: str) -> Int32Array:
         """Returns the token ids of plain text, without special tokens."""
         is_hostile = self._control.search(text) is not None
-        ids = self._tokenizer.encode(text, add_special_tokens=False, split_special_tokens=is_hostile)
+        tokenizer = self._splitting if is_hostile else self._tokenizer
+        ids = tokenizer.encode(text, add_special_tokens=False, split_special_tokens=is_hostile)
         return np.asarray(ids, dtype=np.int32)
 
     def decode(self, ids: Int32Array, *, keep_special_tokens: bool = False) -> str:
         """Returns the text of the ids."""
         return str(self._tokenizer.decode(ids.tolist(), skip_special_tokens=not keep_special_tokens))
+
+    @cached_property
+    def _splitting(self) -> PreTrainedTokenizerBase:
+        """Copy that splits special tokens: to switch that changes a tokenizer, which other threads may be using."""
+        return copy.deepcopy(self._tokenizer)
 
     @cached_property
     def _keeps_history(self) -> bool:
