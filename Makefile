@@ -26,8 +26,7 @@ engines: $(VENV)/.installed-dev ## install SGLang and vLLM where they are missin
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m engines $(ARGS)
 
 agent-clients: $(VENV)/.installed-dev ## install agents of others where they are missing, and test that they work with the proxy
-	$(BIN)/python -m tests.agents.clients.environments
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m clients $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.agents.clients $(ARGS)
 
 system-packages: ## install the Debian packages that tests need, with sudo unless root
 	@packages="$$($(PYTHON) -m tests.tools packages)" || exit 1; \

@@ -1,4 +1,4 @@
-"""Environments of clients that need their own: `python -m tests.agents.clients.environments` installs what is missing.
+"""Environments of clients that need their own, which `make agent-clients` installs.
 
 $ASTRAFLOW_HOME/agent-clients/NAME/               virtual environment, or folder of npm
 $ASTRAFLOW_HOME/agent-clients/NAME/installed.txt  what was installed, written last
@@ -19,6 +19,7 @@ from astraflow.runtime.home import home
 HERE = Path(__file__).parent
 FOLDER = home() / "agent-clients"
 """Environments of this machine; tests have a home of their own."""
+RECORD = "installed.txt"
 WHEELS = "wheels"
 """Folder of an environment with wheels for environments that its programs make."""
 
@@ -51,7 +52,7 @@ class ClientEnvironment:
     @property
     def is_installed(self) -> bool:
         """True if exactly these releases were installed."""
-        record = self.folder / "installed.txt"
+        record = self.folder / RECORD
         return record.exists() and record.read_text() == self.contents
 
     def program(self, name: str) -> str:
@@ -107,17 +108,13 @@ NODE = ClientEnvironment(name="node", requirements=("node.txt",), install=_insta
 ENVIRONMENTS = (PYTHON, VERIFIERS, NODE)
 
 
-def main() -> None:
-    """Installs the environments that are missing or have other releases."""
+def install_missing() -> None:
+    """Installs the environments that are missing or have other releases. Takes minutes."""
     for environment in ENVIRONMENTS:
         if environment.is_installed:
             continue
         began = time.monotonic()
         shutil.rmtree(environment.folder, ignore_errors=True)
         environment.install(environment)
-        (environment.folder / "installed.txt").write_text(environment.contents)
-        print(f"{environment.folder}: installed in {time.monotonic() - began:.0f} s")  # noqa: T201
-
-
-if __name__ == "__main__":
-    main()
+        (environment.folder / RECORD).write_text(environment.contents)
+        print(f"{environment.folder}: installed in {time.monotonic() - began:.0f} s", flush=True)  # noqa: T201

@@ -8,7 +8,7 @@ import pytest
 
 from tests.agents.clients.environments import NODE, PYTHON
 from tests.agents.clients.sessions import ClientSession, client_session
-from tests.fakes.deciding_policy import DecidingPolicy, Decide, Step, hermes_call, in_steps
+from tests.fakes.deciding_policy import Decide, DecidingPolicy, Step, hermes_call, in_steps
 
 pytestmark = [pytest.mark.anyio, pytest.mark.clients, pytest.mark.timeout(400)]
 

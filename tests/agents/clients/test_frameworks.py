@@ -1,10 +1,12 @@
 """Agent frameworks and LiteLLM, as released: the agents in `programs/` know the variables of the environment only."""
 
+from collections.abc import Sequence
+
 import pytest
 
 from tests.agents.clients.environments import HERE, PYTHON
 from tests.agents.clients.sessions import client_session
-from tests.fakes.deciding_policy import DecidingPolicy, Step, hermes_call, in_steps
+from tests.fakes.deciding_policy import Decide, DecidingPolicy, Step, hermes_call, in_steps
 
 pytestmark = [pytest.mark.anyio, pytest.mark.clients]
 
@@ -16,12 +18,14 @@ COUNTS = in_steps(
 )
 
 
-async def answer(program: str, route: str, dialect: str) -> str:
-    """Returns what an agent prints; checks its trajectory of two turns."""
-    async with client_session(DecidingPolicy(COUNTS)) as session:
+async def answer(
+    program: str, route: str, dialect: str, decide: Decide = COUNTS, *, turns: Sequence[int] = (2,)
+) -> str:
+    """Returns what an agent prints; checks the turns of its trajectories."""
+    async with client_session(DecidingPolicy(decide)) as session:
         printed = await session.run(PYTHON.program("python"), str(HERE / "programs" / program), route, **OFFLINE)
-        (trajectory,) = session.trajectories(turns=[2])
-        assert {call.dialect for call in trajectory.calls} == {dialect}
+        trajectories = session.trajectories(turns=turns)
+        assert {call.dialect for trajectory in trajectories for call in trajectory.calls} == {dialect}
         return printed
 
 
@@ -32,11 +36,15 @@ async def answer(program: str, route: str, dialect: str) -> str:
         ("openai-stream", "chat"),
         ("responses", "responses"),
         ("anthropic", "messages"),
-        ("anthropic-stream", "messages"),
     ],
 )
 async def test_litellm(route: str, dialect: str) -> None:
     assert "It has 5 words." in await answer("litellm_agent.py", route, dialect)
+
+
+async def test_litellm_begins_a_branch_when_it_writes_into_a_reply_without_text() -> None:
+    """It sends "[System: Empty message content sanitised to satisfy protocol]" to Anthropic's API in such replies."""
+    assert "It has 5 words." in await answer("litellm_agent.py", "anthropic-stream", "messages", turns=(1, 1))
 
 
 @pytest.mark.parametrize(
@@ -56,11 +64,7 @@ async def test_openai_agents(route: str, dialect: str) -> None:
 
 @pytest.mark.parametrize("route", ["whole", "stream"])
 async def test_smolagents(route: str) -> None:
-    decide = in_steps(
-        hermes_call("count_words", text=TEXT), Step("count=5", hermes_call("final_answer", answer="It has 5 words."))
-    )
-    async with client_session(DecidingPolicy(decide)) as session:
-        program = str(HERE / "programs" / "smolagents_agent.py")
-        printed = await session.run(PYTHON.program("python"), program, route)
-        assert "answer: It has 5 words." in printed
-        session.trajectories(turns=[2])
+    """It sends calls back as text ("Calling tools: ..."), so each of its calls is a trajectory."""
+    final = hermes_call("final_answer", answer="It has 5 words.")
+    decide = in_steps(hermes_call("count_words", text=TEXT), Step("count=5", final))
+    assert "answer: It has 5 words." in await answer("smolagents_agent.py", route, "chat", decide, turns=(1, 1))

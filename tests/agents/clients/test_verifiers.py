@@ -26,7 +26,7 @@ def dials(prompt: str) -> str:
     return hermes_call("phone_dial_code", country=countries[-1])
 
 
-async def evaluate(session: ClientSession, folder: Path, *client: str) -> list[float | None]:
+async def evaluate(session: ClientSession, folder: Path, *client: str) -> list[float]:
     """Runs `vf-eval` on all tasks; returns the rewards."""
     index = folder / "index"  # empty: uv takes the wheels and nothing else
     index.mkdir()
@@ -45,7 +45,7 @@ async def evaluate(session: ClientSession, folder: Path, *client: str) -> list[f
     )
     (traces,) = folder.glob("outputs/**/traces.jsonl")
     episodes = [json.loads(line) for line in traces.read_text().splitlines()]
-    return [trace["rewards"].get("is_right") for episode in episodes for trace in episode["traces"]]
+    return [trace["rewards"]["is_right"]["score"] for episode in episodes for trace in episode["traces"]]
 
 
 async def test_evaluation_over_chat(tmp_path: Path) -> None:
@@ -77,7 +77,9 @@ def byte_level_tokenizer(folder: Path) -> HuggingFaceTokenizer:
     core = Tokenizer(BPE(vocab={byte: index for index, byte in enumerate(alphabet)}, merges=[]))
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     core.decoder = decoders.ByteLevel()
-    core.add_special_tokens([AddedToken(text, special=True) for text in ("<|endoftext|>", "<|im_start|>", "<|im_end|>")])
+    core.add_special_tokens(
+        [AddedToken(text, special=True) for text in ("<|endoftext|>", "<|im_start|>", "<|im_end|>")]
+    )
     tags = ("think", "tool_call", "tool_response")
     core.add_tokens([AddedToken(form.format(tag), special=False) for tag in tags for form in ("<{}>", "</{}>")])
     saved = PreTrainedTokenizerFast(tokenizer_object=core, eos_token="<|im_end|>", pad_token="<|endoftext|>")
