@@ -104,6 +104,16 @@ class PolicySession:
             )
         return reply.conversation()
 
+    @property
+    def last_reply(self) -> tuple[str, Finish] | None:
+        """Text and end of the reply that was committed last; None before the first."""
+        if not self._replies:
+            return None
+        prompts, reply = next(reversed(self._replies.values()))
+        is_text = reply.message is None
+        text = prompts.renderer.decode(reply.generation.tokens) if is_text else reply.message.content
+        return text, reply.generation.finish
+
     def end(self) -> None:
         """Ends the session: later calls are refused, and calls in progress are not committed."""
         self._is_ended = True
@@ -293,6 +303,7 @@ class PolicySession:
         prompts, reply = self._replies[reply_id]
         if not reply.children:
             prompts.tree.remove(reply)
+            self.usage.taken_back += 1
             del self._replies[reply_id]
 
 

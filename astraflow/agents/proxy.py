@@ -12,6 +12,7 @@ from astraflow.agents.proxy_connections import BoundedConnection
 from astraflow.agents.proxy_sessions import ProxySession, SessionTable
 from astraflow.contract.agent_calls import AgentCall
 from astraflow.contract.errors import InvalidInput
+from astraflow.contract.values import Json
 from astraflow.runtime.clock import Clock, SystemClock
 from astraflow.runtime.http import listening, listening_on_path, serving_http, url_of
 
@@ -66,6 +67,11 @@ class SessionAccess:
         return self._session.unrecorded_calls
 
     @property
+    def reward(self) -> Json:
+        """Value that was posted last to `/reward` of the session; None without one."""
+        return self._session.reward
+
+    @property
     def failure(self) -> BaseException | None:
         """Error of the handler, other than a refusal, that a call was answered with last; the session has failed."""
         return self._session.failure
@@ -89,6 +95,11 @@ class AgentProxy:
                 "cannot use the proxy of agents: it is not started; call `start` first", code="agent.proxy_not_started"
             )
         return self._origin
+
+    @property
+    def port(self) -> int:
+        """Port on loopback. Raises: InvalidInput before `start`."""
+        return int(self.origin.rpartition(":")[2])
 
     async def start(self) -> None:
         """Listens. Raises: InvalidInput when an address is in use."""
@@ -114,13 +125,16 @@ class AgentProxy:
             await stack.aclose()
 
     @asynccontextmanager
-    async def session(self, handler: CallHandler, *, is_recorded: bool = True) -> AsyncIterator[SessionAccess]:
+    async def session(
+        self, handler: CallHandler, *, is_recorded: bool = True, takes_reward: bool = False
+    ) -> AsyncIterator[SessionAccess]:
         """Opens a session, which ends with the block: calls in progress are cancelled and later ones are refused.
 
-        is_recorded: keep the bodies of calls in `SessionAccess.record`.
+        is_recorded: keep the bodies of calls in `SessionAccess.record`. takes_reward: a JSON value may be posted to
+        `/reward`.
         """
         access_origin = self.origin
-        session = self._sessions.open(handler, is_recorded=is_recorded)
+        session = self._sessions.open(handler, is_recorded=is_recorded, takes_reward=takes_reward)
         try:
             yield SessionAccess(session, origin=access_origin)
         finally:

@@ -1,6 +1,7 @@
 """ASGI application of the proxy: from a request to the handler of its session, and back in the client's dialect."""
 
 import asyncio
+import json
 import traceback
 from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass
@@ -119,6 +120,8 @@ class ProxyApp:
             await self._answer_call(exchange)
         elif request.method == "POST" and path in COUNTS:
             await self._answer_count(session, request, dialect, send)
+        elif request.method == "POST" and path == "/reward" and session.takes_reward:
+            await self._take_reward(session, request, send)
         elif request.method == "GET" and path.startswith(RESPONSES_PATH):
             await request.discard()
             body = session.stored_response(path.removeprefix(RESPONSES_PATH).removeprefix("resp_"))
@@ -138,6 +141,22 @@ class ProxyApp:
                 refusal=Refusal.NOT_FOUND,
                 code="agent.unknown_route",
             )
+
+    async def _take_reward(self, session: ProxySession, request: HttpRequest, send: Send) -> None:
+        """Keeps a posted JSON value as the session's reward; the workflow checks it."""
+        try:
+            await request.read(session)
+            try:
+                session.reward = json.loads(bytes(request.body))
+            except (ValueError, RecursionError):
+                raise CallRefused(
+                    "cannot take the reward: the body is no JSON value; post a number or an object",
+                    refusal=Refusal.INVALID,
+                    code="agent.invalid_posted_reward",
+                ) from None
+            await _send(send, 200, b"{}", request=request)
+        finally:
+            request.release(session)
 
     async def _answer_count(
         self, session: ProxySession, request: HttpRequest, dialect: Dialect[Any, Any], send: Send

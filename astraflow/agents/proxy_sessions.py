@@ -11,6 +11,7 @@ from typing import Any
 
 from astraflow.agents.calls import AgentMessage, CallHandler, CallRefused, Refusal, Role
 from astraflow.contract.agent_calls import MAX_BODY_CHARACTERS, MAX_CALLS, AgentCall, CallOutcome
+from astraflow.contract.values import Json
 from astraflow.runtime.clock import Clock
 
 _SECRET_BYTES = 32
@@ -24,7 +25,7 @@ _RECOGNIZED = 12
 class ProxySession:
     """One agent's session: its handler, the calls in progress, and the record."""
 
-    def __init__(self, handler: CallHandler, *, clock: Clock, is_recorded: bool) -> None:
+    def __init__(self, handler: CallHandler, *, clock: Clock, is_recorded: bool, takes_reward: bool = False) -> None:
         self.handler = handler
         self.secret = f"sk-{secrets.token_urlsafe(_SECRET_BYTES)}"
         """Prefixed so that tools which scan texts for keys recognize it."""
@@ -32,6 +33,9 @@ class ProxySession:
         self.record: list[tuple[AgentCall, str]] = []
         self.unrecorded_calls = 0
         self.failure: BaseException | None = None
+        self.takes_reward = takes_reward
+        self.reward: Json = None
+        """Value that was posted as the score of the session."""
         self.is_ended = False
         self.body_bytes = 0
         """Of requests that are being read or answered."""
@@ -131,9 +135,9 @@ class SessionTable:
         self._sessions: dict[bytes, ProxySession] = {}
         self._ended: OrderedDict[bytes, None] = OrderedDict()
 
-    def open(self, handler: CallHandler, *, is_recorded: bool) -> ProxySession:
+    def open(self, handler: CallHandler, *, is_recorded: bool, takes_reward: bool = False) -> ProxySession:
         """Begins a session."""
-        session = ProxySession(handler, clock=self._clock, is_recorded=is_recorded)
+        session = ProxySession(handler, clock=self._clock, is_recorded=is_recorded, takes_reward=takes_reward)
         self._sessions[self._digest(session.secret)] = session
         return session
 

@@ -63,6 +63,8 @@ class SessionUsage:
         """Calls that arrived, without retries. Count."""
         self.turns = 0
         """Calls answered. Count."""
+        self.taken_back = 0
+        """Answered calls whose client had gone before it got the reply. Count."""
         self.in_progress = 0
         """Calls in progress. Count."""
         self.tokens = 0
@@ -84,6 +86,10 @@ class SessionUsage:
     def idle_s(self) -> float:
         """Time since the last call began or ended. Seconds."""
         return self._now() - self._active_at
+
+    def restart_clock(self) -> None:
+        """Counts the duration from now on: the session waited for its program."""
+        self._began_at = self._active_at = self._now()
 
     def begin(self) -> int:
         """Begins a call; returns its number, from 0."""

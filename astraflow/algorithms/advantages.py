@@ -55,10 +55,10 @@ class OverlongOptions(Config):
         return self
 
 
-def group_relative(values: Tensor, groups: Tensor, is_counted: Tensor, *, epsilon: float = 1e-4) -> Tensor:
+def group_relative(values: Tensor, groups: Tensor, weights: Tensor, *, epsilon: float = 1e-4) -> Tensor:
     """Returns values minus the group's mean, divided by the group's standard deviation; 0 in groups of equal rewards.
 
-    values, groups, is_counted: `[trajectories]`; returns `[trajectories]`.
+    values, groups, weights: `[trajectories]`, weights bool or float; returns `[trajectories]`.
     Source: DeepSeekMath, arXiv:2402.03300, section 4.1.2.
 
     >>> import torch
@@ -66,44 +66,44 @@ def group_relative(values: Tensor, groups: Tensor, is_counted: Tensor, *, epsilo
     >>> group_relative(rewards, groups, torch.tensor([True] * 4))
     tensor([ 0.7070, -0.7070,  0.0000,  0.0000])
     """
-    spreads = group_stds(values, groups, is_counted)
-    return group_centred(values, groups, is_counted) / (spreads + epsilon)
+    spreads = group_stds(values, groups, weights)
+    return group_centred(values, groups, weights) / (spreads + epsilon)
 
 
-def group_centred(values: Tensor, groups: Tensor, is_counted: Tensor) -> Tensor:
+def group_centred(values: Tensor, groups: Tensor, weights: Tensor) -> Tensor:
     """Returns values minus the group's mean, in units of the reward: hard and easy prompts are not weighted up.
 
     Source: Dr. GRPO, arXiv:2503.20783.
     """
-    return (values - group_means(values, groups, is_counted)).where(is_counted, 0.0)
+    return (values - group_means(values, groups, weights)).where(weights > 0, 0.0)
 
 
-def leave_one_out(values: Tensor, groups: Tensor, is_counted: Tensor) -> Tensor:
+def leave_one_out(values: Tensor, groups: Tensor, weights: Tensor) -> Tensor:
     """Returns values minus the mean of the other group members: unbiased, as the baseline is independent of the sample.
 
     A group with a single member gets 0. Source: RLOO, arXiv:2402.14740.
     """
-    counts = group_counts(groups, is_counted)
-    return group_centred(values, groups, is_counted) * counts / (counts - 1).clamp(min=1)
+    counts = group_counts(groups, weights)
+    return group_centred(values, groups, weights) * counts / (counts - 1).clamp(min=1)
 
 
-def batch_whitened(values: Tensor, is_counted: Tensor, *, epsilon: float = 1e-4) -> Tensor:
-    """Returns values minus the batch mean, divided by the batch's standard deviation; all trajectories weigh the same.
+def batch_whitened(values: Tensor, weights: Tensor, *, epsilon: float = 1e-4) -> Tensor:
+    """Returns values minus the batch mean, divided by the batch's standard deviation; all episodes weigh the same.
 
     Source: REINFORCE++, arXiv:2501.03262.
     """
-    whitened = (values - masked_mean(values, is_counted)) / (masked_std(values, is_counted) + epsilon)
-    return whitened.where(is_counted, 0.0)
+    whitened = (values - masked_mean(values, weights)) / (masked_std(values, weights) + epsilon)
+    return whitened.where(weights > 0, 0.0)
 
 
-def maxrl(values: Tensor, groups: Tensor, is_counted: Tensor, *, epsilon: float = 1e-6) -> Tensor:
+def maxrl(values: Tensor, groups: Tensor, weights: Tensor, *, epsilon: float = 1e-6) -> Tensor:
     """Returns values minus the group's mean, divided by the mean; 0 in groups whose mean is not positive.
 
     For rewards that are not negative. Hard prompts weigh more, as in the gradient of the log of the success rate.
     Source: MaxRL, arXiv:2602.02710.
     """
-    means = group_means(values, groups, is_counted)
-    relative = group_centred(values, groups, is_counted) / (means.clamp(min=0) + epsilon)
+    means = group_means(values, groups, weights)
+    relative = group_centred(values, groups, weights) / (means.clamp(min=0) + epsilon)
     return relative.where(means > 0, 0.0)
 
 
@@ -138,7 +138,7 @@ class GroupRelative:
     def __call__(self, values: Tensor, rows: RowData) -> Tensor:
         """Returns the advantages, `[rows]`."""
         groups = compared_groups(rows, per_slot=self._options.per_slot)
-        return group_relative(values, groups, rows.is_counted, epsilon=self._options.epsilon)
+        return group_relative(values, groups, rows.weights, epsilon=self._options.epsilon)
 
 
 @advantages.register("group_centred", options=GroupOptions)
@@ -154,7 +154,7 @@ class GroupCentred:
 
     def __call__(self, values: Tensor, rows: RowData) -> Tensor:
         """Returns the advantages, `[rows]`."""
-        return group_centred(values, compared_groups(rows, per_slot=self._options.per_slot), rows.is_counted)
+        return group_centred(values, compared_groups(rows, per_slot=self._options.per_slot), rows.weights)
 
 
 @advantages.register("leave_one_out", options=GroupOptions)
@@ -170,7 +170,7 @@ class LeaveOneOut:
 
     def __call__(self, values: Tensor, rows: RowData) -> Tensor:
         """Returns the advantages, `[rows]`."""
-        return leave_one_out(values, compared_groups(rows, per_slot=self._options.per_slot), rows.is_counted)
+        return leave_one_out(values, compared_groups(rows, per_slot=self._options.per_slot), rows.weights)
 
 
 @advantages.register("maxrl", options=MaxRlOptions)
@@ -187,7 +187,7 @@ class MaxRl:
     def __call__(self, values: Tensor, rows: RowData) -> Tensor:
         """Returns the advantages, `[rows]`."""
         groups = compared_groups(rows, per_slot=self._options.per_slot)
-        return maxrl(values, groups, rows.is_counted, epsilon=self._options.epsilon)
+        return maxrl(values, groups, rows.weights, epsilon=self._options.epsilon)
 
 
 @advantages.register("batch_whitened", options=BatchNormalizationOptions)
@@ -203,7 +203,7 @@ class BatchWhitened:
 
     def __call__(self, values: Tensor, rows: RowData) -> Tensor:
         """Returns the advantages, `[rows]`."""
-        return batch_whitened(values, rows.is_counted, epsilon=self._epsilon)
+        return batch_whitened(values, rows.weights, epsilon=self._epsilon)
 
 
 @advantages.register("overlong_penalty", options=OverlongOptions)

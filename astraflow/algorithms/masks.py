@@ -1,4 +1,7 @@
-"""Masked means and standard deviations, over a batch and by group."""
+"""Weighted means and standard deviations, over a batch and by group.
+
+A mask or weight is bool or float `[n]`: an element that is not counted has False or 0.
+"""
 
 import torch
 from torch import Tensor
@@ -10,7 +13,7 @@ def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
     >>> masked_mean(torch.tensor([1.0, 3.0, 100.0]), torch.tensor([True, True, False]))
     tensor(2.)
     """
-    return values.where(mask, 0.0).sum() / mask.sum().clamp(min=1)
+    return _weighted(values, mask).sum() / mask.sum().clamp(min=1)
 
 
 def masked_std(values: Tensor, mask: Tensor) -> Tensor:
@@ -19,17 +22,17 @@ def masked_std(values: Tensor, mask: Tensor) -> Tensor:
     >>> masked_std(torch.tensor([1.0, 3.0, 100.0]), torch.tensor([True, True, False]))
     tensor(1.4142)
     """
-    squares = (values - masked_mean(values, mask)).square().where(mask, 0.0).sum()
+    squares = _weighted((values - masked_mean(values, mask)).square(), mask).sum()
     return (squares / (mask.sum() - 1).clamp(min=1)).sqrt()
 
 
 def group_counts(groups: Tensor, mask: Tensor) -> Tensor:
-    """Returns the number of counted members in each element's group: int64 `[n]` for groups `[n]`.
+    """Returns the number of counted members in each element's group, or their weight: `[n]` for groups `[n]`.
 
     >>> group_counts(torch.tensor([0, 0, 1]), torch.tensor([True, True, False]))
     tensor([2, 2, 0])
     """
-    return _totals(mask.long(), groups)[groups]
+    return _totals(mask.long() if mask.dtype == torch.bool else mask, groups)[groups]
 
 
 def group_means(values: Tensor, groups: Tensor, mask: Tensor) -> Tensor:
@@ -38,7 +41,7 @@ def group_means(values: Tensor, groups: Tensor, mask: Tensor) -> Tensor:
     >>> group_means(torch.tensor([1.0, 3.0, 7.0]), torch.tensor([0, 0, 1]), torch.tensor([True, True, True]))
     tensor([2., 2., 7.])
     """
-    return _totals(values.where(mask, 0.0), groups)[groups] / group_counts(groups, mask).clamp(min=1)
+    return _totals(_weighted(values, mask), groups)[groups] / group_counts(groups, mask).clamp(min=1)
 
 
 def group_stds(values: Tensor, groups: Tensor, mask: Tensor) -> Tensor:
@@ -48,8 +51,13 @@ def group_stds(values: Tensor, groups: Tensor, mask: Tensor) -> Tensor:
     >>> group_stds(torch.tensor([1.0, 3.0, 7.0]), torch.tensor([0, 0, 1]), torch.tensor([True, True, True]))
     tensor([1.4142, 1.4142, 0.0000])
     """
-    squares = (values - group_means(values, groups, mask)).square().where(mask, 0.0)
+    squares = _weighted((values - group_means(values, groups, mask)).square(), mask)
     return (_totals(squares, groups)[groups] / (group_counts(groups, mask) - 1).clamp(min=1)).sqrt()
+
+
+def _weighted(values: Tensor, mask: Tensor) -> Tensor:
+    """Returns the values times their weights; elements that are not counted are 0 even if they are no numbers."""
+    return values.where(mask > 0, 0.0) * mask.to(values.dtype)
 
 
 def _totals(values: Tensor, groups: Tensor) -> Tensor:

@@ -38,6 +38,9 @@ class RowData:
     planner and solver, have different slots when one policy plays both."""
     is_counted: Tensor
     """bool: False rows have no advantage and are excluded from every mean and spread."""
+    weights: Tensor
+    """float32: weight in means and spreads, so that an episode counts once: 1 divided by the counted rows of the same
+    episode and slot, such as the branches of an agent's session; 0 for a row that is not counted."""
     lengths: Tensor
     """int64: model-written tokens."""
     is_truncated: Tensor

@@ -19,16 +19,20 @@ from astraflow.contract.queries import (
     TrajectoryQuery,
 )
 from astraflow.contract.reports import SampledTrajectory
+from astraflow.wire.codec_agent_calls import block_size_bytes
 from astraflow.wire.codec_queries import decode_sample
 from astraflow.wire.pb import control_plane_pb2 as pb
 
 PAGE_BYTES = 16 * 2**20
-"""Size limit of the texts of one page."""
+"""Size limit of the texts and calls of one page."""
 
 _COLUMNS = "ordinal, step, outcome, size_bytes, body, prompt_text, completion_text"
 
-_NEWER_COLUMNS = ("ending", "role", "reward_terms", "tokens_body")
-"""Columns that the archive of an earlier release lacks; its trajectories have no endings, roles and reward terms."""
+_WITH_INTERACTIONS = "reward_terms"
+"""A column that the archive lacks in releases whose trajectories have no endings, roles, reward terms and tokens."""
+
+_WITH_CALLS = "calls_body"
+"""A column that the archive lacks in releases whose trajectories have no recorded calls."""
 
 _TERM = "(select value from json_each(samples.reward_terms) where key = ?)"
 """Value of a reward term; null for a trajectory without it."""
@@ -49,7 +53,7 @@ _GROUP_COLUMNS = (
 
 def find_trajectories(database: sqlite3.Connection, query: TrajectoryQuery) -> TrajectoryPage:
     """Returns one page, newest first: back from `before` or the end, or forward from `after`."""
-    matching = _matching(query, has_newer_columns=_has_newer_columns(database))
+    matching = _matching(query, _columns_of(database))
     trajectories, has_more = _page_rows(database, matching, query)
     if query.after is not None:
         has_older = _exists(database, matching, "ordinal <= ?", query.after)
@@ -74,15 +78,14 @@ def find_groups(database: sqlite3.Connection, query: GroupQuery) -> GroupPage:
 
 def find_rewards(database: sqlite3.Connection, query: RewardQuery) -> RewardHistogram:
     """Returns the histogram of all matches, of rewards or of a reward term, and their endings, roles and terms."""
-    has_newer_columns = _has_newer_columns(database)
-    matching = _matching(query.matching, has_newer_columns=has_newer_columns)
+    columns = _columns_of(database)
+    matching = _matching(query.matching, columns)
     (failed,) = database.execute(
         f"select count(failure) from samples where {matching.text}",  # noqa: S608 (values are apart)
         matching.values,
     ).fetchone()
-    bins = () if query.term and not has_newer_columns else _bins(database, matching, query)
-    counts = _counts_by_name(database, matching) if has_newer_columns else {}
-    return RewardHistogram(bins=bins, failed=failed, **counts)
+    bins = () if query.term and _WITH_INTERACTIONS not in columns else _bins(database, matching, query)
+    return RewardHistogram(bins=bins, failed=failed, **_counts_by_name(database, matching, columns))
 
 
 def _bins(database: sqlite3.Connection, matching: Conditions, query: RewardQuery) -> tuple[RewardBin, ...]:
@@ -114,8 +117,12 @@ def _bins(database: sqlite3.Connection, matching: Conditions, query: RewardQuery
     )
 
 
-def _counts_by_name(database: sqlite3.Connection, matching: Conditions) -> dict[str, dict[str, int]]:
-    """Returns numbers of trajectories by ending, by role and by reward term."""
+def _counts_by_name(
+    database: sqlite3.Connection, matching: Conditions, columns: frozenset[str]
+) -> dict[str, dict[str, int]]:
+    """Returns numbers of trajectories by ending, by role, by reward term and by outcome of a recorded call."""
+    if _WITH_INTERACTIONS not in columns:
+        return {}
     most_frequent = f"group by 1 order by count(*) desc, 1 limit {MAX_NAMES}"
     selects = {
         "endings": f"select ending, count(*) from samples where ending != '' and {matching.text} {most_frequent}",  # noqa: S608 (values are apart)
@@ -123,6 +130,11 @@ def _counts_by_name(database: sqlite3.Connection, matching: Conditions) -> dict[
         "terms": "select key, count(*) from (select reward_terms as terms from samples where "  # noqa: S608 (as above)
         f"reward_terms != '{{}}' and {matching.text}), json_each(terms) {most_frequent}",
     }
+    if _WITH_CALLS in columns:
+        selects["calls"] = (
+            "select key, count(*) from (select call_outcomes as calls from samples where "  # noqa: S608 (as above)
+            f"call_outcomes != '{{}}' and {matching.text}), json_each(calls) {most_frequent}"
+        )
     return {name: dict(database.execute(select, matching.values).fetchall()) for name, select in selects.items()}
 
 
@@ -139,16 +151,19 @@ def bin_width(low: float, high: float, *, at_most: int) -> float:
     return next(factor * magnitude for factor in (1.0, 2.5, 5.0, 10.0) if factor * magnitude >= rough)
 
 
-def _has_newer_columns(database: sqlite3.Connection) -> bool:
-    return any(row[1] == _NEWER_COLUMNS[0] for row in database.execute("pragma table_info(samples)"))
+def _columns_of(database: sqlite3.Connection) -> frozenset[str]:
+    return frozenset(row[1] for row in database.execute("pragma table_info(samples)"))
 
 
-def _matching(query: TrajectoryQuery, *, has_newer_columns: bool) -> Conditions:
+def _matching(query: TrajectoryQuery, columns: frozenset[str]) -> Conditions:
     conditions = Conditions()
-    if has_newer_columns:
+    if _WITH_INTERACTIONS in columns:
         _add_interaction(conditions, query)
     elif query.ending is not None or query.role or query.term:
         conditions.add_all("false")
+    if query.call is not None:
+        has_call = "exists (select 1 from json_each(samples.call_outcomes) where key = ?)"
+        conditions.add_all(*((has_call, query.call.value) if _WITH_CALLS in columns else ("false",)))
     _add_common(conditions, query)
     conditions.add("group_id = ?", query.group)
     conditions.add("task = ?", query.task)
@@ -193,12 +208,14 @@ def _page_rows(
     boundary = query.after if is_forward else query.before
     values = list(matching.values) + ([] if boundary is None else [boundary])
     where = matching.text if boundary is None else f"{matching.text} and {bound}"
-    tokens = "tokens_body" if query.with_tokens and _has_newer_columns(database) else "x''"
-    select = f"select {_COLUMNS}, {tokens} from samples where {where} order by ordinal {order} limit ?"  # noqa: S608 (values are apart)
+    columns = _columns_of(database)
+    tokens = "tokens_body" if query.with_tokens and _WITH_INTERACTIONS in columns else "x''"
+    calls = "calls_body" if query.with_calls and _WITH_CALLS in columns else "x''"
+    select = f"select {_COLUMNS}, {tokens}, {calls} from samples where {where} order by ordinal {order} limit ?"  # noqa: S608 (values are apart)
     trajectories: list[SampledTrajectory] = []
     size_bytes = 0
     for row in database.execute(select, (*values, query.limit + 1)):
-        size_bytes += row[3]
+        size_bytes += row[3] + (block_size_bytes(row[-1]) if row[-1] else 0)
         if trajectories and (len(trajectories) == query.limit or size_bytes > PAGE_BYTES):
             return trajectories, True
         trajectories.append(_sample(row))
@@ -211,9 +228,10 @@ def _exists(database: sqlite3.Connection, matching: Conditions, bound: str, boun
 
 
 def _sample(row: tuple[Any, ...]) -> SampledTrajectory:
-    _, step, outcome, _, body, prompt_text, completion_text, tokens_body = row
+    _, step, outcome, _, body, prompt_text, completion_text, tokens_body, calls_body = row
     message = pb.SampledTrajectory.FromString(body)
     message.MergeFromString(tokens_body)
+    message.calls = calls_body
     sample = decode_sample(message)
     return replace(sample, step=step, outcome=outcome, prompt_text=prompt_text, completion_text=completion_text)
 

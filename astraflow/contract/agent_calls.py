@@ -1,7 +1,9 @@
 """Model calls of agent programs, as people see them: recorded calls of a finished session, and live sessions."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
+from heapq import nlargest
 
 from astraflow.contract.ids import FlowId, TaskId
 
@@ -41,6 +43,8 @@ class AgentCall:
 MAX_BODY_CHARACTERS = 16384
 MAX_CALLS = 256
 """Recorded calls of a trajectory; the count of the others is a metric."""
+MAX_EPISODE_CHARACTERS = 2**20
+"""Characters of the bodies of all calls of an episode: nodes cut the bodies further beyond it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,3 +66,10 @@ class LiveSession:
 
 MAX_LIVE_SESSIONS = 32
 """Sessions in a node's report: those that are oldest."""
+MAX_REPORTED_SESSIONS = 128
+"""Sessions in a report of the run, over all nodes: those that are oldest."""
+
+
+def oldest_sessions(sessions: Iterable[LiveSession], limit: int) -> tuple[LiveSession, ...]:
+    """Returns the oldest sessions, the oldest first."""
+    return tuple(nlargest(limit, sessions, key=lambda session: session.age_s))

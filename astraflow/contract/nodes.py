@@ -145,13 +145,15 @@ NODE_GAUGES = (
     "engine_waiting",
     "engine_cache_used",
     "lease_limit",
+    "agent_sessions",
 )
 """Keys of `NodeStatus.gauges`. Gaps: largest absolute difference between engine and trainer logprobs, in nats.
 `reprefill_gap`: largest difference between the logprobs of a request that was in flight during a swap and those of the
 same tokens scored again, in nats; absent until one was checked.
 `evaluation_running`: running pinned tasks; absent on a node that never ran one. `engine_running`, `engine_waiting`:
 requests over all engines; `engine_cache_used`: used share of the fullest key-value cache; `lease_limit`: concurrent
-episodes that the node accepts now."""
+episodes that the node accepts now. `agent_sessions`: sessions of agent programs that run now; absent on a node without
+such a flow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

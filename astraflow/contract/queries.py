@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from astraflow.contract.agent_calls import CallOutcome
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import FlowId, GroupId, PolicyId
 from astraflow.contract.reports import Event, SampledTrajectory
@@ -46,8 +47,12 @@ class TrajectoryQuery:
     min_term: float | None = None
     max_term: float | None = None
     """Bounds of the reward term, both included."""
+    call: CallOutcome | None = None
+    """Trajectories with a recorded call of this outcome."""
     with_tokens: bool = False
     """Includes the ends and log-probabilities of tokens, which are as large as the texts."""
+    with_calls: bool = False
+    """Includes the recorded calls, which may be larger than the texts."""
     before: int | None = None
     """Selects the newest trajectories older than this ordinal."""
     after: int | None = None
@@ -129,6 +134,8 @@ class RewardHistogram:
     """Matching trajectories with a role, by role: the most frequent ones, at most `MAX_NAMES`."""
     terms: Mapping[str, int] = field(default_factory=dict)
     """Matching trajectories with a reward term, by its name: the most frequent ones, at most `MAX_NAMES`."""
+    calls: Mapping[str, int] = field(default_factory=dict)
+    """Matching trajectories with recorded calls, by outcome of a call that they have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

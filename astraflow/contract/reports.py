@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from astraflow.contract.agent_calls import AgentCall, LiveSession
 from astraflow.contract.causes import Cause
 from astraflow.contract.evaluations import EvaluationReport
 from astraflow.contract.failures import Failure
@@ -49,6 +50,9 @@ class NodeReport:
     """Links over which the node fetches weights, the preferred source first."""
     cause: Cause | None = None
     """Reason why the node drains or left: a request or a preemption notice. None while it stays, and when unknown."""
+    sessions: tuple[LiveSession, ...] = ()
+    """Sessions of agent programs that run on the node, the oldest first: those among the `MAX_REPORTED_SESSIONS` oldest
+    of all nodes. The gauge `agent_sessions` counts all of the node."""
 
     @property
     def lease_limit(self) -> int:
@@ -309,3 +313,7 @@ class SampledTrajectory:
     in answers to queries without `with_tokens`."""
     logprobs: tuple[float, ...] = ()
     """Log-probability of each model-written token, float32; empty like `token_ends`."""
+    call_outcomes: Mapping[str, int] = field(default_factory=dict)
+    """Recorded calls of the agent program by outcome (`CallOutcome`); empty without an agent."""
+    calls: tuple[AgentCall, ...] = ()
+    """Recorded calls. Empty without an agent, and in answers to queries without `with_calls`."""

@@ -25,8 +25,13 @@ class Span:
     version: Version | None = None
     """Set for `Author.MODEL` only."""
     speaker: str = ""
-    """Origin of context after the first turn, for display: `environment`, `tool`, or the role of another policy. Empty
-    for the prompt and for the model."""
+    """Origin of context after the first turn, for display: `environment`, `tool`, `user`, the role of another policy,
+    or `POLICY_SPEAKER`. Empty for the prompt and for the model."""
+
+
+POLICY_SPEAKER = "policy"
+"""Speaker of context that the policy itself wrote and that another trajectory of the episode trains: each sampled token
+is trained once."""
 
 
 class Ending(Enum):

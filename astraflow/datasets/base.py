@@ -18,6 +18,9 @@ QUESTION = "question"
 ANSWER = "answer"
 """Field of a prompt: a correct answer, as text; empty where tests or an environment decide and no solution is known."""
 
+HISTORY = "history"
+"""Field of a prompt: the messages before the question, as texts of user and assistant in turn. For warm starts."""
+
 _SAMPLED_PROMPTS = 64
 """Prompts in the fingerprint of a generated dataset: two datasets with equal samples are almost surely equal. Count."""
 
@@ -68,12 +71,15 @@ class MixedDataset(Dataset, Protocol):
         """Shares of the parts, in the order of their prompts."""
 
 
-def examples(dataset: Dataset, *, seed: int) -> Iterator[tuple[str, str]]:
-    """Yields questions with correct answers, drawn without end, for a supervised warm start."""
+def examples(dataset: Dataset, *, seed: int) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yields conversations that end with a question, and its correct answer; drawn without end, for a supervised warm
+    start."""
     rng = random.Random(f"examples/{seed}")
     while True:
         fields = dataset.prompt(rng.randrange(dataset.size)).fields
-        yield str(fields[QUESTION]), str(fields[ANSWER])
+        history = fields.get(HISTORY, [])
+        earlier = history if isinstance(history, list) else []
+        yield (*map(str, earlier), str(fields[QUESTION])), str(fields[ANSWER])
 
 
 def generated_prompt(kind: str, index: int, *, question: str, answer: str) -> Prompt:

@@ -1,12 +1,13 @@
 """Generated strings to reverse or sort: the smallest tasks that a model trained from scratch visibly learns."""
 
+from dataclasses import replace
 from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
 from astraflow.contract.tasks import Prompt
 from astraflow.datasets import datasets
-from astraflow.datasets.base import generated_prompt, sampled_fingerprint
+from astraflow.datasets.base import HISTORY, generated_prompt, sampled_fingerprint
 from astraflow.datasets.shuffle import Shuffle
 from astraflow.runtime.config import Config
 from astraflow.runtime.setting_permissions import SettableBy
@@ -21,6 +22,13 @@ class LettersOptions(Config):
     """Characters of each string."""
     alphabet: Annotated[str, SettableBy.AGENT] = Field(default="abcdefgh", min_length=2)
     """Characters of the strings."""
+    history_format: Annotated[tuple[str, ...], SettableBy.AGENT] = ()
+    """Messages before the question, of user and assistant in turn, for a warm start with conversations; places as in
+    `question_format`."""
+    question_format: Annotated[str, SettableBy.AGENT] = ""
+    """Question instead of that of the operation; `{text}` and `{answer}` stand for the string and its answer."""
+    answer_format: Annotated[str, SettableBy.AGENT] = "{answer}"
+    """Answer, with the same places: such as the call of a tool with the string, for the warm start of an agent."""
 
     @field_validator("alphabet")
     @classmethod
@@ -50,10 +58,19 @@ class Letters:
 
     def prompt(self, index: int) -> Prompt:
         """Returns a prompt such as `rev abcd=` or `sort 3142=`."""
+        options = self._options
         text = self._string(self._order.item(index))
-        if self._options.operation == "reverse":
-            return generated_prompt("reverse", index, question=f"rev {text}=", answer=text[::-1])
-        return generated_prompt("sort", index, question=f"sort {text}=", answer="".join(sorted(text)))
+        is_reverse = options.operation == "reverse"
+        answer = text[::-1] if is_reverse else "".join(sorted(text))
+        question_format = options.question_format or ("rev {text}=" if is_reverse else "sort {text}=")
+
+        def filled(form: str) -> str:
+            return form.replace("{text}", text).replace("{answer}", answer)
+
+        question, final = filled(question_format), filled(options.answer_format)
+        prompt = generated_prompt(options.operation, index, question=question, answer=final)
+        history = [filled(form) for form in options.history_format]
+        return replace(prompt, fields={**prompt.fields, HISTORY: history}) if history else prompt
 
     def _string(self, number: int) -> str:
         alphabet = self._options.alphabet

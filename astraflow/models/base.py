@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-Example: TypeAlias = tuple[str, str]
-"""A question as a user would ask it, and its only correct answer."""
+Example: TypeAlias = tuple[tuple[str, ...], str]
+"""A question as a user would ask it, after earlier messages of user and assistant in turn, and its only correct answer.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

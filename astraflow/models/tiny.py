@@ -33,6 +33,8 @@ class WarmStartOptions(Config):
     dataset: Annotated[dict[str, Any], SettableBy.RECIPE]
     """Dataset of the examples, as its `kind` and options. It is part of the cached folder's name; the caller of
     `prepare` builds it and passes the examples."""
+    system: Annotated[str, SettableBy.AGENT] = ""
+    """System message before each question, such as the description of an agent's tools; empty: none."""
     target_accuracy: float = Field(default=0.25, gt=0, lt=1)
     """Share of correct sampled answers at which the warm start stops."""
     batch_size: int = Field(default=64, ge=1)

@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
+from itertools import cycle, islice
 
 import numpy as np
 import torch
@@ -40,7 +40,7 @@ def warm_start(
     recent: deque[float] = deque(maxlen=_MEASURED_STEPS)
     model.train()
     for step in range(options.max_steps):
-        batch = _build_batch(tokenizer, _take(examples, options.batch_size))
+        batch = _build_batch(tokenizer, _take(examples, options.batch_size), options.system)
         logprobs = _answer_logprobs(model, batch)
         recent.append(_mean_probability(logprobs.detach(), batch))
         progress = WarmStartProgress(
@@ -88,8 +88,8 @@ def _take(examples: Iterator[Example], count: int) -> list[Example]:
     return batch
 
 
-def _build_batch(tokenizer: ChatTokenizer, batch: list[Example]) -> _WarmStartBatch:
-    pairs = [_tokens(tokenizer, question, answer) for question, answer in batch]
+def _build_batch(tokenizer: ChatTokenizer, batch: list[Example], system: str) -> _WarmStartBatch:
+    pairs = [_tokens(tokenizer, system, texts, answer) for texts, answer in batch]
     width = max(len(prompt) + len(answer) - 1 for prompt, answer in pairs)
     ids = np.zeros((len(batch), width), dtype=np.int64)
     positions: list[Int32Array] = []
@@ -105,9 +105,13 @@ def _build_batch(tokenizer: ChatTokenizer, batch: list[Example]) -> _WarmStartBa
     )
 
 
-def _tokens(tokenizer: ChatTokenizer, question: str, answer: str) -> tuple[Int32Array, Int32Array]:
+def _tokens(
+    tokenizer: ChatTokenizer, system: str, texts: tuple[str, ...], answer: str
+) -> tuple[Int32Array, Int32Array]:
     """Returns the token ids of prompt and answer, the answer with its stop token."""
-    prompt = tokenizer.encode_chat([{"role": "user", "content": question}])
+    messages = [{"role": "system", "content": system}] if system else []
+    messages += [{"role": role, "content": text} for role, text in zip(cycle(("user", "assistant")), texts)]
+    prompt = tokenizer.encode_chat(messages)
     return prompt, np.append(tokenizer.encode(answer), np.int32(tokenizer.stop_tokens[0]))
 
 

@@ -1,8 +1,9 @@
 """Heartbeats: report the state of the node to dataflow and apply the directive in the answer."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from astraflow.client.data_plane import NodeDataClient
+from astraflow.contract.agent_calls import MAX_LIVE_SESSIONS, oldest_sessions
 from astraflow.contract.errors import Unavailable, UnknownNode
 from astraflow.contract.ids import PolicyId, TaskId, Version
 from astraflow.contract.nodes import NodeStatus
@@ -14,6 +15,7 @@ from astraflow.raas.transfer_totals import TransferTotals
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
 from astraflow.runtime.retries import periodic
+from astraflow.workflows.base import SessionSource
 
 log = get_logger()
 
@@ -28,6 +30,7 @@ class HeartbeatLoop:
         *,
         held_tasks: Callable[[], tuple[TaskId, ...]],
         versions: Callable[[], Mapping[PolicyId, Version]],
+        session_sources: Callable[[], Sequence[SessionSource]],
         capacity: Capacity,
         counters: NodeCounters,
         transfers: TransferTotals,
@@ -38,6 +41,7 @@ class HeartbeatLoop:
         self._membership = membership
         self._held_tasks = held_tasks
         self._versions = versions
+        self._session_sources = session_sources
         self._capacity = capacity
         self._counters = counters
         self._transfers = transfers
@@ -80,6 +84,10 @@ class HeartbeatLoop:
         self._counters.set_total("busy_s", busy_s)
         self._counters.set_total("blocked_s", blocked_s)
         self._counters.observe_rate(self._clock.now())
+        sources = self._session_sources()
+        sessions = [session for source in sources for session in source.live_sessions()]
+        if sources:
+            self._counters.set_gauge("agent_sessions", len(sessions))
         return NodeStatus(
             node=self._membership.node,
             running=self._held_tasks(),
@@ -90,4 +98,5 @@ class HeartbeatLoop:
             leave_reason=self._drain_state.reason,
             is_preempted=self._drain_state.is_preempted,
             links=self._transfers.reports(),
+            sessions=oldest_sessions(sessions, MAX_LIVE_SESSIONS),
         )

@@ -1,7 +1,7 @@
 """One node in one run: joins, builds engines and flows, runs tasks, and leaves."""
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
@@ -45,6 +45,7 @@ from astraflow.weights.puller import Puller
 from astraflow.weights.signing import VerifyingKey, pinned_key
 from astraflow.weights.weight_sources import WeightSources, connect_sources
 from astraflow.wire.channel import ServiceChannel
+from astraflow.workflows.base import SessionSource
 
 log = get_logger()
 
@@ -83,6 +84,7 @@ class Node:
         self._policies = ServedPolicies({})
         self._verifying_key: VerifyingKey | None = None
         self._task_loop: TaskLoop | None = None
+        self._session_sources: Sequence[SessionSource] = ()
 
     async def run(self) -> None:
         """Runs until the node drains. Raises: exception groups of errors that a retry does not cure; RunChanged."""
@@ -117,6 +119,8 @@ class Node:
                 loops.append(tasks.create_task(heartbeats.watch_dataflow(self._config.dataflow_timeout_s)))
             flows, engines = build_flows(join_result, self._facts), choose_engines(self._config, join_result)
             await start_flows(flows, resources)
+            workflows = [flow.workflow for flow in flows.values()]
+            self._session_sources = [workflow for workflow in workflows if isinstance(workflow, SessionSource)]
             self._policies = await build_policies(join_result, flows, engines, resources)
             await self._report_engines([engines[policy] for policy in self._policies])
             await start_engines(self._policies)
@@ -201,6 +205,7 @@ class Node:
             self._membership,
             held_tasks=self._held_tasks,
             versions=self._versions,
+            session_sources=lambda: self._session_sources,
             capacity=self._capacity,
             counters=self._counters,
             transfers=self._transfers,

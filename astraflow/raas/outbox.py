@@ -66,5 +66,6 @@ def _size_bytes(episode: Episode) -> int:
         trajectory.tokens.nbytes
         + trajectory.logprobs.nbytes
         + 4 * (len(trajectory.prompt_text) + len(trajectory.completion_text))
+        + 4 * sum(len(call.request) + len(call.reply) for call in trajectory.calls)
         for trajectory in episode.trajectories
     )

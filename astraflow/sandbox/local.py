@@ -5,7 +5,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import asdict
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -13,7 +13,8 @@ from typing import Any
 from astraflow.contract.errors import InvalidInput
 from astraflow.runtime.logs import get_logger
 from astraflow.sandbox import sandboxes
-from astraflow.sandbox.base import Job, JobLimits, JobResult, Level, Outcome, SandboxError, Session
+from astraflow.sandbox.base import Command, Job, JobLimits, JobResult, Level, Outcome, SandboxError, Session
+from astraflow.sandbox.forwarding import forwarded
 from astraflow.sandbox.isolation import Isolation
 from astraflow.sandbox.options import LocalSandboxOptions
 from astraflow.sandbox.worker import Worker, WorkerLost
@@ -120,19 +121,29 @@ class LocalSandbox:
             code="sandbox.worker_lost",
         )
 
-    def session(self, limits: JobLimits) -> AbstractAsyncContextManager[Session]:
+    def session(self, limits: JobLimits, *, port: int | None = None) -> AbstractAsyncContextManager[Session]:
         """Opens a session in a fork server of its own, without a limit of processor time. Raises: SandboxError."""
-        return self._session(limits)
+        return self._session(limits, port)
 
     def worker_pids(self) -> list[int]:
         """Returns the processes of the workers, those of sessions included."""
         return [worker.process.pid for worker in self._workers]
 
     @asynccontextmanager
-    async def _session(self, limits: JobLimits) -> AsyncIterator[Session]:
-        worker = await self._started()
+    async def _session(self, limits: JobLimits, port: int | None) -> AsyncIterator[Session]:
+        if port is not None and self._level is Level.RESTRICTED:
+            raise SandboxError(
+                "cannot open a session that reaches one port: at the level 'restricted' a program that may connect to "
+                "the port reaches it on every host; enable user namespaces and install bubblewrap (astraflow doctor "
+                "shows what is missing)",
+                code="sandbox.port_not_limitable",
+            )
+        worker = await self._started(port=port if self._level is Level.NAMESPACES else None)
         try:
-            yield LocalSession(worker, limits)
+            async with AsyncExitStack() as resources:
+                if worker.listener is not None and port is not None:
+                    await resources.enter_async_context(forwarded(worker.listener, port))
+                yield LocalSession(worker, limits)
         finally:
             self._discard(worker)
 
@@ -181,10 +192,10 @@ class LocalSandbox:
         if not is_usable:
             self._discard(worker)
 
-    async def _started(self) -> Worker:
+    async def _started(self, *, port: int | None = None) -> Worker:
         if self._isolation is None or self._folder is None:
             raise SandboxError("cannot run a job: the sandbox is closed; start it", code="sandbox.closed")
-        start = await asyncio.to_thread(self._isolation.start)
+        start = await asyncio.to_thread(self._isolation.start, port=port)
         worker = await Worker.started(start, timeout_s=self._options.start_s)
         self._workers.add(worker)
         return worker
@@ -211,10 +222,15 @@ class LocalSession:
         """Runs statements in the interpreter. Raises: SandboxError."""
         return await self._call("python", source, timeout_s)
 
-    async def _call(self, kind: str, text: str, timeout_s: float) -> JobResult:
+    async def execute(self, command: Command, *, timeout_s: float = 30.0) -> JobResult:
+        """Runs a program until it exits. Raises: InvalidInput; SandboxError."""
+        _check_paths(command.files)
+        return await self._call("command", asdict(command), timeout_s)
+
+    async def _call(self, kind: str, content: object, timeout_s: float) -> JobResult:
         limits = asdict(self._limits) | {"wall_s": timeout_s}
         try:
-            return result_of(await self._worker.call({kind: text, "limits": limits}, wall_s=timeout_s))
+            return result_of(await self._worker.call({kind: content, "limits": limits}, wall_s=timeout_s))
         except WorkerLost as problem:
             raise SandboxError(
                 f"cannot continue the session: its process was lost: {problem}; open another session",

@@ -23,6 +23,8 @@ class LocalSandboxOptions(Config):
     """Interpreter of jobs, 3.11 or newer; empty: that of AstraFlow, or /usr/bin/python3 where jobs cannot read it."""
     import_paths: tuple[str, ...] = ()
     """Folders with packages for jobs, such as a `site-packages`; jobs can read them."""
+    readable_paths: tuple[str, ...] = ()
+    """Further folders and files that jobs can read, such as a virtual environment or the source of an agent."""
     modules: tuple[str, ...] = COMMON_MODULES
     """Modules that are loaded before jobs start. Others are imported by each job that needs them."""
     jobs_per_worker: Annotated[int, Field(ge=1)] = 1000

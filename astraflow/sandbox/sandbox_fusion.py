@@ -84,7 +84,7 @@ class SandboxFusion:
             code="sandbox.service_failed",
         )
 
-    def session(self, limits: JobLimits) -> AbstractAsyncContextManager[Session]:
+    def session(self, limits: JobLimits, *, port: int | None = None) -> AbstractAsyncContextManager[Session]:
         """Raises: SandboxError, because the service runs single programs only."""
         raise SandboxError(
             "cannot open a session: SandboxFusion runs single programs; use the sandbox `local`",

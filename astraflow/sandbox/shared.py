@@ -76,9 +76,9 @@ class SharedSandbox:
         """Runs a job. Raises: SandboxError."""
         return await self._sandbox().run(job)
 
-    def session(self, limits: JobLimits) -> AbstractAsyncContextManager[Session]:
+    def session(self, limits: JobLimits, *, port: int | None = None) -> AbstractAsyncContextManager[Session]:
         """Opens a session. Raises: SandboxError."""
-        return self._sandbox().session(limits)
+        return self._sandbox().session(limits, port=port)
 
     def _sandbox(self) -> Sandbox:
         if self._pool is None or not self._pool.is_started:

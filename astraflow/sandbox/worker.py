@@ -6,8 +6,8 @@ import os
 import shutil
 import signal
 import socket
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -37,36 +37,49 @@ class Worker:
         self._folder = folder
         self._reader: asyncio.StreamReader
         self._writer: asyncio.StreamWriter
+        self.listener: socket.socket | None = None
+        """Listening socket inside of the isolation, where the start has a port."""
         self._groups: set[int] = set()
         """Process groups of jobs that may run, where no namespace ends them with the fork server."""
 
     @classmethod
     async def started(cls, start: Start, *, timeout_s: float) -> Self:
         """Starts a fork server and waits until it is ready. Raises: SandboxError with the reason."""
-        ours, theirs = socket.socketpair()
+        pairs = [socket.socketpair() for _ in range(1 if start.port is None else 2)]
+        (ours, *channels), theirs = zip(*pairs, strict=True)
+        with ExitStack() as ends:
+            for channel in channels:
+                ends.enter_context(channel)
+            try:
+                process = await _started_process(start, theirs)
+            except BaseException:
+                ours.close()
+                shutil.rmtree(start.folder, ignore_errors=True)
+                raise
+            finally:
+                for end in theirs:
+                    end.close()
+            worker = cls(process, start.folder)
+            await worker._begin(ours, timeout_s=timeout_s)
+            if channels:
+                worker.listener = _received_listener(channels[0])
+        return worker
+
+    async def _begin(self, connection: socket.socket, *, timeout_s: float) -> None:
+        """Waits until the fork server is ready; closes it when it is not. Raises: SandboxError with the reason."""
         try:
-            process = await _started_process(start, theirs)
-        except BaseException:
-            ours.close()
-            shutil.rmtree(start.folder, ignore_errors=True)
-            raise
-        finally:
-            theirs.close()
-        worker = cls(process, start.folder)
-        try:
-            worker._reader, worker._writer = await asyncio.open_connection(sock=ours)
+            self._reader, self._writer = await asyncio.open_connection(sock=connection)
             async with asyncio.timeout(timeout_s):
-                answer = await worker._answer()
+                answer = await self._answer()
         except (WorkerLost, TimeoutError) as problem:
-            await worker.close()
-            raise _not_started(await worker._complaint() or str(problem) or "no answer") from None
+            await self.close()
+            raise _not_started(await self._complaint() or str(problem) or "no answer") from None
         except BaseException:
-            await worker.close()
+            await self.close()
             raise
         if "broken" in answer:
-            await worker.close()
+            await self.close()
             raise _not_started(str(answer["broken"]))
-        return worker
 
     async def call(self, message: Mapping[str, Any], *, wall_s: float) -> dict[str, Any]:
         """Sends a message and returns the answer. Raises: WorkerLost; the caller then closes the worker."""
@@ -85,6 +98,8 @@ class Worker:
 
     async def close(self) -> None:
         """Ends the fork server with everything that it runs. Idempotent."""
+        if self.listener is not None:
+            self.listener.close()
         if hasattr(self, "_writer"):
             self._writer.close()  # the fork server then ends its jobs and itself
         with suppress(TimeoutError):
@@ -122,14 +137,14 @@ class Worker:
         return text.splitlines()[-1] if text else ""
 
 
-async def _started_process(start: Start, theirs: socket.socket) -> asyncio.subprocess.Process:
-    """Starts the process with its end of the connection, the number of which is its last argument."""
-    descriptor = theirs.fileno()
+async def _started_process(start: Start, theirs: Sequence[socket.socket]) -> asyncio.subprocess.Process:
+    """Starts the process with its ends of the connections, the numbers of which are its last arguments."""
+    descriptors = [end.fileno() for end in theirs]
     try:
         return await asyncio.create_subprocess_exec(
             *start.command,
-            str(descriptor),
-            pass_fds=(descriptor,),
+            *map(str, descriptors),
+            pass_fds=descriptors,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
@@ -142,6 +157,13 @@ async def _started_process(start: Start, theirs: socket.socket) -> asyncio.subpr
         )
     except OSError as problem:
         raise _not_started(str(problem)) from problem
+
+
+def _received_listener(channel: socket.socket) -> socket.socket:
+    """Returns the listening socket that a fork server sent before it was ready."""
+    channel.setblocking(False)
+    _, descriptors, _, _ = socket.recv_fds(channel, 16, 1)
+    return socket.socket(fileno=descriptors[0])
 
 
 def _not_started(cause: str) -> SandboxError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -172,9 +173,14 @@ def row_data(batch: Batch, *, is_excluded: Sequence[bool]) -> RowData:
         not excluded and trajectory.model_tokens > 0
         for trajectory, excluded in zip(trajectories, is_excluded, strict=True)
     ]
+    row_slots = slots(batch.rows)
+    parts = [(row.task, slot) for row, slot in zip(batch.rows, row_slots, strict=True)]
+    sizes = Counter(part for part, counted in zip(parts, is_counted, strict=True) if counted)
+    weights = [counted / max(1, sizes[part]) for part, counted in zip(parts, is_counted, strict=True)]
     return RowData(
         groups=torch.tensor([numbers.setdefault(row.group, len(numbers)) for row in batch.rows], dtype=torch.int64),
-        slots=torch.tensor(slots(batch.rows), dtype=torch.int64),
+        slots=torch.tensor(row_slots, dtype=torch.int64),
+        weights=torch.tensor(weights, dtype=torch.float32),
         is_counted=torch.tensor(is_counted, dtype=torch.bool),
         lengths=torch.tensor([trajectory.model_tokens for trajectory in trajectories], dtype=torch.int64),
         is_truncated=torch.tensor([trajectory.is_truncated for trajectory in trajectories], dtype=torch.bool),

@@ -10,6 +10,7 @@ from astraflow.contract.ids import BatchId, FlowId, GroupId, NodeId, PolicyId, P
 from astraflow.contract.nodes import NODE_COUNTERS, NODE_GAUGES, Directive, FlowSpec, JoinResult, NodeStatus, PolicySpec
 from astraflow.contract.tasks import Lease, Prompt, Task
 from astraflow.contract.trajectories import Episode
+from astraflow.wire.codec_agent_calls import decode_session, encode_session
 from astraflow.wire.codec_common import (
     decode_json,
     decode_link,
@@ -207,6 +208,7 @@ def encode_status(status: NodeStatus) -> pb.HeartbeatRequest:
             leave_reason=status.leave_reason,
             is_preempted=status.is_preempted,
             links=[encode_link(link) for link in status.links],
+            sessions=[encode_session(session) for session in status.sessions],
         )
     )
 
@@ -223,6 +225,7 @@ def decode_status(message: pb.HeartbeatRequest) -> NodeStatus:
         leave_reason=message.leave_reason,
         is_preempted=message.is_preempted,
         links=tuple(decode_link(link) for link in message.links),
+        sessions=tuple(decode_session(session) for session in message.sessions),
     )
 
 

@@ -9,6 +9,7 @@ from astraflow.contract.ids import NodeId
 from astraflow.contract.nodes import NodeFacts
 from astraflow.contract.reports import NodeReport, NodeState
 from astraflow.contract.weight_reports import LinkReport
+from astraflow.wire.codec_agent_calls import decode_session, encode_session
 from astraflow.wire.codec_common import (
     decode_facts,
     decode_link,
@@ -40,6 +41,7 @@ def encode_node(node: NodeReport) -> pb.NodeReport:
         errors=node.errors,
         links=[encode_link(link) for link in node.links],
         cause=node.cause.value if node.cause is not None else "",
+        sessions=[encode_session(session) for session in node.sessions],
     )
 
 
@@ -75,6 +77,7 @@ class NodeReader:
                 errors=tuple(message.errors),
                 links=tuple([_reuse_or_decode(link, decode_link, links, self._links) for link in message.links]),
                 cause=_cause(message.cause, message.id) if message.cause else None,
+                sessions=tuple([decode_session(session) for session in message.sessions]),
             )
 
 

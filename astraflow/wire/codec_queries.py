@@ -13,6 +13,7 @@ from astraflow.contract.queries import (
     TrajectoryQuery,
 )
 from astraflow.contract.reports import SampledTrajectory
+from astraflow.wire.codec_agent_calls import decode_calls, decode_outcome, encode_calls
 from astraflow.wire.codec_common import (
     decode_ending,
     decode_spans,
@@ -52,6 +53,7 @@ _TRAJECTORY_WORDS = (
     "role",
     "term",
     "with_tokens",
+    "with_calls",
     "limit",
 )
 _TRAJECTORY_OPTIONS = (
@@ -72,7 +74,7 @@ _GROUP_OPTIONS = ("step", "first_step", "last_step", "before")
 _GROUP_FIELDS = ("ordinal", "at", "outcome", "trajectories", "failed", "truncated")
 _GROUP_FIGURES = ("step", "reward_mean", "reward_min", "reward_max")
 _BIN_FIELDS = ("begin", "end", "lowest", "highest", "trajectories", "groups")
-_HISTOGRAM_COUNTS = ("endings", "roles", "terms")
+_HISTOGRAM_COUNTS = ("endings", "roles", "terms", "calls")
 _EVENT_WORDS = ("subject", "text", "limit")
 
 
@@ -91,6 +93,8 @@ def encode_sample(sample: SampledTrajectory) -> pb.SampledTrajectory:
         parent_turn=sample.parent_turn,
         reward_terms=dict(sample.reward_terms),
         labels=dict(sample.labels),
+        call_outcomes=dict(sample.call_outcomes),
+        calls=encode_calls(sample.calls),
         ending=sample.ending.value if sample.ending else "",
         **matching_fields(sample, _SAMPLE_LISTS),
         failure_boundary=sample.failure.boundary.value if sample.failure else "",
@@ -111,6 +115,8 @@ def decode_sample(message: pb.SampledTrajectory) -> SampledTrajectory:
         metrics=sorted_map(message.metrics),
         reward_terms=sorted_map(message.reward_terms),
         labels=sorted_map(message.labels),
+        call_outcomes=sorted_map(message.call_outcomes),
+        calls=decode_calls(message.calls),
         ending=decode_ending(message.ending),
         failure=_decode_failure(message),
         text_ends=tuple(message.text_ends),
@@ -127,6 +133,7 @@ def encode_trajectory_query(query: TrajectoryQuery) -> pb.TrajectoriesRequest:
     """Query -> message."""
     return pb.TrajectoriesRequest(
         ending=query.ending.value if query.ending else "",
+        call=query.call.value if query.call else "",
         **matching_fields(query, _TRAJECTORY_WORDS),
         **matching_fields(query, _TRAJECTORY_OPTIONS),
     )
@@ -136,6 +143,7 @@ def decode_trajectory_query(message: pb.TrajectoriesRequest) -> TrajectoryQuery:
     """Message -> query."""
     return TrajectoryQuery(
         ending=decode_ending(message.ending),
+        call=decode_outcome(message.call) if message.call else None,
         **matching_fields(message, _TRAJECTORY_WORDS),
         **optional_fields(message, _TRAJECTORY_OPTIONS),
     )

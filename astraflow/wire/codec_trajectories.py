@@ -9,6 +9,7 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.spans import Span
 from astraflow.contract.trajectories import Float32Array, Int32Array, Trajectory
+from astraflow.wire.codec_agent_calls import check_blocks, decode_calls, encode_calls
 from astraflow.wire.codec_common import decode_ending, decode_spans, encode_spans
 from astraflow.wire.frames import Arrays
 from astraflow.wire.pb import common_pb2 as pb
@@ -44,6 +45,8 @@ def encode_trajectory(trajectory: Trajectory) -> pb.Trajectory:
         message.token_ends.extend(trajectory.token_ends)
     if trajectory.answer:
         message.answer = trajectory.answer
+    if trajectory.calls:
+        message.calls = encode_calls(trajectory.calls)
     _encode_interaction(message, trajectory)
     return message
 
@@ -75,10 +78,11 @@ def arrays_of(trajectories: Sequence[Trajectory]) -> list[Int32Array | Float32Ar
 def decode_trajectories(messages: Iterable[pb.Trajectory], arrays: Arrays) -> Iterator[Trajectory]:
     """Messages and their arrays -> trajectories, whose arrays are read-only views of the bytes, not copies.
 
-    Checks everything before it yields the first one. Raises: InvalidInput for lengths that do not match, negative
-    tokens, or logprobs that are not finite.
+    Checks arrays and sizes before it yields the first one. Raises: InvalidInput for lengths that do not match, negative
+    tokens, or logprobs that are not finite; and for invalid calls.
     """
     shaped = [(message, decode_spans(message.spans)) for message in messages]
+    check_blocks(message.calls for message, _ in shaped)
     tokens_end = [0]
     logprobs_end = [0]
     for _, spans in shaped:
@@ -137,4 +141,5 @@ def _trajectory(
         labels=dict(message.labels),
         ending=decode_ending(message.ending),
         token_ends=tuple(message.token_ends),
+        calls=decode_calls(message.calls),
     )

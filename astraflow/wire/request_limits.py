@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
+from astraflow.contract.agent_calls import MAX_BODY_CHARACTERS, MAX_CALLS, MAX_LIVE_SESSIONS
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.nodes import MAX_CAPACITY
 from astraflow.wire.channel import MAX_MESSAGE_BYTES
@@ -33,13 +34,15 @@ MAX_REWARD: Final = 1e9
 _ID_CHARS = 128
 _TASKS_BYTES = MAX_CAPACITY * (_ID_CHARS + 3)
 
+_SESSIONS_BYTES = MAX_LIVE_SESSIONS * 2 * (_ID_CHARS + 64)
+
 _SERVICE_BYTES = {"NodeData": 64 * KIB, "TrainerData": 64 * KIB, "WeightPlane": 64 * KIB, "Enrollment": 16 * KIB}
 _OTHER_BYTES = MIB
 """Control and fleet planes, whose callers are operators and agents."""
 
 _METHOD_BYTES = {
     "NodeData/Join": 64 * KIB + _TASKS_BYTES,
-    "NodeData/Heartbeat": 64 * KIB + _TASKS_BYTES,
+    "NodeData/Heartbeat": 64 * KIB + _TASKS_BYTES + _SESSIONS_BYTES,
     "NodeData/Push": MAX_MESSAGE_BYTES,
     "NodeData/HandBack": 32 * MIB,
     "TrainerData/ReportStep": 256 * KIB,
@@ -102,6 +105,13 @@ _LIMITS: Mapping[str, FieldLimit] = {
     "HeartbeatRequest.leave_reason": FieldLimit(chars=2 * KIB),
     **dict.fromkeys(("HeartbeatRequest.counters", "HeartbeatRequest.gauges", "HeartbeatRequest.versions"), _ENTRIES),
     "HeartbeatRequest.links": FieldLimit(items=64),
+    "HeartbeatRequest.sessions": FieldLimit(items=MAX_LIVE_SESSIONS),
+    **dict.fromkeys(("LiveSession.task", "LiveSession.flow"), _ID),
+    **dict.fromkeys(("LiveSession.calls", "LiveSession.waiting_calls", "LiveSession.tokens"), _COUNT),
+    "AgentCalls.calls": FieldLimit(items=MAX_CALLS),
+    **dict.fromkeys(("AgentCall.dialect", "AgentCall.outcome"), _ID),
+    "AgentCall.model": _LABEL,
+    **dict.fromkeys(("AgentCall.request", "AgentCall.reply"), FieldLimit(chars=MAX_BODY_CHARACTERS)),
     **{
         f"LinkReport.{field.name}": _COUNT
         for field in common_pb2.LinkReport.DESCRIPTOR.fields

@@ -7,6 +7,7 @@ workflows: Registry[Workflow] = Registry(
     "workflow",
     built_in={
         "act": "astraflow.workflows.act",
+        "agent": "astraflow.agents.workflow",
         "dataset_answers": "astraflow.workflows.dataset_answers",
         "multi_turn": "astraflow.workflows.multi_turn",
         "plan_and_solve": "astraflow.workflows.plan_and_solve",

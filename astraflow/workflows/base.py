@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
+from astraflow.contract.agent_calls import LiveSession
 from astraflow.contract.generation import Generation, Sampling
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.tasks import Task
@@ -49,6 +50,14 @@ class Workflow(Protocol):
         self, task: Task, policies: Mapping[PolicyId, PolicyClient], scorer: RewardScorer
     ) -> Sequence[Trajectory]:
         """Runs one episode; returns at least one trajectory, each of the policy that wrote it."""
+
+
+@runtime_checkable
+class SessionSource(Protocol):
+    """Workflow whose episodes are sessions of agent programs, which the node reports while they run."""
+
+    def live_sessions(self) -> Sequence[LiveSession]:
+        """Returns the sessions that run now, in any order."""
 
 
 def episode_seed(task: Task) -> int:

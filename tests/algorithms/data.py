@@ -110,6 +110,7 @@ def batch_of(rows: Rows, *, groups: Sequence[int] | None = None, slots: Sequence
         groups=torch.tensor(groups or [0] * len(rows)),
         slots=torch.tensor(slots or [0] * len(rows)),
         is_counted=lengths > 0,
+        weights=(lengths > 0).float(),
         lengths=lengths,
         is_truncated=torch.zeros(len(rows), dtype=torch.bool),
     )

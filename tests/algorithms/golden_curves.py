@@ -103,6 +103,7 @@ class TablePolicy:
             groups=torch.arange(rows) // MEMBERS,
             slots=torch.arange(rows) % 2,
             is_counted=torch.ones(rows, dtype=torch.bool),
+            weights=torch.ones(rows, dtype=torch.bool).float(),
             lengths=lengths,
             is_truncated=torch.zeros(rows, dtype=torch.bool),
         )

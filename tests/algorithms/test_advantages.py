@@ -64,6 +64,7 @@ def row_data(groups: list[int], counted: list[bool], slots: list[int] | None = N
         groups=torch.tensor(groups),
         slots=torch.tensor(slots or [0] * len(groups)),
         is_counted=torch.tensor(counted),
+        weights=torch.tensor(counted).float(),
         lengths=torch.ones(len(groups), dtype=torch.long),
         is_truncated=torch.zeros(len(groups), dtype=torch.bool),
     )

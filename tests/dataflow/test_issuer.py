@@ -98,6 +98,21 @@ def test_a_selector_observes_the_rewards_of_each_role() -> None:
     assert selector.heard == [(3, {"solver/solver": (0.0, 1.0), "solver/verifier": (1.0,)})]
 
 
+@pytest.mark.parametrize(
+    ("rewards", "observed"), [((1.0, 1.0, 1.0), (1.0,)), ((1.0, 1.0, 0.0), (1.0, 1.0, 0.0))], ids=["shared", "own"]
+)
+def test_a_selector_observes_a_reward_that_branches_share_once(
+    rewards: tuple[float, ...], observed: tuple[float, ...]
+) -> None:
+    selector = Listening()
+    source = issuer(selector)
+    group = source.next_group()
+    trajectories = tuple(replace(make.trajectory(reward=reward), role="solver") for reward in rewards)
+    group.episodes = {0: Episode(task=TaskId(f"{group.id}/0"), node=NodeId("node"), trajectories=trajectories)}
+    source.observe(group)
+    assert selector.heard == [(3, {"solver/solver": observed})]
+
+
 def test_a_cursor_is_refused_for_other_data() -> None:
     before = issuer(Listening())
     before.next_group()

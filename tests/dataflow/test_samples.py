@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from astraflow.archive import samples as sample_lookups
 from astraflow.archive.connection import open_read_only
 from astraflow.archive.samples import bin_width, find_groups, find_rewards, find_trajectories
+from astraflow.contract.agent_calls import CallOutcome
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.failures import Boundary, Failure
 from astraflow.contract.groups import Group
@@ -27,6 +28,7 @@ from astraflow.dataflow.reporting.archive import Archive
 from astraflow.dataflow.reporting.samples import TrajectorySamples
 from tests import make
 from tests.errors import raises_code
+from tests.fakes.agent_session import agent_trajectories
 from tests.fakes.clock import ManualClock
 
 pytestmark = pytest.mark.anyio
@@ -174,20 +176,69 @@ async def test_interactions_are_found_by_ending_role_and_reward_term(tmp_path: P
     assert (won.bins, won.endings, won.terms) == ((), {"won": 2}, {"a": 1, 'b"$.]': 1})
 
 
-OLD_COLUMNS = "ending, role, reward_terms, tokens_body"
+def agent_group(number: int) -> Group:
+    """Returns a group with one session of an agent."""
+    name = GroupId(f"train:{number}")
+    session = Episode(task=TaskId(f"{name}/0"), node=NodeId("n"), trajectories=agent_trajectories())
+    return Group(id=name, flow=FlowId("train"), prompt=make.prompt(number), episodes=(session,))
 
 
-async def test_an_archive_of_the_release_before_is_read_and_continued(tmp_path: Path) -> None:
+async def test_recorded_calls_are_stored_and_returned_on_request(tmp_path: Path) -> None:
+    archive, samples = opened(tmp_path)
+    samples.add(group(1), {SOLVER: "buffered"}, at=1.0)
+    samples.add(agent_group(2), {SOLVER: "buffered"}, at=1.0)
+    plain = (await samples.page(TrajectoryQuery())).trajectories
+    whole = (await samples.page(TrajectoryQuery(task="train:2/0", with_calls=True))).trajectories
+    refused = await samples.page(TrajectoryQuery(call=CallOutcome.REFUSED, with_calls=True))
+    aborted = await samples.page(TrajectoryQuery(call=CallOutcome.ABORTED, group="train:1"))
+    counts = await samples.rewards(RewardQuery(matching=TrajectoryQuery()))
+    sizes = dict(archive.rows("select ordinal, size_bytes from samples"))
+    blocks = dict(archive.rows("select ordinal, length(calls_body) from samples"))
+    archive.close()
+
+    given = agent_trajectories()
+    assert all(sample.calls == () for sample in plain)
+    assert [sample.calls for sample in whole] == [trajectory.calls for trajectory in reversed(given)]
+    assert whole[-1].call_outcomes == {"answered": 3, "replayed": 1, "aborted": 1, "refused": 1}
+    assert [sample.index for sample in refused.trajectories] == [0]
+    assert aborted.trajectories == ()
+    assert counts.calls == {"answered": 3, "replayed": 1, "aborted": 1, "refused": 1}
+    assert blocks[1] == 0 and blocks[3] > 0
+    assert sizes[3] > blocks[3] + len(given[0].completion_text)
+
+
+async def test_a_page_holds_fewer_trajectories_when_their_calls_are_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sample_lookups, "PAGE_BYTES", 12_000)
+    archive, samples = opened(tmp_path)
+    samples.add(agent_group(1), {SOLVER: "buffered"}, at=1.0)
+    without = await samples.page(TrajectoryQuery())
+    with_calls = await samples.page(TrajectoryQuery(with_calls=True))
+    archive.close()
+    assert (len(without.trajectories), without.has_older) == (3, False)
+    assert 0 < len(with_calls.trajectories) < 3 and with_calls.has_older
+
+
+CALL_COLUMNS = "call_outcomes, calls_body"
+INTERACTION_COLUMNS = "ending, role, reward_terms, tokens_body"
+
+
+@pytest.mark.parametrize(("version", "columns"), [(2, f"{INTERACTION_COLUMNS}, {CALL_COLUMNS}"), (3, CALL_COLUMNS)])
+async def test_an_archive_of_an_earlier_release_is_read_and_continued(
+    tmp_path: Path, version: int, columns: str
+) -> None:
     archive, samples = opened(tmp_path)
     samples.add(group(1), {SOLVER: "buffered"}, at=1.0)
     archive.close()
     with closing(sqlite3.connect(tmp_path / "history.sqlite")) as database:
-        for column in OLD_COLUMNS.split(", "):
+        for column in columns.split(", "):
             database.execute(f"alter table samples drop column {column}")
-        database.execute("pragma user_version = 2")
+        database.execute(f"pragma user_version = {version}")
         database.commit()
     with closing(open_read_only(tmp_path / "history.sqlite")) as database:
-        assert len(find_trajectories(database, TrajectoryQuery(with_tokens=True)).trajectories) == 2
+        assert len(find_trajectories(database, TrajectoryQuery(with_tokens=True, with_calls=True)).trajectories) == 2
+        assert find_trajectories(database, TrajectoryQuery(call=CallOutcome.ANSWERED)).trajectories == ()
         assert find_trajectories(database, TrajectoryQuery(ending=Ending.WON)).trajectories == ()
         assert find_trajectories(database, TrajectoryQuery(term="a", min_term=0.0)).trajectories == ()
         assert len(find_rewards(database, RewardQuery(matching=TrajectoryQuery())).bins) == 2
@@ -195,8 +246,10 @@ async def test_an_archive_of_the_release_before_is_read_and_continued(tmp_path: 
 
     archive, samples = opened(tmp_path)
     samples.add(interaction(2, ending=Ending.WON), {SOLVER: "buffered"}, at=2.0)
-    assert await task_names(samples) == ["train:2/0", "train:2/0", "train:1/1", "train:1/0"]
+    samples.add(agent_group(3), {SOLVER: "buffered"}, at=3.0)
+    assert await task_names(samples) == ["train:3/0"] * 3 + ["train:2/0", "train:2/0", "train:1/1", "train:1/0"]
     assert await task_names(samples, ending=Ending.WON) == ["train:2/0"]
+    assert await task_names(samples, call=CallOutcome.REFUSED) == ["train:3/0"]
     archive.close()
     assert not (tmp_path / "history.unreadable.sqlite").exists()
 

@@ -41,7 +41,24 @@ def test_examples_are_endless_and_follow_from_the_seed() -> None:
     drawn = list(islice(examples(dataset, seed=1), 500))
 
     assert drawn == list(islice(examples(dataset, seed=1), 500))
-    assert all(str(eval(question.removesuffix("="))) == answer for question, answer in drawn)  # noqa: S307 (trusted arithmetic)
+    assert all(str(eval(question.removesuffix("="))) == answer for (question,), answer in drawn)  # noqa: S307 (trusted arithmetic)
+
+
+def test_letters_in_other_formats_are_conversations_for_a_warm_start() -> None:
+    formats = {
+        "history_format": ["{text}?", "call {text}"],
+        "question_format": "got {answer}",
+        "answer_format": "!{answer}",
+    }
+    dataset = datasets.build(
+        {"kind": "letters", "length": 2, "alphabet": "ab", "answer_format": "!{answer}", **formats}, 0
+    )
+
+    drawn = set(islice(examples(dataset, seed=1), 100))
+
+    assert {(texts[0][:-1], texts, answer) for texts, answer in drawn} == {
+        (text, (f"{text}?", f"call {text}", f"got {text[::-1]}"), f"!{text[::-1]}") for text in ("aa", "ab", "ba", "bb")
+    }
 
 
 def test_a_scripted_question_contains_its_answer() -> None:

@@ -24,6 +24,15 @@ Functions, to be called in <tool_call> tags:
 {%- endfor %}
 {%- if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"""
 """As Qwen 2.5: default system message, results of tools in a user's turn."""
+SMOLLM2 = """\
+{%- for message in messages %}
+{%- if loop.first and messages[0]['role'] != 'system' %}
+{{- '<|im_start|>system\\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\\n' }}
+{%- endif %}
+{{- '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"""
+"""As SmolLM2: every role, and no place for tools."""
 HEADERS = """\
 {{- '<|pad|>' }}
 {%- for message in messages %}

@@ -30,25 +30,34 @@ def main() -> int:
     elif verb == "run":
         number = len(list(folder.glob("container-*")))
         container = folder / f"container-{number}"
-        shutil.copytree(folder / arguments[-2], container / "app")
+        image = folder / arguments[-2]
+        shutil.copytree(image, container / "app") if image.is_dir() else (container / "app").mkdir(parents=True)
         sys.stdout.write(f"{container.name}\n")
     elif verb == "cp":
         name, path = arguments[1].split(":")
         shutil.copytree(arguments[0], f"{folder / name}{path}", dirs_exist_ok=True)
     elif verb == "exec":
-        return execute(folder / arguments[0], arguments[1:])
+        return execute(folder, arguments)
     elif verb == "rm":
         shutil.rmtree(folder / arguments[-1])
     return 0
 
 
-def execute(container: Path, command: list[str]) -> int:
+def execute(folder: Path, arguments: list[str]) -> int:
     """Runs a command with the roots of the container in place of absolute paths."""
+    place = "/app"
+    while arguments[0].startswith("--"):
+        if arguments[0] == "--interactive":
+            arguments = arguments[1:]
+            continue
+        place = arguments[1] if arguments[0] == "--workdir" else place
+        arguments = arguments[2:]
+    container, command = folder / arguments[0], arguments[1:]
     (container / "tmp").mkdir(exist_ok=True)
     for root in ROOTS:
         command = [word.replace(root, f"{container}{root}") if root in word else word for word in command]
     variables = {**os.environ, "APP_DIR": f"{container}/app", "LOGS_DIR": f"{container}/logs"}
-    return subprocess.run(command, cwd=container / "app", env=variables, check=False).returncode
+    return subprocess.run(command, cwd=f"{container}{place}", env=variables, check=False).returncode
 
 
 if __name__ == "__main__":

@@ -28,7 +28,9 @@ def episode_of(base: SampledTrajectory, policies: tuple[str, ...]) -> Iterator[S
     is_won = ending in (Ending.WON, Ending.DONE)
     terms = {"correct": float(is_won), "format": 0.5 + 0.1 * (base.member % 5), "length": -0.125}
     labels = {"game": "find the key", "state": "You are in the hall.\nInventory: a key, a lamp."}
-    common = replace(base, spans=(), text_ends=(), reference_text="", metrics={}, reward_terms=terms)
+    common = replace(
+        base, spans=(), text_ends=(), reference_text="", metrics={}, reward_terms=terms, call_outcomes={}, calls=()
+    )
     yield _sample(
         replace(common, role="planner", labels=labels, ending=ending, reward=float(is_won)),
         _planner_parts(),

@@ -1,5 +1,6 @@
 """A synthetic run as a function of time: the same second always gives the same values."""
 
+import json
 import math
 import random
 from collections import Counter
@@ -8,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import accumulate
 
+from astraflow.contract.agent_calls import AgentCall, CallOutcome
 from astraflow.contract.evaluations import EvaluationReport, EvaluationScore, EvaluationState
 from astraflow.contract.failures import Boundary, Failure
 from astraflow.contract.ids import FlowId, GroupId, NodeId, PolicyId, PoolId, TaskId, Version
@@ -37,6 +39,7 @@ from astraflow.contract.reports import (
 from astraflow.contract.spans import Author, Ending, Span
 from astraflow.contract.weight_reports import LinkReport, VersionReport, WeightsReport
 from tests import make
+from tests.fakes.agent_session import live_session
 from tests.fakes.synthetic_interactions import ENDINGS, episode_of
 
 BATCH_GROUPS = 32
@@ -51,6 +54,8 @@ RISE_AT = 45
 """Second from which trainers need more."""
 FIRST_TICK_AFTER_RISE = 60
 NODE_GROUPS_PER_S = 15.25
+AGENT_MEMBER = 1
+"""Member of each group whose episode is the session of an agent, with one recorded call."""
 
 
 @dataclass(kw_only=True)
@@ -131,6 +136,8 @@ class SyntheticRun:
         page = newer[-query.limit :] if query.after is not None else older[: query.limit]
         if not query.with_tokens:
             page = [replace(sample, token_ends=(), logprobs=()) for sample in page]
+        if not query.with_calls:
+            page = [replace(sample, calls=()) for sample in page]
         return TrajectoryPage(
             trajectories=tuple(page),
             has_older=bool(page) and page[-1].ordinal != found[-1].ordinal,
@@ -170,6 +177,7 @@ class SyntheticRun:
             endings=Counter(sample.ending.value for sample in found if sample.ending),
             roles=Counter(sample.role for sample in found if sample.role),
             terms=Counter(term for sample in found for term in sample.reward_terms),
+            calls=Counter(outcome for sample in found for outcome in sample.call_outcomes),
         )
 
     def act(self, sequence: int, kind: str, subject: str, message: str) -> None:
@@ -326,10 +334,12 @@ class SyntheticRun:
                 "engine_running": 96.0,
                 "engine_waiting": 4.0,
                 "engine_cache_used": 0.41,
+                "agent_sessions": 1.0,
             },
             lease_expiries=0,
             links=(self._link(steps),),
             errors=() if is_history else self.node_errors.get(name, ()),
+            sessions=() if is_history else (live_session(f"train:{sequence}/0", age_s=61.0 + index),),
         )
 
     def _round(self, number: int, *, is_latest: bool) -> EvaluationReport:
@@ -419,10 +429,25 @@ class SyntheticRun:
             member=member,
             duration_s=0.4,
             metrics={"turns": 2.0},
+            call_outcomes={"answered": 1} if member == AGENT_MEMBER else {},
+            calls=(_call(self.prompt, said),) if member == AGENT_MEMBER else (),
             failure=Failure(boundary=Boundary.ENGINE, message="out of memory")
             if member == self.failing_member
             else None,
         )
+
+
+def _call(prompt: str, said: str) -> AgentCall:
+    return AgentCall(
+        began_s=0.1,
+        duration_s=0.3,
+        dialect="chat",
+        model=prompt,
+        request=json.dumps({"messages": [{"role": "user", "content": prompt}]}),
+        reply=said,
+        outcome=CallOutcome.ANSWERED,
+        turn=0,
+    )
 
 
 def _spans(
@@ -523,6 +548,7 @@ def _matches(sample: SampledTrajectory, query: TrajectoryQuery) -> bool:
         and query.step in (None, sample.step)
         and query.is_truncated in (None, sample.is_truncated)
         and query.ending in (None, sample.ending)
+        and (query.call is None or query.call.value in sample.call_outcomes)
         and (not query.term or _has_term(sample, query))
         and query.is_failed in (None, not has_reward)
         and (query.min_reward is None or (has_reward and sample.reward >= query.min_reward))

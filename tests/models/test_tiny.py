@@ -13,6 +13,7 @@ from astraflow.models import models
 from astraflow.models.base import Example, WarmStartProgress
 from astraflow.models.causal import check_supported, named_weights
 from astraflow.models.tiny import TinyModel, TinyModelOptions, WarmStartOptions
+from astraflow.models.warm_start import _tokens
 from tests.errors import raises_code
 
 SMALL = {"kind": "tiny", "hidden_size": 32, "heads": 2, "key_value_heads": 1, "intermediate_size": 64}
@@ -23,7 +24,7 @@ def copies(seed: int = 0) -> Iterator[Example]:
     draws = random.Random(seed)
     while True:
         letter = draws.choice(string.ascii_lowercase[:4])
-        yield letter, letter
+        yield (letter,), letter
 
 
 def warm(**changes: object) -> dict[str, object]:
@@ -104,7 +105,7 @@ def test_a_warm_start_with_too_few_examples_is_refused() -> None:
     source = models.build({**SMALL, "warm_start": warm()})
 
     with pytest.raises(InvalidInput) as caught:
-        source.prepare(iter([("a", "a")] * 3))
+        source.prepare(iter([(("a",), "a")] * 3))
     assert caught.value.code == "model.examples_exhausted"
 
 
@@ -118,6 +119,18 @@ def test_an_interrupted_warm_start_leaves_no_files(own_home: Path) -> None:
         source.prepare(copies(), interrupt)
 
     assert not (own_home / "models").exists()
+
+
+def test_a_warm_start_reads_whole_conversations() -> None:
+    tokenizer = models.build(SMALL).tokenizer()
+
+    prompt, answer = _tokens(tokenizer, "be brief", ("ab", "ba", "cd"), "dc")
+
+    assert tokenizer.decode(prompt, keep_special_tokens=True) == (
+        "<|im_start|>system\nbe brief<|im_end|>\n<|im_start|>user\nab<|im_end|>\n<|im_start|>assistant\nba<|im_end|>\n"
+        "<|im_start|>user\ncd<|im_end|>\n<|im_start|>assistant\n"
+    )
+    assert tokenizer.decode(answer, keep_special_tokens=True) == "dc<|im_end|>"
 
 
 def test_an_unwritable_cache_is_refused_with_its_variable(own_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from astraflow.contract.agent_calls import MAX_EPISODE_CHARACTERS
 from astraflow.contract.failures import Boundary, Failure
 from astraflow.contract.generation import Finish
 from astraflow.contract.ids import GroupId, PolicyId
@@ -14,13 +15,14 @@ from astraflow.contract.trajectories import Trajectory
 from astraflow.raas.counters import NodeCounters
 from astraflow.raas.engines.base import PauseMode
 from astraflow.raas.recorder import RolloutRecorder
-from astraflow.raas.runner import is_sampled
+from astraflow.raas.runner import is_sampled, with_limited_calls
 from astraflow.rewards import rewards
 from astraflow.runtime.config import Config
 from astraflow.workflows import workflows
 from astraflow.workflows.base import PolicyClient
 from astraflow.workflows.reward_scorer import RewardScorer
 from tests import make
+from tests.fakes.agent_session import agent_trajectories
 from tests.fakes.dataflow import FakeDataflow, flow
 from tests.fakes.engine import FakeEngine
 from tests.raas.parts import SOLVER, runner, serving
@@ -52,6 +54,19 @@ class Misbehaving:
             case "hangs":
                 await asyncio.Event().wait()
         return (make.trajectory(policy="stranger"),)
+
+
+@workflows.register("test_agent", options=NoOptions)
+class Agent:
+    """Returns the trajectories of an agent's session, with its recorded calls."""
+
+    def __init__(self, options: NoOptions) -> None:
+        self.policies = (SOLVER,)
+
+    async def run(
+        self, task: Task, policies: Mapping[PolicyId, PolicyClient], scorer: RewardScorer
+    ) -> tuple[Trajectory, ...]:
+        return agent_trajectories()
 
 
 @rewards.register("test_broken", options=NoOptions)
@@ -170,3 +185,26 @@ async def test_every_trajectory_of_a_flow_with_a_group_reward_has_a_text_and_onl
     assert (plain.completion_text, plain.span_s) == ("", ())
     assert compared.completion_text
     assert compared.span_s == ()
+
+
+@pytest.mark.parametrize(("text_share", "attaches_texts"), [(1.0, False), (0.0, False), (0.0, True)])
+async def test_recorded_calls_are_sent_with_sampled_groups_only(text_share: float, attaches_texts: bool) -> None:
+    specs = (replace(flow("agents", workflow={"kind": "test_agent"}), attaches_texts=attaches_texts),)
+    run = runner(FakeDataflow(flows=specs), serving(FakeEngine(version=0)), NodeCounters(), text_share=text_share)
+    episode = await run.run(make.task(flow="agents"), RolloutRecorder())
+    given = agent_trajectories()
+    assert [trajectory.calls for trajectory in episode.trajectories] == [
+        trajectory.calls if text_share else () for trajectory in given
+    ]
+
+
+def test_the_calls_of_an_episode_are_cut_at_one_length_beyond_its_limit() -> None:
+    (main, *rest) = agent_trajectories()
+    calls = tuple(replace(main.calls[0], request="q" * 9000, reply="r" * 10) for _ in range(256))
+    small = (replace(main, calls=calls[:10]), *rest)
+    assert with_limited_calls(small) == small
+    limited = with_limited_calls((replace(main, calls=calls), *rest))
+    bodies = [body for trajectory in limited for call in trajectory.calls for body in (call.request, call.reply)]
+    assert MAX_EPISODE_CHARACTERS / 4 < sum(map(len, bodies)) <= MAX_EPISODE_CHARACTERS
+    assert [len(trajectory.calls) for trajectory in limited] == [256, *(len(other.calls) for other in rest)]
+    assert limited[0].calls[0].reply == "r" * 10

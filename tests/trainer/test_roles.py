@@ -1,5 +1,6 @@
 """From a workflow with scripted policies to the advantages of each policy."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -83,3 +84,25 @@ async def test_one_policy_in_both_roles_is_compared_within_each_role() -> None:
         "verifier": [0.5, -0.5, 0.5, -0.5],
         "solver.retry": [0.5, -0.5],
     }
+
+
+def leaves(*rewards: tuple[float, int]) -> RoutedGroup:
+    """Returns the group of episodes whose sessions have some branches with a shared reward. rewards: and branches."""
+    episodes = [
+        Episode(
+            task=make.task(member=member).id,
+            node=NodeId("node"),
+            trajectories=tuple(replace(make.trajectory(reward=reward), role="solver") for _ in range(branches)),
+        )
+        for member, (reward, branches) in enumerate(rewards)
+    ]
+    group = Group(id=GroupId("train:0"), flow=FlowId("train"), prompt=make.prompt(), episodes=tuple(episodes))
+    return route(group)[SOLVER]
+
+
+@pytest.mark.parametrize("kind", ["group_centred", "group_relative", "leave_one_out", "maxrl", "batch_whitened"])
+def test_branches_of_an_episode_share_its_advantage_and_count_once(kind: str) -> None:
+    single = advantages(leaves((1.0, 1), (0.0, 1), (0.5, 1)), kind=kind)
+    branched = advantages(leaves((1.0, 3), (0.0, 1), (0.5, 2)), kind=kind)
+    assert branched == [*single[:1] * 3, single[1], *single[2:] * 2]
+    assert len(set(branched)) == 3

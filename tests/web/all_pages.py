@@ -41,6 +41,8 @@ PARAMETER_VALUES = {
     "ending": "csv",
     "table": "links",
     "group": "train:48",
+    "number": "1",
+    "task": "train:48/1",
 }
 """Values by address parameter."""
 
@@ -51,6 +53,7 @@ PARAMETER_VALUES_OF_PATH = {
     "/runs/compare/charts/{name}.{ending}": {"name": "wait"},
     "/runs/{run_id}/charts/{name}.{ending}": {"name": "wait"},
     "/runs/{run_id}/trajectories/{ordinal}": {"ordinal": "385"},
+    "/runs/{run_id}/trajectories/{ordinal}/calls/{number}": {"ordinal": "385"},
 }
 """Values for single paths, where the parameter name is ambiguous."""
 

@@ -13,6 +13,7 @@ import numpy as np
 import xxhash
 from hypothesis import strategies as st
 
+from astraflow.contract.agent_calls import AgentCall
 from astraflow.contract.failures import Failure
 from astraflow.contract.fleet import Actor, LaunchId, PlanRequest, PoolSpec, Role
 from astraflow.contract.generation import Generation, VersionSpan
@@ -303,5 +304,6 @@ _SPECIAL: dict[Any, Any] = {
     TensorSpec: lambda: built(TensorSpec, hash=hashes),
     LinkReport: lambda: built(LinkReport, source=names.map("{}:7000".format)),
     NodeStatus: _statuses,
+    AgentCall: lambda: built(AgentCall, dialect=names, model=names),
     Manifest: lambda: built(Manifest, root_hash=hashes, signature=signatures),
 }

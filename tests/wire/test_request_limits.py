@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from astraflow.contract.agent_calls import MAX_LIVE_SESSIONS
 from astraflow.contract.errors import InvalidInput
 from astraflow.wire.channel import MAX_MESSAGE_BYTES
 from astraflow.wire.pb import common_pb2 as common
@@ -21,6 +22,15 @@ many = st.builds(
 )
 figures = st.dictionaries(texts, numbers, max_size=4) | many
 links = st.builds(common.LinkReport, source=st.just("h:1"), fetch_s=numbers, versions=st.integers(0, 2**64 - 1))
+sessions = st.builds(
+    common.LiveSession, task=texts, flow=texts, age_s=numbers, calls=st.integers(0, 2**64 - 1), idle_s=numbers
+)
+calls = st.builds(
+    common.AgentCall, began_s=numbers, dialect=texts, model=texts, request=texts, reply=texts, outcome=texts
+)
+recorded_calls = st.builds(
+    common.AgentCalls, calls=st.lists(calls, max_size=3) | st.just([common.AgentCall(model="m")] * 300)
+)
 beats = st.builds(
     data.HeartbeatRequest,
     running=st.lists(texts, max_size=3),
@@ -29,6 +39,7 @@ beats = st.builds(
     errors=st.lists(texts, max_size=3) | texts.map(lambda text: 12 * [text]),
     leave_reason=texts,
     links=st.lists(links, max_size=3) | st.just([common.LinkReport(source="h:1")] * 70),
+    sessions=st.lists(sessions, max_size=3) | st.just([common.LiveSession(task="t")] * 70),
 )
 episodes = st.builds(
     data.Episode,
@@ -57,14 +68,14 @@ facts = st.builds(
 
 
 @settings(deadline=None)
-@given(message=st.one_of(beats, episodes, facts))
+@given(message=st.one_of(beats, episodes, facts, recorded_calls))
 def test_clipped_requests_are_accepted(message: data.HeartbeatRequest | data.Episode | common.NodeFacts) -> None:
     check(clipped_to_limits(message))
     assert is_finite(message)
 
 
 @settings(deadline=None)
-@given(message=st.one_of(beats, episodes, facts))
+@given(message=st.one_of(beats, episodes, facts, recorded_calls))
 def test_accepted_requests_are_finite_and_unchanged_by_clipping(message: data.HeartbeatRequest | data.Episode) -> None:
     try:
         check(message)
@@ -101,8 +112,16 @@ def test_requests_of_nodes_have_small_limits(method: str) -> None:
 def test_the_largest_valid_heartbeat_is_accepted() -> None:
     running = [f"{'x' * 120}:{place:06}" for place in range(4096)]
     errors = ["e" * 2048] * 8
+    count = 2**53
+    session = common.LiveSession(
+        task="x" * 128, flow="f" * 128, age_s=1e9, calls=count, waiting_calls=count, tokens=count, idle_s=1e9
+    )
     heartbeat = data.HeartbeatRequest(
-        node="n.1", running=running, errors=errors, links=[common.LinkReport(source="h:1")] * 64
+        node="n.1",
+        running=running,
+        errors=errors,
+        links=[common.LinkReport(source="h:1")] * 64,
+        sessions=[session] * MAX_LIVE_SESSIONS,
     )
     check(heartbeat)
     check_size("/astraflow.v1.NodeData/Heartbeat", heartbeat.ByteSize())

@@ -74,8 +74,11 @@ async def members_of_group(samples: RunSamples, group: str, policy: str) -> tupl
 
 
 async def members_of_episode(samples: RunSamples, task: str) -> tuple[SampledTrajectory, ...]:
-    """Returns the stored trajectories of a task's episode, of all policies, by ordinal. Raises: AstraFlowError."""
-    return await _members(samples, TrajectoryQuery(task=task, limit=MAX_GROUP_MEMBERS))
+    """Returns the stored trajectories of a task's episode with their recorded calls, of all policies, by ordinal.
+
+    Raises: AstraFlowError.
+    """
+    return await _members(samples, TrajectoryQuery(task=task, with_calls=True, limit=MAX_GROUP_MEMBERS))
 
 
 async def _members(samples: RunSamples, query: TrajectoryQuery) -> tuple[SampledTrajectory, ...]:

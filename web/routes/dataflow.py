@@ -10,6 +10,7 @@ from web.request_context import RequestContext, RequestContextDep
 from web.security.roles import Permission, needs
 from web.views.dataflow import COLUMNS, PERIODS, dataflow_sheet, dataflow_view
 from web.views.layout import layout
+from web.views.live_sessions import live_sessions
 
 router = APIRouter()
 
@@ -53,5 +54,6 @@ async def _view(context: RequestContext, over: str) -> dict[str, Any]:
     return {
         "layout": layout(context.state, context.settings),
         "view": view,
+        "sessions": live_sessions(report.nodes if report else ()),
         "admins": await context.accounts.users.admins(),
     }

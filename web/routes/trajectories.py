@@ -22,11 +22,12 @@ from web.page_queries.samples import (
 )
 from web.request_context import RequestContextDep
 from web.security.roles import Permission, needs
+from web.views.agent_calls import OUTCOME_LABELS, call_bodies, call_list, session_calls
 from web.views.conversations import conversation
 from web.views.episodes import episode_tree
 from web.views.layout import layout
 from web.views.reward_histogram import bin_rows, ending_counts, histogram
-from web.views.sample_filter import ending_options, filter_from
+from web.views.sample_filter import ending_options, filter_from, outcome_named
 from web.views.samples import group_samples
 from web.views.tokens import LEGEND
 
@@ -63,6 +64,9 @@ async def show(request: Request, context: RequestContextDep, run_id: RunNumber) 
             or bool(samples.spread and samples.spread.endings)
         ),
         ended=ending_counts(samples.spread, sample_filter, path=path) if samples.spread else (),
+        call_outcomes=OUTCOME_LABELS
+        if sample_filter.call is not None or (samples.spread and samples.spread.calls)
+        else {},
     )
 
 
@@ -113,8 +117,11 @@ async def show_item(
     ordinal: Ordinal,
     all_texts: bool = False,
     token: Annotated[int | None, Query(ge=0, le=2**31)] = None,
+    calls: str = "",
+    open_call: Annotated[int | None, Query(ge=1, le=2**31)] = None,
 ) -> Response:
-    """Shows one conversation. all_texts: without cutting long ones. token: shows the tokens of the page with it."""
+    """Shows one conversation. all_texts: without cutting long ones. token: shows the tokens of the page with it.
+    calls: outcome of the listed model calls. open_call: number of a call whose request and reply are shown."""
     context = showing(context, run_id)
     head, samples = await load_run_header(context, run_id), await samples_of_run(context, run_id)
     sample_filter = filter_from(request.query_params, policies=head.policies)
@@ -122,6 +129,7 @@ async def show_item(
     if sample is None:
         raise HTTPException(404, f"No trajectory {ordinal}. Only the latest samples are stored.")
     older, newer = await neighbours(samples, sample_filter, ordinal)
+    members = await members_of_episode(samples, sample.task)
     return context.pages.page(
         request,
         "trajectories/conversation.html",
@@ -131,12 +139,32 @@ async def show_item(
         filters=sample_filter,
         view=conversation(sample, samples.node_names, is_complete=all_texts, first_token=token),
         levels=LEGEND,
-        episode=episode_tree(await members_of_episode(samples, sample.task), sample.ordinal),
+        episode=episode_tree(members, sample.ordinal),
+        calls=call_list(members, sample.ordinal, outcome=outcome_named(calls), number=open_call),
         siblings=await _siblings(samples, sample),
         older=older,
         newer=newer,
         record_note=samples.record_note,
     )
+
+
+@router.get("/runs/{run_id}/trajectories/{ordinal}/calls/{number}")
+@needs(Permission.READ)
+async def show_call(
+    request: Request,
+    context: RequestContextDep,
+    run_id: RunNumber,
+    ordinal: Ordinal,
+    number: Annotated[int, Path(ge=1, le=2**31)],
+) -> Response:
+    """Returns the request and the reply of a call of the trajectory's session as a fragment, for the list of calls."""
+    context = showing(context, run_id)
+    samples = await samples_of_run(context, run_id)
+    sample = await find_sample(samples, ordinal)
+    calls = session_calls(await members_of_episode(samples, sample.task)) if sample else ()
+    if number > len(calls):
+        raise HTTPException(404, f"No call {number} of trajectory {ordinal}. Only the latest samples are stored.")
+    return context.pages.page(request, "trajectories/_call.html", bodies=call_bodies(calls[number - 1].call))
 
 
 async def _siblings(samples: RunSamples, sample: SampledTrajectory) -> tuple[tuple[int, str, bool], ...]:

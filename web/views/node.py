@@ -10,6 +10,7 @@ from web.live.node_table import NodeRow, NodeTable
 from web.page_queries.downloads import Sheet
 from web.views import formats, scales
 from web.views.causes import with_cause
+from web.views.live_sessions import LiveSessionsView, live_sessions, runs_agents
 from web.views.live_texts import LiveText
 from web.views.node_texts import build_node_texts
 from web.views.series import as_sheet
@@ -64,6 +65,8 @@ class NodeDetails:
     errors: Sequence[str]
     may_drain: bool
     is_simulated: bool
+    sessions: LiveSessionsView | None
+    """Agents' sessions on the node; None on a node without a flow of agents."""
 
 
 def node_page(row: NodeRow, table: NodeTable, machine: Instance | None, history: Sequence[Row]) -> NodeDetails:
@@ -85,6 +88,7 @@ def node_page(row: NodeRow, table: NodeTable, machine: Instance | None, history:
         errors=list(reversed(node.errors)),
         may_drain=node.state in (NodeState.READY, NodeState.JOINING),
         is_simulated=facts.is_simulated,
+        sessions=live_sessions([node]) if runs_agents(node) else None,
     )
 
 

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from urllib.parse import urlencode
 
+from astraflow.contract.agent_calls import CallOutcome
 from astraflow.contract.queries import MAX_ORDINAL, MAX_SEARCH_CHARS, TrajectoryQuery
 from astraflow.contract.spans import Ending
 
@@ -59,6 +60,8 @@ class SampleFilter:
     outcome: str = ""
     text: str = ""
     ending: EndFilter = EndFilter.ANY
+    call: CallOutcome | None = None
+    """Outcome of a recorded call that the trajectory has."""
     task: str = ""
     role: str = ""
     term: str = ""
@@ -91,6 +94,7 @@ class SampleFilter:
             task=self.task,
             role=self.role,
             ending=self.ending.of_interaction,
+            call=self.call,
             term=self.term,
             min_term=self.min_term if self.term else None,
             max_term=self.max_term if self.term else None,
@@ -108,7 +112,9 @@ class SampleFilter:
 
     def address(self, **changes: object) -> str:
         """Returns the query string of a link with some changes; a change of the filter starts at the newest again."""
-        values = {**asdict(self), "before": None, "after": None, "ending": self.ending.value, **changes}
+        call = self.call.value if self.call else None
+        own = {**asdict(self), "before": None, "after": None, "ending": self.ending.value, "call": call}
+        values = {**own, **changes}
         return urlencode({name: value for name, value in values.items() if value is not None and value != ""})
 
 
@@ -124,6 +130,7 @@ def filter_from(values: Mapping[str, str], *, policies: tuple[str, ...]) -> Samp
         outcome=values.get("outcome", ""),
         text=values.get("text", "").strip()[:MAX_SEARCH_CHARS],
         ending=next((ending for ending in EndFilter if ending.value == values.get("ending")), EndFilter.ANY),
+        call=outcome_named(values.get("call", "")),
         task=values.get("task", ""),
         role=values.get("role", ""),
         term=values.get("term", ""),
@@ -135,6 +142,11 @@ def filter_from(values: Mapping[str, str], *, policies: tuple[str, ...]) -> Samp
         before=before,
         after=after if before is None else None,
     )
+
+
+def outcome_named(name: str) -> CallOutcome | None:
+    """Returns the outcome of calls with this name; None for any other text."""
+    return next((outcome for outcome in CallOutcome if outcome.value == name), None)
 
 
 def _bounds(values: Mapping[str, str], name: str) -> tuple[float | None, float | None]:

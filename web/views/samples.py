@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from astraflow.contract.agent_calls import CallOutcome
 from astraflow.contract.reports import SampledTrajectory
 from astraflow.contract.spans import Author
 from web.views import formats
@@ -130,8 +131,21 @@ def _sample(member: SampledTrajectory, names: Mapping[str, str], *, best: float,
 def _notes(member: SampledTrajectory) -> str:
     notes = [formats.duration(member.duration_s)] if member.duration_s else []
     notes += [f"attempt {member.attempt + 1}"] if member.attempt else []
+    notes += [calls_summary(member.call_outcomes)] if member.call_outcomes else []
     notes += [f"{visible(name)} {value:.4g}" for name, value in (*member.reward_terms.items(), *member.metrics.items())]
     return ", ".join(notes[:MAX_NOTES])
+
+
+def calls_summary(outcomes: Mapping[str, int]) -> str:
+    """Returns the number of calls by outcome as a phrase; empty without calls.
+
+    >>> calls_summary({"answered": 4, "refused": 1})
+    '5 calls, 1 refused'
+    """
+    labels = {CallOutcome.REPLAYED: "replayed", CallOutcome.REFUSED: "refused", CallOutcome.ABORTED: "aborted"}
+    rest = [f"{formats.count(count)} {label}" for key, label in labels.items() if (count := outcomes.get(key.value))]
+    total = sum(outcomes.values())
+    return ", ".join([formats.several(total, "call"), *rest]) if total else ""
 
 
 def tone_of(reward: float, *, best: float, worst: float) -> str:

@@ -8,7 +8,7 @@ from itertools import groupby
 from math import isfinite
 
 from astraflow.contract.reports import SampledTrajectory
-from astraflow.contract.spans import Author, Span
+from astraflow.contract.spans import POLICY_SPEAKER, Author, Span
 from web.views import formats
 from web.views.samples import versions_of
 from web.views.texts import TextCutter, visible
@@ -26,6 +26,17 @@ FOLDED_FROM = 320
 
 MAX_PARSED_CHARS = 20_000
 """Longest tool call whose name is read."""
+
+_KINDS = {"tool": "tool", "environment": "environment", "user": "environment", POLICY_SPEAKER: "shared"}
+"""Kinds of turns by speaker; of all others `other`."""
+
+_SPEAKERS = {
+    "tool": "Tool result",
+    "environment": "Environment",
+    "user": "User",
+    POLICY_SPEAKER: "The policy wrote; trained in another trajectory of the session",
+}
+"""Headings of turns by speaker."""
 
 _TAGGED = re.compile(r"<(think|tool_call)>(.*?)(?:</\1>|\Z)", re.DOTALL)
 _PYTHON_CALL = re.compile(r"\s*([A-Za-z_][\w.]{0,60})\(")
@@ -64,7 +75,8 @@ class Turn:
     number: int
     """Number of the answer, from 1; text that was read has the number of the answer that follows."""
     kind: str
-    """`prompt`, `model`, `tool`, `environment`, or `other` for another policy."""
+    """`prompt`, `model`, `tool`, `environment`, `shared` for an answer that another trajectory of the session trains,
+    or `other` for another policy."""
     speaker: str
     tokens: str
     versions: str
@@ -134,7 +146,7 @@ def _kind(author: Author, speaker: str, *, is_first: bool) -> str:
         return "model"
     if not speaker:
         return "prompt" if is_first else "environment"
-    return speaker if speaker in ("tool", "environment") else "other"
+    return _KINDS.get(speaker, "other")
 
 
 def _speaker(author: Author, speaker: str, *, is_first: bool) -> str:
@@ -142,7 +154,7 @@ def _speaker(author: Author, speaker: str, *, is_first: bool) -> str:
         return "The policy wrote"
     if not speaker:
         return "Prompt" if is_first else "The policy read"
-    return {"tool": "Tool result", "environment": "Environment"}.get(speaker, f"From {visible(speaker)}")
+    return _SPEAKERS.get(speaker, f"From {visible(speaker)}")
 
 
 def _duration_text(sample: SampledTrajectory, first: int) -> str:
@@ -164,7 +176,7 @@ def _piece(stretch: _Stretch, cutter: TextCutter, window: TokenWindow | None) ->
 
 
 def _blocks(text: str, span: Span, cutter: TextCutter) -> Iterator[Block]:
-    if span.author is Author.CONTEXT:
+    if span.author is Author.CONTEXT and span.speaker != POLICY_SPEAKER:
         is_result = span.speaker == "tool"
         yield _block(text, "result" if is_result else "text", _first_line(text) if is_result else "", cutter)
         return

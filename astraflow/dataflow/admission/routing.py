@@ -1,6 +1,6 @@
 """Splits a group into the trajectories of each policy."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from astraflow.contract.batches import Row
 from astraflow.contract.groups import Group
@@ -37,12 +37,14 @@ class RoutedGroup:
 
 
 def route(group: Group) -> dict[PolicyId, RoutedGroup]:
-    """Splits a group by policy. Failed episodes and trajectories without model-written tokens are left out."""
+    """Splits a group by policy. Failed episodes and trajectories without model-written tokens are left out, and so are
+    the recorded calls of agents, which no trainer reads."""
     rows: dict[PolicyId, list[Row]] = {}
     for episode in group.episodes:
         for trajectory in episode.trajectories if episode.failure is None else ():
             if trajectory.oldest_version is not None:
-                row = Row(group=group.id, task=episode.task, node=episode.node, trajectory=trajectory)
+                trained = replace(trajectory, calls=()) if trajectory.calls else trajectory
+                row = Row(group=group.id, task=episode.task, node=episode.node, trajectory=trained)
                 rows.setdefault(trajectory.policy, []).append(row)
     return {
         policy: RoutedGroup(id=group.id, flow=group.flow, policy=policy, rows=tuple(policy_rows))

@@ -5,6 +5,7 @@ from typing import Any, Protocol
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import FlowId, GroupId, Version
+from astraflow.contract.trajectories import Episode
 from astraflow.contract.values import Json
 from astraflow.dataflow.issuing.groups import OpenGroup
 from astraflow.dataflow.issuing.selection import Selector
@@ -85,10 +86,8 @@ class Issuer:
         """Passes the rewards of a finished group to the selector, before any filter."""
         rewards: dict[str, tuple[float, ...]] = {}
         for episode in group.episodes.values():
-            for trajectory in episode.trajectories if episode.failure is None else ():
-                role = trajectory.base_role
-                slot = f"{trajectory.policy}/{role}" if role else str(trajectory.policy)
-                rewards[slot] = (*rewards.get(slot, ()), trajectory.reward)
+            for slot, own in _rewards_of(episode).items() if episode.failure is None else ():
+                rewards[slot] = (*rewards.get(slot, ()), *own)
         try:
             self._selector.observe(group.prompt_index, rewards)
         except Exception:  # a third-party selector may raise anything; a push must be applied completely
@@ -140,3 +139,16 @@ def check_dataset_unchanged(flow: FlowId, *, saved_fingerprint: str, current_fin
             "begin with the new data, or start a new run",
             code="dataset.changed",
         )
+
+
+def _rewards_of(episode: Episode) -> dict[str, list[float]]:
+    """Returns the rewards of an episode by policy and role. Trajectories of a role that share one reward, such as the
+    branches of an agent's session, count once."""
+    by_role: dict[tuple[str, str], list[float]] = {}
+    for trajectory in episode.trajectories:
+        slot = f"{trajectory.policy}/{trajectory.base_role}" if trajectory.role else str(trajectory.policy)
+        by_role.setdefault((slot, trajectory.role), []).append(trajectory.reward)
+    rewards: dict[str, list[float]] = {}
+    for (slot, role), own in by_role.items():
+        rewards.setdefault(slot, []).extend(own[:1] if role and len(set(own)) == 1 else own)
+    return rewards

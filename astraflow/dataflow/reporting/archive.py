@@ -36,7 +36,7 @@ QUEUE_BYTES = 32 * 2**20
 _CHANGE_BYTES = 200
 """Memory that a queued change takes besides its payload."""
 
-_SCHEMA_VERSION = 3
+_SCHEMA_VERSION = 4
 """Grows when the content of a table changes. A file without a migration is set aside, since runs do not depend on
 it."""
 
@@ -46,6 +46,10 @@ alter table samples add column ending text not null default '';
 alter table samples add column role text not null default '';
 alter table samples add column reward_terms text not null default '{}';
 alter table samples add column tokens_body blob not null default x'';
+""",
+    3: """
+alter table samples add column call_outcomes text not null default '{}';
+alter table samples add column calls_body blob not null default x'';
 """,
 }
 """Changes of a file of an older version to the next, by the older version."""
@@ -62,7 +66,8 @@ create table if not exists samples (
     node text not null, at real not null, step integer, outcome text not null, reward real, is_truncated integer not
     null, failure text, size_bytes integer not null, body blob not null, prompt_text text not null,
     completion_text text not null, ending text not null default '', role text not null default '',
-    reward_terms text not null default '{}', tokens_body blob not null default x''
+    reward_terms text not null default '{}', tokens_body blob not null default x'',
+    call_outcomes text not null default '{}', calls_body blob not null default x''
 );
 create index if not exists samples_of_group on samples (policy, group_id);
 create index if not exists samples_of_step on samples (step);

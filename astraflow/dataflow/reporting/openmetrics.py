@@ -67,6 +67,7 @@ NODE_GAUGE_FAMILIES = {
     "engine_waiting": ("engine_waiting", "requests", "Requests in the queues of the engines"),
     "engine_cache_used": ("engine_cache_used", "ratio", "Used share of the fullest key-value cache"),
     "lease_limit": ("lease_limit", "tasks", "Concurrent tasks that the node accepts now, by the load of its engines"),
+    "agent_sessions": ("agent", "sessions", "Sessions of agent programs that run now"),
 }
 """Thing, unit and help text of each of `NODE_GAUGES`."""
 

@@ -2,9 +2,12 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
+from astraflow.contract.agent_calls import MAX_REPORTED_SESSIONS, LiveSession, oldest_sessions
 from astraflow.contract.ids import PoolId
+from astraflow.contract.nodes import NodeStatus
 from astraflow.contract.plugins import PlannedPlugins, PluginSlot
 from astraflow.contract.recommendations import PoolRecommendation
 from astraflow.contract.reports import FlowReport, NodeReport, NodeState, PoolReport, Report, StreamReport
@@ -31,7 +34,7 @@ def build_report(
     recommendations: tuple[PoolRecommendation, ...] = (),
 ) -> Report:
     """Returns all measurements at one time. `now` is monotonic, `wall` Unix seconds."""
-    nodes = tuple(_node_report(run, node, now=now) for node in run.registry.nodes())
+    nodes = _with_oldest_sessions(tuple(_node_report(run, node, now=now) for node in run.registry.nodes()))
     return Report(
         run=name,
         sequence=sequence,
@@ -155,6 +158,32 @@ def _node_report(run: Run, node: Node, *, now: float) -> NodeReport:
         errors=status.errors if status else (),
         links=status.links if status else (),
         cause=node.cause,
+        sessions=_sessions(status, silent_s=now - node.last_heartbeat_at) if status and node.is_live else (),
+    )
+
+
+def _sessions(status: NodeStatus, *, silent_s: float) -> tuple[LiveSession, ...]:
+    """Returns the sessions of a heartbeat, the oldest first, with their ages as of now."""
+    return oldest_sessions(
+        (
+            replace(session, age_s=session.age_s + silent_s, idle_s=session.idle_s + silent_s)
+            for session in status.sessions
+        ),
+        MAX_REPORTED_SESSIONS,
+    )
+
+
+def _with_oldest_sessions(nodes: tuple[NodeReport, ...]) -> tuple[NodeReport, ...]:
+    """Returns the nodes with the oldest sessions of the run, so that a report of many nodes stays small."""
+    sessions = [session for node in nodes for session in node.sessions]
+    if len(sessions) <= MAX_REPORTED_SESSIONS:
+        return nodes
+    reported = {id(session) for session in oldest_sessions(sessions, MAX_REPORTED_SESSIONS)}
+    return tuple(
+        replace(node, sessions=tuple(session for session in node.sessions if id(session) in reported))
+        if node.sessions
+        else node
+        for node in nodes
     )
 
 

@@ -1,7 +1,7 @@
 """Sampled trajectories for inspection: the latest groups whose nodes attached texts, with their outcomes."""
 
 import json
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from math import isfinite
@@ -23,6 +23,7 @@ from astraflow.contract.trajectories import Episode, Trajectory
 from astraflow.dataflow.issuing.groups import parse_task_id
 from astraflow.dataflow.reporting.archive import Archive
 from astraflow.dataflow.serving.stream import BUFFERED
+from astraflow.wire.codec_agent_calls import encode_calls
 from astraflow.wire.codec_queries import encode_sample
 from astraflow.wire.pb import control_plane_pb2 as pb
 
@@ -40,7 +41,7 @@ _TOKEN_MEMORY_BYTES = 72
 
 _COLUMN_NAMES = (
     "ordinal, policy, flow, group_id, task, node, at, step, outcome, reward, is_truncated, failure, size_bytes, body, "
-    "prompt_text, completion_text, ending, role, reward_terms, tokens_body"
+    "prompt_text, completion_text, ending, role, reward_terms, tokens_body, call_outcomes, calls_body"
 )
 _INSERT = f"insert into samples ({_COLUMN_NAMES}) values ({', '.join('?' * len(_COLUMN_NAMES.split(',')))})"  # noqa: S608 (constants)
 
@@ -104,12 +105,13 @@ class TrajectorySamples:
 
     def _store(self, sample: SampledTrajectory) -> None:
         self._last_ordinal += 1
-        numbered = replace(sample, ordinal=self._last_ordinal)
-        size_bytes = _size_bytes(numbered)
+        calls = encode_calls(sample.calls)
+        numbered = replace(sample, ordinal=self._last_ordinal, calls=())
+        size_bytes = _size_bytes(numbered) + len(calls)
         self._sizes.append((numbered.ordinal, size_bytes))
         self._size_bytes += size_bytes
         memory_bytes = size_bytes + _TOKEN_MEMORY_BYTES * len(numbered.token_ends)
-        self._archive.put(_INSERT, *_columns(numbered, size_bytes), size_bytes=memory_bytes)
+        self._archive.put(_INSERT, *_columns(numbered, size_bytes), calls, size_bytes=memory_bytes)
 
     def _trim(self) -> None:
         last_deleted = 0
@@ -194,6 +196,8 @@ def _with_text(member: SampledTrajectory, trajectory: Trajectory) -> SampledTraj
         reward_terms=trajectory.reward_terms,
         labels=trajectory.labels,
         ending=trajectory.ending,
+        call_outcomes=Counter(call.outcome.value for call in trajectory.calls),
+        calls=trajectory.calls,
         **_tokens_of(trajectory),
     )
 
@@ -213,7 +217,8 @@ def _size_bytes(sample: SampledTrajectory) -> int:
 
 
 def _columns(sample: SampledTrajectory, size_bytes: int) -> tuple[object, ...]:
-    """Returns a row: queried or changeable values as columns, the rest as a message encoded in the writer's thread."""
+    """Returns a row without its calls: queried or changeable values as columns, the rest as a message encoded in the
+    writer's thread."""
     rest = replace(sample, prompt_text="", completion_text="", outcome="", step=None, token_ends=(), logprobs=())
     terms = {name: value for name, value in sample.reward_terms.items() if isfinite(value)}
     return (
@@ -237,4 +242,5 @@ def _columns(sample: SampledTrajectory, size_bytes: int) -> tuple[object, ...]:
         sample.role,
         json.dumps(terms),
         lambda: pb.SampledTrajectory(token_ends=sample.token_ends, logprobs=sample.logprobs).SerializeToString(),
+        json.dumps(dict(sample.call_outcomes)),
     )

@@ -11,6 +11,7 @@ import sys
 import threading
 import traceback
 import types
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 MEMORY_STATUS = 247
@@ -68,6 +69,16 @@ def serve_shell() -> NoReturn:
     os.dup2(CONTROL, 0)
     os.set_inheritable(CONTROL, True)
     os.execv(_SHELL, [_SHELL, "--noprofile", "--norc"])  # noqa: S606 (a shell is what sessions offer)
+
+
+def run_command(arguments: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
+    """Replaces the process by a program, as a shell would find it."""
+    os.environ.update(environment)
+    try:
+        os.execvp(arguments[0], arguments)  # noqa: S606 (no shell)
+    except OSError as problem:
+        os.write(2, f"cannot start {arguments[0]!r}: {problem.strerror}\n".encode(errors="replace"))
+        os._exit(127 if isinstance(problem, FileNotFoundError) else 126)
 
 
 def shell_command(command: str) -> bytes:

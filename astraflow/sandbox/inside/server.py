@@ -1,7 +1,7 @@
 """Loop of the fork server: takes messages from the host, runs jobs, answers.
 
-A message is its length in 4 bytes, then JSON: `{"job": ...}`, `{"shell": ...}` or `{"python": ...}`. The answer holds
-the fields of a result, or `broken` with the reason.
+A message is its length in 4 bytes, then JSON: `{"job": ...}`, `{"shell": ...}`, `{"python": ...}` or
+`{"command": ...}`. The answer holds the fields of a result, or `broken` with the reason.
 """
 
 import gc
@@ -22,11 +22,14 @@ from .guardian import mount_folder
 
 
 def main() -> None:
-    """Serves until the host leaves. Arguments: settings as JSON, descriptor of the connection."""
+    """Serves until the host leaves. Arguments: settings as JSON, descriptor of the connection, and with a port that of
+    the connection which takes the listening socket."""
     settings = json.loads(sys.argv[1])
     host = socket.socket(fileno=int(sys.argv[2]))
     host.set_inheritable(False)
     try:
+        if settings["port"] is not None:
+            _listen(settings["port"], int(sys.argv[3]))
         server = _prepared(settings, host)
     except Exception as problem:
         send(host, {"broken": f"{type(problem).__name__}: {problem}"})
@@ -55,6 +58,8 @@ class Server:
         try:
             if "job" in message:
                 return self._run(message["job"], limits)
+            if "command" in message:
+                return self._execute(message["command"], limits)
             kind = "shell" if "shell" in message else "python"
             return self._interpret(kind, message[kind], limits)
         except (Broken, OSError, MemoryError) as problem:
@@ -74,6 +79,16 @@ class Server:
             if not self._confinement.has_namespaces:
                 _empty(self._confinement.folder)
 
+    def _execute(self, command: dict[str, Any], limits: Limits) -> dict[str, Any]:
+        child = self._children.start(
+            partial(programs.run_command, command["arguments"], command["environment"]),
+            limits=limits,
+            stdin=command["stdin"],
+            files=command["files"],
+            is_session=True,
+        )
+        return self._children.wait(child, limits=limits)[0]
+
     def _interpret(self, kind: str, text: str, limits: Limits) -> dict[str, Any]:
         child = self._interpreters.pop(kind, None) or self._children.start(
             programs.serve_shell if kind == "shell" else programs.serve_python,
@@ -90,6 +105,13 @@ class Server:
         if not has_ended:
             self._interpreters[kind] = child
         return result
+
+
+def _listen(port: int, descriptor: int) -> None:
+    """Opens a port in the network namespace and hands its listening socket to the host, which alone accepts its
+    connections: no program here has another way out."""
+    with socket.socket(fileno=descriptor) as channel, socket.create_server(("127.0.0.1", port), backlog=64) as listener:
+        socket.send_fds(channel, [b"listener"], [listener.fileno()])
 
 
 def _prepared(settings: dict[str, Any], host: socket.socket) -> Server:

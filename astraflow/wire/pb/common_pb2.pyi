@@ -136,6 +136,7 @@ class Trajectory(_message.Message):
     LABELS_FIELD_NUMBER: _builtins.int
     ENDING_FIELD_NUMBER: _builtins.int
     TOKEN_ENDS_FIELD_NUMBER: _builtins.int
+    CALLS_FIELD_NUMBER: _builtins.int
     policy: _builtins.str
     reward: _builtins.float
     is_truncated: _builtins.bool
@@ -151,6 +152,10 @@ class Trajectory(_message.Message):
     parent_turn: _builtins.int
     ending: _builtins.str
     """Reason for the end of an interaction, as `contract.trajectories.Ending` names it; empty for a single answer."""
+    calls: _builtins.bytes
+    """Recorded calls of the agent program: an `AgentCalls` message, compressed by zstd because the requests of a session
+    repeat each other; empty unless sampled.
+    """
     @_builtins.property
     def spans(self) -> _containers.RepeatedCompositeFieldContainer[Global___Span]: ...
     @_builtins.property
@@ -199,10 +204,11 @@ class Trajectory(_message.Message):
         labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         ending: _builtins.str = ...,
         token_ends: _abc.Iterable[_builtins.int] | None = ...,
+        calls: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_parent", b"_parent", "_parent_turn", b"_parent_turn", "parent", b"parent", "parent_turn", b"parent_turn"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_parent", b"_parent", "_parent_turn", b"_parent_turn", "answer", b"answer", "completion_text", b"completion_text", "ending", b"ending", "is_truncated", b"is_truncated", "labels", b"labels", "metrics", b"metrics", "parent", b"parent", "parent_turn", b"parent_turn", "policy", b"policy", "prompt_text", b"prompt_text", "reward", b"reward", "reward_terms", b"reward_terms", "role", b"role", "span_s", b"span_s", "spans", b"spans", "text_ends", b"text_ends", "token_ends", b"token_ends", "turn_discounts", b"turn_discounts", "turn_rewards", b"turn_rewards"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_parent", b"_parent", "_parent_turn", b"_parent_turn", "answer", b"answer", "calls", b"calls", "completion_text", b"completion_text", "ending", b"ending", "is_truncated", b"is_truncated", "labels", b"labels", "metrics", b"metrics", "parent", b"parent", "parent_turn", b"parent_turn", "policy", b"policy", "prompt_text", b"prompt_text", "reward", b"reward", "reward_terms", b"reward_terms", "role", b"role", "span_s", b"span_s", "spans", b"spans", "text_ends", b"text_ends", "token_ends", b"token_ends", "turn_discounts", b"turn_discounts", "turn_rewards", b"turn_rewards"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__parent: _TypeAlias = _typing.Literal["parent"]  # noqa: Y015
     _WhichOneofArgType__parent: _TypeAlias = _typing.Literal["_parent", b"_parent"]  # noqa: Y015
@@ -214,6 +220,116 @@ class Trajectory(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__parent_turn) -> _WhichOneofReturnType__parent_turn | None: ...
 
 Global___Trajectory: _TypeAlias = Trajectory  # noqa: Y015
+
+@_typing.final
+class AgentCalls(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CALLS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___AgentCall]: ...
+    def __init__(
+        self,
+        *,
+        calls: _abc.Iterable[Global___AgentCall] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["calls", b"calls"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AgentCalls: _TypeAlias = AgentCalls  # noqa: Y015
+
+@_typing.final
+class AgentCall(_message.Message):
+    """One HTTP request of an agent program, and its reply."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BEGAN_S_FIELD_NUMBER: _builtins.int
+    DURATION_S_FIELD_NUMBER: _builtins.int
+    DIALECT_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    REQUEST_FIELD_NUMBER: _builtins.int
+    REPLY_FIELD_NUMBER: _builtins.int
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    TURN_FIELD_NUMBER: _builtins.int
+    began_s: _builtins.float
+    """Since the session began."""
+    duration_s: _builtins.float
+    dialect: _builtins.str
+    """chat, responses, messages or tokens."""
+    model: _builtins.str
+    request: _builtins.str
+    """Bodies, cut at `contract.agent_calls.MAX_BODY_CHARACTERS`."""
+    reply: _builtins.str
+    outcome: _builtins.str
+    """As `contract.agent_calls.CallOutcome` names it."""
+    turn: _builtins.int
+    """Turn of the trajectory that the reply became, from 0; absent when it became none."""
+    def __init__(
+        self,
+        *,
+        began_s: _builtins.float = ...,
+        duration_s: _builtins.float = ...,
+        dialect: _builtins.str = ...,
+        model: _builtins.str = ...,
+        request: _builtins.str = ...,
+        reply: _builtins.str = ...,
+        outcome: _builtins.str = ...,
+        turn: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_turn", b"_turn", "turn", b"turn"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_turn", b"_turn", "began_s", b"began_s", "dialect", b"dialect", "duration_s", b"duration_s", "model", b"model", "outcome", b"outcome", "reply", b"reply", "request", b"request", "turn", b"turn"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__turn: _TypeAlias = _typing.Literal["turn"]  # noqa: Y015
+    _WhichOneofArgType__turn: _TypeAlias = _typing.Literal["_turn", b"_turn"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__turn) -> _WhichOneofReturnType__turn | None: ...
+
+Global___AgentCall: _TypeAlias = AgentCall  # noqa: Y015
+
+@_typing.final
+class LiveSession(_message.Message):
+    """Session of an agent program that runs now."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TASK_FIELD_NUMBER: _builtins.int
+    FLOW_FIELD_NUMBER: _builtins.int
+    AGE_S_FIELD_NUMBER: _builtins.int
+    CALLS_FIELD_NUMBER: _builtins.int
+    WAITING_CALLS_FIELD_NUMBER: _builtins.int
+    TOKENS_FIELD_NUMBER: _builtins.int
+    IDLE_S_FIELD_NUMBER: _builtins.int
+    task: _builtins.str
+    flow: _builtins.str
+    age_s: _builtins.float
+    calls: _builtins.int
+    """Calls answered so far, and in progress."""
+    waiting_calls: _builtins.int
+    tokens: _builtins.int
+    """Tokens that policies wrote so far."""
+    idle_s: _builtins.float
+    def __init__(
+        self,
+        *,
+        task: _builtins.str = ...,
+        flow: _builtins.str = ...,
+        age_s: _builtins.float = ...,
+        calls: _builtins.int = ...,
+        waiting_calls: _builtins.int = ...,
+        tokens: _builtins.int = ...,
+        idle_s: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["age_s", b"age_s", "calls", b"calls", "flow", b"flow", "idle_s", b"idle_s", "task", b"task", "tokens", b"tokens", "waiting_calls", b"waiting_calls"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LiveSession: _TypeAlias = LiveSession  # noqa: Y015
 
 @_typing.final
 class Prompt(_message.Message):

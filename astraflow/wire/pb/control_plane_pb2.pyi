@@ -179,6 +179,7 @@ class NodeReport(_message.Message):
     ERRORS_FIELD_NUMBER: _builtins.int
     LINKS_FIELD_NUMBER: _builtins.int
     CAUSE_FIELD_NUMBER: _builtins.int
+    SESSIONS_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     state: _builtins.str
     joined_at: _builtins.float
@@ -201,6 +202,10 @@ class NodeReport(_message.Message):
     def errors(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
     def links(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.LinkReport]: ...
+    @_builtins.property
+    def sessions(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.LiveSession]:
+        """Sessions of agent programs that run now: of all nodes, those that are oldest."""
+
     def __init__(
         self,
         *,
@@ -219,10 +224,11 @@ class NodeReport(_message.Message):
         errors: _abc.Iterable[_builtins.str] | None = ...,
         links: _abc.Iterable[_common_pb2.LinkReport] | None = ...,
         cause: _builtins.str = ...,
+        sessions: _abc.Iterable[_common_pb2.LiveSession] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["facts", b"facts"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "counters", b"counters", "episodes_per_s", b"episodes_per_s", "errors", b"errors", "facts", b"facts", "gauges", b"gauges", "heartbeat_age_s", b"heartbeat_age_s", "id", b"id", "joined_at", b"joined_at", "lease_expiries", b"lease_expiries", "leased", b"leased", "links", b"links", "state", b"state", "tokens_per_s", b"tokens_per_s", "versions", b"versions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "counters", b"counters", "episodes_per_s", b"episodes_per_s", "errors", b"errors", "facts", b"facts", "gauges", b"gauges", "heartbeat_age_s", b"heartbeat_age_s", "id", b"id", "joined_at", b"joined_at", "lease_expiries", b"lease_expiries", "leased", b"leased", "links", b"links", "sessions", b"sessions", "state", b"state", "tokens_per_s", b"tokens_per_s", "versions", b"versions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1535,6 +1541,8 @@ class TrajectoriesRequest(_message.Message):
     MIN_TERM_FIELD_NUMBER: _builtins.int
     MAX_TERM_FIELD_NUMBER: _builtins.int
     WITH_TOKENS_FIELD_NUMBER: _builtins.int
+    CALL_FIELD_NUMBER: _builtins.int
+    WITH_CALLS_FIELD_NUMBER: _builtins.int
     policy: _builtins.str
     step: _builtins.int
     """All steps when absent."""
@@ -1566,6 +1574,10 @@ class TrajectoriesRequest(_message.Message):
     max_term: _builtins.float
     with_tokens: _builtins.bool
     """Include token_ends and logprobs."""
+    call: _builtins.str
+    """Trajectories with a recorded call of this outcome, as `contract.agent_calls.CallOutcome` names it."""
+    with_calls: _builtins.bool
+    """Include calls."""
     def __init__(
         self,
         *,
@@ -1592,10 +1604,12 @@ class TrajectoriesRequest(_message.Message):
         min_term: _builtins.float | None = ...,
         max_term: _builtins.float | None = ...,
         with_tokens: _builtins.bool = ...,
+        call: _builtins.str = ...,
+        with_calls: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "_before", b"_before", "_first_step", b"_first_step", "_is_failed", b"_is_failed", "_is_truncated", b"_is_truncated", "_last_step", b"_last_step", "_max_reward", b"_max_reward", "_max_term", b"_max_term", "_min_reward", b"_min_reward", "_min_term", b"_min_term", "_step", b"_step", "after", b"after", "before", b"before", "first_step", b"first_step", "is_failed", b"is_failed", "is_truncated", b"is_truncated", "last_step", b"last_step", "max_reward", b"max_reward", "max_term", b"max_term", "min_reward", b"min_reward", "min_term", b"min_term", "step", b"step"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "_before", b"_before", "_first_step", b"_first_step", "_is_failed", b"_is_failed", "_is_truncated", b"_is_truncated", "_last_step", b"_last_step", "_max_reward", b"_max_reward", "_max_term", b"_max_term", "_min_reward", b"_min_reward", "_min_term", b"_min_term", "_step", b"_step", "after", b"after", "before", b"before", "ending", b"ending", "first_step", b"first_step", "flow", b"flow", "group", b"group", "is_failed", b"is_failed", "is_truncated", b"is_truncated", "last_step", b"last_step", "limit", b"limit", "max_reward", b"max_reward", "max_term", b"max_term", "min_reward", b"min_reward", "min_term", b"min_term", "node", b"node", "outcome", b"outcome", "policy", b"policy", "role", b"role", "step", b"step", "task", b"task", "term", b"term", "text", b"text", "with_tokens", b"with_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_after", b"_after", "_before", b"_before", "_first_step", b"_first_step", "_is_failed", b"_is_failed", "_is_truncated", b"_is_truncated", "_last_step", b"_last_step", "_max_reward", b"_max_reward", "_max_term", b"_max_term", "_min_reward", b"_min_reward", "_min_term", b"_min_term", "_step", b"_step", "after", b"after", "before", b"before", "call", b"call", "ending", b"ending", "first_step", b"first_step", "flow", b"flow", "group", b"group", "is_failed", b"is_failed", "is_truncated", b"is_truncated", "last_step", b"last_step", "limit", b"limit", "max_reward", b"max_reward", "max_term", b"max_term", "min_reward", b"min_reward", "min_term", b"min_term", "node", b"node", "outcome", b"outcome", "policy", b"policy", "role", b"role", "step", b"step", "task", b"task", "term", b"term", "text", b"text", "with_calls", b"with_calls", "with_tokens", b"with_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__after: _TypeAlias = _typing.Literal["after"]  # noqa: Y015
     _WhichOneofArgType__after: _TypeAlias = _typing.Literal["_after", b"_after"]  # noqa: Y015
@@ -1708,6 +1722,26 @@ class SampledTrajectory(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class CallOutcomesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     ORDINAL_FIELD_NUMBER: _builtins.int
     GROUP_FIELD_NUMBER: _builtins.int
     TASK_FIELD_NUMBER: _builtins.int
@@ -1743,6 +1777,8 @@ class SampledTrajectory(_message.Message):
     ENDING_FIELD_NUMBER: _builtins.int
     TOKEN_ENDS_FIELD_NUMBER: _builtins.int
     LOGPROBS_FIELD_NUMBER: _builtins.int
+    CALL_OUTCOMES_FIELD_NUMBER: _builtins.int
+    CALLS_FIELD_NUMBER: _builtins.int
     ordinal: _builtins.int
     group: _builtins.str
     task: _builtins.str
@@ -1773,6 +1809,7 @@ class SampledTrajectory(_message.Message):
     parent_turn: _builtins.int
     ending: _builtins.str
     """As `contract.spans.Ending` names it; empty for a single answer."""
+    calls: _builtins.bytes
     @_builtins.property
     def spans(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Span]: ...
     @_builtins.property
@@ -1797,6 +1834,10 @@ class SampledTrajectory(_message.Message):
 
     @_builtins.property
     def logprobs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]: ...
+    @_builtins.property
+    def call_outcomes(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+        """Recorded calls by outcome, and the calls as in `Trajectory`."""
+
     def __init__(
         self,
         *,
@@ -1835,10 +1876,12 @@ class SampledTrajectory(_message.Message):
         ending: _builtins.str = ...,
         token_ends: _abc.Iterable[_builtins.int] | None = ...,
         logprobs: _abc.Iterable[_builtins.float] | None = ...,
+        call_outcomes: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        calls: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_parent", b"_parent", "_parent_turn", b"_parent_turn", "_step", b"_step", "parent", b"parent", "parent_turn", b"parent_turn", "step", b"step"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_parent", b"_parent", "_parent_turn", b"_parent_turn", "_step", b"_step", "at", b"at", "attempt", b"attempt", "completion_text", b"completion_text", "duration_s", b"duration_s", "ending", b"ending", "failure_boundary", b"failure_boundary", "failure_message", b"failure_message", "flow", b"flow", "group", b"group", "index", b"index", "is_truncated", b"is_truncated", "labels", b"labels", "logprobs", b"logprobs", "member", b"member", "metrics", b"metrics", "model_tokens", b"model_tokens", "node", b"node", "ordinal", b"ordinal", "outcome", b"outcome", "parent", b"parent", "parent_turn", b"parent_turn", "policy", b"policy", "prompt_text", b"prompt_text", "reference_text", b"reference_text", "reward", b"reward", "reward_terms", b"reward_terms", "role", b"role", "span_s", b"span_s", "spans", b"spans", "step", b"step", "task", b"task", "text_ends", b"text_ends", "token_ends", b"token_ends", "tokens", b"tokens", "turn_rewards", b"turn_rewards"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_parent", b"_parent", "_parent_turn", b"_parent_turn", "_step", b"_step", "at", b"at", "attempt", b"attempt", "call_outcomes", b"call_outcomes", "calls", b"calls", "completion_text", b"completion_text", "duration_s", b"duration_s", "ending", b"ending", "failure_boundary", b"failure_boundary", "failure_message", b"failure_message", "flow", b"flow", "group", b"group", "index", b"index", "is_truncated", b"is_truncated", "labels", b"labels", "logprobs", b"logprobs", "member", b"member", "metrics", b"metrics", "model_tokens", b"model_tokens", "node", b"node", "ordinal", b"ordinal", "outcome", b"outcome", "parent", b"parent", "parent_turn", b"parent_turn", "policy", b"policy", "prompt_text", b"prompt_text", "reference_text", b"reference_text", "reward", b"reward", "reward_terms", b"reward_terms", "role", b"role", "span_s", b"span_s", "spans", b"spans", "step", b"step", "task", b"task", "text_ends", b"text_ends", "token_ends", b"token_ends", "tokens", b"tokens", "turn_rewards", b"turn_rewards"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__parent: _TypeAlias = _typing.Literal["parent"]  # noqa: Y015
     _WhichOneofArgType__parent: _TypeAlias = _typing.Literal["_parent", b"_parent"]  # noqa: Y015
@@ -2008,11 +2051,32 @@ class RewardsReply(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class CallsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     BINS_FIELD_NUMBER: _builtins.int
     FAILED_FIELD_NUMBER: _builtins.int
     ENDINGS_FIELD_NUMBER: _builtins.int
     ROLES_FIELD_NUMBER: _builtins.int
     TERMS_FIELD_NUMBER: _builtins.int
+    CALLS_FIELD_NUMBER: _builtins.int
     failed: _builtins.int
     @_builtins.property
     def bins(self) -> _containers.RepeatedCompositeFieldContainer[Global___RewardBin]: ...
@@ -2024,6 +2088,10 @@ class RewardsReply(_message.Message):
     def roles(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]: ...
     @_builtins.property
     def terms(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]: ...
+    @_builtins.property
+    def calls(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+        """Trajectories by outcome of recorded calls that they have."""
+
     def __init__(
         self,
         *,
@@ -2032,10 +2100,11 @@ class RewardsReply(_message.Message):
         endings: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
         roles: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
         terms: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        calls: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bins", b"bins", "endings", b"endings", "failed", b"failed", "roles", b"roles", "terms", b"terms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bins", b"bins", "calls", b"calls", "endings", b"endings", "failed", b"failed", "roles", b"roles", "terms", b"terms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

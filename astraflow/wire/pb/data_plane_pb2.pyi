@@ -542,6 +542,7 @@ class HeartbeatRequest(_message.Message):
     LEAVE_REASON_FIELD_NUMBER: _builtins.int
     IS_PREEMPTED_FIELD_NUMBER: _builtins.int
     LINKS_FIELD_NUMBER: _builtins.int
+    SESSIONS_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     leave_reason: _builtins.str
     """Reason for which the node leaves by its own decision; empty while it stays."""
@@ -561,6 +562,10 @@ class HeartbeatRequest(_message.Message):
     def links(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.LinkReport]:
         """Links over which it fetches weights."""
 
+    @_builtins.property
+    def sessions(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.LiveSession]:
+        """Sessions of agent programs that run now, the oldest first."""
+
     def __init__(
         self,
         *,
@@ -573,10 +578,11 @@ class HeartbeatRequest(_message.Message):
         leave_reason: _builtins.str = ...,
         is_preempted: _builtins.bool = ...,
         links: _abc.Iterable[_common_pb2.LinkReport] | None = ...,
+        sessions: _abc.Iterable[_common_pb2.LiveSession] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["counters", b"counters", "errors", b"errors", "gauges", b"gauges", "is_preempted", b"is_preempted", "leave_reason", b"leave_reason", "links", b"links", "node", b"node", "running", b"running", "versions", b"versions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["counters", b"counters", "errors", b"errors", "gauges", b"gauges", "is_preempted", b"is_preempted", "leave_reason", b"leave_reason", "links", b"links", "node", b"node", "running", b"running", "sessions", b"sessions", "versions", b"versions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

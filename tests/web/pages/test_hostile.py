@@ -80,7 +80,8 @@ FEED = "live feed, "
 
 JSON = ("application/json", "application/problem+json")
 
-PARTS = {"/nodes/rows", "/dataflow/live", "/weights/tables", "/pools/table", "/pools/eu/now"}
+CALL = "/runs/1/trajectories/385/calls/1"
+PARTS = {CALL, "/nodes/rows", "/dataflow/live", "/weights/tables", "/pools/table", "/pools/eu/now"}
 """Some of the page parts that open pages request."""
 
 

@@ -192,12 +192,36 @@ def test_the_tree_of_an_episode_has_parents_before_their_children() -> None:
     tree = episode_tree([second, verifier, searcher, planner], verifier.ordinal)
     assert [(member.name, member.depth, member.is_shown) for member in tree] == [
         ("planner", 0, False),
-        ("searcher", 1, False),
+        ("searcher (2)", 1, False),
         ("verifier", 2, True),
-        ("searcher", 1, False),
+        ("searcher (4)", 1, False),
     ]
     assert [bool(member.started) for member in tree] == [False, True, True, True]
     assert tree[2].policy == "judge"
+
+
+def test_a_branch_shows_which_tokens_another_trajectory_trains() -> None:
+    parts = (("", "prompt"), ("model", "<tool_call>{}</tool_call>"), ("tool", "result"), ("model", "done"))
+    main = written(*parts, index=0, ordinal=1, role="agent", tokens=41, parent=None)
+    shared = [("policy" if speaker == "model" else speaker, text) for speaker, text in parts[:2]]
+    branch = written(*shared, ("user", "no"), ("model", "ok"), index=1, ordinal=2, role="agent", parent=0, tokens=35)
+    branch = replace(branch, parent_turn=0)
+    root, leaf = episode_tree([main, branch], 2)
+
+    assert [segment.kind for segment in root.segments] == ["read", "model", "read", "model"]
+    assert [segment.kind for segment in leaf.segments] == ["read", "shared", "read", "model"]
+    assert root.segments[-1].begin + root.segments[-1].width == pytest.approx(1000)
+    assert leaf.segments[-1].begin + leaf.segments[-1].width == pytest.approx(1000 * 35 / 41)
+    assert leaf.started == "branches from agent (1) in turn 1"
+    assert leaf.tokens == "2 tokens trained here, 25 in another trajectory"
+    view = conversation(branch, {})
+    assert [(turn.kind, turn.number) for turn in view.turns] == [
+        ("prompt", 1),
+        ("shared", 1),
+        ("environment", 1),
+        ("model", 1),
+    ]
+    assert [block.kind for piece in view.turns[1].pieces for block in piece.blocks] == ["call"]
 
 
 def test_a_member_without_its_parent_is_a_root_and_depth_is_bounded() -> None:

@@ -1,6 +1,7 @@
 """REST API under `/api/v1`: every query and command of the pages, for programs."""
 
 from web.routes.api import (
+    agent_sessions,
     api_docs,
     audit,
     credentials,
@@ -22,7 +23,7 @@ from web.routes.api import (
     weights,
 )
 
-_RUN_MODULES = (run_comparison, runs, trajectories, launches)
+_RUN_MODULES = (run_comparison, runs, trajectories, agent_sessions, launches)
 _FLEET_MODULES = (pools, providers, instances, nodes, decisions, maintainer)
 _ACCOUNT_MODULES = (grants, users, credentials, views, audit)
 ROUTERS = tuple(

@@ -10,6 +10,7 @@ from fastapi.routing import APIRoute
 
 from web.request_context import RequestContextDep
 from web.routes.api import (
+    agent_sessions,
     audit,
     credentials,
     decisions,
@@ -39,7 +40,7 @@ from web.views.layout import layout
 router = APIRouter(prefix=PREFIX)
 
 _FLEET_MODULES = (pools, providers, instances, nodes, flows, decisions, maintainer)
-_RUN_MODULES = (reports, weights, run_comparison, runs, trajectories, launches)
+_RUN_MODULES = (reports, weights, run_comparison, runs, trajectories, agent_sessions, launches)
 _ACCOUNT_MODULES = (grants, users, credentials, views, audit)
 _DOCUMENTED_MODULES = (*_FLEET_MODULES, *_RUN_MODULES, *_ACCOUNT_MODULES)
 

@@ -73,6 +73,9 @@ class NodeDetail(NodeResponse):
     counters: dict[str, float | None]
     gauges: dict[str, float | None]
     links: list[dict[str, Any]] = Field(description="Sources of its weights, with transfer metrics.")
+    sessions: list[dict[str, Any]] = Field(
+        description="Agents' sessions on it, the oldest first; see `GET /api/v1/agent-sessions`."
+    )
 
 
 class NodeList(ResponseModel):

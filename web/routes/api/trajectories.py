@@ -8,6 +8,7 @@ from fastapi.responses import JSONResponse, Response
 from pydantic import Field
 from starlette.exceptions import HTTPException
 
+from astraflow.contract.agent_calls import CallOutcome
 from astraflow.contract.reports import SampledTrajectory
 from web.live.report_json import json_value
 from web.page_queries.sample_sources import RunSamples, samples_of_run
@@ -85,6 +86,9 @@ class TrajectoryResponse(ResponseModel):
         "empty without `tokens=true`."
     )
     logprobs: list[float | None] = Field(description="Log-probability of each model-written token; as `token_ends`.")
+    call_outcomes: dict[str, int] = Field(
+        description="Recorded model calls of an agent by outcome: `answered`, `replayed`, `refused`, `aborted`."
+    )
     failure: dict[str, str] | None = Field(description="`boundary` and `message` of a member that failed.")
 
 
@@ -122,6 +126,7 @@ class RewardHistogramResponse(ResponseModel):
     endings: dict[str, int] = Field(description="Trajectories by ending.")
     roles: dict[str, int] = Field(description="Trajectories by role; the most frequent ones.")
     terms: dict[str, int] = Field(description="Trajectories by reward term that they have; the most frequent ones.")
+    calls: dict[str, int] = Field(description="Trajectories by outcome of recorded model calls that they have.")
 
 
 @router.get("/runs/{run_id}/trajectories", response_model=TrajectoryList, responses=error_responses(404))
@@ -134,6 +139,9 @@ async def trajectories(
     outcome: Annotated[str, Query(max_length=200)] = "",
     text: Annotated[str, Query(max_length=1000, description="Part of the prompt or the completion.")] = "",
     ending: Annotated[EndFilter, Query(description="How the trajectory ended; empty for any.")] = EndFilter.ANY,
+    call: Annotated[
+        CallOutcome | None, Query(description="Outcome of a recorded model call that the trajectory has.")
+    ] = None,
     task: Annotated[str, Query(max_length=200, description="Task: all trajectories of its episode.")] = "",
     role: Annotated[str, Query(max_length=200)] = "",
     term: Term = "",
@@ -156,6 +164,7 @@ async def trajectories(
         outcome=outcome,
         text=text,
         ending=ending,
+        call=call,
         task=task,
         role=role,
         term=term,
@@ -213,7 +222,8 @@ async def get_group(
 
 def _to_response(samples: RunSamples, sample: SampledTrajectory) -> dict[str, Any]:
     name = samples.node_names.get(sample.node, sample.node)
-    return dict(json_value(asdict(sample))) | {
+    fields = {name: value for name, value in asdict(sample).items() if name != "calls"}
+    return dict(json_value(fields)) | {
         "node_name": name,
         "why": outcome_sentence(sample),
         "staleness": staleness_of(sample),

@@ -1,0 +1,266 @@
+"""Agent programs that are Python functions of one's own, each call in a process of its own."""
+
+import asyncio
+import inspect
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from dataclasses import asdict
+from itertools import count
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from astraflow.agents.programs import programs
+from astraflow.agents.programs.base import (
+    MAX_OUTPUT_BYTES,
+    TASK_FILE,
+    AgentTask,
+    ProgramExit,
+    ProgramFeatures,
+    RunningProgram,
+    program_failure,
+)
+from astraflow.agents.programs.fork_server import OUTPUTS, VALUE, WORK, Start, function_named
+from astraflow.agents.programs.fork_server import __name__ as server_module
+from astraflow.contract.errors import InternalError, InvalidInput
+from astraflow.runtime.config import Config
+from astraflow.runtime.plugins import PLUGINS_VARIABLE, import_named_plugins
+from astraflow.runtime.setting_permissions import SettableBy
+from astraflow.sandbox.base import Command, JobResult, Outcome
+
+_START_S = 120.0
+"""Longest time in which the modules are imported, on a busy machine."""
+_VARIABLES = ("HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PATH", "TMPDIR", "TZ", "VIRTUAL_ENV", PLUGINS_VARIABLE)
+"""Variables of the node that agents get: none with a secret."""
+
+
+class CallableOptions(Config):
+    """Function, and the limits of its processes."""
+
+    function: Annotated[str, SettableBy.RECIPE] = Field(pattern=r"^[\w.]+:\w+$")
+    """Function as `module:name`, in a module that `--plugin` or `ASTRAFLOW_PLUGINS` loads; synchronous or not. Its
+    parameters are named as fields of the prompt; one with the annotation `AgentTask` gets the whole task."""
+    concurrency: int = Field(default=16, ge=1, le=1024)
+    """Processes at once on a node; further episodes wait."""
+    memory_mib: int = Field(default=2048, ge=64)
+    """Address space of a process, beside that of the imported modules. MiB."""
+    disk_mib: int = Field(default=64, ge=1)
+    """Largest file that an agent may write. MiB."""
+    variables: Annotated[tuple[str, ...], SettableBy.RECIPE] = ()
+    """Names of further environment variables of the node that agents get, such as the key of a search service."""
+
+
+@programs.register("callable", options=CallableOptions)
+class CallableProgram:
+    """Calls a function for each episode, in a fork of a process that has imported its module.
+
+    The environment of the process has base URLs and keys of the session, so that a script which reads them from there
+    works unchanged. The function is code of one's own and not isolated: it can do what the node's user can.
+    """
+
+    features = ProgramFeatures(has_files=True, has_value=True)
+
+    def __init__(self, options: CallableOptions) -> None:
+        import_named_plugins()
+        _checked_function(options.function)
+        self._options = options
+        self._slots = asyncio.Semaphore(options.concurrency)
+        self._server = _ForkServer(options.variables)
+        self._folder: Path | None = None
+
+    async def start(self) -> None:
+        """Imports the modules in a process. Raises: InvalidInput when it ends."""
+        self._folder = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix="astraflow-agents-"))
+        await self._server.start()
+
+    async def close(self) -> None:
+        """Ends all agents."""
+        await self._server.close()
+        if self._folder is not None:
+            await asyncio.to_thread(shutil.rmtree, self._folder, ignore_errors=True)
+            self._folder = None
+
+    def open(self, task: AgentTask) -> AbstractAsyncContextManager[RunningProgram]:
+        """Waits for a free process."""
+        return self._opened(task)
+
+    @asynccontextmanager
+    async def _opened(self, task: AgentTask) -> AsyncIterator[RunningProgram]:
+        if self._folder is None:
+            raise InternalError("cannot call an agent: the program is not started", code="agent.program_not_started")
+        options = self._options
+        async with self._slots:
+            folder = Path(tempfile.mkdtemp(dir=self._folder))
+            try:
+                (folder / WORK).mkdir()
+                (folder / WORK / TASK_FILE).write_text(json.dumps(dict(task.fields)))
+                start = Start(
+                    function=options.function,
+                    folder=str(folder),
+                    task=task,
+                    memory_bytes=options.memory_mib * 2**20,
+                    file_bytes=options.disk_mib * 2**20,
+                )
+                yield _RunningCallable(self._server, start)
+            finally:
+                await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+
+
+class _RunningCallable:
+    """One call."""
+
+    def __init__(self, server: "_ForkServer", start: Start) -> None:
+        self._server = server
+        self._start = start
+        self._folder = Path(start.folder)
+
+    async def run(self, *, timeout_s: float) -> ProgramExit:
+        """Calls the function and waits for its end."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                status = await self._server.call(self._start)
+        except TimeoutError:
+            return ProgramExit(outcome=Outcome.TIMEOUT, **self._outputs())
+        if status < 0:
+            return ProgramExit(outcome=Outcome.CRASHED, **self._outputs())
+        outcome = Outcome.FAILED if status else Outcome.PASSED
+        value = json.loads(_text(self._folder / VALUE) or "null") if status == 0 else None
+        return ProgramExit(outcome=outcome, exit_status=status, value=value, **self._outputs())
+
+    async def read(self, path: str) -> str | None:
+        """Returns the text of a file of the working directory."""
+        return _text(self._folder / WORK / path)
+
+    async def execute(self, command: Command, *, timeout_s: float) -> JobResult:
+        """Nothing runs beside a function. Raises: InternalError."""
+        raise InternalError("cannot run a command: the agent is a function", code="agent.no_commands")
+
+    def _outputs(self) -> dict[str, str]:
+        return {name: _text(self._folder / name) or "" for name in OUTPUTS}
+
+
+class _ForkServer:
+    """Connection to the fork server, which is started again when it ends."""
+
+    def __init__(self, variables: tuple[str, ...]) -> None:
+        self._variables = variables
+        self._process: asyncio.subprocess.Process | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self._calls: dict[int, asyncio.Future[int]] = {}
+        self._numbers = count()
+        self._starting = asyncio.Lock()
+
+    async def start(self) -> None:
+        """Starts the process, unless it runs. Raises: InvalidInput."""
+        async with self._starting:
+            if self._process is not None and self._process.returncode is None:
+                return
+            await self.close()
+            names = (*_VARIABLES, *self._variables)
+            environment = {name: os.environ[name] for name in names if name in os.environ}
+            environment |= {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable, "-P", "-m", server_module,
+                stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, env=environment,
+                start_new_session=True,  # it ends after the node, not by the same Ctrl-C
+            )  # fmt: skip
+            assert self._process.stdout is not None  # noqa: S101 (a pipe)
+            try:
+                async with asyncio.timeout(_START_S):
+                    is_ready = bool(await self._process.stdout.readline())
+            except TimeoutError:
+                is_ready = False
+            if not is_ready:
+                await self.close()
+                raise InvalidInput(
+                    "cannot start agents: the process that imports their modules ended or did not become ready; read "
+                    "the error that it printed above",
+                    code="agent.modules_not_imported",
+                )
+            self._reading = asyncio.create_task(self._read(self._process.stdout))
+
+    async def close(self) -> None:
+        """Ends the process with all agents. Idempotent."""
+        process, self._process = self._process, None
+        reading, self._reading = self._reading, None
+        if process is not None and process.stdin is not None:
+            process.stdin.close()
+            try:
+                async with asyncio.timeout(5):
+                    await process.wait()
+            except TimeoutError:
+                with suppress(ProcessLookupError):
+                    process.kill()
+                await process.wait()
+        if reading is not None:
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+        self._lose_calls()
+
+    async def call(self, start: Start) -> int:
+        """Runs an agent; returns its exit status, or the number of its signal, negative. Cancelling it ends the agent.
+
+        Raises: RolloutFailed at the boundary `environment` when the fork server ended.
+        """
+        await self.start()
+        number = next(self._numbers)
+        ended = self._calls[number] = asyncio.get_running_loop().create_future()
+        self._send({"id": number, "start": asdict(start)})
+        try:
+            return await asyncio.shield(ended)
+        except asyncio.CancelledError:
+            if not ended.done():
+                self._send({"kill": number})
+                await asyncio.wait({ended})
+            raise
+
+    async def _read(self, replies: asyncio.StreamReader) -> None:
+        while line := await replies.readline():
+            message = json.loads(line)
+            ended = self._calls.pop(message["id"])
+            ended.set_result(message["status"])
+        self._lose_calls()
+
+    def _send(self, message: Mapping[str, Any]) -> None:
+        if self._process is not None and self._process.stdin is not None:
+            self._process.stdin.write(json.dumps(message).encode() + b"\n")
+
+    def _lose_calls(self) -> None:
+        calls, self._calls = self._calls, {}
+        for ended in calls.values():
+            ended.set_exception(
+                program_failure(
+                    "the process that forks agents ended", "check the memory of the machine", code="agent.server_lost"
+                )
+            )
+            ended.exception()  # the call may have been cancelled
+
+
+def _checked_function(entry: str) -> Callable[..., Any]:
+    """Returns the function. Raises: InvalidInput."""
+    try:
+        function = function_named(entry)
+        inspect.signature(function)
+    except (LookupError, ValueError) as problem:
+        raise InvalidInput(
+            f"cannot use {entry!r} as an agent: {problem.args[0]}; write module:function, and load the module with "
+            f"--plugin or {PLUGINS_VARIABLE} in every process",
+            code="agent.function_not_found",
+        ) from problem
+    return function
+
+
+def _text(path: Path) -> str | None:
+    """Returns the end of a file's text; None without the file."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - MAX_OUTPUT_BYTES))
+            return file.read().decode(errors="replace")
+    except OSError:
+        return None

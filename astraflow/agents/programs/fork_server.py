@@ -1,0 +1,202 @@
+"""Process that imports the modules of agents once and forks for each episode.
+
+It reads one JSON message per line from standard input: `{"id", "fields", ...}` starts an agent (the fields of `Start`),
+`{"kill": id}` ends one. It writes one JSON message per line: `{"ready": true}`, then `{"id", "status"}` when an agent
+has ended. It ends, with all agents, when its standard input is closed. It has one thread and no event loop, so that
+forks are safe.
+"""
+
+import asyncio
+import ctypes
+import inspect
+import json
+import os
+import resource
+import selectors
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, NoReturn
+
+from astraflow.agents.programs.base import AgentTask
+from astraflow.runtime.plugins import import_named_plugins
+
+OUTPUTS = ("stdout", "stderr")
+VALUE = "value.json"
+WORK = "work"
+"""Names in the folder of an episode: standard output and error, the return value, the working directory."""
+
+_PR_SET_PDEATHSIG = 1
+_CHUNK_BYTES = 2**16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """Start of an agent."""
+
+    function: str
+    """As `module:name`."""
+    folder: str
+    """Folder of the episode, with the working directory."""
+    task: AgentTask
+    memory_bytes: int
+    """Address space beside that of the modules."""
+    file_bytes: int
+    """Largest file that the agent may write, its output included."""
+
+
+def main() -> None:
+    """Serves until standard input is closed."""
+    replies = os.fdopen(os.dup(1), "wb", buffering=0)
+    os.dup2(2, 1)  # what a module prints is not a reply
+    import_named_plugins()
+    server = _Server(replies)
+    _reply(replies, {"ready": True})
+    server.serve()
+
+
+class _Server:
+    """Agents by their ids."""
+
+    def __init__(self, replies: BinaryIO) -> None:
+        self._replies = replies
+        self._selector = selectors.DefaultSelector()
+        self._running: dict[int, int] = {}
+        """Process of each agent."""
+        self._buffer = b""
+
+    def serve(self) -> None:
+        """Handles messages and ends."""
+        self._selector.register(0, selectors.EVENT_READ)
+        while True:
+            for key, _ in self._selector.select():
+                if key.fd != 0:
+                    self._reap(key.fd, *key.data)
+                elif not self._read():
+                    for process in self._running.values():
+                        _kill_group(process)
+                    return
+
+    def _read(self) -> bool:
+        """Handles the messages that are there; returns whether more may come."""
+        chunk = os.read(0, _CHUNK_BYTES)
+        *lines, self._buffer = (self._buffer + chunk).split(b"\n")
+        for line in lines:
+            message = json.loads(line)
+            if "kill" in message:
+                if message["kill"] in self._running:
+                    _kill_group(self._running[message["kill"]])
+            else:
+                self._start(message["id"], start_of(message["start"]))
+        return bool(chunk)
+
+    def _start(self, number: int, start: Start) -> None:
+        process = os.fork()
+        if process == 0:
+            _become_agent(start)
+        self._running[number] = process
+        self._selector.register(os.pidfd_open(process), selectors.EVENT_READ, (number, process))
+
+    def _reap(self, descriptor: int, number: int, process: int) -> None:
+        self._selector.unregister(descriptor)
+        os.close(descriptor)
+        _kill_group(process)  # what it started and left
+        _, status = os.waitpid(process, 0)
+        del self._running[number]
+        _reply(self._replies, {"id": number, "status": os.waitstatus_to_exitcode(status)})
+
+
+def start_of(message: Mapping[str, Any]) -> Start:
+    """Returns the start in a message."""
+    task = AgentTask(**{**message["task"], "models": tuple(message["task"]["models"])})
+    return Start(**{**message, "task": task})
+
+
+def function_named(entry: str) -> Callable[..., Any]:
+    """Returns the function at `module:name` of a module that is loaded. Raises: LookupError with the cause."""
+    module, _, name = entry.partition(":")
+    if module not in sys.modules:
+        raise LookupError(f"the module {module!r} is not loaded")
+    function = getattr(sys.modules[module], name, None)
+    if not callable(function):
+        raise LookupError(f"the module has no function {name!r}")
+    return function  # type: ignore[no-any-return]
+
+
+def called_with(function: Callable[..., Any], task: AgentTask) -> dict[str, Any]:
+    """Returns the arguments of a function for a task: a parameter that is annotated with `AgentTask` gets the task,
+    each other one the field of its name. Raises: TypeError for a parameter without a field or default."""
+    arguments: dict[str, Any] = {}
+    for name, parameter in inspect.signature(function).parameters.items():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            continue
+        if parameter.annotation in (AgentTask, AgentTask.__name__):
+            arguments[name] = task
+        elif name in task.fields:
+            arguments[name] = task.fields[name]
+        elif parameter.default is parameter.empty:
+            raise TypeError(f"the function has the parameter {name!r}, but the agent's task only {sorted(task.fields)}")
+    return arguments
+
+
+def _become_agent(start: Start) -> NoReturn:
+    status = 1
+    folder = Path(start.folder)
+    try:
+        os.setsid()
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        for target, name in enumerate(OUTPUTS, start=1):
+            os.dup2(os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), target)
+        os.closerange(3, 1024)
+        mapped_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        for kind, value in (
+            (resource.RLIMIT_FSIZE, start.file_bytes),
+            (resource.RLIMIT_AS, mapped_bytes + start.memory_bytes),
+        ):
+            resource.setrlimit(kind, (value, value))
+        del os.environ["PYTHONPATH"]  # programs that the agent starts have their own
+        os.environ.update(start.task.environment)
+        os.chdir(folder / WORK)
+        status = _run(start)
+    except BaseException:  # becomes the exit status, as in the interpreter
+        traceback.print_exc()
+    finally:
+        with suppress(OSError, ValueError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(status)
+
+
+def _run(start: Start) -> int:
+    """Calls the function and writes its value; returns the exit status."""
+    try:
+        function = function_named(start.function)
+        value = function(**called_with(function, start.task))
+        if inspect.isawaitable(value):
+            value = asyncio.run(_awaited(value))
+        Path(start.folder, VALUE).write_text(json.dumps(value))
+    except SystemExit as problem:
+        return problem.code if isinstance(problem.code, int) else int(problem.code is not None)
+    return 0
+
+
+async def _awaited(value: Any) -> Any:
+    return await value
+
+
+def _kill_group(process: int) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process, signal.SIGKILL)
+
+
+def _reply(replies: BinaryIO, message: object) -> None:
+    replies.write(json.dumps(message).encode() + b"\n")
+
+
+if __name__ == "__main__":
+    main()

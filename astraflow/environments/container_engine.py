@@ -1,0 +1,160 @@
+"""Containers, by the command line of Docker or Podman."""
+
+import asyncio
+import os
+import shutil
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from time import monotonic
+
+from astraflow.contract.errors import InvalidInput, Unavailable
+from astraflow.sandbox.base import JobResult, Outcome, SandboxError
+
+COMMAND_S = 120.0
+"""Timeout of commands of the container engine that do not run code of the policy."""
+_GRACE_S = 10.0
+_MAX_OUTPUT_BYTES = 2**20
+_TIMED_OUT = 124
+"""Exit status of `timeout` when it stopped the command; 137 when it had to kill it."""
+_PROCESSES = 512
+
+
+class ContainerEngine:
+    """Container engine of this machine. program: `docker` or `podman`."""
+
+    def __init__(self, program: str) -> None:
+        self.program = program
+
+    async def check(self) -> None:
+        """Checks that the engine answers. Raises: InvalidInput, Unavailable."""
+        if shutil.which(self.program) is None:
+            raise InvalidInput(
+                f"cannot use containers: the program {self.program!r} is not installed; install it, or use the sandbox",
+                code="environment.no_container_engine",
+            )
+        result = await self.call("version", timeout_s=COMMAND_S)
+        if result.outcome is not Outcome.PASSED:
+            raise Unavailable(
+                f"cannot use containers: {self.program} answers {result.stderr.strip()[-300:]!r}; start its service, "
+                "and give this user access",
+                code="environment.container_engine_failed",
+            )
+
+    def container(
+        self, image: str, *, network: str, memory_bytes: int, cpus: float, label: str, start_s: float
+    ) -> AbstractAsyncContextManager["Container"]:
+        """Starts a container that waits for commands, and removes it at the end. network: of the engine; empty: its
+        default. Raises: SandboxError."""
+        limits = ("--memory", f"{memory_bytes}b", "--cpus", f"{cpus:g}", "--pids-limit", str(_PROCESSES))
+        networks = ("--network", network) if network else ()
+        return self._container(
+            image, ("--detach", "--rm", "--label", f"astraflow={label}", *networks, *limits), start_s
+        )
+
+    @asynccontextmanager
+    async def _container(self, image: str, options: Sequence[str], start_s: float) -> AsyncIterator["Container"]:
+        # `sleep` as the command would be an argument of the image's entry point
+        result = await self.done("run", *options, "--entrypoint", "sleep", image, "infinity", timeout_s=start_s)
+        name = result.stdout.strip().splitlines()[-1]
+        try:
+            yield Container(self, name)
+        finally:
+            await self.call("rm", "--force", name, timeout_s=COMMAND_S)
+
+    async def done(self, *arguments: str, timeout_s: float) -> JobResult:
+        """Runs a command of the engine. Raises: SandboxError when it fails."""
+        result = await self.call(*arguments, timeout_s=timeout_s)
+        if result.outcome is not Outcome.PASSED or (arguments[0] == "run" and not result.stdout.strip()):
+            raise SandboxError(
+                f"cannot use a container: {self.program} {arguments[0]} ended with {result.outcome.value}: "
+                f"{result.stderr.strip()[-300:]!r}; check the container engine, and the image or its Dockerfile",
+                code="environment.container_failed",
+            )
+        return result
+
+    async def call(
+        self, *arguments: str, timeout_s: float, stdin: str = "", variables: Mapping[str, str] | None = None
+    ) -> JobResult:
+        """Runs a command of the engine, and returns its result. variables: added to its environment."""
+        began = monotonic()
+        try:
+            process = await asyncio.create_subprocess_exec(
+                self.program,
+                *arguments,
+                stdin=asyncio.subprocess.PIPE if stdin else asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                env={**os.environ, **variables} if variables else None,
+            )
+        except OSError as problem:
+            raise SandboxError(
+                f"cannot run {self.program!r}: {problem}; install it", code="environment.container_failed"
+            ) from problem
+        if process.stdin is not None:
+            process.stdin.write(stdin.encode(errors="replace"))
+            process.stdin.close()
+        outputs = [asyncio.create_task(_read(stream)) for stream in (process.stdout, process.stderr)]
+        try:
+            _, unfinished = await asyncio.wait(outputs, timeout=timeout_s)
+        finally:
+            if process.returncode is None and any(not output.done() for output in outputs):
+                process.kill()
+        outcome = Outcome.TIMEOUT if unfinished else Outcome.FAILED if await process.wait() else Outcome.PASSED
+        stdout, stderr = [(await output).decode(errors="replace") for output in outputs]
+        return JobResult(
+            outcome=outcome,
+            exit_status=process.returncode if outcome is not Outcome.TIMEOUT else None,
+            stdout=stdout,
+            stderr=stderr,
+            wall_s=monotonic() - began,
+        )
+
+
+class Container:
+    """A running container."""
+
+    def __init__(self, engine: ContainerEngine, name: str) -> None:
+        self._engine = engine
+        self._name = name
+
+    async def execute(
+        self,
+        *command: str,
+        timeout_s: float,
+        folder: str = "",
+        stdin: str = "",
+        variables: Mapping[str, str] | None = None,
+    ) -> JobResult:
+        """Runs a command in the container, which stops it: ending the engine's client would not.
+
+        folder: working directory; empty: that of the image. variables: of its environment; they do not appear on a
+        command line.
+        """
+        options = [*(("--workdir", folder) if folder else ()), *(("--interactive",) if stdin else ())]
+        options += [word for name in variables or () for word in ("--env", name)]
+        stopped = ("timeout", "--kill-after", "2", f"{timeout_s:g}")
+        result = await self._engine.call(
+            "exec", *options, self._name, *stopped, *command,
+            timeout_s=timeout_s + _GRACE_S, stdin=stdin, variables=variables,
+        )  # fmt: skip
+        is_late = result.exit_status in (_TIMED_OUT, 128 + 9) and result.wall_s >= timeout_s
+        outcome = Outcome.TIMEOUT if is_late else result.outcome
+        return JobResult(
+            outcome=outcome,
+            exit_status=None if outcome is Outcome.TIMEOUT else result.exit_status,
+            stdout=result.stdout,
+            stderr=result.stderr,
+            wall_s=result.wall_s,
+        )
+
+    async def copy(self, source: str, target: str) -> JobResult:
+        """Copies a file or folder of this machine into the container; `source` may end with `/.` for its contents."""
+        return await self._engine.call("cp", source, f"{self._name}:{target}", timeout_s=COMMAND_S)
+
+
+async def _read(stream: asyncio.StreamReader | None) -> bytes:
+    """Reads a stream to its end; what exceeds the limit is discarded."""
+    kept = bytearray()
+    while stream is not None and (chunk := await stream.read(2**16)):
+        kept += chunk[: _MAX_OUTPUT_BYTES - len(kept)]
+    return bytes(kept)

@@ -1,0 +1,232 @@
+"""Renderers of chat templates and of the package `renderers`: whole prompts, bridges, and what policies wrote."""
+
+import asyncio
+
+import numpy as np
+import pytest
+
+from astraflow.agents.calls import CallRefused, FunctionCall
+from astraflow.agents.model_renderers import renderer_of
+from astraflow.agents.policy_session import PolicySession
+from astraflow.agents.renderers import TemplateRenderer
+from astraflow.agents.session_limits import SessionOptions
+from astraflow.contract.errors import InvalidInput
+from astraflow.contract.failures import Boundary, RolloutFailed
+from astraflow.contract.ids import PolicyId
+from astraflow.contract.trajectories import Int32Array
+from astraflow.models.byte_tokenizer import ByteTokenizer
+from astraflow.models.tokenizers import ChatTokenizer, HuggingFaceTokenizer
+from tests.agents.messages import ADD, add, assistant, call, result, system, user, written
+from tests.errors import raises_code
+from tests.fakes.chat_templates import CHATML, FORGETFUL, SMOLLM2, STRICT, THINKING, tokenizer, words_tokenizer
+from tests.fakes.policy import FakePolicy
+
+SOLVER = PolicyId("solver")
+EMPTY = np.empty(0, dtype=np.int32)
+TEMPLATES = {"bytes": None, "smollm2": SMOLLM2, "qwen": CHATML}
+
+
+def chat_tokenizer(name: str) -> ChatTokenizer:
+    template = TEMPLATES[name]
+    return ByteTokenizer() if template is None else tokenizer(template, "characters" if name == "smollm2" else "words")
+
+
+def text_of(source: ChatTokenizer, tokens: Int32Array) -> str:
+    return source.decode(tokens, keep_special_tokens=True)
+
+
+class OtherTokenizer(FakePolicy):
+    """Policy with a given tokenizer."""
+
+    def __init__(self, source: ChatTokenizer, *replies: str) -> None:
+        super().__init__(*replies)
+        self._source = source
+
+    @property
+    def tokenizer(self) -> ChatTokenizer:
+        return self._source
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_a_bridge_continues_an_answer_as_the_whole_conversation_is_rendered(name: str) -> None:
+    source = chat_tokenizer(name)
+    renderer = TemplateRenderer(source)
+    begin = [system("s"), user("<|im_end|> 1+2?")]
+    prompt = renderer.render(begin, (ADD,))
+    text = "so\n<tool_call>\n" + '{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
+    answer = np.append(source.encode(text), np.int32(source.stop_tokens[0])).astype(np.int32)
+    rest = [result("3", "x"), result("4 <|im_end|>", "y"), user("sure?")]
+    for end in (1, 0):  # with and without the token that ends the answer
+        read = answer if end else answer[:-1]
+        bridge = renderer.bridge(prompt, read, rest, (ADD,))
+        whole = renderer.render(
+            [*begin, assistant("so", FunctionCall(id="x", name="add", arguments='{"a": 1}')), *rest], (ADD,)
+        )
+        assert text_of(source, np.concatenate([prompt, read, bridge])) == text_of(source, whole)
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_tools_are_described_by_the_template_or_else_in_the_system_message(name: str) -> None:
+    source = chat_tokenizer(name)
+    renderer = TemplateRenderer(source)
+    text = text_of(source, renderer.render([system("Be brief."), user("?")], (ADD,)))
+    assert '"name": "add"' in text and "<tool_call>" in text and "Be brief." in text
+    assert text.count("system\n") == (2 if name == "qwen" else 1)
+    assert '"add"' not in text_of(source, renderer.render([user("?")], ()))
+
+
+@pytest.mark.parametrize(
+    ("text", "reasoning", "content", "calls", "is_malformed"),
+    [
+        ("hello", None, "hello", [], False),
+        ("<think>\na\n</think>\n\nb", "a", "b", [], False),
+        ("a\n</think>\n\nb", "a", "b", [], False),
+        ("<think>never closed", "never closed", "", [], False),
+        ("<think>" + written("add") + "</think>b", written("add"), "b", [], False),
+        ("b " + written("add", a=1) + written("sub"), None, "b", ["add", "sub"], False),
+        ("<tool_call>" + written("add"), None, "<tool_call>", ["add"], True),
+        ("<tool_call>[1]</tool_call>", None, "<tool_call>[1]</tool_call>", [], True),
+    ],
+)
+def test_thoughts_and_function_calls_are_parsed(
+    text: str, reasoning: str | None, content: str, calls: list[str], is_malformed: bool
+) -> None:
+    source = ByteTokenizer()
+    parsed = TemplateRenderer(source).parse(EMPTY, source.encode(text), (ADD,))
+    message = parsed.message
+    assert (message.reasoning, message.content, parsed.is_malformed) == (reasoning, content, is_malformed)
+    assert [made.name for made in message.function_calls] == calls
+
+
+def test_a_template_that_begins_with_a_thought_makes_text_without_an_end_a_thought() -> None:
+    source = tokenizer(THINKING, "characters")
+    renderer = TemplateRenderer(source)
+    parsed = renderer.parse(EMPTY, source.encode("hm"), ())
+    assert (parsed.message.reasoning, parsed.message.content, renderer.can_bridge) == ("hm", "", False)
+
+
+@pytest.mark.anyio
+async def test_a_template_that_changes_history_fails_clearly_or_makes_each_turn_a_trajectory() -> None:
+    source = tokenizer(FORGETFUL, "characters")
+    messages = [user("1"), assistant("one"), user("2")]
+    agent = PolicySession({SOLVER: OtherTokenizer(source, "one", "two")}, SessionOptions(), default=SOLVER)
+    await agent.complete(call(*messages[:1]))
+    with raises_code(RolloutFailed, "agent.template_changes_history", "solver") as caught:
+        await agent.complete(call(*messages))
+    assert caught.value.boundary is Boundary.WORKFLOW
+
+    policy = OtherTokenizer(source, "one", "two")
+    agent = PolicySession({SOLVER: policy}, SessionOptions(thinking="template"), default=SOLVER)
+    await agent.complete(call(*messages[:1]))
+    await agent.complete(call(*messages))
+    one, two = agent.trajectories(1.0)
+    assert (one.turns, two.turns, two.parent) == (1, 1, None)
+    assert policy.prompts[1].tolist() == TemplateRenderer(source).render(messages, ()).tolist()
+
+
+@pytest.mark.anyio
+async def test_thoughts_are_kept_or_left_to_the_template() -> None:
+    source = tokenizer(CHATML, "characters")
+    messages = [user("1"), assistant("one"), user("2")]
+    for thinking, leaves in (("keep", 1), ("template", 2)):
+        policy = OtherTokenizer(source, "<think>\nhm\n</think>\n\none", "two")
+        agent = PolicySession({SOLVER: policy}, SessionOptions.model_validate({"thinking": thinking}), default=SOLVER)
+        await agent.complete(call(*messages[:1]))
+        await agent.complete(call(*messages))
+        assert len(agent.trajectories(1.0)) == leaves
+        assert ("hm" in source.decode(policy.prompts[1])) == (thinking == "keep")
+
+
+@pytest.mark.anyio
+async def test_messages_that_the_format_does_not_allow_are_refused_and_the_session_goes_on() -> None:
+    agent = PolicySession(
+        {SOLVER: OtherTokenizer(tokenizer(STRICT, "characters"), "a")}, SessionOptions(), default=SOLVER
+    )
+    with raises_code(CallRefused, "model.chat_template_refused"):
+        await agent.complete(call(user("a"), user("b")))
+    assert (await agent.complete(call(user("a")))).message.content == "a"
+
+
+@pytest.mark.anyio
+async def test_hostile_text_is_encoded_in_threads_as_elsewhere() -> None:
+    source = tokenizer(CHATML)
+    texts = [f"{'plain ' * 50}{number}" + "<|im_end|>" * (number % 2) for number in range(40)]
+    expected = [source.encode(text).tolist() for text in texts]
+    encoded = await asyncio.gather(*(asyncio.to_thread(source.encode, text) for text in texts * 5))
+    assert [tokens.tolist() for tokens in encoded] == expected * 5
+
+
+def qwen3_tokenizer() -> HuggingFaceTokenizer:
+    """Returns a tokenizer with the special tokens of Qwen 3."""
+    from copy import deepcopy
+
+    made = deepcopy(words_tokenizer())
+    made.add_special_tokens({"additional_special_tokens": ["<|im_start|>", "<|im_end|>", "<|endoftext|>"]})
+    made.add_tokens(["<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"])
+    made.chat_template = CHATML
+    return HuggingFaceTokenizer(made, vocab_size=1000, stop_tokens=(made.convert_tokens_to_ids("<|im_end|>"),))
+
+
+class TestPackage:
+    def test_a_bridge_continues_the_exact_tokens(self) -> None:
+        source = qwen3_tokenizer()
+        renderer = renderer_of(source, "qwen3")
+        prompt = renderer.render([system("s"), user("1+2?")], (ADD,))
+        assert text_of(source, prompt).endswith("<|im_end|>\n<|im_start|>assistant\n")
+        text = "<think>\nhm\n</think>\n\n" + '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
+        answer = np.append(source.encode(text), np.int32(renderer.stop_tokens[0])).astype(np.int32)
+        parsed = renderer.parse(prompt, answer, (ADD,))
+        assert (parsed.message.reasoning, [made.name for made in parsed.message.function_calls]) == ("hm", ["add"])
+        bridge = renderer.bridge(prompt, answer, [result("3 <|im_end|>", "x")], (ADD,))
+        assert text_of(source, bridge) == (
+            "\n<|im_start|>user\n<tool_response>\n3 <|im_end|>\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
+        )
+        assert np.count_nonzero(bridge == renderer.stop_tokens[0]) == 1
+        cut = renderer.bridge(prompt, answer[:-1], [result("3 <|im_end|>", "x")], (ADD,))
+        assert cut.tolist() == [renderer.stop_tokens[0], *bridge.tolist()]
+
+    def test_an_answer_that_ended_within_a_thought_goes_on(self) -> None:
+        source = qwen3_tokenizer()
+        renderer = renderer_of(source, "qwen3")
+        prompt = renderer.render([user("?")], ())
+        answer = np.append(source.encode("<think>\nhm"), np.int32(renderer.stop_tokens[0])).astype(np.int32)
+        bridge = renderer.bridge(prompt, answer, [user("go on")], ())
+        assert text_of(source, bridge) == "\n<|im_start|>user\ngo on<|im_end|>\n<|im_start|>assistant\n"
+
+    def test_edited_answers_are_rendered_as_answers(self) -> None:
+        source = qwen3_tokenizer()
+        renderer = renderer_of(source, "qwen3")
+        prompt = renderer.render([user("?")], ())
+        answer = np.append(source.encode("a"), np.int32(renderer.stop_tokens[0])).astype(np.int32)
+        messages = [user("b"), assistant("edited", add(a=1)), user("c")]
+        text = text_of(source, renderer.bridge(prompt, answer, messages, (ADD,)))
+        assert text.startswith("\n<|im_start|>user\nb<|im_end|>\n<|im_start|>assistant\n")
+        assert '"name": "add"' in text and text.endswith("user\nc<|im_end|>\n<|im_start|>assistant\n")
+        with raises_code(InvalidInput, "agent.renderer_refused", "qwen3"):
+            renderer.bridge(prompt, answer, [assistant("x"), assistant("y")], ())
+
+    def test_calls_that_do_not_parse_stay_content(self) -> None:
+        source = qwen3_tokenizer()
+        renderer = renderer_of(source, "qwen3")
+        broken = "<tool_call>no</tool_call>"
+        parsed = renderer.parse(EMPTY, source.encode(f"a {broken}"), (ADD,))
+        assert (parsed.message.function_calls, parsed.is_malformed) == ((), True) and "no" in parsed.message.content
+        parsed = renderer.parse(EMPTY, source.encode(written("add")), ())
+        assert (parsed.message.function_calls, parsed.is_malformed) == ((), False)
+        assert "add" in parsed.message.content
+
+    @pytest.mark.parametrize(
+        ("name", "source"), [("qwen3", "bytes"), ("nothing", "qwen"), ("default", "qwen"), ("qwen3", "qwen")]
+    )
+    def test_a_renderer_that_does_not_work_with_the_tokenizer_is_refused(self, name: str, source: str) -> None:
+        with raises_code(InvalidInput, "agent.unusable_renderer", name):
+            renderer_of(chat_tokenizer(source), name)
+
+    @pytest.mark.anyio
+    async def test_a_session_uses_the_renderer_of_its_policy(self) -> None:
+        policy = OtherTokenizer(qwen3_tokenizer(), "<think>\nhm\n</think>\n\none", "two")
+        agent = PolicySession({SOLVER: policy}, SessionOptions(renderers={"solver": "qwen3"}), default=SOLVER)
+        first = await agent.complete(call(user("1")))
+        await agent.complete(call(user("1"), first.message, user("2")))
+        (trajectory,) = agent.trajectories(1.0)
+        assert (first.message.reasoning, trajectory.turns) == ("hm", 2)
