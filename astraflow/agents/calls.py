@@ -61,7 +61,7 @@ class CallOptions:
     retry_key: str = ""
     """Equal for a call and its retries: the client's idempotency key, or a digest of the body. Empty: never joined."""
     is_retry: bool = False
-    """The client says that it repeats a call; calls with an idempotency key need not say so."""
+    """The call may repeat an earlier one with its key: the client says so, or it sent an idempotency key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

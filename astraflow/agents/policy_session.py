@@ -110,8 +110,8 @@ class PolicySession:
         if not self._replies:
             return None
         prompts, reply = next(reversed(self._replies.values()))
-        is_text = reply.message is None
-        text = prompts.renderer.decode(reply.generation.tokens) if is_text else reply.message.content
+        message = reply.message
+        text = prompts.client.tokenizer.decode(reply.generation.tokens) if message is None else message.content
         return text, reply.generation.finish
 
     def end(self) -> None:

@@ -11,11 +11,11 @@ from starlette.types import Receive, Scope, Send
 
 from astraflow.agents.calls import CallRefused, Refusal, TokenCall
 from astraflow.agents.dialects.dialect import STATUS, CallContext, Dialect, ParsedCall, parse_json, to_json
-from astraflow.agents.dialects.models import model_answer
-from astraflow.agents.dialects.routes import CALLS, COUNTS, RESPONSES_PATH, dialect_of
+from astraflow.agents.dialects.routes import CALLS, COUNTS, RESPONSES_PATH, dialect_of, model_answer
 from astraflow.agents.proxy_requests import ClientGone, HttpRequest
 from astraflow.agents.proxy_sessions import ProxySession, SessionTable, ended
 from astraflow.contract.agent_calls import AgentCall, CallOutcome
+from astraflow.contract.failures import RolloutFailed
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
 
@@ -32,17 +32,18 @@ Headers = list[tuple[bytes, bytes]]
 
 
 class SessionFailed(CallRefused):
-    """The handler, or the proxy itself, has a defect. HTTP 500."""
+    """An engine has failed, or the handler or the proxy has a defect. HTTP 500."""
 
     def __init__(self, session: ProxySession, problem: BaseException) -> None:
         super().__init__(
-            "cannot answer the call: the session failed; see the log of the node",
+            "cannot answer the call: the session failed; see the failure of its episode and the log of the node",
             refusal=Refusal.INVALID,
-            code="agent.internal_error",
+            code="agent.session_failed",
         )
         session.failure = problem
-        trace = session.redacted("".join(traceback.format_exception(problem)).encode()).decode()
-        log.error("agent_call_failed", error=type(problem).__name__, traceback=trace)
+        if not isinstance(problem, RolloutFailed):  # which the episode reports
+            trace = session.redacted("".join(traceback.format_exception(problem)).encode()).decode()
+            log.error("agent_call_failed", error=type(problem).__name__, traceback=trace)
 
 
 @dataclass(slots=True)
@@ -128,12 +129,12 @@ class ProxyApp:
             await _send(send, 200, body, request=request)
         elif request.method == "GET" and (path == "/v1/models" or path.startswith("/v1/models/")):
             await request.discard()
-            body = model_answer(
+            models = model_answer(
                 session.handler.models,
                 path.removeprefix("/v1/models").removeprefix("/"),
                 is_anthropic=request.is_anthropic,
             )
-            await _send(send, 200, to_json(body), request=request)
+            await _send(send, 200, to_json(models), request=request)
         else:
             raise CallRefused(
                 f"cannot answer {request.method} {path[:200]}: the proxy has no such route; use the chat, responses or "

@@ -1,4 +1,5 @@
-"""HTTP connections of the proxy, with limits that uvicorn lacks: their number, and time and size of headers."""
+"""HTTP connections of the proxy, with limits that uvicorn lacks: their number, time and size of headers, and time for
+which a client does not read its answer."""
 
 import asyncio
 from typing import Any
@@ -8,15 +9,18 @@ from uvicorn.protocols.http.auto import AutoHTTPProtocol
 MAX_CONNECTIONS = 4096
 HEADER_LIMIT_S = 15.0
 MAX_HEADER_BYTES = 65536
+WRITE_LIMIT_S = 60.0
 
 
 class BoundedConnection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
-    """Connection that is closed when the headers of a request take too long or are too large."""
+    """Connection that is closed when the headers of a request take too long or are too large, and when the client stops
+    reading."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._deadline: asyncio.TimerHandle | None = None
         self._header_bytes = 0
+        self._write_deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         """Closes the connection at once when there are too many."""
@@ -39,11 +43,28 @@ class BoundedConnection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
             self.transport.close()
 
     def connection_lost(self, problem: Exception | None) -> None:
-        """Stops the timer."""
+        """Stops the timers."""
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
+        self._stop_write_deadline()
         super().connection_lost(problem)
+
+    def pause_writing(self) -> None:
+        """Gives the client some time to read what is buffered."""
+        super().pause_writing()
+        if self._write_deadline is None:
+            self._write_deadline = self.loop.call_later(WRITE_LIMIT_S, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """Ends that time."""
+        self._stop_write_deadline()
+        super().resume_writing()
+
+    def _stop_write_deadline(self) -> None:
+        if self._write_deadline is not None:
+            self._write_deadline.cancel()
+            self._write_deadline = None
 
     def _is_idle(self) -> bool:
         """Whether no request is in progress whose headers are complete."""

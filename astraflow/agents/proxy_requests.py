@@ -74,11 +74,15 @@ class HttpRequest:
         return f"body:{digest.hexdigest()}"
 
     def is_retry(self) -> bool:
-        """Returns whether the client says that it repeats a call."""
-        return self.header(b"x-stainless-retry-count").strip("0 ") != ""
+        """Returns whether the call may repeat an earlier one: it says so, or names its key itself."""
+        return bool(self.header(b"idempotency-key")) or self.header(b"x-stainless-retry-count").strip("0 ") != ""
 
     async def read(self, session: ProxySession) -> None:
         """Reads the body; the session accounts for it until `release`. Raises: CallRefused, ClientGone."""
+        if self.header(b"content-encoding") not in ("", "identity"):
+            raise InvalidCall(
+                "cannot read the request: its body is compressed; send it as it is", code="agent.compressed_body"
+            )
         chunks = []
         try:
             async with asyncio.timeout(BODY_LIMIT_S):

@@ -29,7 +29,8 @@ class ProxySession:
         self.handler = handler
         self.secret = f"sk-{secrets.token_urlsafe(_SECRET_BYTES)}"
         """Prefixed so that tools which scan texts for keys recognize it."""
-        self._secret_pattern = re.compile(re.escape(self.secret[:_RECOGNIZED].encode()) + rb"[A-Za-z0-9_-]*")
+        self._secret_mark = self.secret[:_RECOGNIZED].encode()
+        self._secret_pattern = re.compile(re.escape(self._secret_mark) + rb"[A-Za-z0-9_-]*")
         self.record: list[tuple[AgentCall, str]] = []
         self.unrecorded_calls = 0
         self.failure: BaseException | None = None
@@ -72,7 +73,7 @@ class ProxySession:
 
     def redacted(self, data: bytes) -> bytes:
         """Returns a text without the session's secret, even where it is cut, as in a quoted value."""
-        return self._secret_pattern.sub(_REDACTED, data)
+        return self._secret_pattern.sub(_REDACTED, data) if self._secret_mark in data else data
 
     def add_reply(self, reply_id: str) -> CallOutcome:
         """Returns whether a reply is new, or was sent before and is repeated for a retry."""

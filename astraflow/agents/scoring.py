@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -20,7 +20,7 @@ from astraflow.rewards.base import Score
 from astraflow.runtime.config import Config
 from astraflow.runtime.setting_permissions import SettableBy
 from astraflow.sandbox.base import Command, Outcome
-from astraflow.workflows.reward_scorer import RewardScorer
+from astraflow.workflows.reward_scorer import RewardScorer, with_short_answer
 
 _MAX_TERMS = 64
 
@@ -112,24 +112,22 @@ async def score_episode(options: ScoringOptions, ended: Ended, scorer: RewardSco
 def scores_of(value: Json, policies: Sequence[PolicyId]) -> Scores:
     """Returns the scores in a JSON value. Raises: RolloutFailed for anything but finite numbers.
 
-    >>> scores_of({"reward": 1, "terms": {"length": 0.5}}, ())
-    Score(value=1.0, terms={'length': 0.5}, answer='')
+    >>> scores_of({"rewards": {"a": 1, "b": 0}}, (PolicyId("a"), PolicyId("b")))["b"].value
+    0.0
     """
     content: Mapping[str, Any] = value if isinstance(value, dict) else {"reward": value}
     terms = content.get("terms", {})
     if not isinstance(terms, dict) or len(terms) > _MAX_TERMS:
         raise _invalid(f"its terms are no object with at most {_MAX_TERMS} numbers")
-    parts = {
-        "terms": {str(name): _number(term, f"the term {name!r}") for name, term in terms.items()},
-        "answer": str(content.get("answer", "")),
-    }
+    numbers = {str(name): _number(term, f"the term {name!r}") for name, term in terms.items()}
+    empty = with_short_answer(Score(value=0.0, terms=numbers, answer=str(content.get("answer", ""))))
     if "rewards" not in content:
-        return Score(value=_number(content.get("reward"), "the reward"), **parts)
+        return replace(empty, value=_number(content.get("reward"), "the reward"))
     rewards = content["rewards"]
     if not isinstance(rewards, dict) or set(rewards) != set(map(str, policies)):
         raise _invalid(f"`rewards` does not name each of the policies {', '.join(policies)} once")
     return {
-        PolicyId(name): Score(value=_number(number, f"the reward of {name!r}"), **parts)
+        PolicyId(name): replace(empty, value=_number(number, f"the reward of {name!r}"))
         for name, number in rewards.items()
     }
 

@@ -3,12 +3,13 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from astraflow.agents.calls import CallRefused, Refusal
 from astraflow.contract.spans import Ending
+from astraflow.runtime.setting_permissions import SettableBy
 from astraflow.workflows.answers import AnswerOptions
 
 
@@ -33,7 +34,7 @@ class SessionOptions(AnswerOptions):
     """Thoughts of earlier replies: `keep` continues the exact tokens, so conversations only grow; `template` shows the
     policy what the chat template makes of the client's messages, and begins a new branch where it drops thoughts or
     changes earlier turns otherwise."""
-    renderers: dict[str, str] = Field(default_factory=dict)
+    renderers: Annotated[dict[str, str], SettableBy.RECIPE] = Field(default_factory=dict)
     """Name of a renderer of the package `renderers`, such as `qwen3`, for each policy; the others use the chat template
     of their tokenizer."""
     superseded: Literal["drop", "keep"] = "drop"
@@ -42,16 +43,17 @@ class SessionOptions(AnswerOptions):
     """Samples with the client's temperature and top_p where it sends them, for evaluations; training needs those of the
     flow."""
 
+    @property
+    def truncating_options(self) -> tuple[str, ...]:
+        """Names of the options by which samples are not from the distribution that is trained."""
+        return (*super().truncating_options, *(("uses_client_sampling",) if self.uses_client_sampling else ()))
+
 
 class LimitReached(CallRefused):
     """A call exceeds a limit of the session; `ending` names it."""
 
-    def __init__(self, cause: str, ending: Ending) -> None:
-        super().__init__(
-            f"cannot continue: {cause}; end the program, or raise the limit in the options of the workflow",
-            refusal=Refusal.LIMIT,
-            code="agent.limit",
-        )
+    def __init__(self, message: str, *, ending: Ending, code: str) -> None:
+        super().__init__(message, refusal=Refusal.LIMIT, code=code)
         self.ending = ending
 
 
@@ -129,7 +131,7 @@ class SessionUsage:
         if prompt_tokens >= options.max_context:
             self.refused += 1
             cause = f"the conversation has {prompt_tokens} tokens of at most {options.max_context} (max_context)"
-            raise LimitReached(cause, Ending.CONTEXT)
+            raise _limit_reached(cause, Ending.CONTEXT)
 
     @asynccontextmanager
     async def time_limit(self) -> AsyncIterator[None]:
@@ -150,4 +152,12 @@ class SessionUsage:
     def _of_session(self, cause: str, ending: Ending) -> LimitReached:
         self.refused += 1
         self.ending = self.ending or ending
-        return LimitReached(cause, ending)
+        return _limit_reached(cause, ending)
+
+
+def _limit_reached(cause: str, ending: Ending) -> LimitReached:
+    return LimitReached(
+        f"cannot continue: {cause}; end the program, or raise the limit in the options of the workflow",
+        ending=ending,
+        code="agent.limit",
+    )

@@ -108,7 +108,9 @@ class MessageChain:
         for call in message.function_calls:
             self._numbers[call.id] = len(self._numbers)
         answered = self._numbers.get(message.call_id, message.call_id)
-        self._hash.update(_canonical([message.role.value, content, calls, answered]).encode())
+        text = content.encode(errors="surrogatepass")
+        self._hash.update(_canonical([message.role.value, len(text), calls, answered]).encode())
+        self._hash.update(text)
         return self._hash.digest()
 
     @property

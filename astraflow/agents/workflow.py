@@ -120,7 +120,6 @@ class AgentWorkflow:
             default=self._policies[0],
             models=self._models,
         )
-        self._sessions[session] = task
         takes_reward = self._options.score.by == "callback"
         async with AsyncExitStack() as resources:
             resources.callback(session.end)

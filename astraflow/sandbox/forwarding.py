@@ -15,18 +15,13 @@ async def forwarded(listener: socket.socket, port: int) -> AsyncIterator[None]:
     """Forwards each connection that arrives at `listener` to `port` of 127.0.0.1, while the block runs."""
     connections: set[asyncio.Task[None]] = set()
 
-    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None  # noqa: S101 (a callback of the server runs in a task)
+    def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(connections) >= _MAX_CONNECTIONS:
             writer.close()
             return
-        connections.add(task)
-        try:
-            await _forward(reader, writer, port)
-        finally:
-            connections.discard(task)
-            writer.close()
+        connection = asyncio.create_task(_forward(reader, writer, port))
+        connections.add(connection)
+        connection.add_done_callback(connections.discard)
 
     server = await asyncio.start_server(accept, sock=listener, limit=_CHUNK_BYTES)
     try:
@@ -41,21 +36,21 @@ async def forwarded(listener: socket.socket, port: int) -> AsyncIterator[None]:
 async def _forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, port: int) -> None:
     """Copies both directions until either side ends its part, then closes both: an HTTP client that shuts down its
     sending side has gone."""
+    copies: list[asyncio.Task[None]] = []
+    writers = [writer]
     try:
         target_reader, target_writer = await asyncio.open_connection("127.0.0.1", port, limit=_CHUNK_BYTES)
+        writers.append(target_writer)
+        copies += [asyncio.create_task(_copy(reader, target_writer)), asyncio.create_task(_copy(target_reader, writer))]
+        await asyncio.wait(copies, return_when=asyncio.FIRST_COMPLETED)
     except OSError:  # the program sees a closed connection, as for every server that is down
         return
-    copies = [
-        asyncio.create_task(_copy(reader, target_writer)),
-        asyncio.create_task(_copy(target_reader, writer)),
-    ]
-    try:
-        await asyncio.wait(copies, return_when=asyncio.FIRST_COMPLETED)
     finally:
         for copy in copies:
             copy.cancel()
         await asyncio.gather(*copies, return_exceptions=True)
-        target_writer.close()
+        for end in writers:
+            end.close()
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -145,7 +145,7 @@ class LocalSandbox:
                     await resources.enter_async_context(forwarded(worker.listener, port))
                 yield LocalSession(worker, limits)
         finally:
-            self._discard(worker)
+            await asyncio.shield(self._discard(worker))
 
     async def _probed(self, level: Level) -> Worker:
         """Returns a worker that ran a job at this level. Raises: SandboxError."""
@@ -200,11 +200,13 @@ class LocalSandbox:
         self._workers.add(worker)
         return worker
 
-    def _discard(self, worker: Worker) -> None:
+    def _discard(self, worker: Worker) -> asyncio.Task[None]:
+        """Ends a worker; returns the task that does."""
         self._workers.discard(worker)
         closing = asyncio.create_task(worker.close())
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
+        return closing
 
 
 class LocalSession:

@@ -26,7 +26,7 @@ class RewardScorer:
         """
         try:
             with span("rl.reward"):
-                score = _with_short_answer(
+                score = with_short_answer(
                     await score_completion(self.reward, prompt, completion, finish, tokens=tokens)
                 )
         except Exception as problem:
@@ -43,7 +43,8 @@ class RewardScorer:
         return score
 
 
-def _with_short_answer(score: Score) -> Score:
+def with_short_answer(score: Score) -> Score:
+    """Returns the score; the hash of a long answer replaces it."""
     if len(score.answer) <= MAX_ANSWER_CHARS:
         return score
     return replace(score, answer=blake2b(score.answer.encode(errors="surrogatepass"), digest_size=16).hexdigest())

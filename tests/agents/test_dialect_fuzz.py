@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import orjson
@@ -112,7 +113,7 @@ words = sorted(
     {"role", "content", "type", "input", "id", "name", "arguments", "n", "stream", "image_url", "audio", "developer"}
     | {"robot", "file", "none", "auto", "required", "any", "tool", "function", "text", "json_object", "assistant"}
 )
-odd_values = json_values | st.sampled_from(words) | st.builds(dict, type=st.sampled_from(words))
+odd_values: st.SearchStrategy[Any] = json_values | st.sampled_from(words) | st.builds(dict, type=st.sampled_from(words))
 replies = st.builds(
     AgentMessage,
     role=st.just(Role.ASSISTANT),
@@ -153,22 +154,23 @@ def changed_bodies(draw: st.DrawFn) -> tuple[str, Any]:
     for _ in range(draw(st.integers(0, 3))):
         where = draw(st.sampled_from(nodes(body)))
         odd = draw(odd_values)
-        changes: list[Callable[[Any], Any]] = [
-            lambda _, odd=odd: odd,
-            lambda value: [value, value],
-            lambda value, odd=odd: {**value, "type": odd} if isinstance(value, dict) else odd,
-            lambda value: dict(list(value.items())[1:]) if isinstance(value, dict) else value[1:] if value else value,
-        ]
-        change = changes[draw(st.integers(0, 2 if not isinstance(value_at(body, where), dict | list | str) else 3))]
-        body = replaced(body, where, change)
+        body = replaced(body, where, partial(changed, draw(st.sampled_from(["replace", "repeat", "type", "cut"])), odd))
     return path, body
 
 
-def value_at(value: Any, path: tuple[Any, ...]) -> Any:
-    """Returns an inner value."""
-    for key in path:
-        value = value[key]
-    return value
+def changed(how: str, odd: Any, value: Any) -> Any:
+    """Returns a value that is replaced by another, repeated in a list, of another type, or without its first part."""
+    match how, value:
+        case "repeat", _:
+            return [value, value]
+        case "type", dict():
+            return {**value, "type": odd}
+        case "cut", dict():
+            return dict(list(value.items())[1:])
+        case "cut", list() | str():
+            return value[1:]
+        case _:
+            return odd
 
 
 async def call(path: str, body: bytes, handler: ScriptedHandler) -> tuple[int, bytes]:

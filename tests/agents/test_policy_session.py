@@ -323,6 +323,13 @@ class TestSampling:
         await agent.complete(call(user("?"), temperature=0.1))
         assert (policy.samplings[0].temperature, policy.samplings[0].top_p) == (0.1, 1.0)
 
+    def test_training_refuses_the_sampling_of_clients(self) -> None:
+        assert SessionOptions(uses_client_sampling=True, top_k=5).truncating_options == (
+            "top_k",
+            "uses_client_sampling",
+        )
+        assert SessionOptions().truncating_options == ()
+
     async def test_a_json_schema_is_refused_in_training_and_passed_on_where_allowed(self) -> None:
         with raises_code(CallRefused, "agent.json_schema"):
             await session("a").complete(call(user("?"), json_schema="{}"))

@@ -1,7 +1,10 @@
 """Programs of agents that run as commands, in containers, and as services."""
 
 import json
+import os
+import subprocess
 import sys
+import sysconfig
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -16,14 +19,17 @@ from astraflow.contract.errors import AstraFlowError, InvalidInput
 from astraflow.contract.failures import Boundary, RolloutFailed
 from astraflow.contract.trajectories import Ending, Trajectory
 from astraflow.runtime.managed_plugins import start_managed
+from astraflow.sandbox.base import SandboxError
+from astraflow.sandbox.isolation import find_python
 from astraflow.workflows import workflows
 from astraflow.workflows.base import Workflow
-from astraflow.workflows.conformance import ConstantReward
+from astraflow.workflows.conformance import ConstantReward, WorkflowCheck
 from astraflow.workflows.reward_scorer import RewardScorer
 from astraflow.workflows.scripted_policies import EpisodeRecord, ScriptedPolicy, in_order
 from tests import make
 from tests.errors import raises_code
 from tests.fakes import docker_command
+from tests.suites.workflow_suite import WorkflowSuite
 
 pytestmark = pytest.mark.anyio
 
@@ -282,3 +288,42 @@ async def test_a_service_that_fails() -> None:
 def test_a_container_without_a_network_is_refused() -> None:
     with raises_code(InvalidInput, "agent.container_network"):
         workflows.build({"kind": "agent", "program": {"kind": "container", "image": "x", "command": ["x"]}})
+
+
+class TestCommandConformance(WorkflowSuite):
+    @pytest.fixture
+    def subject(self, script: Callable[[str], str]) -> Callable[[], WorkflowCheck]:
+        program = command(script(AGENT), "{question}")
+        return lambda: WorkflowCheck(
+            spec={"kind": "agent", "program": program}, prompt=make.prompt(), reply=in_order("dcba")
+        )
+
+
+async def test_a_command_uses_the_sdk_of_an_environment_that_it_can_only_read(script: Callable[[str], str]) -> None:
+    packages = str(Path(sysconfig.get_paths()["purelib"]).resolve())
+    interpreter = find_python("", user=65534 if os.geteuid() == 0 else None)
+    release = subprocess.run([interpreter, "-V"], capture_output=True, text=True, check=True).stdout.split()[1]
+    if release.split(".")[:2] != sys.version.split(".")[:2]:
+        pytest.skip("the interpreter of jobs has another release than these packages")
+    source = (
+        "import sys\nfrom openai import OpenAI\n"
+        "try: open(f'{sys.argv[1]}/written', 'w')\nexcept OSError: pass\nelse: sys.exit(1)\n"
+        "message = {'role': 'user', 'content': 'rev abcd='}\n"
+        "print(OpenAI().chat.completions.create(model='x', messages=[message]).choices[0].message.content)"
+    )
+    program = {
+        "kind": "command",
+        "command": [interpreter, "agent.py", packages],
+        "files": {"agent.py": script(source)},
+        "variables": {"PYTHONPATH": packages},
+        "sandbox": {"kind": "local", "readable_paths": [packages]},
+    }
+    score = {"by": "reward", "text": "stdout"}
+    try:
+        async with started(program, score=score) as workflow:
+            trajectory = await episode(workflow)
+    except SandboxError as problem:
+        if "sandbox.unreadable_path" not in str(problem.code) and "cannot show" not in str(problem):
+            raise
+        pytest.skip("the jobs' user cannot read the packages of this interpreter")
+    assert (trajectory.reward, trajectory.ending) == (0.5, Ending.DONE)

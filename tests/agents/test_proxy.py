@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import orjson
 import pytest
 from structlog.testing import capture_logs
 
@@ -14,6 +15,7 @@ from astraflow.agents import proxy_connections, proxy_requests
 from astraflow.agents.proxy import AgentProxy, ProxyOptions
 from astraflow.contract.agent_calls import MAX_BODY_CHARACTERS, MAX_CALLS, CallOutcome
 from astraflow.contract.errors import InvalidInput
+from astraflow.contract.failures import Boundary, RolloutFailed
 from tests.fakes.agent_handlers import ScriptedHandler, eventually, serving, text_reply
 
 pytestmark = pytest.mark.anyio
@@ -49,7 +51,8 @@ async def test_unknown_secrets_are_refused_whatever_they_are(proxy: AgentProxy) 
     async with proxy.session(ScriptedHandler()) as access, httpx.AsyncClient() as client:
         guesses = ["x", access.secret[:-1], access.secret + "x", access.secret.upper(), "sk-" + "A" * 43, "é"]
         for guess in guesses:
-            for headers in ({"authorization": f"Bearer {guess}".encode()}, {"x-api-key": guess.encode()}):
+            for name, value in (("authorization", f"Bearer {guess}"), ("x-api-key", guess)):
+                headers = [(name.encode(), value.encode())]
                 answer = await client.post(proxy.origin + CHAT, json=HELLO, headers=headers)
                 assert answer.status_code == 401
             answer = await client.post(f"{proxy.origin}/s/{guess}{CHAT}", json=HELLO)
@@ -162,6 +165,24 @@ async def test_a_defect_of_the_handler_is_an_error_500_in_each_dialect(proxy: Ag
     assert access.secret not in str(logs)
 
 
+async def test_a_failure_of_an_engine_is_reported_by_the_episode_and_not_logged(proxy: AgentProxy) -> None:
+    failure = RolloutFailed("the engine stopped", boundary=Boundary.ENGINE, code="test.engine")
+
+    def fail(_: Any) -> Any:
+        raise failure
+
+    async with proxy.session(ScriptedHandler(fail)) as access, httpx.AsyncClient(base_url=access.url) as client:
+        with capture_logs() as logs:
+            answer = await client.post(CHAT, json=HELLO)
+        assert (answer.status_code, access.failure, logs) == (500, failure, [])
+
+
+async def test_compressed_bodies_are_refused(proxy: AgentProxy) -> None:
+    async with proxy.session(ScriptedHandler()) as access, httpx.AsyncClient(base_url=access.url) as client:
+        answer = await client.post(CHAT, content=b"x", headers={"content-encoding": "zstd"})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (400, "agent.compressed_body")
+
+
 async def test_other_routes_and_methods_are_not_found(proxy: AgentProxy) -> None:
     async with proxy.session(ScriptedHandler()) as access, httpx.AsyncClient(base_url=access.url) as client:
         for method, path in (
@@ -256,6 +277,17 @@ async def test_slow_clients_are_disconnected(proxy: AgentProxy, monkeypatch: pyt
         models = headers.replace(b"POST " + CHAT.encode(), b"GET /v1/models")
         answer = await send_raw(proxy.origin, models + b"\r\n", models)
         assert answer.count(b"HTTP/1.1 200") == 1
+
+
+async def test_clients_that_do_not_read_are_disconnected(proxy: AgentProxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proxy_connections, "WRITE_LIMIT_S", 0.0)
+    size = 32 * 2**20  # more than the kernel buffers
+    async with proxy.session(ScriptedHandler(lambda _: text_reply("x" * size))) as access:
+        body = orjson.dumps(HELLO)
+        head = f"POST {CHAT} HTTP/1.1\r\nx-api-key: {access.secret}\r\ncontent-length: {len(body)}\r\n\r\n"
+        answer = await send_raw(proxy.origin, head.encode() + body)
+        assert len(answer) < size
+        assert access.record[0][0].outcome is CallOutcome.ANSWERED
 
 
 async def test_headers_that_are_too_large_close_the_connection(proxy: AgentProxy) -> None:

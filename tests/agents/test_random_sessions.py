@@ -61,8 +61,7 @@ def check(agents: RandomSession, record: EpisodeRecord, *, keeps: bool) -> int:
         assert trajectory.spans[-1].author is Author.MODEL
         assert trajectory.parent is None or trajectory.parent < index
         if trajectory.parent is not None:
-            before = generations(trajectories[trajectory.parent], record)
-            shared = before[trajectory.parent_turn or 0][0]
+            shared = generations(trajectories[trajectory.parent], record)[trajectory.parent_turn or 0][0]
             request = by_number[shared]
             size = len(request.prompt) + len(request.generation.tokens)
             assert trajectory.tokens[:size].tolist() == trajectories[trajectory.parent].tokens[:size].tolist()

@@ -77,7 +77,7 @@ async def test_output_items_sent_back_are_the_same_message(is_encrypted: bool) -
     async with client(handler) as sdk:
         conversation: list[Any] = [{"role": "user", "content": [{"type": "input_text", "text": "Hello"}]}]
         first = await sdk.responses.create(model="m", input=conversation, tools=[WEATHER], include=include)
-        items = [item.model_dump(exclude_none=True) for item in first.output]
+        items: list[Any] = [item.model_dump(exclude_none=True) for item in first.output]
         if is_encrypted:  # as clients do that keep the conversation themselves
             items[0].pop("content")
         outputs = [
@@ -86,7 +86,7 @@ async def test_output_items_sent_back_are_the_same_message(is_encrypted: bool) -
         ]
         second = await sdk.responses.create(
             model="m",
-            input=[*conversation, *items, *outputs],  # type: ignore[list-item]
+            input=[*conversation, *items, *outputs],
             tools=[WEATHER],
             tool_choice={"type": "function", "name": "weather"},
         )

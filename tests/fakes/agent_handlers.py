@@ -63,7 +63,7 @@ class ScriptedHandler:
     async def complete(self, call: ModelCall) -> ModelReply:
         """Returns the scripted message."""
         known = self.replies.get(call.options.retry_key)
-        if known is not None and (call.options.is_retry or call.options.retry_key.startswith("key:")):
+        if known is not None and call.options.is_retry:
             return known
         self.calls.append(call)
         self.waiting += 1

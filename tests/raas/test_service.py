@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from astraflow.client.weight_plane import WeightPlaneClient
+from astraflow.contract.agent_calls import LiveSession
 from astraflow.contract.errors import InvalidInput, NotAuthenticated, Unavailable
 from astraflow.contract.ids import PolicyId, PromptId, Version
 from astraflow.contract.nodes import Directive
@@ -23,8 +24,11 @@ from astraflow.weights.publisher import Publisher
 from astraflow.weights.service import running
 from astraflow.wire.channel import dial
 from astraflow.wire.server import ListenOptions
+from astraflow.workflows import workflows
+from astraflow.workflows.single_turn import SingleTurn, SingleTurnOptions
 from tests import make
 from tests.errors import raises_code
+from tests.fakes.agent_session import live_session
 from tests.fakes.dataflow import TOKEN, FakeDataflow, flow
 
 pytestmark = pytest.mark.anyio
@@ -92,6 +96,24 @@ async def node(address: str, *, token: str = TOKEN, **options: Any) -> AsyncIter
         stop.set()
         await asyncio.wait({serving.task})
     serving.task.result()
+
+
+@workflows.register("test_live_agent", options=SingleTurnOptions)
+class LiveAgent(SingleTurn):
+    """Answers like `single_turn`, and has a session that runs all the time."""
+
+    def live_sessions(self) -> tuple[LiveSession, ...]:
+        return (live_session("train:0/0", age_s=3.0),)
+
+
+async def test_a_node_reports_the_sessions_of_its_agents(tmp_path: Path) -> None:
+    specs = (flow("plain"), flow("agents", workflow={**flow().workflow, "kind": "test_live_agent"}))
+    async with weight_store(tmp_path) as weights:
+        dataflow = FakeDataflow(weights_address=weights, flows=specs)
+        async with dataflow.serving() as address, node(address):
+            await dataflow.until(lambda: bool(dataflow.beats) and bool(dataflow.beats[-1].sessions))
+    assert dataflow.beats[-1].sessions == (live_session("train:0/0", age_s=3.0),)
+    assert dataflow.beats[-1].gauges["agent_sessions"] == 1.0
 
 
 async def test_a_node_joins_loads_weights_and_runs_tasks(tmp_path: Path) -> None:

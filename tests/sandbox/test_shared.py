@@ -45,7 +45,7 @@ class Counted:
     async def run(self, job: Job) -> JobResult:
         return JobResult(outcome=Outcome.PASSED, exit_status=0, stdout=job.source, stderr="", wall_s=0.0)
 
-    def session(self, limits: JobLimits) -> AbstractAsyncContextManager[Session]:
+    def session(self, limits: JobLimits, *, port: int | None = None) -> AbstractAsyncContextManager[Session]:
         raise NotImplementedError
 
 

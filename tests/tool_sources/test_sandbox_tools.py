@@ -41,7 +41,7 @@ class FakeSandbox:
         raise AssertionError("tools use sessions")
 
     @asynccontextmanager
-    async def session(self, limits: JobLimits) -> AsyncIterator["FakeSandbox"]:
+    async def session(self, limits: JobLimits, *, port: int | None = None) -> AsyncIterator["FakeSandbox"]:
         if self._options.fails_to_open:
             raise SandboxError("no worker", code="sandbox.probe_failed")
         self.limits = limits

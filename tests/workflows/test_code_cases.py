@@ -28,7 +28,7 @@ class FakeSandbox:
             raise self._answer
         return JobResult(outcome=self._outcome, exit_status=0, stdout=self._answer, stderr="", wall_s=0.1)
 
-    def session(self, limits: JobLimits) -> AbstractAsyncContextManager[Session]:
+    def session(self, limits: JobLimits, *, port: int | None = None) -> AbstractAsyncContextManager[Session]:
         raise NotImplementedError
 
 

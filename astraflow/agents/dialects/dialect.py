@@ -92,6 +92,13 @@ class Dialect(Protocol[C, R]):
         """Returns the event that ends a stream which has begun with an error."""
 
 
+class CountingDialect(Dialect[ModelCall, ModelReply], Protocol):
+    """A dialect that also counts the tokens of a prompt."""
+
+    def count(self, tokens: int) -> Json:
+        """Returns the body of the answer to a request for the number of tokens."""
+
+
 def parse_json(data: bytes | bytearray) -> Json:
     """Returns the JSON object. Raises: InvalidCall."""
     try:

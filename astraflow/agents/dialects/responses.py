@@ -79,9 +79,7 @@ class ResponsesDialect:
 
 def _messages(body: Json, context: CallContext) -> tuple[AgentMessage, ...]:
     messages: list[AgentMessage] = []
-    if instructions := fields.joined_text(
-        body.get("instructions"), "instructions", kinds=("input_text",), separator="\n"
-    ):
+    if instructions := fields.text(body, "instructions"):
         messages.append(AgentMessage(role=Role.SYSTEM, content=instructions))
     if previous := fields.text(body, "previous_response_id"):
         messages += context.conversation(previous.removeprefix("resp_"))

@@ -126,12 +126,10 @@ class _RunningCallable:
             async with asyncio.timeout(timeout_s):
                 status = await self._server.call(self._start)
         except TimeoutError:
-            return ProgramExit(outcome=Outcome.TIMEOUT, **self._outputs())
+            return self._exit(Outcome.TIMEOUT, None)
         if status < 0:
-            return ProgramExit(outcome=Outcome.CRASHED, **self._outputs())
-        outcome = Outcome.FAILED if status else Outcome.PASSED
-        value = json.loads(_text(self._folder / VALUE) or "null") if status == 0 else None
-        return ProgramExit(outcome=outcome, exit_status=status, value=value, **self._outputs())
+            return self._exit(Outcome.CRASHED, None)
+        return self._exit(Outcome.FAILED if status else Outcome.PASSED, status)
 
     async def read(self, path: str) -> str | None:
         """Returns the text of a file of the working directory."""
@@ -141,8 +139,10 @@ class _RunningCallable:
         """Nothing runs beside a function. Raises: InternalError."""
         raise InternalError("cannot run a command: the agent is a function", code="agent.no_commands")
 
-    def _outputs(self) -> dict[str, str]:
-        return {name: _text(self._folder / name) or "" for name in OUTPUTS}
+    def _exit(self, outcome: Outcome, status: int | None) -> ProgramExit:
+        stdout, stderr = (_text(self._folder / name) or "" for name in OUTPUTS)
+        value = json.loads(_text(self._folder / VALUE) or "null") if status == 0 else None
+        return ProgramExit(outcome=outcome, exit_status=status, stdout=stdout, stderr=stderr, value=value)
 
 
 class _ForkServer:

@@ -8,6 +8,7 @@ forks are safe.
 
 import asyncio
 import ctypes
+import gc
 import inspect
 import json
 import os
@@ -54,6 +55,8 @@ def main() -> None:
     replies = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)  # what a module prints is not a reply
     import_named_plugins()
+    gc.collect()
+    gc.freeze()  # forks share the pages of everything that was imported
     server = _Server(replies)
     _reply(replies, {"ready": True})
     server.serve()

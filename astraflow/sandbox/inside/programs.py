@@ -11,7 +11,7 @@ import sys
 import threading
 import traceback
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NoReturn
 
 MEMORY_STATUS = 247
@@ -71,7 +71,7 @@ def serve_shell() -> NoReturn:
     os.execv(_SHELL, [_SHELL, "--noprofile", "--norc"])  # noqa: S606 (a shell is what sessions offer)
 
 
-def run_command(arguments: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
+def run_command(arguments: list[str], environment: Mapping[str, str]) -> NoReturn:
     """Replaces the process by a program, as a shell would find it."""
     os.environ.update(environment)
     try:
