@@ -21,11 +21,12 @@ FUNCTION = {
 QUESTION = {"role": "user", "content": "When was Ada born?"}
 
 
-async def test_chat_completions_without_a_key() -> None:
+@pytest.mark.parametrize("model", [{}, {"model": "claude-sonnet-5[1m]"}], ids=["no model", "unknown model"])
+async def test_chat_completions_without_a_key(model: dict[str, str]) -> None:
     messages: list[dict[str, Any]] = [QUESTION]
     async with client_session(DecidingPolicy(LOOKS_UP)) as session, httpx.AsyncClient() as client:
         for _ in range(2):
-            body = {"messages": messages, "tools": [{"type": "function", "function": FUNCTION}]}
+            body = {**model, "messages": messages, "tools": [{"type": "function", "function": FUNCTION}]}
             reply = await client.post(f"{session.access.url}/v1/chat/completions", json=body)
             message = reply.raise_for_status().json()["choices"][0]["message"]
             messages.append(message)
