@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,7 +37,13 @@ class ClientSession:
         """Calls of the client so far, in the order of their ends."""
         return [call for call, _ in self.access.record]
 
-    async def run(self, *command: str, home: Path | None = None, folder: Path | None = None, **variables: str) -> str:
+    async def run(
+        self,
+        *command: str,
+        home: Path | None = None,
+        folder: Path | None = None,
+        variables: Mapping[str, str] | None = None,
+    ) -> str:
         """Runs a program of the agent until it ends, and returns what it wrote to its standard output.
 
         home: its home directory; None: none exists. folder: working directory. variables: besides those of the session.
@@ -45,7 +51,7 @@ class ClientSession:
         environment = {"PATH": os.environ["PATH"], "HOME": str(home or "/nonexistent"), "LANG": "C.UTF-8"}
         process = await asyncio.create_subprocess_exec(
             *command,
-            env={**environment, **self.access.environment, **variables},
+            env={**environment, **self.access.environment, **(variables or {})},
             cwd=folder,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,

@@ -46,7 +46,7 @@ def bug_fixer(tool: str, argument: str, *, end: str = ANSWER, **others: Any) -> 
 
 async def run(session: ClientSession, repository: Path, *command: str, **variables: str) -> str:
     """Runs an agent in the repository, checks that the bug is fixed, and returns what the agent printed."""
-    printed = await session.run(*command, home=repository.parent / "home", folder=repository, **variables)
+    printed = await session.run(*command, home=repository.parent / "home", folder=repository, variables=variables)
     assert (repository / "calc.py").read_text() == "def add(a, b):\n    return a + b\n"
     return printed
 

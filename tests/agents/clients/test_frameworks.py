@@ -23,7 +23,9 @@ async def answer(
 ) -> str:
     """Returns what an agent prints; checks the turns of its trajectories."""
     async with client_session(DecidingPolicy(decide)) as session:
-        printed = await session.run(PYTHON.program("python"), str(HERE / "programs" / program), route, **OFFLINE)
+        printed = await session.run(
+            PYTHON.program("python"), str(HERE / "programs" / program), route, variables=OFFLINE
+        )
         trajectories = session.trajectories(turns=turns)
         assert {call.dialect for trajectory in trajectories for call in trajectory.calls} == {dialect}
         return printed

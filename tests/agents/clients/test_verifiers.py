@@ -37,11 +37,13 @@ async def evaluate(session: ClientSession, folder: Path, *client: str) -> list[f
         *("--env.agent.runtime.type", "subprocess", "--output-dir", str(folder / "outputs"), "--no-push", "--no-rich"),
         folder=folder,
         home=folder,
-        UV_FIND_LINKS=str(VERIFIERS.folder / WHEELS),
-        UV_DEFAULT_INDEX=index.as_uri(),
-        UV_PYTHON=sys.executable,
-        UV_PYTHON_DOWNLOADS="never",
-        PATH=f"{VERIFIERS.folder / 'bin'}:/usr/bin:/bin",
+        variables={
+            "UV_FIND_LINKS": str(VERIFIERS.folder / WHEELS),
+            "UV_DEFAULT_INDEX": index.as_uri(),
+            "UV_PYTHON": sys.executable,
+            "UV_PYTHON_DOWNLOADS": "never",
+            "PATH": f"{VERIFIERS.folder / 'bin'}:/usr/bin:/bin",
+        },
     )
     (traces,) = folder.glob("outputs/**/traces.jsonl")
     episodes = [json.loads(line) for line in traces.read_text().splitlines()]
@@ -59,8 +61,8 @@ async def test_evaluation_over_chat(tmp_path: Path) -> None:
 async def test_training_with_tokens(tmp_path: Path) -> None:
     tokenizer = byte_level_tokenizer(tmp_path / "tokenizer")
     async with client_session(DecidingPolicy(dials, tokenizer=tokenizer)) as session:
-        client = ("--client.type", "train", "--client.renderer.name", "qwen3")
-        client += ("--client.renderer-model-name", str(tmp_path / "tokenizer"))
+        client = ["--client.type", "train", "--client.renderer.name", "qwen3"]
+        client += ["--client.renderer-model-name", str(tmp_path / "tokenizer")]
         url = session.access.environment["OPENAI_BASE_URL"]
         assert await evaluate(session, tmp_path, "--client.base-url", url, *client) == [1.0] * TASKS
         trajectories = session.trajectories(turns=[2] * TASKS)
@@ -88,5 +90,5 @@ def byte_level_tokenizer(folder: Path) -> HuggingFaceTokenizer:
         "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
     )
     saved.save_pretrained(folder)
-    end = saved.convert_tokens_to_ids("<|im_end|>")
+    end = core.token_to_id("<|im_end|>")
     return HuggingFaceTokenizer(saved, vocab_size=len(saved), stop_tokens=(end,))
