@@ -7,7 +7,7 @@ AUDIT := .venv-audit
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 WRITTEN := pyproject.toml constraints.txt
 
-.PHONY: help demo test test-long engines system-packages soak gpu containers check audit format setup protos constraints clean
+.PHONY: help demo test test-long engines system-packages soak gpu agent-clients containers check audit format setup protos constraints clean
 
 help: ## list the commands
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -24,6 +24,9 @@ test-long: $(VENV)/.installed-dev ## run what is too long for each change: rando
 engines: $(VENV)/.installed-dev ## install SGLang and vLLM where they are missing, and test with real servers
 	$(BIN)/astraflow engines install --all --yes
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m engines $(ARGS)
+
+agent-clients: $(VENV)/.installed-dev ## install agents of others where they are missing, and test that they work with the proxy
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.agents.clients $(ARGS)
 
 system-packages: ## install the Debian packages that tests need, with sudo unless root
 	@packages="$$($(PYTHON) -m tests.tools packages)" || exit 1; \

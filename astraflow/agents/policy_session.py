@@ -58,7 +58,7 @@ class PolicySession:
         """Failure of the session, which the workflow raises; None while it is sound."""
         self._options = options
         self._default = default
-        self._names = dict(models or {})
+        self._names = {str(policy): policy for policy in policies} | dict(models or {})
         self._allows_truncated = allows_truncated_sampling or options.allow_truncated_sampling
         self._prompts = {
             policy: PolicyPrompts(
@@ -77,7 +77,7 @@ class PolicySession:
     @property
     def models(self) -> Sequence[str]:
         """Names of the policies, and the model names that stand for one."""
-        return tuple(dict.fromkeys([*map(str, self._prompts), *self._names]))
+        return tuple(self._names)
 
     async def complete(self, call: ModelCall) -> ModelReply:
         """Returns the next assistant message. Raises: CallRefused; RolloutFailed."""
@@ -220,8 +220,7 @@ class PolicySession:
 
     def _prompts_of(self, options: CallOptions) -> PolicyPrompts:
         """Returns the conversations of the policy that a model name stands for."""
-        policy = PolicyId(options.model)
-        return self._prompts[self._names.get(options.model, policy if policy in self._prompts else self._default)]
+        return self._prompts[self._names.get(options.model, self._default)]
 
     async def _generation(
         self,

@@ -123,6 +123,23 @@ async def test_a_response_continues_an_earlier_one_without_its_instructions() ->
     ]
 
 
+async def test_functions_of_a_namespace_have_its_name_and_hosted_tools_are_left_out() -> None:
+    handler = ScriptedHandler(
+        lambda call: text_reply("Done") if len(call.messages) > 1 else calls_reply(("call_a", "weather.today", "{}"))
+    )
+    today = {"type": "function", "name": "today", "strict": False, "parameters": {"type": "object"}}
+    namespace = {"type": "namespace", "name": "weather", "description": "Weather", "tools": [today]}
+    request: Any = {"model": "policy", "tools": [{"type": "web_search"}, WEATHER, namespace]}
+    async with client(handler) as sdk:
+        first = await sdk.responses.create(input="Hello", **request)
+        (item,) = [item.to_dict() for item in first.output]
+        output = {"type": "function_call_output", "call_id": "call_a", "output": "Sun"}
+        await sdk.responses.create(input=[{"role": "user", "content": "Hello"}, item, output], **request)
+    assert (item["namespace"], item["name"]) == ("weather", "today")
+    assert [tool["function"]["name"] for tool in handler.calls[0].tools] == ["weather", "weather.today"]
+    assert handler.calls[1].messages[1].function_calls[0].name == "weather.today"
+
+
 async def test_consecutive_replies_stay_apart() -> None:
     handler = ScriptedHandler()
     items: list[Any] = [
@@ -226,7 +243,8 @@ async def test_a_refusal_after_a_stream_has_begun_is_raised_by_the_sdk() -> None
         ({"background": True}, "agent.unsupported_field"),
         ({"conversation": "conv_1"}, "agent.unsupported_field"),
         ({"include": ["message.output_text.logprobs"]}, "agent.unsupported_field"),
-        ({"tools": [{"type": "web_search"}]}, "agent.unsupported_tool"),
+        ({"tools": [{"type": "file_search"}]}, "agent.unsupported_tool"),
+        ({"tools": [{"type": "namespace", "name": "n", "tools": [{"type": "custom"}]}]}, "agent.unsupported_tool"),
         ({"tools": [{"type": "custom", "name": "f"}]}, "agent.unsupported_tool"),
         ({"tool_choice": {"type": "function", "name": "f"}}, "agent.unknown_tool"),
         ({"tool_choice": {"type": "allowed_tools"}}, "agent.unsupported_tool_choice"),

@@ -101,8 +101,21 @@ def _items(parsed: ParsedCall[ModelCall], reply: ModelReply) -> list[Json]:
         )
     for number, call in enumerate(message.function_calls):
         identity = {"type": "function_call", "id": f"fc_{reply.id}_{number}", "call_id": call.id}
-        items.append({**identity, "name": call.name, "arguments": call.arguments, "status": status})
+        items.append({**identity, **_names(call.name, parsed.body), "arguments": call.arguments, "status": status})
     return items
+
+
+def full_name(namespace: str, name: str) -> str:
+    """Returns the name by which the policy calls a function."""
+    return f"{namespace}.{name}" if namespace else name
+
+
+def _names(name: str, body: Json) -> Json:
+    """Returns the name of a function as the client defined it, and its namespace if it has one."""
+    for _, tool in fields.objects(body, "tools"):
+        if tool.get("type") == "namespace" and name.startswith(prefix := full_name(tool["name"], "")):
+            return {"namespace": tool["name"], "name": name.removeprefix(prefix)}
+    return {"name": name}
 
 
 def _reasoning(thought: str, identity: str, body: Json) -> Json:

@@ -8,7 +8,7 @@ from typing import Any
 from astraflow.agents.calls import AgentMessage, CallOptions, CallRefused, FunctionCall, ModelCall, ModelReply, Role
 from astraflow.agents.dialects import fields
 from astraflow.agents.dialects.dialect import CallContext, InvalidCall, Json, ParsedCall, event, openai_error
-from astraflow.agents.dialects.response_output import response_body, response_events
+from astraflow.agents.dialects.response_output import full_name, response_body, response_events
 from astraflow.models.tokenizers import ToolSchema
 
 _ROLES = {"system": Role.SYSTEM, "developer": Role.SYSTEM, "user": Role.USER}
@@ -19,6 +19,9 @@ _UNSUPPORTED = {
     "top_logprobs": "leave it out: the run records log probabilities itself",
     "moderation": "leave it out",
 }
+_OFFERED = ("web_search", "web_search_preview")
+"""Tools of OpenAI's servers that coding agents offer in every request. They are left out: the policy does not learn of
+them, so it cannot call them."""
 _LOGPROBS = "message.output_text.logprobs"
 
 
@@ -32,7 +35,7 @@ class ResponsesDialect:
         fields.refuse_fields(body, _UNSUPPORTED)
         if _LOGPROBS in fields.strings(body, "include"):
             fields.refuse_fields({"include": _LOGPROBS}, {"include": "leave log probabilities out"})
-        tools = tuple(_tool(tool, where) for where, tool in fields.objects(body, "tools"))
+        tools = tuple(_tools(body))
         options = CallOptions(
             model=fields.text(body, "model"),
             max_tokens=fields.count(body, "max_output_tokens"),
@@ -129,7 +132,8 @@ class _FoldedReply:
             if (thought := _thought(item)) is not None:
                 self._thoughts.append(thought)
         elif kind == "function_call":
-            name, arguments = fields.required_text(item, "name"), fields.text(item, "arguments")
+            name = full_name(fields.text(item, "namespace"), fields.required_text(item, "name"))
+            arguments = fields.text(item, "arguments")
             self._calls.append(FunctionCall(id=fields.required_text(item, "call_id"), name=name, arguments=arguments))
         else:
             kinds = ("output_text", "text", "refusal")
@@ -177,7 +181,17 @@ def _input_message(kind: str, role: str, item: Json, where: str) -> AgentMessage
     return AgentMessage(role=_ROLES[role], content=content)
 
 
-def _tool(tool: Json, where: str) -> ToolSchema:
+def _tools(body: Json) -> Iterator[ToolSchema]:
+    for where, tool in fields.objects(body, "tools"):
+        if tool.get("type") == "namespace":
+            namespace = fields.required_text(tool, "name")
+            for inner, function in fields.objects(tool, "tools"):
+                yield _tool(function, f"{where}.{inner}", namespace=namespace)
+        elif tool.get("type") not in _OFFERED:
+            yield _tool(tool, where)
+
+
+def _tool(tool: Json, where: str, *, namespace: str = "") -> ToolSchema:
     kind = fields.text(tool, "type", default="function")
     if kind != "function":
         raise InvalidCall(
@@ -185,7 +199,8 @@ def _tool(tool: Json, where: str) -> ToolSchema:
             code="agent.unsupported_tool",
         )
     strict = fields.flag(tool, "strict") if tool.get("strict") is not None else None
-    return fields.function_tool(tool, is_strict=strict)
+    name = full_name(namespace, fields.required_text(tool, "name"))
+    return fields.function_tool({**tool, "name": name}, is_strict=strict)
 
 
 def _tool_choice(choice: Any, tools: tuple[ToolSchema, ...]) -> str:

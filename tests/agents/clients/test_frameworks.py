@@ -1,0 +1,72 @@
+"""Agent frameworks and LiteLLM, as released: the agents in `programs/` know the variables of the environment only."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from tests.agents.clients.environments import HERE, PYTHON
+from tests.agents.clients.sessions import client_session
+from tests.fakes.deciding_policy import Decide, DecidingPolicy, Step, hermes_call, in_steps
+
+pytestmark = [pytest.mark.anyio, pytest.mark.clients]
+
+OFFLINE = {"LITELLM_LOCAL_MODEL_COST_MAP": "True"}  # else LiteLLM asks the internet for prices at its start
+TEXT = "one two three four five"
+COUNTS = in_steps(
+    hermes_call("count_words", text=TEXT),
+    Step("count=5", "It has 5 words."),
+)
+
+
+async def answer(
+    program: str, route: str, dialect: str, decide: Decide = COUNTS, *, turns: Sequence[int] = (2,)
+) -> str:
+    """Returns what an agent prints; checks the turns of its trajectories."""
+    async with client_session(DecidingPolicy(decide)) as session:
+        printed = await session.run(
+            PYTHON.program("python"), str(HERE / "programs" / program), route, variables=OFFLINE
+        )
+        trajectories = session.trajectories(turns=turns)
+        assert {call.dialect for trajectory in trajectories for call in trajectory.calls} == {dialect}
+        return printed
+
+
+@pytest.mark.parametrize(
+    ("route", "dialect"),
+    [
+        ("openai", "chat"),
+        ("openai-stream", "chat"),
+        ("responses", "responses"),
+        ("anthropic", "messages"),
+    ],
+)
+async def test_litellm(route: str, dialect: str) -> None:
+    assert "It has 5 words." in await answer("litellm_agent.py", route, dialect)
+
+
+async def test_litellm_begins_a_branch_when_it_writes_into_a_reply_without_text() -> None:
+    """It sends "[System: Empty message content sanitised to satisfy protocol]" to Anthropic's API in such replies."""
+    assert "It has 5 words." in await answer("litellm_agent.py", "anthropic-stream", "messages", turns=(1, 1))
+
+
+@pytest.mark.parametrize(
+    ("route", "dialect"), [("chat", "chat"), ("chat-stream", "chat"), ("responses-stream", "responses")]
+)
+async def test_langgraph(route: str, dialect: str) -> None:
+    assert "It has 5 words." in await answer("langgraph_agent.py", route, dialect)
+
+
+@pytest.mark.parametrize(
+    ("route", "dialect"),
+    [("responses", "responses"), ("responses-stream", "responses"), ("chat_completions-stream", "chat")],
+)
+async def test_openai_agents(route: str, dialect: str) -> None:
+    assert "It has 5 words." in await answer("openai_agents_agent.py", route, dialect)
+
+
+@pytest.mark.parametrize("route", ["whole", "stream"])
+async def test_smolagents(route: str) -> None:
+    """It sends calls back as text ("Calling tools: ..."), so each of its calls is a trajectory."""
+    final = hermes_call("final_answer", answer="It has 5 words.")
+    decide = in_steps(hermes_call("count_words", text=TEXT), Step("count=5", final))
+    assert "answer: It has 5 words." in await answer("smolagents_agent.py", route, "chat", decide, turns=(1, 1))

@@ -1,0 +1,94 @@
+"""An environment of verifiers, as released, evaluates a policy over chat, and trains it with tokens that it renders."""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from astraflow.models.tokenizers import HuggingFaceTokenizer
+from tests.agents.clients.environments import VERIFIERS, WHEELS
+from tests.agents.clients.sessions import ClientSession, client_session
+from tests.fakes.deciding_policy import DecidingPolicy, hermes_call
+
+pytestmark = [pytest.mark.anyio, pytest.mark.clients, pytest.mark.timeout(600)]
+
+TASKS = 4
+
+
+def dials(prompt: str) -> str:
+    """Asks the phone book for the country of the task, and answers with its code."""
+    result = re.findall(r"\+\d+", prompt)
+    if result:
+        return f"The code is {result[-1]}."
+    countries = re.findall(r"dial code of (\w+)\?", prompt)
+    return hermes_call("phone_dial_code", country=countries[-1])
+
+
+async def evaluate(session: ClientSession, folder: Path, *client: str) -> list[float]:
+    """Runs `vf-eval` on all tasks; returns the rewards."""
+    index = folder / "index"  # empty: uv takes the wheels and nothing else
+    index.mkdir()
+    await session.run(
+        VERIFIERS.program("vf-eval"),
+        "dial-codes",
+        *("--model", "policy", "--client.api-key-var", "OPENAI_API_KEY", *client),
+        *("--env.agent.runtime.type", "subprocess", "--output-dir", str(folder / "outputs"), "--no-push", "--no-rich"),
+        folder=folder,
+        home=folder,
+        variables={
+            "UV_FIND_LINKS": str(VERIFIERS.folder / WHEELS),
+            "UV_DEFAULT_INDEX": index.as_uri(),
+            "UV_PYTHON": sys.executable,
+            "UV_PYTHON_DOWNLOADS": "never",
+            "PATH": f"{VERIFIERS.folder / 'bin'}:/usr/bin:/bin",
+        },
+    )
+    (traces,) = folder.glob("outputs/**/traces.jsonl")
+    episodes = [json.loads(line) for line in traces.read_text().splitlines()]
+    return [trace["rewards"]["is_right"]["score"] for episode in episodes for trace in episode["traces"]]
+
+
+async def test_evaluation_over_chat(tmp_path: Path) -> None:
+    async with client_session(DecidingPolicy(dials)) as session:
+        url = session.access.environment["OPENAI_BASE_URL"]
+        assert await evaluate(session, tmp_path, "--client.base-url", url) == [1.0] * TASKS
+        trajectories = session.trajectories(turns=[2] * TASKS)
+        assert {call.dialect for trajectory in trajectories for call in trajectory.calls} == {"chat"}
+
+
+async def test_training_with_tokens(tmp_path: Path) -> None:
+    tokenizer = byte_level_tokenizer(tmp_path / "tokenizer")
+    async with client_session(DecidingPolicy(dials, tokenizer=tokenizer)) as session:
+        client = ["--client.type", "train", "--client.renderer.name", "qwen3"]
+        client += ["--client.renderer-model-name", str(tmp_path / "tokenizer")]
+        url = session.access.environment["OPENAI_BASE_URL"]
+        assert await evaluate(session, tmp_path, "--client.base-url", url, *client) == [1.0] * TASKS
+        trajectories = session.trajectories(turns=[2] * TASKS)
+        assert {call.dialect for trajectory in trajectories for call in trajectory.calls} == {"tokens"}
+
+
+def byte_level_tokenizer(folder: Path) -> HuggingFaceTokenizer:
+    """Saves a tokenizer of bytes with the special tokens of Qwen3, for both sides, and returns it."""
+    from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers
+    from tokenizers.models import BPE
+    from transformers import PreTrainedTokenizerFast
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    core = Tokenizer(BPE(vocab={byte: index for index, byte in enumerate(alphabet)}, merges=[]))
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    core.decoder = decoders.ByteLevel()
+    core.add_special_tokens(
+        [AddedToken(text, special=True) for text in ("<|endoftext|>", "<|im_start|>", "<|im_end|>")]
+    )
+    tags = ("think", "tool_call", "tool_response")
+    core.add_tokens([AddedToken(form.format(tag), special=False) for tag in tags for form in ("<{}>", "</{}>")])
+    saved = PreTrainedTokenizerFast(tokenizer_object=core, eos_token="<|im_end|>", pad_token="<|endoftext|>")
+    saved.chat_template = (
+        "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+    saved.save_pretrained(folder)
+    end = core.token_to_id("<|im_end|>")
+    return HuggingFaceTokenizer(saved, vocab_size=len(saved), stop_tokens=(end,))
