@@ -17,7 +17,7 @@ demo: $(VENV)/.installed-train ## train a tiny model and watch it learn: make de
 
 demo-llm: $(VENV)/.installed-train ## fetch a small language model and watch it learn: make demo-llm ARGS=--headless
 	$(BIN)/astraflow fetch smollm2
-	$(BIN)/astraflow run smollm --conversations 4 $(ARGS)
+	$(BIN)/astraflow run smollm/lora --conversations 4 $(ARGS)
 
 test: $(VENV)/.installed-dev ## run all tests, on two cores with three processes, since many tests wait: make test ARGS="-k recipe"
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 3 --dist worksteal $(ARGS)

@@ -1,6 +1,8 @@
 """Conversations of a run in the terminal: some of its first step and some of its last."""
 
+import re
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -14,6 +16,12 @@ from astraflow.contract.reports import SampledTrajectory
 
 _TRAINED = "trained"
 
+_MARKERS = re.compile(r"<\|[^|>\n]{1,40}\|>")
+"""Special tokens of usual chat templates, which are left out."""
+
+_SAMPLES = 200
+"""Samples that are read at either end of the archive. Count."""
+
 
 def print_conversations(console: Console, directory: Path, *, count: int) -> None:
     """Prints `count` trained trajectories of the first recorded step, and of the last, with different prompts as far as
@@ -25,8 +33,8 @@ def print_conversations(console: Console, directory: Path, *, count: int) -> Non
         return
     table = Table("step", "prompt", "answer", "reward", title="conversations", title_justify="left", show_lines=True)
     for sample in (*first, *last):
-        row = (str(sample.step), sample.prompt_text.strip(), sample.completion_text.strip(), f"{sample.reward:.2f}")
-        table.add_row(*(Text(text) for text in row))
+        texts = (_MARKERS.sub("", text).strip() for text in (sample.prompt_text, sample.completion_text))
+        table.add_row(*(Text(text) for text in (str(sample.step), *texts, f"{sample.reward:.2f}")))
     console.print(table)
 
 
@@ -34,10 +42,10 @@ def _first_and_last(archive: Path, count: int) -> tuple[list[SampledTrajectory],
     """Returns samples of the first recorded step and of the last; empty where there are none."""
     if not archive.is_file():
         return [], []
-    query = TrajectoryQuery(outcome=_TRAINED, limit=MAX_SAMPLES)
+    at_end = TrajectoryQuery(outcome=_TRAINED, limit=_SAMPLES)
     with closing(open_recorded(archive)) as database:
-        oldest = find_trajectories(database, TrajectoryQuery(outcome=_TRAINED, limit=MAX_SAMPLES, after=0)).trajectories
-        newest = find_trajectories(database, query).trajectories
+        oldest = find_trajectories(database, replace(at_end, after=0)).trajectories
+        newest = find_trajectories(database, at_end).trajectories
     if not oldest:
         return [], []
     first_step = min(sample.step or 0 for sample in oldest)
@@ -45,10 +53,6 @@ def _first_and_last(archive: Path, count: int) -> tuple[list[SampledTrajectory],
     first = [sample for sample in oldest if sample.step == first_step]
     last = [sample for sample in newest if sample.step == last_step and last_step != first_step]
     return _of_different_prompts(first, count), _of_different_prompts(last, count)
-
-
-MAX_SAMPLES = 200
-"""Samples that are read at either end of the archive."""
 
 
 def _of_different_prompts(samples: list[SampledTrajectory], count: int) -> list[SampledTrajectory]:

@@ -23,7 +23,7 @@ def group(step: int, ordinal: int, answers: list[str]) -> Group:
     group_id = GroupId(f"train:{step}.{ordinal}")
     episodes = []
     for member, answer in enumerate(answers):
-        texts = {"prompt_text": f"question {step}.{ordinal}", "completion_text": answer}
+        texts = {"prompt_text": f"<|im_start|>user\nquestion {step}.{ordinal}<|im_end|>\n", "completion_text": answer}
         trajectory = replace(make.trajectory(reward=0.5), **texts)
         episodes.append(replace(make.episode(f"{group_id}/{member}"), trajectories=(trajectory,)))
     return Group(id=group_id, flow=FlowId("train"), prompt=make.prompt(), episodes=tuple(episodes))
@@ -61,6 +61,7 @@ def test_conversations_of_the_first_and_of_the_last_step_are_printed_one_of_each
         *(True, True),
     ]
     assert text.count("question") == 4
+    assert "<|" not in text
     assert text.count("0.50") == 4
     assert printed(tmp_path, count=3).count("question") == 6
     assert printed(tmp_path, count=0) == ""
