@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from torch import nn
 
 from astraflow.runtime.imports import require_package
 
 if TYPE_CHECKING:
-    from transformers import PretrainedConfig, PreTrainedTokenizerBase
+    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 _SINGLE_DIGITS = ("smollm",)
 """Pre-tokenizers that split digits from each other first, which transformers does not read from the file."""
@@ -36,19 +37,23 @@ def convert_gguf(file: Path, folder: Path) -> None:
 def _convert(file: Path, folder: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    where = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name, "local_files_only": True}
-    loaded = AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32)
+    loaded: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+        file.parent, gguf_file=file.name, local_files_only=True, dtype=torch.float32
+    )
     # Its class would save weights as quantised ones; a model of the plain configuration has the same tensors.
     with torch.device("meta"):
         model = type(loaded)(_plain(loaded.config))
     model.load_state_dict(loaded.state_dict(), assign=True)
     model.tie_weights()
     model.generation_config = loaded.generation_config
-    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(**where)
+    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+        file.parent, gguf_file=file.name, local_files_only=True
+    )
     if _pre_tokenizer(file) in _SINGLE_DIGITS:
         _split_digits(tokenizer)
     tokenizer.model_max_length = model.config.max_position_embeddings
-    model.to(torch.bfloat16).save_pretrained(folder)
+    nn.Module.to(model, torch.bfloat16)
+    model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 
 

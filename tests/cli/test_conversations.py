@@ -23,8 +23,8 @@ def group(step: int, ordinal: int, answers: list[str]) -> Group:
     group_id = GroupId(f"train:{step}.{ordinal}")
     episodes = []
     for member, answer in enumerate(answers):
-        texts = {"prompt_text": f"<|im_start|>user\nquestion {step}.{ordinal}<|im_end|>\n", "completion_text": answer}
-        trajectory = replace(make.trajectory(reward=0.5), **texts)
+        question = f"<|im_start|>user\nquestion {step}.{ordinal}<|im_end|>\n"
+        trajectory = replace(make.trajectory(reward=0.5), prompt_text=question, completion_text=answer)
         episodes.append(replace(make.episode(f"{group_id}/{member}"), trajectories=(trajectory,)))
     return Group(id=group_id, flow=FlowId("train"), prompt=make.prompt(), episodes=tuple(episodes))
 

