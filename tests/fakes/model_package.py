@@ -50,7 +50,7 @@ def write_gguf(file: Path, *, seed: int = 0) -> None:
 
     # The space and the newline of byte-level tokens are other characters.
     characters = [{" ": "Ġ", "\n": "Ċ"}.get(one, one) for one in string.printable if one not in "\t\r\x0b\x0c"]
-    tokens = [*SPECIALS, *characters]
+    tokens = [*SPECIALS, *characters, "ĠĠ"]
     tokens += [f"<unused{index}>" for index in range(len(tokens), 128)]
     writer = GGUFWriter(file, "llama")
     writer.add_context_length(512)
