@@ -7,13 +7,17 @@ AUDIT := .venv-audit
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 WRITTEN := pyproject.toml constraints.txt
 
-.PHONY: help demo test test-long engines system-packages soak gpu agent-clients containers check audit format setup protos constraints clean
+.PHONY: help demo demo-llm test test-long engines system-packages soak gpu agent-clients containers check audit format setup protos constraints clean
 
 help: ## list the commands
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
 
 demo: $(VENV)/.installed-train ## train a tiny model and watch it learn: make demo ARGS=--headless
 	$(BIN)/astraflow demo $(ARGS)
+
+demo-llm: $(VENV)/.installed-train ## fetch a small language model and watch it learn: make demo-llm ARGS=--headless
+	$(BIN)/astraflow fetch smollm2
+	$(BIN)/astraflow run smollm/lora --conversations 4 $(ARGS)
 
 test: $(VENV)/.installed-dev ## run all tests, on two cores with three processes, since many tests wait: make test ARGS="-k recipe"
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 3 --dist worksteal $(ARGS)

@@ -15,9 +15,11 @@ from rich.text import Text
 
 from astraflow.access.authority import Authority
 from astraflow.cli.archive_viewer import LINK
+from astraflow.cli.conversations import print_conversations
 from astraflow.cli.export_addresses import keda_address, traces_destination
 from astraflow.cli.fleet_config import fleet_values, remote_pools
 from astraflow.cli.maintainer_settings import maintainer_values
+from astraflow.cli.preparation import check_models
 from astraflow.cli.programs import DATAFLOW, PREPARE, WEB, WEIGHTS, Programs, trainer_name
 from astraflow.cli.report_stream import reports
 from astraflow.cli.run_directory import RunDirectory, storage_error
@@ -48,6 +50,8 @@ class LocalRunOptions:
     """True if a fleet service starts the nodes."""
     maintainer_kind: str = ""
     """Maintainer of the pools: `scripted` or `model`; empty for none."""
+    conversations: int = 0
+    """Number of conversations to print at the end, of the first step and of the last each."""
     limit_s: float | None
     """Time limit in seconds since `began_at`; None for no limit."""
     began_at: float
@@ -245,13 +249,14 @@ def run_locally(
 
     advertise: name under which other machines reach `host`; empty for `host` itself.
     tls: True for mutual TLS between services; None for TLS beyond loopback only.
-    Raises: InvalidInput for a port or folder that cannot be used, StorageFull.
+    Raises: InvalidInput for a port or folder that cannot be used and for a missing model, StorageFull.
     """
     if options.maintainer_kind and not options.has_fleet:
         raise InvalidInput(
             "cannot start a maintainer: it scales pools through the fleet service; add --fleet",
             code="cli.fleet_required",
         )
+    check_models(recipe)
     make_files_private()
     logs.configure(level="ERROR")  # the processes log to files; this terminal shows only the screen
     console = Console(stderr=False, highlight=False)
@@ -291,6 +296,7 @@ def run_locally(
         return code or EXIT_FAILED
     summary = outcome[0]
     if summary.steps or not summary.failed:
+        print_conversations(console, opened.path, count=options.conversations)
         console.print(summary_table(summary))
     if summary.failed:
         Console(stderr=True, highlight=False).print(Text(f"error: {summary.reason}"), soft_wrap=True)

@@ -13,6 +13,7 @@ from astraflow.cli.check_commands import check
 from astraflow.cli.engine_commands import engines
 from astraflow.cli.evaluate import evaluate
 from astraflow.cli.export_command import export
+from astraflow.cli.fetch_command import fetch
 from astraflow.cli.fleet_commands import fleet
 from astraflow.cli.health import health
 from astraflow.cli.inspection_commands import doctor, recipes, report, view
@@ -50,6 +51,7 @@ app.command()(recipes)
 app.command()(health)
 app.command()(doctor)
 app.command()(prepare)
+app.command()(fetch)
 app.command()(export)
 app.command()(mcp)
 app.add_typer(serve, name="serve")

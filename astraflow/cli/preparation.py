@@ -1,4 +1,4 @@
-"""Model preparation before training: a short supervised warm start, run once and cached."""
+"""Models before training: whether their files are here, and a short supervised warm start, run once and cached."""
 
 from astraflow.cli.child_process import PROGRESS
 from astraflow.models import models
@@ -10,6 +10,12 @@ from astraflow.trainer.model_preparation import prepare_model
 def policies_to_prepare(recipe: Recipe) -> list[str]:
     """Returns the policies whose models need a warm start."""
     return [name for name, policy in recipe.policies.items() if models.build(policy.model).examples_dataset is not None]
+
+
+def check_models(recipe: Recipe) -> None:
+    """Checks that this machine has the files of all models. Raises: InvalidInput, which names the remedy."""
+    for policy in recipe.policies.values():
+        models.build(policy.model).check()
 
 
 def prepare_models(recipe: Recipe) -> None:

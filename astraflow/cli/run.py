@@ -69,6 +69,12 @@ RunDir = Annotated[
     Path | None,
     typer.Option(help="Run directory; an existing run is continued. Default: a new one in ASTRAFLOW_HOME."),
 ]
+Conversations = Annotated[
+    int,
+    typer.Option(
+        min=0, max=20, help="Print this many conversations of the first step, and of the last, when the run has ended."
+    ),
+]
 Host = Annotated[
     str,
     typer.Option(help="Address of this machine for nodes on other machines, which cannot join at a loopback address."),
@@ -147,6 +153,7 @@ def run(
     maintainer: Maintainer = None,
     engine: EngineKind = "",
     yes: Yes = False,
+    conversations: Conversations = 0,
 ) -> None:
     """Run a recipe on this machine: all services, nodes, trainers and the page."""
     from astraflow.cli.local_run import LocalRunOptions, run_locally
@@ -166,6 +173,7 @@ def run(
         opens_browser=not (no_browser or headless),
         has_fleet=fleet,
         maintainer_kind=maintainer or "",
+        conversations=conversations,
         limit_s=limit_s,
         began_at=_STARTED_AT,
     )

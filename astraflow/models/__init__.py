@@ -1,4 +1,5 @@
-"""Language models and their tokenizers: a tiny model that runs anywhere, and Hugging Face models from local paths."""
+"""Language models and their tokenizers: a tiny model that runs anywhere, and Hugging Face models, fetched
+or from local paths."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,6 +11,7 @@ from astraflow.runtime.plugins import Registry
 models: Registry[ModelSource] = Registry(
     "model",
     built_in={
+        "fetched": "astraflow.models.fetched",
         "huggingface": "astraflow.models.huggingface",
         "scripted": "astraflow.models.scripted",
         "tiny": "astraflow.models.tiny",

@@ -38,6 +38,10 @@ class ModelSource(Protocol):
     def examples_dataset(self) -> Mapping[str, Any] | None:
         """Spec of the dataset whose examples `prepare` needs now; None when it needs none."""
 
+    def check(self) -> None:
+        """Checks, without reading weights, that this machine has the files that `prepare` needs. Raises:
+        InvalidInput, whose message names the remedy."""
+
     def tokenizer(self) -> ChatTokenizer:
         """Returns the tokenizer; needs no weights and, for `scripted`, no torch."""
 

@@ -39,6 +39,10 @@ class HuggingFaceModel:
 
     examples_dataset = None
 
+    def check(self) -> None:
+        """Checks that the folder has weights. Raises: InvalidInput."""
+        self.prepare()
+
     def tokenizer(self) -> ChatTokenizer:
         """Returns the folder's tokenizer. Raises: InvalidInput when there is none or it has no chat template."""
         from transformers import AutoTokenizer

@@ -34,6 +34,9 @@ class ScriptedModel:
 
     examples_dataset = None
 
+    def check(self) -> None:
+        """Needs no files."""
+
     def tokenizer(self) -> ChatTokenizer:
         """Returns a tokenizer of UTF-8 bytes."""
         return ByteTokenizer()

@@ -106,6 +106,9 @@ class TinyModel:
         options = self._options.warm_start
         return options.dataset if options is not None and not self.folder.is_dir() else None
 
+    def check(self) -> None:
+        """Needs no files."""
+
     def tokenizer(self) -> ChatTokenizer:
         """Returns a tokenizer with one token for each printable character."""
         core = char_tokenizer()

@@ -28,9 +28,10 @@ from astraflow.raas.engines.server.environments import (
     installed_environments,
 )
 from astraflow.raas.engines.server.installation.host import Host, obstacles
-from astraflow.raas.engines.server.installation.pip import Progress, pip_steps, run_logged, run_pip
+from astraflow.raas.engines.server.installation.pip import Progress, pip_steps, run_pip
 from astraflow.raas.engines.server.installation.releases import EngineRelease
 from astraflow.runtime.home import HOME, home
+from astraflow.runtime.pip import run_logged
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _SPARE_BYTES = 10**9

@@ -1,9 +1,6 @@
 """Runs of pip in the environment of an engine: steps, progress and errors."""
 
-import os
-import re
-import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,8 +8,7 @@ from astraflow.contract.errors import AstraFlowError, InvalidInput, StorageFull,
 from astraflow.raas.engines.server.environments import Environment
 from astraflow.raas.engines.server.installation.releases import EngineRelease
 from astraflow.runtime.home import home
-
-_LOG_LINES = 5
+from astraflow.runtime.pip import OPTIONS, PipProblem, error_lines, pip_problem, run_logged
 
 Progress = Callable[[str], None]
 """Takes a line for a person. A line that begins with a space is a detail of the line before."""
@@ -57,9 +53,8 @@ def run_pip(
 
     Raises: StorageFull, InvalidInput, Unavailable; the message names the cause.
     """
-    options = ("--no-input", "--disable-pip-version-check", "--progress-bar", "off")
     folders = ("--find-links", str(wheels.resolve())) if wheels is not None else ()
-    command = [str(environment.python), "-m", "pip", "install", *options, *folders, *step.arguments]
+    command = [str(environment.python), "-m", "pip", "install", *OPTIONS, *folders, *step.arguments]
     seen: set[str] = set()
     everything: list[str] = []
 
@@ -90,66 +85,29 @@ def _detail(line: str, seen: set[str], total: int) -> str:
 
 def _pip_error(release: EngineRelease, lines: Sequence[str], log_file: Path) -> AstraFlowError:
     """Returns the error for the output of a pip that failed."""
-    text = "\n".join(lines)
-    if re.search(r"No space left on device|Errno 28", text):
-        return StorageFull(
-            f"cannot install {release.title}: the disk is full; free space in {str(home())!r} and in the folder for "
-            "temporary files (TMPDIR), and run the command again: it continues",
-            code="engine.install_no_space",
-        )
-    if re.search(
-        r"connection broken|Failed to establish a new connection|Temporary failure in name resolution|"
-        r"Network is unreachable|Read timed out|ConnectTimeout|ProxyError",
-        text,
-    ):
-        return Unavailable(
-            f"cannot install {release.title}: pip cannot reach its package index; check network, proxy and pip's "
-            "configuration, or give a folder with wheels by --wheels and set PIP_NO_INDEX=1; then run the command "
-            "again: it continues",
-            code="engine.install_no_index",
-        )
-    missing = re.search(r"No matching distribution found for (\S+)", text)
-    if missing:
-        return InvalidInput(
-            f"cannot install {release.title}: pip finds no package {missing[1]} for this Python and machine; check "
-            f"pip's index and configuration, or give a folder with wheels by --wheels. Log: {log_file}",
-            code="engine.install_no_package",
-        )
-    errors = [line for line in lines if line.startswith("ERROR")] or list(lines)
+    match pip_problem(lines):
+        case PipProblem.NO_SPACE:
+            return StorageFull(
+                f"cannot install {release.title}: the disk is full; free space in {str(home())!r} and in the folder "
+                "for temporary files (TMPDIR), and run the command again: it continues",
+                code="engine.install_no_space",
+            )
+        case PipProblem.NO_INDEX:
+            return Unavailable(
+                f"cannot install {release.title}: pip cannot reach its package index; check network, proxy and pip's "
+                "configuration, or give a folder with wheels by --wheels and set PIP_NO_INDEX=1; then run the command "
+                "again: it continues",
+                code="engine.install_no_index",
+            )
+        case PipProblem.NO_PACKAGE:
+            return InvalidInput(
+                f"cannot install {release.title}: pip finds no package for this Python and machine: "
+                f"{error_lines(lines)}; check pip's index and configuration, or give a folder with wheels by --wheels. "
+                f"Log: {log_file}",
+                code="engine.install_no_package",
+            )
     return Unavailable(
-        f"cannot install {release.title}: pip failed: {' '.join(errors[-_LOG_LINES:])}; see {log_file}, and run the "
-        "command again: it continues",
+        f"cannot install {release.title}: pip failed: {error_lines(lines)}; see {log_file}, and run the command again: "
+        "it continues",
         code="engine.install_failed",
     )
-
-
-def run_logged(command: Sequence[str], log_file: Path, *, on_line: Callable[[str], None]) -> list[str] | None:
-    """Runs a command; its output goes to the log. Returns None, or the last lines when it failed."""
-    tail: list[str] = []
-    with log_file.open("a") as log:
-        log.write(f"$ {' '.join(command)}\n")
-        process = subprocess.Popen(  # noqa: S603 (a fixed program with validated arguments)
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            env=_variables(os.environ),
-        )
-        assert process.stdout is not None  # noqa: S101 (it is started with a pipe)
-        try:
-            for line in process.stdout:
-                log.write(line)
-                tail = [*tail, line.strip()][-_LOG_LINES:]
-                on_line(line)
-            return None if process.wait() == 0 else tail
-        finally:
-            process.kill()
-            process.wait()
-            process.stdout.close()
-
-
-def _variables(inherited: Mapping[str, str]) -> dict[str, str]:
-    """Returns the variables of pip: those of this process without another environment's paths."""
-    return {key: value for key, value in inherited.items() if key not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")}
