@@ -59,12 +59,12 @@ class SessionAccess:
     @property
     def record(self) -> list[tuple[AgentCall, str]]:
         """Calls and the ids of their replies, in the order of their ends; an empty id for those without a reply."""
-        return self._session.record
+        return self._session.records.calls
 
     @property
     def unrecorded_calls(self) -> int:
         """Calls beyond the limit of recorded calls. Count."""
-        return self._session.unrecorded_calls
+        return self._session.records.omitted
 
     @property
     def reward(self) -> Json:

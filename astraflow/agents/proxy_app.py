@@ -42,7 +42,7 @@ class SessionFailed(CallRefused):
         )
         session.failure = problem
         if not isinstance(problem, RolloutFailed):  # which the episode reports
-            trace = session.redacted("".join(traceback.format_exception(problem)).encode()).decode()
+            trace = session.records.redacted("".join(traceback.format_exception(problem)).encode()).decode()
             log.error("agent_call_failed", error=type(problem).__name__, traceback=trace)
 
 
@@ -69,9 +69,9 @@ class _Exchange:
             began_s=self.began_s,
             duration_s=session.elapsed_s() - self.began_s,
             dialect=self.dialect.name,
-            model=session.recorded_text(self.model.encode()),
-            request=session.recorded_text(self.request.body),
-            reply=session.recorded_text(self.answer),
+            model=session.records.text(self.model.encode()),
+            request=session.records.text(self.request.body),
+            reply=session.records.text(self.answer),
             outcome=self.outcome,
         )
 
@@ -107,7 +107,7 @@ class ProxyApp:
                 await request.discard()
                 status = _status(problem)
                 error = to_json(dialect.error(problem, status))
-                body = error if session is None else session.redacted(error)
+                body = error if session is None else session.records.redacted(error)
                 await _send(send, status, body, request=request, headers=_retry_headers(problem))
         except ClientGone:
             return
@@ -125,7 +125,7 @@ class ProxyApp:
             await self._take_reward(session, request, send)
         elif request.method == "GET" and path.startswith(RESPONSES_PATH):
             await request.discard()
-            body = session.stored_response(path.removeprefix(RESPONSES_PATH).removeprefix("resp_"))
+            body = session.responses.body(path.removeprefix(RESPONSES_PATH).removeprefix("resp_"))
             await _send(send, 200, body, request=request)
         elif request.method == "GET" and (path == "/v1/models" or path.startswith("/v1/models/")):
             await request.discard()
@@ -184,10 +184,10 @@ class ProxyApp:
                 if not exchange.has_begun:
                     raise
                 error = exchange.dialect.stream_error(problem, _status(problem))
-                await _send_event(exchange, exchange.session.redacted(error))
+                await _send_event(exchange, exchange.session.records.redacted(error))
         finally:
             exchange.request.release(exchange.session)
-            exchange.session.add_record(exchange.recorded(), exchange.reply_id)
+            exchange.session.records.add(exchange.recorded(), exchange.reply_id)
 
     async def _reply(self, exchange: _Exchange) -> None:
         session, request = exchange.session, exchange.request
@@ -196,12 +196,12 @@ class ProxyApp:
         exchange.model = str(body.get("model") or "")
         parsed = exchange.dialect.parse(body, self._context(session, request))
         reply = await self._handled(exchange, parsed)
-        exchange.outcome = session.add_reply(reply.id)
+        exchange.outcome = session.records.add_reply(reply.id)
         exchange.reply_id = reply.id
         answer = exchange.dialect.reply(parsed, reply)
         exchange.answer = to_json(answer)
         if exchange.dialect.name == "responses":
-            session.store_response(reply.id, exchange.answer, has_instructions=bool(body.get("instructions")))
+            session.responses.add(reply.id, exchange.answer, has_instructions=bool(body.get("instructions")))
         if parsed.is_streaming:
             await _send_event(exchange, b"".join(exchange.dialect.stream(parsed, answer)))
         else:
@@ -259,7 +259,7 @@ class ProxyApp:
             retry_key=request.retry_key(),
             is_retry=request.is_retry(),
             created_s=int(self._clock.wall()),
-            conversation=session.conversation,
+            conversation=session.responses.conversation,
         )
 
 

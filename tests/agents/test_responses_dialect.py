@@ -84,12 +84,9 @@ async def test_output_items_sent_back_are_the_same_message(is_encrypted: bool) -
             {"type": "function_call_output", "call_id": "call_a", "output": "rain"},
             {"type": "function_call_output", "call_id": "call_b", "output": [{"type": "input_text", "text": "sun"}]},
         ]
-        second = await sdk.responses.create(
-            model="m",
-            input=[*conversation, *items, *outputs],
-            tools=[WEATHER],
-            tool_choice={"type": "function", "name": "weather"},
-        )
+        conversation += [*items, *outputs]
+        choice: Any = {"type": "function", "name": "weather"}
+        second = await sdk.responses.create(model="m", input=conversation, tools=[WEATHER], tool_choice=choice)
     assert [item.type for item in first.output] == ["reasoning", "message", "function_call", "function_call"]
     assert second.output_text == "Done"
     sent = handler.calls[1]
