@@ -132,8 +132,8 @@ async def test_functions_of_a_namespace_have_its_name_and_hosted_tools_are_left_
     request: Any = {"model": "policy", "tools": [{"type": "web_search"}, WEATHER, namespace]}
     async with client(handler) as sdk:
         first = await sdk.responses.create(input="Hello", **request)
-        (item,) = [item.to_dict() for item in first.output]
-        output = {"type": "function_call_output", "call_id": "call_a", "output": "Sun"}
+        item: Any = first.output[0].to_dict()
+        output: Any = {"type": "function_call_output", "call_id": "call_a", "output": "Sun"}
         await sdk.responses.create(input=[{"role": "user", "content": "Hello"}, item, output], **request)
     assert (item["namespace"], item["name"]) == ("weather", "today")
     assert [tool["function"]["name"] for tool in handler.calls[0].tools] == ["weather", "weather.today"]
