@@ -134,7 +134,8 @@ async def test_functions_of_a_namespace_have_its_name_and_hosted_tools_are_left_
         first = await sdk.responses.create(input="Hello", **request)
         item: Any = first.output[0].to_dict()
         output: Any = {"type": "function_call_output", "call_id": "call_a", "output": "Sun"}
-        await sdk.responses.create(input=[{"role": "user", "content": "Hello"}, item, output], **request)
+        history: Any = [{"role": "user", "content": "Hello"}, item, output]
+        await sdk.responses.create(input=history, **request)
     assert (item["namespace"], item["name"]) == ("weather", "today")
     assert [tool["function"]["name"] for tool in handler.calls[0].tools] == ["weather", "weather.today"]
     assert handler.calls[1].messages[1].function_calls[0].name == "weather.today"

@@ -92,4 +92,5 @@ def byte_level_tokenizer(folder: Path) -> HuggingFaceTokenizer:
     saved.save_pretrained(folder)
     end = core.token_to_id("<|im_end|>")
     assert end is not None
+    assert end is not None
     return HuggingFaceTokenizer(saved, vocab_size=len(saved), stop_tokens=(end,))
