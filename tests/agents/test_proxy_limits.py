@@ -135,7 +135,7 @@ async def test_garbage_never_makes_a_server_error(proxy: AgentProxy) -> None:
         key = f"Host: x\r\nx-api-key: {access.secret}\r\n".encode()
         for data in (
             b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
-            b"GET / HTTP/9.9\r\n\r\n",
+            b"GET / HTTP/9.9\r\nConnection: close\r\n\r\n",
             b"POST \xff\xfe HTTP/1.1\r\nHost: x\r\n\r\n",
             b"POST /v1/messages HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
             b"POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 1\r\n"
