@@ -262,7 +262,7 @@ async def test_a_client_that_leaves_cancels_the_call() -> None:
         ({"mcp_servers": [{"url": "x"}]}, "agent.unsupported_field"),
     ],
 )
-async def test_what_cannot_be_answered_is_refused_with_a_code(change: dict[str, Any], code: str) -> None:
+async def test_a_request_without_an_answer_is_refused_with_a_code(change: dict[str, Any], code: str) -> None:
     handler = ScriptedHandler()
     async with client(handler) as sdk:
         with pytest.raises(anthropic.BadRequestError) as raised:

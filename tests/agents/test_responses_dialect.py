@@ -253,7 +253,7 @@ async def test_a_refusal_after_a_stream_has_begun_is_raised_by_the_sdk() -> None
         ({"max_output_tokens": "many"}, "agent.invalid_field"),
     ],
 )
-async def test_what_cannot_be_answered_is_refused_with_a_code(change: dict[str, Any], code: str) -> None:
+async def test_a_request_without_an_answer_is_refused_with_a_code(change: dict[str, Any], code: str) -> None:
     handler = ScriptedHandler()
     async with client(handler) as sdk:
         with pytest.raises(openai.BadRequestError) as raised:

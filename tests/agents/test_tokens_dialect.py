@@ -86,7 +86,7 @@ async def test_the_client_chooses_what_the_answer_contains() -> None:
         ({"output_mode": "text"}, "agent.unsupported_field"),
     ],
 )
-async def test_what_cannot_be_answered_is_refused_with_a_code(change: dict[str, Any], code: str) -> None:
+async def test_a_request_without_an_answer_is_refused_with_a_code(change: dict[str, Any], code: str) -> None:
     handler = ScriptedHandler()
     async with serving(handler) as access, httpx.AsyncClient(base_url=access.url) as raw:
         answer = await raw.post(PATH, json={**BODY, **change})
