@@ -305,10 +305,10 @@ async def test_a_preemption_notice_drains_the_node_and_reaches_dataflow(tmp_path
         watching = {"kind": "file", "path": str(notice), "poll_interval_s": 0.02}
         async with (
             dataflow.serving() as address,
-            node(address, engine=ENDLESS, preemption=watching, hand_back_s=0.5) as serving,
+            node(address, engine=ENDLESS, preemption=watching, hand_back_s=9.9) as serving,
         ):
             await dataflow.until(lambda: len(dataflow.leased) == 5)
-            notice.write_text('{"deadline_s": 0.6}')
+            notice.write_text('{"deadline_s": 10}')
             await serving.until_ended()
 
     assert dataflow.beats[-1].leave_reason.startswith("preempted: ")
