@@ -16,6 +16,7 @@ from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.trajectories import Int32Array
 from astraflow.models.tokenizers import ChatTokenizer
 from astraflow.workflows.scripted_policies import EpisodeRecord, Request
+from tests.agents.dialect_clients import Calls, DialectClient
 from tests.agents.messages import ADD, assistant, result, system, user, written
 
 POLICIES = (PolicyId("solver"), PolicyId("critic"))
@@ -80,6 +81,8 @@ class RandomSession:
 
     rng: random.Random
     session: PolicySession
+    client: Calls
+    """Sends the calls: the session itself, or a client in a dialect."""
     links: list[tuple[str, str]] = field(default_factory=list)
     """Replies of consecutive calls of an agent that changed nothing in between."""
     records: list[tuple[AgentCall, str | None]] = field(default_factory=list)
@@ -152,7 +155,7 @@ class RandomSession:
 
     async def _leave(self, call: ModelCall) -> None:
         """Sends a call and leaves before, or just when, the reply is there."""
-        task = asyncio.ensure_future(self.session.complete(call))
+        task = asyncio.ensure_future(self.client.complete(call))
         for _ in range(self.rng.randrange(7)):
             await asyncio.sleep(0)
         task.cancel()
@@ -163,7 +166,7 @@ class RandomSession:
             raise outcome
 
     async def _answer(self, call: ModelCall) -> ModelReply:
-        reply = await self.session.complete(call)
+        reply = await self.client.complete(call)
         self._record(reply.id)
         return reply
 
@@ -206,7 +209,7 @@ class RandomSession:
         prompt = np.array([5, 6, 7], dtype=np.int32)
         for _ in range(self.rng.randrange(4)):
             try:
-                reply = await self.session.generate(TokenCall(options=CallOptions(model="solver"), prompt=prompt))
+                reply = await self.client.generate(TokenCall(options=CallOptions(model="solver"), prompt=prompt))
             except CallRefused:
                 return
             self._record(reply.id)
@@ -216,12 +219,14 @@ class RandomSession:
 
 
 async def random_session(
-    seed: int, tokenizer: ChatTokenizer, options: SessionOptions
+    seed: int, tokenizer: ChatTokenizer, options: SessionOptions, dialect: str = ""
 ) -> tuple[RandomSession, EpisodeRecord]:
-    """Runs a session; returns it and what the engine read and wrote."""
+    """Runs a session; returns it and what the engine read and wrote. dialect: of the calls; empty: none, calls are
+    objects."""
     rng = random.Random(seed)
     record = EpisodeRecord(reply=lambda policy, number: reply_text(rng))
     policies = {policy: DriftingPolicy(policy, record, tokenizer, rng) for policy in POLICIES}
-    agents = RandomSession(rng, PolicySession(policies, options, default=POLICIES[0]))
+    session = PolicySession(policies, options, default=POLICIES[0])
+    agents = RandomSession(rng, session, DialectClient(session, dialect) if dialect else session)
     await agents.run()
     return agents, record

@@ -12,6 +12,7 @@ from astraflow.contract.trajectories import Trajectory
 from astraflow.models.byte_tokenizer import ByteTokenizer
 from astraflow.models.tokenizers import ChatTokenizer
 from astraflow.workflows.scripted_policies import EpisodeRecord, Request
+from tests.agents.dialect_clients import DIALECTS
 from tests.agents.random_sessions import RandomSession, random_session
 from tests.fakes.chat_templates import CHATML, SMOLLM2, tokenizer
 
@@ -85,7 +86,7 @@ def _number(request: Request) -> int:
     return round(-float(request.generation.logprobs[0]) * 1024) - 1
 
 
-async def _run(kind: str, seeds: range) -> Counter[str]:
+async def _run(kind: str, seeds: range, dialect: str = "") -> Counter[str]:
     chat_tokenizer = TOKENIZERS[kind]()
     done: Counter[str] = Counter()
     for seed in seeds:
@@ -96,7 +97,7 @@ async def _run(kind: str, seeds: range) -> Counter[str]:
             max_turns=60 if seed % 5 else 6,
             superseded="keep" if keeps else "drop",
         )
-        agents, record = await random_session(seed, chat_tokenizer, options)
+        agents, record = await random_session(seed, chat_tokenizer, options, dialect)
         done["continued"] += check(agents, record, keeps=keeps)
         done += agents.done
         done["replies"] += agents.session.usage.turns
@@ -109,7 +110,19 @@ async def test_random_sessions_train_what_was_sampled_once(kind: str) -> None:
     assert done.keys() >= ACTIONS and done["replies"] > 300 and done["continued"] > 100
 
 
+@pytest.mark.parametrize("dialect", DIALECTS)
+async def test_random_sessions_in_a_dialect_train_what_was_sampled_once(dialect: str) -> None:
+    done = await _run("characters", range(2000, 2020), dialect)
+    assert done.keys() >= ACTIONS and done["replies"] > 150 and done["continued"] > 50
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("kind", TOKENIZERS)
 async def test_a_thousand_random_sessions_train_what_was_sampled_once(kind: str) -> None:
     await _run(kind, range(1000, 1334))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("dialect", DIALECTS)
+async def test_a_thousand_random_sessions_in_a_dialect_train_what_was_sampled_once(dialect: str) -> None:
+    await _run("qwen", range(3000, 4000), dialect)
