@@ -25,6 +25,9 @@ settings.load_profile("astraflow")
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+# As the command line sets it: gRPC's fork handlers sometimes crash a child between fork and exec. Workers inherit it.
+os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
+
 gc.disable()  # until all tests are collected: imports make millions of objects that live to the end
 
 

@@ -22,6 +22,7 @@ async def forwarded(listener: socket.socket, port: int) -> AsyncIterator[None]:
         connection = asyncio.create_task(_forward(reader, writer, port))
         connections.add(connection)
         connection.add_done_callback(connections.discard)
+        connection.add_done_callback(lambda _: writer.close())  # also of a task that was cancelled before it began
 
     server = await asyncio.start_server(accept, sock=listener, limit=_CHUNK_BYTES)
     try:
@@ -46,11 +47,11 @@ async def _forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, p
     except OSError:  # the program sees a closed connection, as for every server that is down
         return
     finally:
+        for end in writers:
+            end.close()  # before the wait, which the end of the session may cancel
         for copy in copies:
             copy.cancel()
         await asyncio.gather(*copies, return_exceptions=True)
-        for end in writers:
-            end.close()
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -143,7 +143,7 @@ def _outcome(
 
 def _tokens_per_s(setting: Setting, begun: Report, ended: Report) -> float:
     """Returns the tokens per second of all nodes, in the original time."""
-    first, last = (sum(node.counters["tokens_generated"] for node in report.nodes) for report in (begun, ended))
+    first, last = (sum(node.counters.get("tokens_generated", 0) for node in report.nodes) for report in (begun, ended))
     return (last - first) * setting.tokens_in_one / ((ended.at - begun.at) * setting.faster)
 
 

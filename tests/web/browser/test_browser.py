@@ -196,7 +196,8 @@ async def test_all_controls_are_reachable_by_keyboard_and_arrows_move_the_chart_
 async def test_every_page_has_no_errors_fits_360_pixels_and_keeps_the_theme(web: RunningWeb, chromium: Browser) -> None:
     async with logged_in_page(chromium, web.login_url, viewport={"width": 360, "height": 740}) as (page, complaints, _):
         await expect(page.locator("html.has-script")).to_be_attached()
-        await page.get_by_role("button", name="Dark theme").click()
+        async with page.expect_response(lambda response: response.request.method == "POST"):
+            await page.get_by_role("button", name="Dark theme").click()
         await expect(page.locator("html")).to_have_attribute("data-theme", "dark")
         for path in ("/", "/nodes", "/runs", "/runs/1", "/charts/wait", "/nodes/n0/drain", "/audit", "/settings"):
             await page.goto(web.address + path)

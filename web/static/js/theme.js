@@ -15,6 +15,6 @@ export function theme(form) {
     const body = new URLSearchParams(new FormData(form));
     body.set("theme", choice);
     body.set("next", "/healthz");
-    fetch(form.action, { method: "POST", body, redirect: "manual" });
+    fetch(form.action, { method: "POST", body, redirect: "manual", keepalive: true }); // also when the next page is opened at once
   });
 }
