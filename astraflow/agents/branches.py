@@ -7,7 +7,7 @@ from typing import TypeAlias
 from astraflow.agents.traces import Reply, TokenTree
 from astraflow.contract.agent_calls import MAX_CALLS, AgentCall
 from astraflow.contract.ids import PolicyId
-from astraflow.contract.spans import Ending
+from astraflow.contract.spans import POLICY_SPEAKER, Ending
 from astraflow.contract.trajectories import Trajectory
 from astraflow.rewards.base import Score
 from astraflow.workflows.trajectory_builder import TrajectoryBuilder
@@ -16,9 +16,6 @@ CallRecord: TypeAlias = tuple[AgentCall, str | None]
 """A recorded call, and the id of its reply; None when it got none."""
 Scores: TypeAlias = float | Score | Mapping[PolicyId, float | Score]
 """Score of a session: of all its policies, or of each."""
-
-POLICY = "policy"
-"""Speaker of replies that another trajectory trains."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +79,7 @@ def _trajectory(
         shared = places.get(reply.id)
         if shared is not None:
             branching = shared
-            builder.add_context(reply.generation.tokens, speaker=POLICY)
+            builder.add_context(reply.generation.tokens, speaker=POLICY_SPEAKER)
             continue
         turns += not (follows_own and not len(reply.bridge))  # without context between them, two replies are one turn
         follows_own = True

@@ -41,9 +41,9 @@ class AgentMessage:
     reasoning: str | None = None
     """Thoughts of an assistant message; None when the client leaves them out."""
     function_calls: tuple[FunctionCall, ...] = ()
-    """Of an assistant message."""
+    """Function calls in an assistant message."""
     call_id: str = ""
-    """Of a tool message: `FunctionCall.id` of the call that it answers."""
+    """`FunctionCall.id` of the call that a tool message answers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

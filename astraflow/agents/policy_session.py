@@ -23,9 +23,8 @@ from astraflow.agents.renderers import HERMES_CLOSE
 from astraflow.agents.sampled_calls import sampled
 from astraflow.agents.session_limits import LimitReached, SessionOptions, SessionUsage
 from astraflow.agents.traces import Reply, function_calls_with_ids
-from astraflow.contract.agent_calls import LiveSession
 from astraflow.contract.generation import Finish, Generation, Sampling
-from astraflow.contract.ids import FlowId, PolicyId, TaskId
+from astraflow.contract.ids import PolicyId
 from astraflow.contract.trajectories import Trajectory
 from astraflow.workflows.base import PolicyClient
 
@@ -117,19 +116,6 @@ class PolicySession:
     def end(self) -> None:
         """Ends the session: later calls are refused, and calls in progress are not committed."""
         self._is_ended = True
-
-    def live(self, task: TaskId, flow: FlowId) -> LiveSession:
-        """Returns the session as the node reports it."""
-        usage = self.usage
-        return LiveSession(
-            task=task,
-            flow=flow,
-            age_s=usage.age_s,
-            calls=usage.turns,
-            waiting_calls=usage.in_progress,
-            tokens=usage.tokens,
-            idle_s=usage.idle_s,
-        )
 
     def trajectories(
         self, scores: Scores, *, calls: Sequence[CallRecord] = (), roles: Mapping[PolicyId, str] | None = None

@@ -28,7 +28,7 @@ _LONG_REPLY = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
-    """What a call asks a policy."""
+    """Prompt of a call, with its place in the token tree."""
 
     number: int
     """Number of the call in the session."""

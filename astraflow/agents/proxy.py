@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 from astraflow.agents.calls import CallHandler
 from astraflow.agents.proxy_app import FIRST_BYTE_S, KEEP_ALIVE_S, ProxyApp
@@ -14,7 +13,7 @@ from astraflow.contract.agent_calls import AgentCall
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.values import Json
 from astraflow.runtime.clock import Clock, SystemClock
-from astraflow.runtime.http import listening, listening_on_path, serving_http, url_of
+from astraflow.runtime.http import listening, serving_http, url_of
 
 _HOST = "127.0.0.1"
 _IDLE_S = 75
@@ -26,8 +25,6 @@ class ProxyOptions:
 
     port: int = 0
     """On loopback; 0 takes a free one."""
-    socket_path: Path | None = None
-    """Path of a Unix socket on which the proxy listens too, for sandboxes without a network."""
     first_byte_s: float = FIRST_BYTE_S
     """Time after which a stream begins with comments while its reply is not there."""
     keep_alive_s: float = KEEP_ALIVE_S
@@ -105,14 +102,12 @@ class AgentProxy:
         """Listens. Raises: InvalidInput when an address is in use."""
         options = self._options
         async with AsyncExitStack() as stack:
-            listeners = [stack.enter_context(listening(_HOST, options.port))]
-            origin = url_of(listeners[0], _HOST)
-            if options.socket_path is not None:
-                listeners.append(stack.enter_context(listening_on_path(options.socket_path)))
+            listener = stack.enter_context(listening(_HOST, options.port))
+            origin = url_of(listener, _HOST)
             app = ProxyApp(
                 self._sessions, self._clock, first_byte_s=options.first_byte_s, keep_alive_s=options.keep_alive_s
             )
-            serving = serving_http(app, *listeners, http=BoundedConnection, ws="none", timeout_keep_alive=_IDLE_S)
+            serving = serving_http(app, listener, http=BoundedConnection, ws="none", timeout_keep_alive=_IDLE_S)
             await stack.enter_async_context(serving)
             stack.push_async_callback(self._sessions.end_all)
             self._stack = stack.pop_all()

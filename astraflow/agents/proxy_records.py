@@ -1,4 +1,4 @@
-"""What the proxy keeps of a session: recorded calls without secrets, and answers that later requests refer to."""
+"""Records of a session in the proxy: calls without secrets, and answers that later requests refer to."""
 
 import re
 from collections import OrderedDict

@@ -30,9 +30,9 @@ class HttpRequest:
     scope: Scope
     receive: Receive
     body: bytes = b""
-    """Once `read` has returned."""
+    """Complete once `read` has returned."""
     size_bytes: int = 0
-    """Of the body, as far as the session accounts for it."""
+    """Bytes of the body that count towards the session's limit."""
     is_read: bool = False
     """The body was read, or discarded."""
     must_close: bool = False

@@ -32,7 +32,7 @@ class ProxySession:
         """Value that was posted as the score of the session."""
         self.is_ended = False
         self.body_bytes = 0
-        """Of requests that are being read or answered."""
+        """Size of the bodies of requests that are being read or answered."""
         self._clock = clock
         self._began_at = clock.now()
         self._calls: set[asyncio.Task[Any]] = set()

@@ -29,7 +29,7 @@ class ParsedReply:
     message: AgentMessage
     """Its function calls have no ids yet."""
     is_malformed: bool = False
-    """It has text that looks like a function call and is none. The text stays part of the content."""
+    """The reply contains an unreadable function call, which stays part of its content."""
 
     def without_end(self, texts: Sequence[str]) -> "ParsedReply":
         """Returns the reply without the first of these texts that its content ends with."""

@@ -8,6 +8,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from astraflow.agents.calls import CallRefused, Refusal
+from astraflow.contract.agent_calls import LiveSession
+from astraflow.contract.ids import FlowId, TaskId
 from astraflow.contract.spans import Ending
 from astraflow.runtime.setting_permissions import SettableBy
 from astraflow.workflows.answers import AnswerOptions
@@ -58,7 +60,7 @@ class LimitReached(CallRefused):
 
 
 class SessionUsage:
-    """What a session has used of its limits."""
+    """Use of the limits of a session."""
 
     def __init__(self, options: SessionOptions) -> None:
         self.calls = 0
@@ -83,6 +85,18 @@ class SessionUsage:
     def age_s(self) -> float:
         """Time since the session began. Seconds."""
         return self._now() - self._began_at
+
+    def live(self, task: TaskId, flow: FlowId) -> LiveSession:
+        """Returns the session as the node reports it."""
+        return LiveSession(
+            task=task,
+            flow=flow,
+            age_s=self.age_s,
+            calls=self.turns,
+            waiting_calls=self.in_progress,
+            tokens=self.tokens,
+            idle_s=self.idle_s,
+        )
 
     @property
     def idle_s(self) -> float:

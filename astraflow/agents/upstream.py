@@ -74,7 +74,7 @@ class UpstreamOptions(Config):
 
 @dataclass(slots=True)
 class UpstreamUsage:
-    """What the calls of an endpoint used so far. Counts."""
+    """Use of an endpoint so far. Counts."""
 
     calls: int = 0
     """Calls begun, whatever became of them."""

@@ -24,10 +24,9 @@ from astraflow.agents.text_tokens import TextTokenizer
 from astraflow.agents.traces import MessageChain
 from astraflow.agents.upstream_formats import UpstreamReply
 from astraflow.agents.upstream_policy import UpstreamPolicy, cut_at_stop, text_generation
-from astraflow.contract.agent_calls import LiveSession
 from astraflow.contract.failures import Boundary, RolloutFailed
 from astraflow.contract.generation import Finish
-from astraflow.contract.ids import FlowId, PolicyId, TaskId
+from astraflow.contract.ids import PolicyId
 from astraflow.contract.spans import Ending
 from astraflow.contract.trajectories import Trajectory
 from astraflow.workflows.base import PolicyClient
@@ -126,19 +125,6 @@ class UpstreamSession:
     def end(self) -> None:
         """Ends the session: later calls are refused."""
         self._is_ended = True
-
-    def live(self, task: TaskId, flow: FlowId) -> LiveSession:
-        """Returns the session as a node reports it."""
-        usage = self.usage
-        return LiveSession(
-            task=task,
-            flow=flow,
-            age_s=usage.age_s,
-            calls=usage.turns,
-            waiting_calls=usage.in_progress,
-            tokens=usage.tokens,
-            idle_s=usage.idle_s,
-        )
 
     def trajectories(self, scores: Scores, *, calls: Sequence[CallRecord] = ()) -> tuple[Trajectory, ...]:
         """Returns each conversation that no later one continues, as text; none when no call was answered.

@@ -37,7 +37,7 @@ _UNLIMITED_S = 86400.0
 _MAX_ERROR_CHARACTERS = 400
 
 Verdict = Literal["fail", "zero", "score"]
-"""What an unusual end means: a failed episode, the reward 0, or a score as after every other end."""
+"""Meaning of an unusual end: a failed episode, the reward 0, or a score as after every other end."""
 
 
 class AgentOptions(SessionOptions):
@@ -108,7 +108,7 @@ class AgentWorkflow:
 
     def live_sessions(self) -> tuple[LiveSession, ...]:
         """Returns the sessions that run now."""
-        return tuple(session.live(task.id, task.flow) for session, task in self._sessions.items())
+        return tuple(session.usage.live(task.id, task.flow) for session, task in self._sessions.items())
 
     async def run(
         self, task: Task, policies: Mapping[PolicyId, PolicyClient], scorer: RewardScorer

@@ -30,7 +30,7 @@ BuildSubject: TypeAlias = Callable[[AsyncExitStack], Awaitable[Subject]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaselineRequest:
-    """What to score a subject on, and how to show it."""
+    """Tasks on which a subject is scored, and the form of the results."""
 
     recipe: str
     overrides: tuple[str, ...]

@@ -5,7 +5,6 @@ import errno
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from pathlib import Path
 from typing import Any
 
 import uvicorn
@@ -36,34 +35,11 @@ def listening(host: str, port: int) -> Iterator[socket.socket]:
         yield listener
 
 
-@contextmanager
-def listening_on_path(path: Path) -> Iterator[socket.socket]:
-    """Yields a Unix socket that only this user can open; a leftover socket is replaced, and the path is removed at the
-    end. Raises: InvalidInput with the remedy."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
-        try:
-            if path.is_socket():
-                path.unlink()
-            listener.bind(str(path))
-            path.chmod(0o600)
-            listener.listen(256)
-        except OSError as problem:
-            raise InvalidInput(
-                f"cannot listen on {str(path)!r}: {problem.strerror or problem}; use a shorter path in a folder that "
-                "exists and is writable",
-                code="listen.path_unavailable",
-            ) from None
-        try:
-            yield listener
-        finally:
-            path.unlink(missing_ok=True)
-
-
 @asynccontextmanager
-async def serving_http(app: Any, *listeners: socket.socket, drain_s: int = 1, **options: Any) -> AsyncIterator[None]:
+async def serving_http(app: Any, listener: socket.socket, *, drain_s: int = 1, **options: Any) -> AsyncIterator[None]:
     """Serves an ASGI application for the block; requests in flight then get `drain_s` seconds to end.
 
-    listeners: at least one. options: of `uvicorn.Config`, except those fixed here.
+    options: of `uvicorn.Config`, except those fixed here.
     """
     server = _Server(
         uvicorn.Config(
@@ -77,7 +53,7 @@ async def serving_http(app: Any, *listeners: socket.socket, drain_s: int = 1, **
             **options,
         )
     )
-    serving = asyncio.create_task(server.serve(sockets=list(listeners)))
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
     try:
         await server.is_up.wait()
         yield

@@ -281,14 +281,14 @@ class TestLimits:
         agent = session(policy=policy, max_parallel_calls=2)
         calls = [asyncio.ensure_future(agent.complete(call(user(text)))) for text in "ab"]
         await started(policy, 2)
-        live = agent.live(TaskId("t"), FlowId("f"))
+        live = agent.usage.live(TaskId("t"), FlowId("f"))
         assert (live.calls, live.waiting_calls, live.tokens) == (0, 2, 0)
         with raises_code(CallRefused, "agent.parallel_calls") as caught:
             await agent.complete(call(user("c")))
         assert caught.value.refusal is Refusal.BUSY
         policy.released.set()
         await asyncio.gather(*calls)
-        live = agent.live(TaskId("t"), FlowId("f"))
+        live = agent.usage.live(TaskId("t"), FlowId("f"))
         assert (live.calls, live.waiting_calls, live.tokens) == (2, 0, 4)
 
     async def test_time(self) -> None:

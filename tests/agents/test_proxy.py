@@ -1,9 +1,7 @@
 """The proxy itself: secrets, sessions, records, limits and connections."""
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -14,7 +12,7 @@ from astraflow.agents.proxy import AgentProxy, ProxyOptions
 from astraflow.contract.agent_calls import MAX_BODY_CHARACTERS, MAX_CALLS, CallOutcome
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.failures import Boundary, RolloutFailed
-from tests.fakes.agent_handlers import ScriptedHandler, eventually, serving, text_reply
+from tests.fakes.agent_handlers import ScriptedHandler, eventually, text_reply
 
 pytestmark = pytest.mark.anyio
 
@@ -199,30 +197,10 @@ async def test_other_routes_and_methods_are_not_found(proxy: AgentProxy) -> None
         assert answer.json()["error"]["type"] == "not_found_error"
 
 
-async def test_the_proxy_also_listens_on_a_unix_socket(tmp_path: Path) -> None:
-    path = tmp_path / "proxy.sock"
-    leftover = socket.socket(socket.AF_UNIX)
-    leftover.bind(str(path))
-    leftover.close()
-    async with serving(ScriptedHandler(), ProxyOptions(socket_path=path)) as access:
-        assert path.stat().st_mode & 0o777 == 0o600
-        transport = httpx.AsyncHTTPTransport(uds=str(path))
-        async with httpx.AsyncClient(transport=transport, base_url=access.url) as client:
-            assert (await client.post(CHAT, json=HELLO)).status_code == 200
-        async with httpx.AsyncClient(base_url=access.url) as client:
-            assert (await client.post(CHAT, json=HELLO)).status_code == 200
-    assert not path.exists()
-
-
-async def test_addresses_that_cannot_be_used_are_refused(proxy: AgentProxy, tmp_path: Path) -> None:
-    port = int(proxy.origin.rsplit(":", 1)[1])
-    for options, code in (
-        (ProxyOptions(port=port), "listen.address_unavailable"),
-        (ProxyOptions(socket_path=tmp_path / "none" / "x"), "listen.path_unavailable"),
-    ):
-        with pytest.raises(InvalidInput) as refused:
-            await AgentProxy(options).start()
-        assert refused.value.code == code
+async def test_an_address_that_cannot_be_used_is_refused(proxy: AgentProxy) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        await AgentProxy(ProxyOptions(port=proxy.port)).start()
+    assert refused.value.code == "listen.address_unavailable"
     with pytest.raises(InvalidInput) as refused:
         async with AgentProxy().session(ScriptedHandler()):
             pass

@@ -102,7 +102,7 @@ async def test_a_limit_of_the_session_is_a_refusal_and_an_ending() -> None:
             await handler.complete(named("solver"))
         (trajectory,) = handler.trajectories(1.0)
         assert len(endpoint.requests) == 1
-        live = handler.live(TaskId("f:0/0"), FlowId("f"))
+        live = handler.usage.live(TaskId("f:0/0"), FlowId("f"))
     assert refusal.value.refusal is Refusal.LIMIT
     assert trajectory.ending is Ending.TURNS
     assert (live.calls, live.tokens, live.waiting_calls) == (1, COMPLETION_TOKENS, 0)

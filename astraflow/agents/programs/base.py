@@ -17,7 +17,7 @@ MAX_OUTPUT_BYTES = 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentTask:
-    """What an agent gets for one episode."""
+    """Input of an agent for one episode."""
 
     fields: Mapping[str, Json]
     """Fields of the prompt that the agent may see."""
@@ -70,7 +70,7 @@ class RunningProgram(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramFeatures:
-    """What the workflow can ask of a program after its exit."""
+    """Results that a program can have beside its exit status."""
 
     has_files: bool = False
     has_commands: bool = False
@@ -85,7 +85,7 @@ class Program(Protocol):
 
     @property
     def features(self) -> ProgramFeatures:
-        """What is possible after the exit."""
+        """Results that the program can have."""
 
     def open(self, task: AgentTask) -> AbstractAsyncContextManager[RunningProgram]:
         """Prepares an episode; the end of the block ends everything that the program started, also when the episode is
