@@ -4,7 +4,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -20,16 +19,16 @@ from astraflow.contract import errors
 from astraflow.contract.errors import AstraFlowError, Unavailable
 from astraflow.runtime.logs import get_logger
 from astraflow.runtime.service import EXIT_FAILED, print_error
+from astraflow.trainer import rank_launch
 from astraflow.trainer.rank_channel import Message
-from astraflow.trainer.rank_link import EXIT_WAIT_S, RankLink, accept_ranks, check_place, start_processes
+from astraflow.trainer.rank_launch import LaunchedRanks, RankPlace, take_launched
+from astraflow.trainer.rank_link import EXIT_WAIT_S, RankLink, accept_ranks, check_place
 from astraflow.trainer.rank_process import BEAT_S, JOIN_TIMEOUT_S
-from astraflow.trainer.rendezvous import RankPlace, join_process_group, local_store, open_store, rank_device
+from astraflow.trainer.rendezvous import join_process_group, open_store, rank_device, serve_store
 
 T = TypeVar("T")
 log = get_logger()
 
-RANK_COMMAND = (sys.executable, "-m", "astraflow.cli", "serve", "trainer-rank")
-"""Command of a rank that the trainer starts itself."""
 REPORT_S = 10.0
 """Time in which a call must report a lost rank; then the process ends, because the call is stuck in native code."""
 
@@ -71,9 +70,13 @@ class Crew:
         """
         place = RankPlace.from_environment()
         if place is None:
-            store, place = local_store(ranks, timeout_s=timeout_s)
-            crew = cls(place, store, timeout_s=timeout_s)
-            crew._processes = start_processes(place, command or RANK_COMMAND, threads=threads)
+            launched = None if command else take_launched(ranks=ranks, threads=threads)
+            launched = launched or LaunchedRanks.launch(
+                ranks=ranks, threads=threads, command=command or rank_launch.RANK_COMMAND
+            )
+            store = serve_store(launched.place, launched.listener, timeout_s=timeout_s)
+            crew = cls(launched.place, store, timeout_s=timeout_s)
+            crew._processes = launched.processes
         else:
             check_place(place, ranks)
             crew = cls(place, open_store(place, timeout_s=JOIN_TIMEOUT_S), timeout_s=timeout_s)

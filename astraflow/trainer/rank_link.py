@@ -1,21 +1,19 @@
-"""Start of the other ranks by the first: their processes, and the connections over which they get commands."""
+"""Connections of the first rank to the others, over which they get commands."""
 
-import os
 import secrets
 import socket
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from torch._C._distributed_c10d import Store  # torch.distributed does not declare them
 
 from astraflow.contract.errors import AstraFlowError, InvalidInput, Unavailable
 from astraflow.runtime.logs import get_logger
-from astraflow.runtime.service import FOLLOW_PARENT
 from astraflow.trainer.rank_channel import Channel, Message, has_token
-from astraflow.trainer.rank_process import CONTROL, JOIN_TIMEOUT_S, PARENT, TOKEN
-from astraflow.trainer.rendezvous import LOOPBACK, RankPlace
+from astraflow.trainer.rank_launch import LOOPBACK, RankPlace
+from astraflow.trainer.rank_process import CONTROL, JOIN_TIMEOUT_S, TOKEN
 
 log = get_logger()
 
@@ -60,21 +58,6 @@ def check_place(place: RankPlace, ranks: int) -> None:
             f"WORLD_SIZE={place.ranks}; start as many ranks as the recipe's `ranks`",
             code="trainer.bad_rank_environment",
         )
-
-
-def start_processes(place: RankPlace, command: Sequence[str], *, threads: int) -> dict[int, subprocess.Popen[bytes]]:
-    """Starts the other ranks on this host, each in its own session; returns their processes by rank."""
-    environment = {**os.environ, PARENT: str(os.getpid()), "OMP_NUM_THREADS": str(threads)}
-    environment.pop(FOLLOW_PARENT, None)  # its standard input is not a pipe
-    return {
-        rank: subprocess.Popen(  # noqa: S603 (a list of arguments, no shell)
-            command,
-            env={**environment, **place.variables(rank=rank)},
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        for rank in range(1, place.ranks)
-    }
 
 
 def accept_ranks(store: Store, place: RankPlace, processes: Mapping[int, subprocess.Popen[bytes]]) -> list[RankLink]:

@@ -17,7 +17,8 @@ from astraflow.contract.errors import AstraFlowError, InvalidInput, Unavailable
 from astraflow.runtime.logs import get_logger
 from astraflow.runtime.service import EXIT_FAILED, make_files_private
 from astraflow.trainer.rank_channel import Channel, Message
-from astraflow.trainer.rendezvous import RankPlace, join_process_group, open_store, rank_device
+from astraflow.trainer.rank_launch import PARENT, RankPlace
+from astraflow.trainer.rendezvous import join_process_group, open_store, rank_device
 
 log = get_logger()
 
@@ -27,8 +28,6 @@ JOIN_TIMEOUT_S = 300.0
 """Time in which a rank must find the first rank, for ranks that a scheduler starts minutes apart."""
 BEAT_S = 0.5
 """Interval of the messages by which a rank shows that it is alive."""
-PARENT = "ASTRAFLOW_RANK_PARENT"
-"""Environment variable: process id of the trainer that started the rank and whose end the kernel makes the rank's."""
 WRITE_LANE = "write"
 """Lane of commands that run while those of the main lane do; they use no collectives."""
 

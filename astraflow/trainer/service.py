@@ -21,6 +21,7 @@ from astraflow.trainer.checkpoints import CheckpointIdentity, Checkpoints, Train
 from astraflow.trainer.config import TrainerConfig
 from astraflow.trainer.driver import BackendDriver
 from astraflow.trainer.loop import TrainerLoop
+from astraflow.trainer.rank_launch import launched_early
 from astraflow.trainer.worker import BackendThread
 from astraflow.weights.publisher import Publisher
 from astraflow.weights.signing import SigningKey
@@ -64,6 +65,7 @@ async def serve(
     )
     with (
         checkpoints.exclusive_lock(),
+        launched_early(config.backend),
         BackendThread(f"trainer {config.policy}") as worker,
         BackendThread(f"checkpoints {config.policy}") as writer,
     ):

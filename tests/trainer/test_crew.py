@@ -19,7 +19,7 @@ from astraflow.contract.errors import AstraFlowError, CorruptData, InvalidInput,
 from astraflow.runtime import logs
 from astraflow.trainer.crew import Crew
 from astraflow.trainer.rank_channel import Channel, Message
-from astraflow.trainer.rendezvous import RankPlace
+from astraflow.trainer.rank_launch import RankPlace
 from tests.fakes.forking import ForkingProgram
 from tests.trainer.crew_rank import Work
 

@@ -73,6 +73,8 @@ class Trainer:
         self.starts = 0
         self.killed = 0
         """Running processes that got the signal."""
+        self.prefix: tuple[str, ...] = ("-m", "astraflow.cli")
+        """Arguments of Python before those of the command."""
         model = ", ".join(f"{key} = {value!r}" for key, value in make_torch.TINY.items()).replace("'", '"')
         (folder / "recipe.toml").write_text(RECIPE.format(model=f"{{ {model} }}", steps=steps))
 
@@ -97,7 +99,7 @@ class Trainer:
         options += ["--directory", str(self.folder / "trainer")]
         program = Program(
             name="trainer",
-            argv=(sys.executable, "-m", "astraflow.cli", *options),
+            argv=(sys.executable, *self.prefix, *options),
             log=self.folder / "trainer.log",
             environment={"ASTRAFLOW_TOKEN": TOKEN, "OMP_NUM_THREADS": "1"},
             announces=False,
@@ -121,7 +123,7 @@ class Trainer:
             while kill.moment == "start" and self.starts == starts:  # noqa: ASYNC110 (an event would miss a start)
                 await asyncio.sleep(0.02)
             await asyncio.sleep(kill.delay_s)
-            while not (running := [pid for pid in (self.pid, *_children(self.pid)) if _is_running(pid)]):  # noqa: ASYNC110
+            while not (running := [pid for pid in (self.pid, *children(self.pid)) if _is_running(pid)]):  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
             starts = self.starts
             os.kill(draws.choice(running), 9)
@@ -137,7 +139,7 @@ def _with_version(one: Batch, step: int) -> Batch:
     return batch(step, version=step - 1, born=step - 1) if one.version != step - 1 else one
 
 
-def _children(pid: int) -> list[int]:
+def children(pid: int) -> list[int]:
     """Returns the processes that the threads of a process have started and that still run."""
     with suppress(FileNotFoundError, ProcessLookupError):
         return [

@@ -37,6 +37,7 @@ from astraflow.trainer.engines.optimizers import OptimizerOptions
 from astraflow.trainer.engines.values import critic_options
 from astraflow.trainer.flops import ForwardCost, peak_flops
 from astraflow.trainer.model_preparation import prepare_model
+from astraflow.trainer.rank_launch import DEFAULT_THREADS
 from astraflow.trainer.step_metrics import step_metrics
 from astraflow.trainer.steps import StepPlanner, StepRunner
 from astraflow.weights.staging_buffers import StagedVersion
@@ -56,7 +57,7 @@ class LocalOptions(OptimizerOptions):
     """`auto`: float32 on a CPU, bfloat16 on a GPU."""
     device: Annotated[str, SettableBy.AGENT] = "auto"
     """`auto` (the first GPU, else the CPU), `cpu`, `cuda`, `cuda:1`."""
-    threads: int = Field(default=1, ge=1)
+    threads: int = Field(default=DEFAULT_THREADS, ge=1)
     """CPU threads of torch in this process."""
     lora: LoraOptions | None = None
     """Trains low-rank adapters instead of the weights, which stay frozen; `{}` for the defaults."""

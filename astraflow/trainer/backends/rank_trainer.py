@@ -33,6 +33,7 @@ from astraflow.trainer.engines.values import critic_options
 from astraflow.trainer.flops import ForwardCost
 from astraflow.trainer.model_preparation import prepare_model
 from astraflow.trainer.rank_channel import Message
+from astraflow.trainer.rank_launch import DEFAULT_RANKS
 from astraflow.trainer.shares import Share
 from astraflow.trainer.steps import StepResult, StepRunner
 from astraflow.weights.staging_buffers import StagedVersion
@@ -45,7 +46,7 @@ class FsdpOptions(LocalOptions):
     device: Annotated[Literal["auto", "cpu", "cuda"], SettableBy.AGENT] = "auto"
     """`auto`: `cuda` if torch finds a GPU. Each rank of a host uses its own GPU. Ranks communicate by nccl on GPUs and
     by gloo on CPUs."""
-    ranks: int = Field(default=2, ge=1)
+    ranks: int = Field(default=DEFAULT_RANKS, ge=1)
     """Processes. The trainer starts them on its host, or waits for them if the environment has RANK=0."""
     replicas: int = Field(default=1, ge=1)
     """Copies of the weights (HSDP); each is sharded over `ranks / replicas` ranks. With several hosts, one for each

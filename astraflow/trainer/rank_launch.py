@@ -1,0 +1,151 @@
+"""Launch of the ranks of one host. Imports no torch, so that the other ranks start before the first imports it."""
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Self
+
+from astraflow.contract.errors import InvalidInput
+from astraflow.runtime.service import FOLLOW_PARENT
+
+LOOPBACK = "127.0.0.1"
+PARENT = "ASTRAFLOW_RANK_PARENT"
+"""Environment variable: process id of the trainer that started the rank and whose end the kernel makes the rank's."""
+RANK_COMMAND = (sys.executable, "-m", "astraflow.cli", "serve", "trainer-rank")
+"""Command of a rank that the trainer starts itself."""
+DEFAULT_RANKS, DEFAULT_THREADS = 2, 1
+"""Defaults of the options `ranks` and `threads` of a backend with ranks."""
+_KINDS = frozenset({"fsdp", "titan"})
+"""Backends with ranks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankPlace:
+    """Place of a process among the ranks, as torchrun, Slurm or Kubernetes put it into the environment."""
+
+    rank: int
+    ranks: int
+    local_rank: int
+    """Number of the rank on its host: its GPU."""
+    address: str
+    """Host of the first rank."""
+    port: int
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] | None = None) -> Self | None:
+        """Reads RANK, WORLD_SIZE, LOCAL_RANK (0 if absent), MASTER_ADDR and MASTER_PORT; None without RANK.
+
+        Raises: InvalidInput when a variable is missing or is not a number in its range.
+        """
+        values = os.environ if environment is None else environment
+        if "RANK" not in values:
+            return None
+        try:
+            place = cls(
+                rank=int(values["RANK"]),
+                ranks=int(values["WORLD_SIZE"]),
+                local_rank=int(values.get("LOCAL_RANK", "0")),
+                address=values["MASTER_ADDR"],
+                port=int(values["MASTER_PORT"]),
+            )
+        except (KeyError, ValueError) as problem:
+            raise _bad_environment(f"{problem!r}") from problem
+        if not 0 <= place.rank < place.ranks or place.local_rank < 0 or not 0 < place.port < 2**16:
+            raise _bad_environment(f"rank {place.rank} of {place.ranks}, port {place.port}")
+        return place
+
+    @property
+    def is_first(self) -> bool:
+        """True for the trainer service's own process."""
+        return self.rank == 0
+
+    def variables(self, *, rank: int) -> dict[str, str]:
+        """Returns the environment of another rank on this host."""
+        return {
+            "RANK": str(rank),
+            "WORLD_SIZE": str(self.ranks),
+            "LOCAL_RANK": str(rank),
+            "LOCAL_WORLD_SIZE": str(self.ranks),
+            "MASTER_ADDR": self.address,
+            "MASTER_PORT": str(self.port),
+        }
+
+
+@dataclass(slots=True, kw_only=True)
+class LaunchedRanks:
+    """Other ranks of this host, which import their modules and then wait for the first rank."""
+
+    place: RankPlace
+    """Place of the first rank."""
+    threads: int
+    """CPU threads of torch in each."""
+    listener: socket.socket
+    """Where the first rank must serve the ranks' store. The others connect to it already; it answers later."""
+    processes: dict[int, subprocess.Popen[bytes]]
+    """By rank."""
+
+    @classmethod
+    def launch(cls, *, ranks: int, threads: int, command: Sequence[str]) -> Self:
+        """Starts the processes, each in its own session."""
+        listener = socket.create_server((LOOPBACK, 0))
+        place = RankPlace(rank=0, ranks=ranks, local_rank=0, address=LOOPBACK, port=listener.getsockname()[1])
+        environment = {**os.environ, PARENT: str(os.getpid()), "OMP_NUM_THREADS": str(threads)}
+        environment.pop(FOLLOW_PARENT, None)  # its standard input is not a pipe
+        processes = {
+            rank: subprocess.Popen(  # noqa: S603 (a list of arguments, no shell)
+                command,
+                env={**environment, **place.variables(rank=rank)},
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+            for rank in range(1, ranks)
+        }
+        return cls(place=place, threads=threads, listener=listener, processes=processes)
+
+    def close(self) -> None:
+        """Kills the processes."""
+        self.listener.close()
+        for process in self.processes.values():
+            process.kill()
+            process.wait()
+
+
+_early: list[LaunchedRanks] = []
+"""At most one: launched, and not taken by the backend yet."""
+
+
+@contextmanager
+def launched_early(backend: Mapping[str, Any]) -> Iterator[None]:
+    """Starts the ranks of a backend's spec, whose modules the first rank has not imported; at the end kills those that
+    were not taken. Without effect for a backend without ranks, and where a scheduler starts the ranks."""
+    ranks, threads = backend.get("ranks", DEFAULT_RANKS), backend.get("threads", DEFAULT_THREADS)
+    if backend.get("kind") in _KINDS and "RANK" not in os.environ and type(ranks) is type(threads) is int:
+        _early.append(LaunchedRanks.launch(ranks=ranks, threads=threads, command=RANK_COMMAND))
+    try:
+        yield
+    finally:
+        while _early:
+            _early.pop().close()
+
+
+def take_launched(*, ranks: int, threads: int) -> LaunchedRanks | None:
+    """Returns the ranks that were launched early; None without any. Kills them when they are others than these."""
+    if not _early:
+        return None
+    launched = _early.pop()
+    if (launched.place.ranks, launched.threads) == (ranks, threads):
+        return launched
+    launched.close()
+    return None
+
+
+def _bad_environment(cause: str) -> InvalidInput:
+    return InvalidInput(
+        f"cannot join the ranks of a trainer: the environment is wrong ({cause}); set RANK (from 0), WORLD_SIZE, "
+        "MASTER_ADDR and MASTER_PORT, as torchrun does",
+        code="trainer.bad_rank_environment",
+    )
