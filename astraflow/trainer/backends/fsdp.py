@@ -15,7 +15,7 @@ from astraflow.trainer.backends import backends, state_files
 from astraflow.trainer.backends.adapter_state import adapter_files, check_adapters, frozen_base
 from astraflow.trainer.backends.base import FrozenBase
 from astraflow.trainer.backends.probe import probe_text_from_batch, random_probe_text
-from astraflow.trainer.backends.rank_trainer import FsdpOptions, RankTrainer
+from astraflow.trainer.backends.rank_trainer import FsdpOptions, RankTrainer, snapshot_facts
 from astraflow.trainer.backends.sharded_state import INDEX, joined_index
 from astraflow.trainer.backends.step_state import STATE, StepState
 from astraflow.trainer.crew import Crew
@@ -124,7 +124,7 @@ class FsdpBackend:
 
     def snapshot(self, staged: StagedVersion) -> None:
         """Writes the rounded weights: each rank its shards, directly into the staging buffer."""
-        self._call("snapshot", lambda: self._rank.snapshot(staged))
+        self._call("snapshot", lambda: self._rank.snapshot(staged), facts=snapshot_facts(staged))
 
     def probe(self) -> Probe:
         """Returns scored sequences of the last batch."""
@@ -159,7 +159,8 @@ class FsdpBackend:
         self._crew.close()
 
     def _write_base(self, staged: StagedVersion) -> None:
-        self._call("snapshot_base", lambda: self._rank.snapshot_base(staged), is_long=True)
+        facts = snapshot_facts(staged)
+        self._call("snapshot_base", lambda: self._rank.snapshot_base(staged), facts=facts, is_long=True)
 
     def _call(self, command: str, own: Callable[[], T], **arguments: Any) -> tuple[T, list[Message]]:
         return self._crew.call(command, own, calls=lambda: self._rank.calls, **arguments)

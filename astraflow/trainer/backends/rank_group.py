@@ -37,14 +37,23 @@ class RankGroup:
     def all_gather(self, payload: bytes) -> list[bytes]:
         """Returns the payloads of all ranks, in rank order."""
 
+        sizes = self.gather_sizes(len(payload))
+
         def gather() -> list[bytes]:
-            sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.count)]
-            dist.all_gather(sizes, torch.tensor([len(payload)], dtype=torch.int64), group=self._group)
-            longest = max(1, *(int(size.item()) for size in sizes))
+            longest = max(1, *sizes)
             messages = [torch.zeros(longest, dtype=torch.uint8) for _ in range(self.count)]
             dist.all_gather(messages, _tensor(payload.ljust(longest, b"\0")), group=self._group)
-            pairs = zip(messages, sizes, strict=True)
-            return [message.numpy()[: int(size.item())].tobytes() for message, size in pairs]
+            return [message.numpy()[:size].tobytes() for message, size in zip(messages, sizes, strict=True)]
+
+        return _run_collective(gather)
+
+    def gather_sizes(self, size: int) -> list[int]:
+        """Returns the numbers of all ranks, in rank order."""
+
+        def gather() -> list[int]:
+            sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.count)]
+            dist.all_gather(sizes, torch.tensor([size], dtype=torch.int64), group=self._group)
+            return [int(one.item()) for one in sizes]
 
         return _run_collective(gather)
 

@@ -1,6 +1,7 @@
 """One rank's part of the `fsdp` backend: engine, step, shards of the checkpoint and of published versions."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -15,7 +16,7 @@ from astraflow.algorithms.config import AlgorithmConfig
 from astraflow.algorithms.losses import losses
 from astraflow.algorithms.tokens import Pass
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.weights import Probe
+from astraflow.contract.weights import Probe, SharedFile
 from astraflow.models import models
 from astraflow.models.precision import compute_dtype_of, weights_dtype_of
 from astraflow.models.published import published_parts
@@ -158,8 +159,8 @@ class RankTrainer:
             "probe": lambda message: _done(
                 lambda: self.probe(ProbeText.from_lists(message.facts["sequences"], message.facts["scored_from"]))
             ),
-            "snapshot": lambda _: _done(lambda: self.snapshot(None)),
-            "snapshot_base": lambda _: _done(lambda: self.snapshot_base(None)),
+            "snapshot": lambda message: _done(lambda: self.snapshot(_shared_file(message))),
+            "snapshot_base": lambda message: _done(lambda: self.snapshot_base(_shared_file(message))),
             "capture": lambda _: Message(facts={"size_bytes": self.capture()}),
             "write": lambda message: Message(facts={"index": self.write(Path(message.facts["folder"]))}),
             "read": lambda message: _done(lambda: self.read(Path(message.facts["folder"]))),
@@ -183,14 +184,14 @@ class RankTrainer:
         """Shapes of the whole published tensors."""
         return self._published.published_shapes
 
-    def snapshot(self, staged: StagedVersion | None) -> None:
-        """Writes this rank's shards of the rounded weights. staged: the first rank's; None on the others."""
-        self._published.snapshot(staged)
+    def snapshot(self, target: StagedVersion | SharedFile | None) -> None:
+        """Writes this rank's shards of the rounded weights, as `ShardedWeights.snapshot`."""
+        self._published.snapshot(target)
 
-    def snapshot_base(self, staged: StagedVersion | None) -> None:
-        """Writes this rank's shards of the frozen weights. staged: the first rank's; None on the others."""
+    def snapshot_base(self, target: StagedVersion | SharedFile | None) -> None:
+        """Writes this rank's shards of the frozen weights, as `ShardedWeights.snapshot`."""
         assert self._base is not None  # noqa: S101 (the first rank has adapters too)
-        self._base.snapshot(staged)
+        self._base.snapshot(target)
 
     def capture(self) -> int:
         """Copies the shards that this rank writes to the host; returns their size in bytes."""
@@ -218,6 +219,16 @@ class RankTrainer:
         self._read = {}
         self._updates = updates + critic_updates
         self.engine.restored(updates=updates, critic_updates=critic_updates)
+
+
+def snapshot_facts(staged: StagedVersion) -> dict[str, Any]:
+    """Returns what the commands `snapshot` and `snapshot_base` tell the other ranks."""
+    return {"file": None if staged.buffer.file is None else asdict(staged.buffer.file)}
+
+
+def _shared_file(message: Message) -> SharedFile | None:
+    file = message.facts["file"]
+    return None if file is None else SharedFile(**file)
 
 
 def _done(work: Callable[[], object]) -> Message:

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +22,8 @@ from astraflow.weights.shared_memory import map_writable
 from astraflow.weights.staging_buffers import StagedVersion, tensor_views
 from astraflow.weights.tensors import BITS, Buffer, TensorShapes, TensorViews, lay_out
 
+_FAILED = -1
+"""Instead of the size of a message, from a rank that could not write."""
 RANK_TIMEOUT_S = 300.0
 """Default of the seconds that ranks wait for another rank before they treat it as lost."""
 
@@ -30,9 +31,9 @@ RANK_TIMEOUT_S = 300.0
 class ShardedWeights:
     """Weights of one rank of a model under `fully_shard` (FSDP2): its shards and their targets.
 
-            first rank: staging buffer ─► its name to all ─► ranks that can map it copy their shards into it
-                                            └► ranks on other hosts, or all where the buffer is not in shared memory,
-                                               send their shards to the first rank, one tensor at a time
+            staging buffer of the first rank ─► ranks that can map its file copy their shards into it
+                                             └► ranks on other hosts, or all where the buffer is not in shared memory,
+                                                send their shards to the first rank, one tensor at a time
             all are done, or all raise ─► first rank: publishes
 
     Shards of any dimension may be uneven or empty; of replicas one is written. Every rank calls `snapshot` at the same
@@ -70,38 +71,39 @@ class ShardedWeights:
         """True on the rank that provides the staging buffer and publishes."""
         return self._ranks.is_first
 
-    def snapshot(self, staged: StagedVersion | None) -> None:
-        """Writes the current weights; collective. staged: the first rank's; None on the others.
+    def snapshot(self, target: StagedVersion | SharedFile | None) -> None:
+        """Writes the current weights; collective. target: the staging buffer on the first rank, its file on the others.
 
         Raises, on every rank alike: InvalidInput when a rank could not write; Unavailable when a rank is lost.
         """
-        if staged is None:
-            self._write_together(None, None)
+        if isinstance(target, StagedVersion):
+            with target.open_for_writing() as views:
+                self._write_together(None, views)
         else:
-            with staged.open_for_writing() as views:
-                self._write_together(staged.buffer.file, views)
+            self._write_together(target, None)
 
     def _write_together(self, file: SharedFile | None, views: TensorViews | None) -> None:
-        file = self._broadcast_file(file)
         shards = self._published.local(is_first=self.is_first)
         problem: AstraFlowError | None = None
+        sent: dict[str, LocalShard] = {}
         try:
             targets = self._map_views(file) if views is None else views
-            if targets is not None:
+            if targets is None:
+                sent = shards
+            else:
                 self._write(shards, targets)
         except AstraFlowError as error:
-            problem, targets = error, None
-        sent = {} if targets is not None or problem is not None else shards
-        answers = self._ranks.all_gather(
-            json.dumps({"has_failed": problem is not None, "boxes": encode_boxes(_boxes(sent))}).encode()
-        )
-        reports = [json.loads(answer) for answer in answers]
-        if any(report["has_failed"] for report in reports):
+            problem = error
+        payload = json.dumps(encode_boxes(_boxes(sent))).encode() if sent else b""
+        sizes = self._ranks.gather_sizes(_FAILED if problem else len(payload))
+        if _FAILED in sizes:
             raise InvalidInput(
                 "cannot write the version: at least one rank could not write its shards; read the ranks' logs",
                 code="weights.rank_cannot_write",
             ) from problem
-        self._send_shards(sent, views, [decode_boxes(report["boxes"]) for report in reports])
+        if any(sizes):
+            answers = self._ranks.all_gather(payload)
+            self._send_shards(sent, views, [decode_boxes(json.loads(answer or b"{}")) for answer in answers])
 
     def _write(self, shards: Mapping[str, LocalShard], views: TensorViews) -> None:
         """Writes this rank's shards directly into the staging buffer."""
@@ -144,11 +146,6 @@ class ShardedWeights:
         if file.path not in self._mapped_buffers:
             self._mapped_buffers[file.path] = map_writable(file)
         return self._mapped_buffers[file.path]
-
-    def _broadcast_file(self, file: SharedFile | None) -> SharedFile | None:
-        """Returns the first rank's `file` on every rank; encoded as JSON, because torch sends objects as pickle."""
-        fields = json.loads(self._ranks.broadcast(json.dumps(asdict(file) if file is not None else None).encode()))
-        return SharedFile(**fields) if fields is not None else None
 
 
 def _boxes(shards: Mapping[str, LocalShard]) -> dict[str, Box]:

@@ -30,7 +30,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Partial, Shard
 
 from astraflow.contract.ids import PolicyId, Version
-from astraflow.contract.weights import Chunk, Dtype
+from astraflow.contract.weights import Chunk, Dtype, SharedFile
 from astraflow.trainer.backends.distributed_publisher import DistributedPublisher
 from astraflow.trainer.backends.sharded_weights import ShardedWeights
 from astraflow.weights import part_publisher, shared_memory
@@ -82,15 +82,23 @@ async def publish(rank: int, address: str, parameters: dict[str, nn.Parameter]) 
     weights = ShardedWeights(parameters, dtype=Dtype.BFLOAT16, device=CPU)
     if rank:
         for _ in range(VERSIONS):
-            weights.snapshot(None)
+            weights.snapshot(broadcast_file(None))
             moved(parameters)
         return
     async with client_of(address) as client, Publisher(client, POLICY) as publisher:
         for version in range(VERSIONS):
             draft = await publisher.begin_version(weights.published_shapes)
+            broadcast_file(draft.buffer.file)
             weights.snapshot(draft)
             moved(parameters)
             await publisher.publish(Version(version), draft)
+
+
+def broadcast_file(file: SharedFile | None) -> SharedFile | None:
+    """Returns the first rank's file on every rank."""
+    files = [file]
+    dist.broadcast_object_list(files, src=0)
+    return files[0]
 
 
 async def publish_spread(rank: int, ranks: int, address: str, parameters: dict[str, nn.Parameter]) -> None:
