@@ -257,6 +257,25 @@ team.crew.close()
     assert "rank_closed" in others_error.decode()
 
 
+def test_ranks_that_were_launched_early_join(rank_python: ForkingProgram, forked: tuple[str, ...]) -> None:
+    code, out, error = run_trainer(
+        f"""
+from astraflow.trainer import rank_launch
+rank_launch.RANK_COMMAND = {forked}
+with rank_launch.launched_early({{"kind": "fsdp", "ranks": 2}}):
+    (early,) = [process.pid for process in rank_launch._early[0].processes.values()]
+    team = started(command=())
+    _, answers = team.sum()
+    print(answers[0].arrays["total"].sum(), team.crew.processes == {{1: early}}, flush=True)
+    team.crew.close()
+""",
+        rank_python.command,
+    )
+
+    assert code == 0, error
+    assert out.split() == ["42.0", "True"]
+
+
 def test_a_number_of_ranks_other_than_the_recipes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"RANK": "0", "WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}.items():
         monkeypatch.setenv(name, value)

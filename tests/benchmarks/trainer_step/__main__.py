@@ -1,6 +1,6 @@
 """Training step of the local engine against other loops on the same rows: bare transformers, and TRL's update.
 
-    python -m tests.benchmarks.trainer_step [--against bare trl] [--repeats 5] [--threads 1] [--micro-batch-tokens 4096]
+    python -m tests.benchmarks.trainer_step [--against bare trl] [--repeats 5] [--threads 1] [--compile-blocks]
 
 All train the same rows from the same weights with the same loss, alternately in one process. Losses of the first two
 steps must agree to 1e-3 before a time counts. Prints medians and spread of the tokens per second of CPU time, which
@@ -37,12 +37,11 @@ CLOCKS: dict[str, Callable[[], float]] = {"cpu": time.process_time, "wall": time
 
 
 def measure(
-    name: str, others: Sequence[str], repeats: int, micro_batch_tokens: int, clock: Callable[[], float]
+    name: str, others: Sequence[str], repeats: int, setting: Setting, clock: Callable[[], float]
 ) -> dict[str, list[float]]:
     """Returns tokens per second of all loops, by repeat."""
     batch = BATCHES[name]()
     tokens = sum(len(row.trajectory.tokens) for row in batch.rows)
-    setting = Setting(vocabulary=SMALL_VOCABULARY, micro_batch_tokens=micro_batch_tokens)
     loops = {kind: loop(setting) for kind, loop in loops_by_name(["local", *others]).items()}
     for _ in range(2):  # also warms up
         losses = [loop.step(batch) for loop in loops.values()]
@@ -56,6 +55,28 @@ def measure(
                 loop.step(batch)
             speeds[kind].append(STEPS_PER_REPEAT * tokens / (clock() - began))
     return speeds
+
+
+def products_per_second(setting: Setting, repeats: int, clock: Callable[[], float]) -> float:
+    """Returns the tokens per second of a loop that computed the products of the model's matrices and nothing else.
+
+    Of each linear layer: forward, gradient of the input, gradient of the weight. Without attention, the output head,
+    everything that is done element by element, and the optimizer: so it bounds the speed of every loop that computes
+    all tokens once.
+    """
+    tokens = setting.micro_batch_tokens
+    layers = [one for one in setting.model().get_decoder().modules() if isinstance(one, torch.nn.Linear)]
+    pairs = [(torch.randn(tokens, layer.in_features), torch.randn(tokens, layer.out_features)) for layer in layers]
+    seconds = []
+    with torch.no_grad():
+        for _ in range(repeats + 1):
+            began = clock()
+            for layer, (inputs, grads) in zip(layers, pairs, strict=True):
+                torch.nn.functional.linear(inputs, layer.weight)
+                torch.mm(grads, layer.weight)
+                torch.mm(grads.T, inputs)
+            seconds.append(clock() - began)
+    return tokens / statistics.median(seconds[1:])
 
 
 def peak_bytes(kind: str, trained_tokens: int) -> int:
@@ -104,9 +125,16 @@ def _print_speeds(chosen: argparse.Namespace, results: dict[str, Any]) -> None:
         "| rows | local, tokens/s | other loop | tokens/s | ratio (lowest to highest) | goal |\n"
         "|---|---|---|---|---|---|\n"
     )
+    setting = Setting(
+        vocabulary=SMALL_VOCABULARY,
+        micro_batch_tokens=chosen.micro_batch_tokens,
+        engine={"compile_blocks": chosen.compile_blocks},
+    )
     for name in BATCHES if chosen.only is None else [chosen.only] if chosen.only in BATCHES else []:
-        arguments = (name, chosen.against, chosen.repeats, chosen.micro_batch_tokens, CLOCKS[chosen.clock])
-        speeds = results[name] = measure(*arguments)
+        speeds = results[name] = measure(name, chosen.against, chosen.repeats, setting, CLOCKS[chosen.clock])
+        if name == "equal lengths":
+            bound = products_per_second(setting, chosen.repeats, CLOCKS[chosen.clock])
+            sys.stdout.write(f"| {name} | {bound:,.0f} with products of matrices alone | | | | |\n")
         for other in chosen.against:
             ratios = [mine / theirs for mine, theirs in zip(speeds["local"], speeds[other], strict=True)]
             sys.stdout.write(
@@ -127,6 +155,7 @@ def main() -> None:
     parser.add_argument(
         "--clock", choices=CLOCKS, default="cpu", help="cpu: seconds of CPU, whatever else the machine does; wall"
     )
+    parser.add_argument("--compile-blocks", action="store_true", help="option of the local engine")
     parser.add_argument("--only", choices=[*BATCHES, "memory"])
     parser.add_argument("--peak", nargs=2, metavar=("LOOP", "TOKENS"), help=argparse.SUPPRESS)
     parser.add_argument("--json", type=Path)

@@ -1,0 +1,77 @@
+"""Ranks of one host start before the first rank imports torch, and never outlive a start that fails."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from astraflow.trainer import rank_launch
+from astraflow.trainer.rank_launch import LaunchedRanks, launched_early, take_launched
+
+SLEEPS = (sys.executable, "-S", "-c", "import time; time.sleep(600)")
+
+
+@pytest.fixture(autouse=True)
+def command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rank_launch, "RANK_COMMAND", SLEEPS)
+    monkeypatch.delenv("RANK", raising=False)
+
+
+def environment(process: subprocess.Popen[bytes]) -> dict[str, str]:
+    variables = Path(f"/proc/{process.pid}/environ").read_bytes().decode().split("\0")
+    return dict(variable.split("=", 1) for variable in variables if variable)
+
+
+def test_the_module_imports_no_torch() -> None:
+    code = "import sys, astraflow.trainer.rank_launch, astraflow.trainer.service; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("kind", ["fsdp", "titan"])
+def test_ranks_start_with_their_places_and_are_taken_once(kind: str) -> None:
+    with launched_early({"kind": kind, "ranks": 3, "threads": 2}):
+        launched = take_launched(ranks=3, threads=2)
+        assert take_launched(ranks=3, threads=2) is None
+    assert launched is not None
+    try:
+        assert sorted(launched.processes) == [1, 2]
+        assert all(process.poll() is None for process in launched.processes.values())
+        variables = environment(launched.processes[2])
+        assert {name: variables[name] for name in ("RANK", "WORLD_SIZE", "OMP_NUM_THREADS")} == {
+            "RANK": "2",
+            "WORLD_SIZE": "3",
+            "OMP_NUM_THREADS": "2",
+        }
+        assert variables["MASTER_PORT"] == str(launched.listener.getsockname()[1])
+    finally:
+        launched.close()
+
+
+def test_ranks_that_are_not_taken_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    launches: list[LaunchedRanks] = []
+    launch = LaunchedRanks.launch
+
+    def recorded(**options: object) -> LaunchedRanks:
+        launches.append(launch(**options))  # type: ignore[arg-type]
+        return launches[-1]
+
+    monkeypatch.setattr(LaunchedRanks, "launch", recorded)
+    with pytest.raises(ZeroDivisionError), launched_early({"kind": "fsdp"}):
+        raise ZeroDivisionError
+    with launched_early({"kind": "fsdp"}):
+        assert take_launched(ranks=5, threads=1) is None  # others than these
+
+    assert [process.poll() for one in launches for process in one.processes.values()] == [-9, -9]
+
+
+@pytest.mark.parametrize("backend", [{"kind": "local"}, {"kind": "fsdp", "ranks": "2"}, {}])
+def test_other_backends_start_no_ranks(backend: dict[str, str]) -> None:
+    with launched_early(backend):
+        assert take_launched(ranks=2, threads=1) is None
+
+
+def test_ranks_of_a_scheduler_are_not_started_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "0")
+    with launched_early({"kind": "fsdp"}):
+        assert take_launched(ranks=2, threads=1) is None
