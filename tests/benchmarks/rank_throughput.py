@@ -1,6 +1,6 @@
 """Throughput of training ranks on a CPU, one thread each, and what checkpoints and publishing take of a step.
 
-    python -m tests.benchmarks.rank_throughput [--ranks 1 2] [--repeats 3] [--steps 4]
+    python -m tests.benchmarks.rank_throughput [--ranks 1 2] [--repeats 3] [--steps 3]
 
 Each number of ranks is a process of its own with the `fsdp` backend over gloo, and they alternate. All train the same
 rows with the same Qwen3 of 11 million parameters. `publish` and `checkpoint` are the pauses of the step: the copy of
@@ -14,6 +14,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -38,13 +39,15 @@ MODEL = {
     "max_context_tokens": 2048,
 }
 VOCABULARY = 128
+PHASES = ("forward_backward_s", "optimizer_s")
+"""Metrics of a step, seconds of the first rank."""
 ROWS, LONGEST = 256, 2000
 PLANNED_RANKS = 8
 
 
 def rows() -> Batch:
-    """Returns 8 groups of 4 rows: a prompt of 32 tokens, and answers of lognormal lengths."""
-    lengths = np.random.default_rng(2).lognormal(np.log(96), 0.8, (8, 4)).clip(8, 600)
+    """Returns 8 groups of 8 rows: a prompt of 32 tokens, and answers of lognormal lengths."""
+    lengths = np.random.default_rng(2).lognormal(np.log(96), 0.8, (8, 8)).clip(8, 600)
     return batch_of([(32, [int(length) for length in group]) for group in lengths], VOCABULARY)
 
 
@@ -68,17 +71,21 @@ def measure(ranks: int, steps: int) -> dict[str, Any]:
     assert isinstance(backend, FsdpBackend)
     batch, staged = rows(), draft_of(backend.published_shapes)
     parameters = sum(int(np.prod(shape)) for _, shape in backend.published_shapes.values())
-    seconds: dict[str, list[float]] = {"step": [], "publish": [], "checkpoint": []}
+    seconds: dict[str, list[float]] = {name: [] for name in ("step", "publish", "checkpoint", *PHASES)}
     for number in range(steps + 1):
+        metrics: Mapping[str, float] = {}
         for name, run in (
             ("step", lambda: backend.step(batch)),
             ("publish", lambda: backend.snapshot(staged)),
             ("checkpoint", backend.capture),
         ):
             began = time.perf_counter()
-            run()
+            result = run()
             if number:  # the first allocates memory
                 seconds[name].append(time.perf_counter() - began)
+            metrics = result if name == "step" and isinstance(result, Mapping) else metrics
+        for phase in PHASES if number else ():
+            seconds[phase].append(metrics[phase])
     backend.close()
     return {"parameters": parameters, "tokens": sum(len(row.trajectory.tokens) for row in batch.rows), **seconds}
 
@@ -95,7 +102,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--measure", type=int, help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.measure:
@@ -106,14 +113,17 @@ def main() -> None:
         for ranks, results in found.items():
             results.append(_in_process(ranks, chosen.steps))
     sys.stdout.write(
-        "| ranks | parameters | tokens/s (lowest to highest) | publish | checkpoint |\n|---|---|---|---|---|\n"
+        "| ranks | parameters | tokens/s (lowest to highest) | step | forward and backward | optimizer | publish "
+        "| checkpoint |\n|---|---|---|---|---|---|---|---|\n"
     )
     for ranks, results in found.items():
         speeds = [one["tokens"] / statistics.median(one["step"]) for one in results]
         shares = [_share(results, name) for name in ("publish", "checkpoint")]
         sys.stdout.write(
             f"| {ranks} | {results[0]['parameters'] / 1e6:.1f} M | {statistics.median(speeds):,.0f} "
-            f"({min(speeds):,.0f} to {max(speeds):,.0f}) | {shares[0]:.2%} | {shares[1]:.2%} |\n"
+            f"({min(speeds):,.0f} to {max(speeds):,.0f}) | "
+            + " | ".join(f"{_median(results, name):.2f} s" for name in ("step", *PHASES))
+            + f" | {shares[0]:.2%} | {shares[1]:.2%} |\n"
         )
     for tokens in (4096, 16_384):
         imbalance, padding = plan_facts(tokens)
@@ -125,8 +135,12 @@ def main() -> None:
 
 def _share(results: list[dict[str, Any]], name: str) -> float:
     """Returns the share of this pause in steps with it, of the medians."""
-    pause_s, step_s = (statistics.median([value for one in results for value in one[key]]) for key in (name, "step"))
-    return float(pause_s / (step_s + pause_s))
+    pause_s = _median(results, name)
+    return pause_s / (_median(results, "step") + pause_s)
+
+
+def _median(results: list[dict[str, Any]], name: str) -> float:
+    return float(statistics.median([value for one in results for value in one[name]]))
 
 
 if __name__ == "__main__":

@@ -22,19 +22,22 @@ from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
 
+from astraflow.runtime import logs
 from tests.fakes.trainer_dataflow import FakeTrainerData
 from tests.trainer.test_rank_kills import Kill, Trainer, children
 
 PHASES = ("restart", "ranks", "ready", "step", "all")
 ROW = "| {:<8} | " + " | ".join(["{:>24}"] * len(PHASES)) + " |\n"
 GOAL_S = 20.0
+STEPS = 80
+"""Steps of some milliseconds for each kill: more than are made between two."""
 
 
 class MeasuredTrainer(Trainer):
     """Trainer whose processes are killed alternately, each after a step."""
 
     def __init__(self, folder: Path, *, repeats: int) -> None:
-        super().__init__(folder, steps=4 * repeats + 6)
+        super().__init__(folder, steps=2 * repeats * STEPS)
         self.repeats = repeats
         self.rows: dict[str, list[dict[str, float]]] = {"rank 1": [], "service": []}
 
@@ -68,6 +71,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--late", action="store_true")
     chosen = parser.parse_args()
+    logs.configure(level="WARNING")
     with tempfile.TemporaryDirectory() as folder:
         trainer = MeasuredTrainer(Path(folder), repeats=chosen.repeats)
         if chosen.late:

@@ -61,12 +61,16 @@ class FsdpBackend:
             "seed": seed,
             "engine": self.engine,
         }
-        self._rank, _ = self._crew.call(
-            "build",
-            lambda: RankTrainer(options, model, algorithm, seed=seed, device=device, engine=self.engine),
-            facts=facts,
-            is_long=True,
-        )
+        try:
+            self._rank, _ = self._crew.call(
+                "build",
+                lambda: RankTrainer(options, model, algorithm, seed=seed, device=device, engine=self.engine),
+                facts=facts,
+                is_long=True,
+            )
+        except BaseException:
+            self.close()
+            raise
         self._planner = StepPlanner(
             self._algorithm,
             data_ranks=self._rank.engine.layout.data_ranks,
