@@ -25,9 +25,10 @@ from astraflow.trainer.backends import backends
 from astraflow.trainer.backends.fsdp import FsdpBackend
 from astraflow.trainer.flops import ForwardCost
 from astraflow.trainer.steps import StepPlanner
+from astraflow.weights.staging_buffers import StagedVersion, StagingBufferPool
+from astraflow.weights.tensors import lay_out
 from tests.benchmarks.trainer_step.loops import ALGORITHM
 from tests.benchmarks.trainer_step.rows import batch_of
-from tests.snapshots import draft_of
 
 MODEL = {
     "kind": "tiny",
@@ -69,7 +70,8 @@ def measure(ranks: int, steps: int) -> dict[str, Any]:
     spec = {"kind": "fsdp", "ranks": ranks, "device": "cpu", "learning_rate": 1e-4, "micro_batch_tokens": 4096}
     backend = backends.build(spec, MODEL, ALGORITHM.model_dump(), seed=0)
     assert isinstance(backend, FsdpBackend)
-    batch, staged = rows(), draft_of(backend.published_shapes)
+    batch, specs, buffers = rows(), lay_out(backend.published_shapes), StagingBufferPool()
+    staged = StagedVersion(specs, buffers.take(sum(spec.size_bytes for spec in specs)))
     parameters = sum(int(np.prod(shape)) for _, shape in backend.published_shapes.values())
     seconds: dict[str, list[float]] = {name: [] for name in ("step", "publish", "checkpoint", *PHASES)}
     for number in range(steps + 1):
@@ -87,6 +89,7 @@ def measure(ranks: int, steps: int) -> dict[str, Any]:
         for phase in PHASES if number else ():
             seconds[phase].append(metrics[phase])
     backend.close()
+    buffers.close()
     return {"parameters": parameters, "tokens": sum(len(row.trajectory.tokens) for row in batch.rows), **seconds}
 
 
