@@ -1,9 +1,11 @@
 """`astraflow chat` and `astraflow export` on runs: which checkpoint they take, and a conversation with a tiny model."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from torch import Tensor
 from typer.testing import CliRunner
 
 from astraflow.cli.main import app
@@ -53,7 +55,7 @@ def test_a_source_without_a_model_is_refused(tmp_path: Path) -> None:
         CliRunner().invoke(app, ["chat", str(tmp_path / "nothing")], catch_exceptions=False)
 
 
-def test_a_conversation_with_a_checkpoint_answers_each_line(run: Path, masters: dict[str, object]) -> None:
+def test_a_conversation_with_a_checkpoint_answers_each_line(run: Path, masters: Mapping[str, Tensor]) -> None:
     saved(run / "trainer-solver" / "checkpoints", masters)
     arguments = ["chat", str(run), "--policy", "solver", "--version", "1"]
     result = CliRunner().invoke(app, arguments, input="abc\n\nabc\n", catch_exceptions=False)
