@@ -12,7 +12,7 @@ from astraflow.contract.ids import BatchId, FlowId, GroupId, NodeId, PolicyId, P
 from astraflow.contract.nodes import NodeFacts
 from astraflow.contract.partial_rollouts import PartialRollout, RecordedGeneration
 from astraflow.contract.recommendations import Mode, PoolRecommendation, Reason
-from astraflow.contract.reports import FlowReport, NodeReport, NodeState, Report, StreamReport
+from astraflow.contract.reports import FlowReport, NodeReport, NodeState, Pace, Report, StreamReport
 from astraflow.contract.spans import Author, Span
 from astraflow.contract.tasks import Prompt, Task
 from astraflow.contract.trajectories import Episode, Trajectory
@@ -169,6 +169,7 @@ def stream_report(
         "trained": 4 * steps,
         "dropped": {},
         "issue_headroom": 9,
+        "pace": Pace(limit=24.0, outstanding=20.0, group_s=2.0, step_s=1.5),
         "produced_per_s": 2.0,
         "consumed_per_s": 2.0,
         "staleness": {},

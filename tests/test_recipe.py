@@ -7,9 +7,6 @@ import pytest
 
 from astraflow import recipe as module
 from astraflow.contract.errors import InvalidInput, UnknownPolicy
-from astraflow.contract.generation import Finish
-from astraflow.contract.ids import PromptId
-from astraflow.contract.tasks import Prompt
 from astraflow.recipe import (
     EXAMPLES,
     PACKAGED,
@@ -23,9 +20,7 @@ from astraflow.recipe import (
     trainer_config,
     weights_config,
 )
-from astraflow.rewards import rewards
-from astraflow.rewards.base import Score
-from astraflow.runtime.plugins import PLUGINS_VARIABLE, import_plugins
+from astraflow.runtime.plugins import PLUGINS_VARIABLE
 from tests.errors import raises_code
 
 OVERLAY = 'extends = "smoke"\nname = "mine"\n'
@@ -50,17 +45,9 @@ def test_every_example_is_valid_with_its_plugins(recipe: Path, monkeypatch: pyte
 
 
 def test_an_example_without_its_plugins_is_refused() -> None:
-    code = "from astraflow.recipe import load_recipe; load_recipe('recipes/examples/own_reward.toml')"
+    code = "from astraflow.recipe import load_recipe; load_recipe('recipes/examples/new_task/recipe.toml')"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "unknown kind" in ran.stderr
-
-
-def test_the_reward_of_the_example_gives_partial_credit() -> None:
-    import_plugins(str(PACKAGED / EXAMPLES / "own_reward.py"))
-    reward = rewards.build({"kind": "letters_in_place"})
-    prompt = Prompt(id=PromptId("letters:1"), fields={"question": "rev abcd=", "answer": "dcba"})
-    scores = [reward.score(prompt, text, Finish.STOP) for text in ("dcba", "dcab", "dc", "")]
-    assert [score.value for score in scores if isinstance(score, Score)] == [1, 0.5, 0.5, 0]
 
 
 def test_the_light_check_of_a_recipe_imports_no_heavy_package() -> None:

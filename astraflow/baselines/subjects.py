@@ -85,7 +85,7 @@ async def folder_subject(
     Raises: InvalidInput for a folder that is no model, a simulated engine, or one that computes something else;
     Unavailable when an engine does not start.
     """
-    served = {policy: await _served(policy, folder, engine, resources) for policy, folder in folders.items()}
+    served = {policy: await served_folder(policy, folder, engine, resources) for policy, folder in folders.items()}
     policies = ServedPolicies(served)
     for policy in served:
         policies.set_serving(policy, True)
@@ -104,13 +104,19 @@ async def folder_subject(
     )
 
 
-async def _served(policy: PolicyId, folder: Path, engine: Mapping[str, Any], resources: AsyncExitStack) -> ServedPolicy:
+async def served_folder(
+    policy: PolicyId, folder: Path, engine: Mapping[str, Any], resources: AsyncExitStack
+) -> ServedPolicy:
+    """Loads a model folder into an engine, which `resources` closes, and verifies what it computes.
+
+    Raises: as `folder_subject`.
+    """
     spec: dict[str, Json] = {"kind": "huggingface", "path": str(folder)}
     served = await build_policy(PolicySpec(id=policy, model=spec), engine)
     resources.push_async_callback(served.close)
     if served.engine.is_simulated:
         raise InvalidInput(
-            f"cannot score {str(folder)!r}: the engine {engine['kind']!r} only simulates a model; use --engine "
+            f"cannot serve {str(folder)!r}: the engine {engine['kind']!r} only simulates a model; use --engine "
             "local_torch, sglang or vllm",
             code="baseline.simulated_engine",
         )
@@ -123,7 +129,7 @@ async def _served(policy: PolicyId, folder: Path, engine: Mapping[str, Any], res
     excess = gap.excess(served.engine.logprob_tolerance) if gap else ""
     if excess:
         raise InvalidInput(
-            f"cannot score {str(folder)!r}: the logprobs of the engine and of the model differ by {excess}; use "
+            f"cannot serve {str(folder)!r}: the logprobs of the engine and of the model differ by {excess}; use "
             "another engine or element type",
             code="baseline.logprob_gap",
         )

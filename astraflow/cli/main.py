@@ -12,7 +12,7 @@ from astraflow.cli.calibrate_command import calibrate
 from astraflow.cli.check_commands import check
 from astraflow.cli.engine_commands import engines
 from astraflow.cli.evaluate import evaluate
-from astraflow.cli.export_command import export
+from astraflow.cli.export_command import chat, export
 from astraflow.cli.fetch_command import fetch
 from astraflow.cli.fleet_commands import fleet
 from astraflow.cli.health import health
@@ -20,6 +20,7 @@ from astraflow.cli.inspection_commands import doctor, recipes, report, view
 from astraflow.cli.key_commands import keys
 from astraflow.cli.maintainer_commands import maintainer
 from astraflow.cli.mcp_command import mcp
+from astraflow.cli.new_command import new
 from astraflow.cli.plugin_commands import plugins
 from astraflow.cli.run import demo, prepare, run
 from astraflow.cli.runs_commands import runs
@@ -46,6 +47,7 @@ app.command()(view)
 app.command()(track)
 app.command()(calibrate)
 app.command()(plugins)
+app.command()(new)
 app.command()(simulate)
 app.command()(recipes)
 app.command()(health)
@@ -53,6 +55,7 @@ app.command()(doctor)
 app.command()(prepare)
 app.command()(fetch)
 app.command()(export)
+app.command()(chat)
 app.command()(mcp)
 app.add_typer(serve, name="serve")
 app.add_typer(maintainer, name="maintainer")

@@ -118,6 +118,24 @@ class FlowReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How many groups of a stream may be outstanding, issued and not yet in a batch, so that its trainer is supplied
+    and its batches stay fresh. Groups count by their chance to pass the filters."""
+
+    limit: float
+    outstanding: float
+    group_s: float
+    """Mean time from the issue of a group to its last result. Seconds."""
+    step_s: float
+    """Smoothed time of a step without the wait for its batch. Seconds."""
+
+    @property
+    def is_reached(self) -> bool:
+        """True if no further group is issued for now."""
+        return self.outstanding >= self.limit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StreamReport:
     """Counts and rates of the groups that one policy's trainer consumes. Cumulative since the run began, over restarts.
 
@@ -177,6 +195,8 @@ class StreamReport:
     """Active sampler."""
     planned: tuple[PlannedPlugins, ...] = ()
     """Plugins that take effect with the next version."""
+    pace: Pace | None = None
+    """None while the staleness gate alone limits how far rollouts run ahead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -116,6 +116,9 @@ class StreamConfig(Config):
     """Groups per batch."""
     max_staleness: int = Field(default=2, ge=0)
     """Largest difference in versions between the trainer and the start of a served row; 0 is synchronous."""
+    pacing: bool = True
+    """Issue groups as late as keeps the trainer supplied, so that batches are fresher than the bound. False: issue as
+    many groups as the bound admits."""
     stalled_after_steps: float = Field(default=3.0, ge=1)
     """The trainer counts as stalled when a step takes longer than this many usual steps while a batch is ready."""
     stalled_after_s: float = Field(default=30.0, ge=0)

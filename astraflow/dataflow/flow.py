@@ -352,7 +352,13 @@ class Flow:
             admission = Admission(admitted={}, refused=dict.fromkeys(self.policies, refusal))
         else:
             admission = self._admitter.admit(finished, versions)
-        return replace(result, finished_group=finished, admission=admission, surplus_policies=group.surplus_policies)
+        return replace(
+            result,
+            finished_group=finished,
+            admission=admission,
+            surplus_policies=group.surplus_policies,
+            issued_at=group.issued_at,
+        )
 
     def _is_superseded(self, episode: Episode, group: OpenGroup, member: int) -> bool:
         """Returns whether a failure belongs to a past attempt; counting it would cost the current attempt a try."""

@@ -17,6 +17,7 @@ from astraflow.dataflow.evaluation.evaluator import Evaluator
 from astraflow.dataflow.flow import Flow
 from astraflow.dataflow.issuing.assignment import TaskAssignment
 from astraflow.dataflow.issuing.groups import flow_of
+from astraflow.dataflow.issuing.pacing import FinishedGroup
 from astraflow.dataflow.issuing.staleness_gate import StalenessGate, find_surplus_policies
 from astraflow.dataflow.issuing.stalls import StallChange
 from astraflow.dataflow.outcomes import HANDED_BACK, RETRIED, UNKNOWN, PushResult
@@ -119,7 +120,7 @@ class NodeOperations:
         """Admits the group that a result finished, if it finished one."""
         if result.finished_group is not None and result.admission is not None:
             with span("rl.admit", group=result.finished_group.id, kept=len(result.admission.admitted)):
-                self._admit(result.finished_group, result.admission, surplus_policies=result.surplus_policies)
+                self._admit(result.finished_group, result.admission, result)
 
     async def hand_back(self, node_id: NodeId, partials: Sequence[PartialRollout]) -> list[str]:
         """Requeues tasks that a node does not finish; returns the outcome of each once it is durable.
@@ -255,7 +256,9 @@ class NodeOperations:
                 idle += 1
                 continue
             idle = 0
-            self._run.records.record_issued(flow.issue(served=node.versions, surplus_policies=surplus))
+            group = flow.issue(served=node.versions, surplus_policies=surplus)
+            group.issued_at = self._run.clock.now()
+            self._run.records.record_issued(group)
             for policy in flow.policies:
                 self._run.streams[policy].counts.issued += policy not in surplus
             assignment.add_tasks_from(flow)
@@ -268,10 +271,16 @@ class NodeOperations:
         return find_surplus_policies({policy: self._gate(flow, policy, node) for policy in flow.policies})
 
     def _gate(self, flow: Flow, policy: PolicyId, node: Node) -> StalenessGate:
-        """Computes the gate of a policy: a full stream may be shed, a stream in which the node only lags may not."""
+        """Computes the gate of a policy: a full stream may be shed, a stream in which the node only lags may not.
+
+        Pacing closes the gate earlier, except for a stalled trainer: the others go on, up to its staleness bound.
+        """
         stream = self._run.streams[policy]
         headroom = stream.issue_headroom(node.versions.get(policy))
-        is_shed = headroom <= 0 and not flow.waits_when_full and self._run.stall_detector.is_stalled(policy)
+        is_stalled = self._run.stall_detector.is_stalled(policy)
+        if headroom > 0 and not is_stalled and (pace := stream.pace()) is not None and pace.is_reached:
+            return StalenessGate(headroom=0, must_wait_for_policy=True)
+        is_shed = headroom <= 0 and not flow.waits_when_full and is_stalled
         must_wait = not is_shed or stream.issue_headroom(stream.published_version) > 0
         return StalenessGate(headroom=headroom, must_wait_for_policy=must_wait)
 
@@ -316,14 +325,19 @@ class NodeOperations:
             self._run.records.record_unfinished(flow.unfinished_task(partial.task))
         return outcome
 
-    def _admit(self, group: Group, admission: Admission, *, surplus_policies: frozenset[PolicyId]) -> None:
+    def _admit(self, group: Group, admission: Admission, result: PushResult) -> None:
         """Admits each policy's share of a group to its stream, or counts why not; passes evaluations on."""
+        surplus_policies = result.surplus_policies
         if group.flow in self._run.evaluations:
             self._evaluator.finish(group)
             return
         self._run.flows[group.flow].count_admission(admission)
         now = self._run.clock.now()
         outcomes: dict[PolicyId, str] = dict(admission.refused)
+        duration_s = None if result.issued_at is None else now - result.issued_at
+        for policy in {*admission.refused, *admission.admitted} - surplus_policies:
+            if (pacer := self._run.streams[policy].pacer) is not None:
+                pacer.observe_group(FinishedGroup(duration_s=duration_s, is_usable=policy in admission.admitted))
         for policy in admission.refused:
             self._run.streams[policy].counts.refused += policy not in surplus_policies
         for policy, routed in admission.admitted.items():

@@ -60,3 +60,5 @@ class PushResult:
     """Admission of that group."""
     surplus_policies: frozenset[PolicyId] = frozenset()
     """Policies whose share of that group is dropped, even if admitted."""
+    issued_at: float | None = None
+    """When that group was issued; None if unknown."""

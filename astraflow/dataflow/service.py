@@ -28,6 +28,7 @@ from astraflow.dataflow.group_scorer import GroupScorer
 from astraflow.dataflow.issuing.issuer import Issuer
 from astraflow.dataflow.issuing.leases import Leases
 from astraflow.dataflow.issuing.mixture import build_selector
+from astraflow.dataflow.issuing.pacing import Pacer
 from astraflow.dataflow.issuing.stalls import StallDetector, StallThreshold
 from astraflow.dataflow.journal import Journal, exclusive_use
 from astraflow.dataflow.metrics_endpoint import MetricsEndpoint, metrics_endpoint
@@ -449,6 +450,7 @@ def _stream(policy: PolicyId, stream: StreamConfig) -> Stream:
         policy,
         batch_groups=stream.batch_groups,
         max_staleness=stream.max_staleness,
+        pacer=Pacer(batch_groups=stream.batch_groups, max_staleness=stream.max_staleness) if stream.pacing else None,
         sampler=SlotPlugins(PluginSlot.SAMPLER, [stream.sampler], samplers.build),
     )
 

@@ -43,11 +43,13 @@ class TrainerOperations:
                 subscription = self._run.trainers_notifier.subscribe(policy)
                 position = stream.position_of(version, unacknowledged=unacknowledged)
                 is_new = position == len(stream.open_batches)
-                served = None if self._is_beyond_end(stream, position) else stream.next_batch(position)
+                is_over = self._is_beyond_end(stream, position)
+                served = None if is_over else stream.next_batch(position, now=self._run.clock.now())
                 if served is not None:
                     if is_new:
                         with span("rl.batch", step=served.id, groups=(group.id for group in served.fresh_groups)):
                             self._run.records.record_batch(policy, served)
+                        self._run.nodes_notifier.notify()  # the groups of the batch make room for others
                     await self._run.journal.wait_durable()
                     return stream.deliver(served)
                 if not await subscription.wait(deadline - self._run.clock.now()):

@@ -22,16 +22,18 @@ _WEIGHT = "weight/"
 """Prefix of the master weights among the tensors of a state."""
 
 
-def export_checkpoint(checkpoint: Path, folder: Path, *, adapters_only: bool = False) -> Version:
+def export_checkpoint(
+    checkpoint: Path, folder: Path, *, version: int | None = None, adapters_only: bool = False
+) -> Version:
     """Writes configuration, tokenizer and weights of a checkpoint to a new folder, which `from_pretrained` loads.
 
-    checkpoint: a folder `step-N`, or a folder of them, of which the newest is exported. The weights are the masters
-    rounded as for publishing; adapters are added to their base. adapters_only: writes adapters alone, in the format of
-    peft. Returns the version.
+    checkpoint: a folder `step-N`, or a folder of them, of which `version` is exported, by default the newest. The
+    weights are the masters rounded as for publishing; adapters are added to their base. adapters_only: writes adapters
+    alone, in the format of peft. Returns the version.
     Raises: InvalidInput when the folder is not empty, or the checkpoint has no weights of a model or, for
     `adapters_only`, no adapters; CorruptData.
     """
-    source = _find(checkpoint)
+    source = _find(checkpoint, version)
     manifest = read_manifest(source)
     published: Mapping[str, str] = manifest["published"]
     model: Mapping[str, Any] = manifest["identity"]["model"]
@@ -80,15 +82,23 @@ def _published_parts(published: Collection[str], masters: WholeTensors, model: M
     return {name: found for name, found in parts.items() if f"{_WEIGHT}{name}" in masters}
 
 
-def _find(checkpoint: Path) -> Path:
+def _find(checkpoint: Path, version: int | None) -> Path:
     """Returns the folder of the checkpoint itself. Raises: InvalidInput."""
     if (checkpoint / "manifest.json").exists():
         return checkpoint
-    newest = finished_checkpoints(checkpoint) if checkpoint.is_dir() else []
-    if not newest:
+    folders = finished_checkpoints(checkpoint) if checkpoint.is_dir() else []
+    if not folders:
         raise InvalidInput(
             f"cannot export {str(checkpoint)!r}: there is no checkpoint; give a folder `step-N` or the folder "
             "`checkpoints` of a trainer",
             code="export.no_checkpoint",
         )
-    return newest[0]
+    versions = {int(folder.name.rpartition("-")[2]): folder for folder in folders}
+    if version is not None and version not in versions:
+        raise InvalidInput(
+            f"cannot export version {version} of {str(checkpoint)!r}: there are checkpoints of "
+            f"{', '.join(map(str, versions))}; choose one of these, and let later runs keep more with "
+            "trainer.keep_checkpoints",
+            code="export.no_version",
+        )
+    return folders[0] if version is None else versions[version]

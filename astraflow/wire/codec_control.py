@@ -8,6 +8,7 @@ from astraflow.contract.reports import (
     Event,
     FlowReport,
     NodeReport,
+    Pace,
     PoolReport,
     Report,
     StreamReport,
@@ -66,6 +67,7 @@ _STREAM_FIELDS = (
     "replayed",
     "replayable",
 )
+_PACE_FIELDS = ("limit", "outstanding", "group_s", "step_s")
 
 
 def encode_report(report: Report) -> pb.Report:
@@ -252,6 +254,7 @@ def _encode_stream(stream: StreamReport) -> pb.StreamReport:
         sampler=encode_json(stream.sampler),
         planned=map(encode_planned, stream.planned),
         rewards=stream.rewards,
+        pace=pb.Pace(**matching_fields(stream.pace, _PACE_FIELDS)) if stream.pace else None,
         **matching_fields(stream, _STREAM_FIELDS),
     )
 
@@ -267,5 +270,6 @@ def _decode_stream(message: pb.StreamReport) -> StreamReport:
         sampler=decode_json(message.sampler, what=f"the sampler of {message.policy}"),
         planned=tuple(decode_planned(planned) for planned in message.planned),
         rewards=tuple(message.rewards),
+        pace=Pace(**matching_fields(message.pace, _PACE_FIELDS)) if message.HasField("pace") else None,
         **matching_fields(message, _STREAM_FIELDS),
     )

@@ -49,8 +49,10 @@ def config(
     shared: bool,
     when_full: Literal["shed", "wait"] = "shed",
     filters: tuple[dict[str, Any], ...] = ({"kind": "keep_all"},),
+    pacing: bool = False,
 ) -> DataflowConfig:
-    """Returns a run with two policies in one flow, or in a flow each."""
+    """Returns a run with two policies in one flow, or in a flow each; only the staleness gates limit it by default."""
+    solver, verifier = (stream.model_copy(update={"pacing": pacing}) for stream in (solver, verifier))
     alone = {f"train-{policy}": {"kind": "single_turn", "policy": policy} for policy in (SOLVER, VERIFIER)}
     return DataflowConfig(
         flows={
@@ -239,6 +241,28 @@ async def test_a_shared_flow_continues_without_a_stalled_trainer_up_to_its_bound
         assert (solver.buffered, solver.in_batch) == ((2 + 1) * 4, 0)
         assert it.dropped(SOLVER) == {"full": 30 * 4 + 8}
         assert "31 s" in it.report().events[-1].message
+
+
+@pytest.mark.anyio
+async def test_pacing_limits_a_shared_flow_until_a_trainer_stalls(tmp_path: Path) -> None:
+    async with world(tmp_path, config(shared=True, pacing=True)) as it:
+        for _ in range(3):
+            await it.roll_out()
+            assert await it.step(SOLVER) is not None
+            assert await it.step(VERIFIER) is not None
+        while await it.roll_out():
+            pass
+        assert (
+            it.stream(SOLVER).buffered == it.stream(VERIFIER).buffered == 6
+        )  # the next batch of 4, and its margin of 2
+        assert it.stream(SOLVER).issue_headroom > 0
+        it.wait(PATIENCE_S + 1)
+        for _ in range(6):
+            assert await it.step(VERIFIER) is not None
+            await it.roll_out()
+        assert it.stream(SOLVER).buffered == (2 + 1) * 4
+        assert it.dropped(SOLVER)["full"] > 0
+        assert it.dropped(VERIFIER) == {}
 
 
 @pytest.mark.anyio

@@ -76,7 +76,12 @@ def buffer_note(stream: StreamReport) -> str:
     """Returns the number of buffered batches, and whether the staleness gate is open."""
     batches = stream.buffered / max(1, stream.batch_groups)
     batches_text = f"{batches:.1f} batches ready" if batches >= 1 else f"{formats.percent(batches)} of a batch"
-    gate = "gate closed" if stream.issue_headroom <= 0 else f"room for {formats.count(stream.issue_headroom)} more"
+    if stream.issue_headroom <= 0:
+        gate = "gate closed"
+    elif stream.pace is not None and stream.pace.is_reached:
+        gate = "paced"
+    else:
+        gate = f"room for {formats.count(stream.issue_headroom)} more"
     return f"{batches_text} · {gate}"
 
 

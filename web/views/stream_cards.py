@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from astraflow.contract.reports import Report, StreamReport
+from astraflow.contract.reports import Pace, Report, StreamReport
 from web.views import formats
 
 
@@ -78,7 +78,19 @@ def pressure(report: Report, stream: StreamReport) -> tuple[str, str]:
     if stream.issue_headroom <= 0:
         steps = formats.several(stream.max_staleness + 1, "version")
         return f"The staleness gate is closed: issued groups already fill the trainer's next {steps}.", "warn"
+    if stream.pace is not None:
+        return _pacing(stream.pace)
     return f"None: the staleness gate admits {formats.several(stream.issue_headroom, 'more group')} now.", "good"
+
+
+def _pacing(pace: Pace) -> tuple[str, str]:
+    """Returns why no more groups are issued, or how many more will be, with a tone."""
+    ahead = formats.several(round(pace.limit), "group")
+    reason = f"a group takes {formats.duration(pace.group_s)}, a step {formats.duration(pace.step_s)}"
+    if pace.is_reached:
+        return f"Pacing: {ahead} ahead supply the trainer, and more would only age ({reason}).", "good"
+    more = formats.several(max(1, round(pace.limit - pace.outstanding)), "more group")
+    return f"None: pacing admits {more} now, up to {ahead} ahead ({reason}).", "good"
 
 
 def _mix(stream: StreamReport) -> str:

@@ -31,6 +31,8 @@ class OpenGroup:
     """Policies whose streams were full when the group was issued: their share is not counted there and is dropped."""
     issued_for_versions: Mapping[PolicyId, Version] = field(default_factory=dict)
     """Versions served by the node that the group was issued for: no member may begin with an older one."""
+    issued_at: float | None = None
+    """Clock time of the issue; None after a restart of dataflow. Seconds."""
     pinned: Mapping[PolicyId, Version] = field(default_factory=dict)
     """See `Task.pinned`."""
     attempts: dict[int, int] = field(default_factory=dict)

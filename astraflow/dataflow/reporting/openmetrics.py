@@ -109,6 +109,8 @@ _STREAM = (
     _SimpleFamily(_C, "stream_replayed", "groups", "Groups trained again, counted each time", "replayed"),
     _SimpleFamily(_G, "stream_replayable", "groups", "Groups retained to be trained again", "replayable"),
     _SimpleFamily(_G, "stream_issue_headroom", "groups", "Groups that the staleness gate admits now", "issue_headroom"),
+    _SimpleFamily(_G, "stream_pace", "groups", "Groups that pacing lets be outstanding", "pace.limit"),
+    _SimpleFamily(_G, "stream_outstanding", "groups", "Groups issued and not yet in a batch", "pace.outstanding"),
     _SimpleFamily(_C, "stream_trainer", "steps", "Acknowledged steps", "steps"),
     _SimpleFamily(_C, "stream_redelivered", "batches", "Batches served again to a restarted trainer", "redelivered"),
     _SimpleFamily(_C, "stream_wait", "seconds", "Time for which the trainer waited for batches", "wait_s"),
@@ -312,8 +314,10 @@ def _plain_families(
     table: Sequence[_SimpleFamily], labels: tuple[str, ...], labelled: Sequence[tuple[tuple[str, ...], Any]]
 ) -> Iterator[Metric]:
     for simple in table:
+        part, _, _ = simple.attribute.rpartition(".")
+        present = [(values, item) for values, item in labelled if not part or attrgetter(part)(item) is not None]
         value_of = attrgetter(simple.attribute)
-        rows = [(values, value_of(item)) for values, item in labelled]
+        rows = [(values, value_of(item)) for values, item in present]
         yield _family(simple.family_type, simple.name, simple.unit, simple.help_text, labels, rows)
 
 

@@ -112,6 +112,7 @@ def _stream_report(stream: Stream, activity: PolicyActivity, *, now: float, is_w
         trained=counts.trained,
         dropped=dict(counts.dropped),
         issue_headroom=stream.issue_headroom(),
+        pace=stream.pace(),
         produced_per_s=activity.produced.rate(now=now),
         consumed_per_s=activity.consumed.rate(now=now),
         staleness=dict(staleness),

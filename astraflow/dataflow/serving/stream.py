@@ -9,10 +9,12 @@ from astraflow.contract.batches import Batch, StepReport
 from astraflow.contract.errors import InternalError, InvalidInput
 from astraflow.contract.ids import BatchId, GroupId, PolicyId, Version
 from astraflow.contract.plugins import PluginSlot
+from astraflow.contract.reports import Pace
 from astraflow.contract.trajectories import Trajectory
 from astraflow.contract.values import Json
 from astraflow.contract.weight_reports import VersionReport
 from astraflow.dataflow.admission.routing import RoutedGroup
+from astraflow.dataflow.issuing.pacing import Pacer
 from astraflow.dataflow.issuing.staleness_gate import issue_headroom
 from astraflow.dataflow.plugin_slot import SlotPlugins
 from astraflow.dataflow.reporting.interactions import StepInteractions
@@ -89,9 +91,17 @@ class Stream:
     """
 
     def __init__(
-        self, policy: PolicyId, *, batch_groups: int, max_staleness: int, sampler: SlotPlugins[Sampler]
+        self,
+        policy: PolicyId,
+        *,
+        batch_groups: int,
+        max_staleness: int,
+        sampler: SlotPlugins[Sampler],
+        pacer: Pacer | None = None,
     ) -> None:
+        """pacer: None lets the staleness gate alone decide."""
         self.policy = policy
+        self.pacer = pacer
         self.batch_groups = batch_groups
         self.max_staleness = max_staleness
         self.slot_plugins = sampler
@@ -138,6 +148,16 @@ class Stream:
             replayed=self.counts.replayed + sum(len(batch.replayed) for batch in self.open_batches[:trained]),
             issued=self.counts.issued,
             dropped=dropped,
+        )
+
+    def pace(self) -> Pace | None:
+        """Returns how many groups may be outstanding, and how many are; None while the gate alone decides."""
+        if self.pacer is None:
+            return None
+        return self.pacer.pace(
+            open_groups=max(0, self.counts.issued - self.counts.refused - self.counts.admitted),
+            buffered=len(self.buffer),
+            fresh_groups=self._sampler.fresh_count(self.batch_groups, self.batch_groups),
         )
 
     @property
@@ -221,9 +241,12 @@ class Stream:
         ahead = version - self.counts.steps
         return ahead if 0 <= ahead <= min(unacknowledged, MAX_UNACKNOWLEDGED) else 0
 
-    def next_batch(self, position: int = 0) -> ServedBatch | None:
+    def next_batch(self, position: int = 0, *, now: float = 0.0) -> ServedBatch | None:
         """Returns the open batch at `position`, or a new one if the buffer holds enough groups; None otherwise."""
-        if position == len(self.open_batches) and len(self.buffer) >= self._fresh_needed:
+        is_missing = position == len(self.open_batches)
+        if is_missing and len(self.buffer) < self._fresh_needed and self.pacer is not None:
+            self.pacer.observe_missing_batch(now=now)
+        if is_missing and len(self.buffer) >= self._fresh_needed:
             fresh, trained = self.buffer.candidates(), self.replayable.candidates()
             chosen = self._sampler.sample(fresh, trained, self.batch_groups, self.version)
             self._check_choice([candidate.group.id for candidate in chosen], (*fresh, *trained))
@@ -239,6 +262,8 @@ class Stream:
                 ),
             )
             self.open_batches.append(batch)
+            if self.pacer is not None:
+                self.pacer.observe_batch(len(self.buffer), now=now)
         return self.open_batches[position] if position < len(self.open_batches) else None
 
     def deliver(self, served: ServedBatch) -> Batch:
@@ -374,6 +399,8 @@ class Stream:
         totals.wait_s += report.wait_s
         totals.compute_s += report.compute_s
         totals.publish_s += report.publish_s
+        if self.pacer is not None:
+            self.pacer.observe_step(report.compute_s + report.publish_s)
         ages = Counter(
             str(max(0, served.version - row.oldest_version)) for row in rows if row.oldest_version is not None
         )

@@ -592,6 +592,7 @@ class StreamReport(_message.Message):
     PLUGINS_FIELD_NUMBER: _builtins.int
     SAMPLER_FIELD_NUMBER: _builtins.int
     PLANNED_FIELD_NUMBER: _builtins.int
+    PACE_FIELD_NUMBER: _builtins.int
     policy: _builtins.str
     version: _builtins.int
     batch_groups: _builtins.int
@@ -633,6 +634,10 @@ class StreamReport(_message.Message):
 
     @_builtins.property
     def planned(self) -> _containers.RepeatedCompositeFieldContainer[Global___PlannedPlugins]: ...
+    @_builtins.property
+    def pace(self) -> Global___Pace:
+        """Absent while the staleness gate alone limits how far rollouts run ahead."""
+
     def __init__(
         self,
         *,
@@ -666,14 +671,45 @@ class StreamReport(_message.Message):
         plugins: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
         sampler: _builtins.str = ...,
         planned: _abc.Iterable[Global___PlannedPlugins] | None = ...,
+        pace: Global___Pace | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["pace", b"pace"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["admitted", b"admitted", "batch_groups", b"batch_groups", "buffered", b"buffered", "compute_s", b"compute_s", "consumed_per_s", b"consumed_per_s", "dropped", b"dropped", "in_batch", b"in_batch", "is_waiting", b"is_waiting", "issue_headroom", b"issue_headroom", "max_staleness", b"max_staleness", "metrics", b"metrics", "planned", b"planned", "plugins", b"plugins", "policy", b"policy", "produced_per_s", b"produced_per_s", "publish_s", b"publish_s", "redelivered", b"redelivered", "replayable", b"replayable", "replayed", b"replayed", "reward_mean", b"reward_mean", "reward_produced", b"reward_produced", "rewards", b"rewards", "sampler", b"sampler", "staleness", b"staleness", "steps", b"steps", "tokens_mean", b"tokens_mean", "trained", b"trained", "version", b"version", "wait_fraction", b"wait_fraction", "wait_s", b"wait_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["admitted", b"admitted", "batch_groups", b"batch_groups", "buffered", b"buffered", "compute_s", b"compute_s", "consumed_per_s", b"consumed_per_s", "dropped", b"dropped", "in_batch", b"in_batch", "is_waiting", b"is_waiting", "issue_headroom", b"issue_headroom", "max_staleness", b"max_staleness", "metrics", b"metrics", "pace", b"pace", "planned", b"planned", "plugins", b"plugins", "policy", b"policy", "produced_per_s", b"produced_per_s", "publish_s", b"publish_s", "redelivered", b"redelivered", "replayable", b"replayable", "replayed", b"replayed", "reward_mean", b"reward_mean", "reward_produced", b"reward_produced", "rewards", b"rewards", "sampler", b"sampler", "staleness", b"staleness", "steps", b"steps", "tokens_mean", b"tokens_mean", "trained", b"trained", "version", b"version", "wait_fraction", b"wait_fraction", "wait_s", b"wait_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___StreamReport: _TypeAlias = StreamReport  # noqa: Y015
+
+@_typing.final
+class Pace(_message.Message):
+    """How many groups may be outstanding: issued, and not yet in a batch."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LIMIT_FIELD_NUMBER: _builtins.int
+    OUTSTANDING_FIELD_NUMBER: _builtins.int
+    GROUP_S_FIELD_NUMBER: _builtins.int
+    STEP_S_FIELD_NUMBER: _builtins.int
+    limit: _builtins.float
+    outstanding: _builtins.float
+    group_s: _builtins.float
+    step_s: _builtins.float
+    def __init__(
+        self,
+        *,
+        limit: _builtins.float = ...,
+        outstanding: _builtins.float = ...,
+        group_s: _builtins.float = ...,
+        step_s: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group_s", b"group_s", "limit", b"limit", "outstanding", b"outstanding", "step_s", b"step_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Pace: _TypeAlias = Pace  # noqa: Y015
 
 @_typing.final
 class PlannedPlugins(_message.Message):

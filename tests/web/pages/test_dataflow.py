@@ -11,7 +11,7 @@ import pytest
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import FlowId, Version
 from astraflow.contract.plugins import PlannedPlugins, PluginChange, PluginSlot
-from astraflow.contract.reports import Report
+from astraflow.contract.reports import Pace, Report
 from tests.fakes.control_plane import FakeControlPlane
 from tests.fakes.synthetic_run import SyntheticRun
 from tests.fakes.web import RunningWeb, shown_secret
@@ -99,6 +99,12 @@ def limited(*, paused: frozenset[str] = frozenset(), held_bytes: int = 0, **stre
     ("report", "text", "tone"),
     [
         (limited(), "None: the staleness gate admits 16 more groups now.", "good"),
+        (
+            limited(pace=Pace(limit=14.2, outstanding=15.0, group_s=2.1, step_s=1.0)),
+            "Pacing: 14 groups ahead supply the trainer, and more would only age (a group takes 2.1\u202fs, a step "
+            "1.0\u202fs).",
+            "good",
+        ),
         (
             limited(issue_headroom=0),
             "The staleness gate is closed: issued groups already fill the trainer's next 3 versions.",

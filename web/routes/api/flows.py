@@ -9,7 +9,7 @@ from starlette.exceptions import HTTPException
 from astraflow.contract.errors import InvalidInput, Unavailable
 from astraflow.contract.ids import FlowId, PolicyId
 from astraflow.contract.plugins import PluginChange, PluginSpec
-from astraflow.contract.reports import FlowReport, Report, StreamReport
+from astraflow.contract.reports import FlowReport, Pace, Report, StreamReport
 from web.accounts.viewer import Viewer
 from web.commands import flows as flow_commands
 from web.live.dataflow_graph import build_graph
@@ -77,6 +77,7 @@ class StreamResponse(ResponseModel):
     trained: int
     dropped: dict[str, int]
     issue_headroom: int = Field(description="Groups that may be issued now within the staleness bound.")
+    pace: Pace | None = Field(description="Groups that may be outstanding; null while only the staleness bound limits.")
     produced_per_s: float
     consumed_per_s: float
     staleness: dict[str, int] = Field(description="Rows of the last ten batches by staleness in versions.")

