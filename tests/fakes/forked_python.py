@@ -5,7 +5,7 @@ import runpy
 import sys
 from pathlib import Path
 
-from astraflow.trainer.rank_process import PARENT
+from astraflow.trainer.rank_launch import PARENT
 from tests.fakes.forking import ForkingProgram
 
 IMPORTS = (
