@@ -1,5 +1,6 @@
 """`astraflow new`: the created task is complete, and its names are its own."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,19 +10,22 @@ from typer.testing import CliRunner
 
 from astraflow.cli.main import app
 from astraflow.contract.errors import InvalidInput
-from astraflow.recipe import load_recipe
 from astraflow.runtime.plugins import PLUGINS_VARIABLE
 from tests.errors import raises_code
 
+LOAD = "from astraflow.recipe import load_recipe; own = load_recipe('.'); print(own.name, own.flows['train'].reward)"
 
-def test_a_new_task_has_a_valid_recipe_and_its_tests_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+
+def test_a_new_task_has_a_valid_recipe_and_its_tests_pass(tmp_path: Path) -> None:
     folder = tmp_path / "word-sort"
     made = CliRunner().invoke(app, ["new", "word-sort", "--to", str(folder)], catch_exceptions=False)
     assert made.exit_code == 0
-    monkeypatch.setenv(PLUGINS_VARIABLE, str(folder / "reward.py"))
-    recipe = load_recipe(str(folder))
-    assert recipe.name == "word-sort"
-    assert recipe.flows["train"].reward == {"kind": "word_sort"}
+    # In a process of its own, because a plugin stays registered.
+    environment = {**os.environ, PLUGINS_VARIABLE: str(folder / "reward.py")}
+    loaded = subprocess.run(
+        [sys.executable, "-c", LOAD], capture_output=True, text=True, check=False, cwd=folder, env=environment
+    )
+    assert loaded.stdout.split(maxsplit=1) == ["word-sort", "{'kind': 'word_sort'}\n"], loaded.stderr
     command = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(folder))
     tested = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
     assert tested.returncode == 0, tested.stdout
