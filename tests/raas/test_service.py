@@ -42,7 +42,7 @@ QUICK: dict[str, Any] = {
     "accuracy_start": 1.0,
     "accuracy_ceiling": 1.0,
 }
-SLOW: dict[str, Any] = {**QUICK, "first_token_s": {"kind": "constant", "mean": 0.5}}
+SLOW: dict[str, Any] = {**QUICK, "first_token_s": {"kind": "constant", "mean": 1.5}}
 LONG: dict[str, Any] = {**QUICK, "tokens": {"kind": "constant", "mean": 100_000}, "tokens_per_s": 10_000}
 ENDLESS: dict[str, Any] = {**QUICK, "first_token_s": {"kind": "constant", "mean": 3600}}
 
@@ -355,7 +355,7 @@ async def test_a_node_survives_a_restart_of_dataflow(tmp_path: Path) -> None:
             serving = asyncio.create_task(_run_until_stopped(address, stop := asyncio.Event()))
             await dataflow.until(lambda: bool(dataflow.beats) and len(dataflow.beats[-1].running) == 4)
         dataflow.forget()
-        await asyncio.sleep(0.7)
+        await asyncio.sleep(1.7)  # the episodes end while dataflow is away
         async with dataflow.serving(int(address.rpartition(":")[2])):
             dataflow.add(tasks(4, begin=4))
             await dataflow.until(lambda: len(dataflow.episodes) == 8)

@@ -10,7 +10,7 @@ from typing import Any, TypeVar, get_origin
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.plugins import PlannedPlugins, PluginSlot
-from astraflow.contract.reports import Event, FlowReport, Report, StreamReport
+from astraflow.contract.reports import Event, FlowReport, Pace, Report, StreamReport
 from astraflow.runtime.logs import get_logger
 
 T = TypeVar("T")
@@ -100,10 +100,16 @@ def _flow(content: dict[str, Any]) -> FlowReport:
 
 
 def _stream(content: dict[str, Any]) -> StreamReport:
+    pace = content.get("pace")
     numbers = {key: math.nan if value is None else value for key, value in content.items()}
     staleness = {int(age): rows for age, rows in content.get("staleness", {}).items()}
     rewards = tuple(content.get("rewards", ()))
-    more = {"staleness": staleness, "rewards": rewards, "planned": _planned(content)}
+    more = {
+        "staleness": staleness,
+        "rewards": rewards,
+        "planned": _planned(content),
+        "pace": None if pace is None else _with_defaults(Pace, pace),
+    }
     return _with_defaults(StreamReport, numbers | more)
 
 

@@ -1,11 +1,13 @@
 """Recorded reports, read by the release that wrote them and by other releases."""
 
+import dataclasses
 import json
 import math
 from pathlib import Path
 
 import pytest
 
+from astraflow.contract.reports import Pace
 from tests.fakes.synthetic_run import SyntheticRun
 from tests.fakes.web import running_web
 from tests.web.page_elements import parsed
@@ -16,6 +18,8 @@ from web.tables import RunRecord
 
 def test_a_report_is_read_back_as_it_was_written() -> None:
     report = SyntheticRun().report(150)
+    paced = dataclasses.replace(report.streams[0], pace=Pace(limit=40.5, outstanding=38.0, group_s=2.1, step_s=1.0))
+    report = dataclasses.replace(report, streams=(paced, *report.streams))
     read = report_from_json(report_to_json(report))
     assert (read.flows, read.streams) == (report.flows, report.streams)
 
