@@ -107,3 +107,12 @@ def test_the_limit_grows_with_a_wait_and_shrinks_while_groups_pile_up() -> None:
         pacer.observe_batch(6, now=float(now))
         pacer.observe_step(1.0)
     assert limit() < grown
+
+
+def test_the_pace_follows_the_last_four_batches_of_groups() -> None:
+    pacer = measured(duration_s=2.0)
+    for _ in range(32):
+        pacer.observe_group(FinishedGroup(duration_s=0.5, is_usable=False))
+    pace = pacer.pace(open_groups=8, buffered=2, fresh_groups=8)
+    assert pace is not None
+    assert (pace.group_s, pace.outstanding) == (pytest.approx(0.5), 2)

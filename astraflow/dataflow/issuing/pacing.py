@@ -51,6 +51,36 @@ class FinishedGroup:
     """True if it passed the filters."""
 
 
+class FinishedGroups:
+    """Last finished groups and their sums, which every request for tasks reads."""
+
+    def __init__(self, size: int) -> None:
+        self._groups: deque[FinishedGroup] = deque()
+        self._size = size
+        self.timed = 0
+        """Groups with a duration. Count."""
+        self.duration_s = 0.0
+        """Sum of the durations. Seconds."""
+        self.usable = 0
+        """Groups that passed the filters. Count."""
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def append(self, group: FinishedGroup) -> None:
+        """Adds a group, and removes the oldest one from a full window."""
+        if len(self._groups) == self._size:
+            self._count(self._groups.popleft(), -1)
+        self._groups.append(group)
+        self._count(group, 1)
+
+    def _count(self, group: FinishedGroup, sign: int) -> None:
+        self.usable += sign * group.is_usable
+        if group.duration_s is not None:
+            self.timed += sign
+            self.duration_s = max(0.0, self.duration_s + sign * group.duration_s)
+
+
 class Pacer:
     """Limit on the outstanding groups of one stream. Callers pass times, in seconds.
 
@@ -61,7 +91,7 @@ class Pacer:
     def __init__(self, *, batch_groups: int, max_staleness: int) -> None:
         self._batch_groups = batch_groups
         self._max_groups = (max_staleness + 1) * batch_groups
-        self._finished: deque[FinishedGroup] = deque(maxlen=WINDOW_BATCHES * batch_groups)
+        self._window = FinishedGroups(WINDOW_BATCHES * batch_groups)
         self._surplus: deque[int] = deque(maxlen=SURPLUS_BATCHES)
         self._waiting_since: float | None = None
         self._waited_s = 0.0
@@ -70,7 +100,7 @@ class Pacer:
 
     def observe_group(self, group: FinishedGroup) -> None:
         """Records a group whose last result arrived."""
-        self._finished.append(group)
+        self._window.append(group)
 
     def observe_missing_batch(self, *, now: float) -> None:
         """Records that a pull found too few groups."""
@@ -100,16 +130,14 @@ class Pacer:
         open_groups: issued groups without all results. buffered: complete groups outside of batches. fresh_groups:
         those of a batch that were not trained before.
         """
-        durations = [group.duration_s for group in self._finished if group.duration_s is not None]
         lowest = fresh_groups + max(MARGIN_SHARE * fresh_groups, fresh_groups**0.5)
-        if not self._step_s or len(durations) < self._batch_groups or not 0 < lowest < self._max_groups:
+        if not self._step_s or self._window.timed < self._batch_groups or not 0 < lowest < self._max_groups:
             return None
-        group_s = sum(durations) / len(durations)
+        group_s = self._window.duration_s / self._window.timed
         in_work = MARGIN_FLOW * fresh_groups / self._step_s * group_s
-        usable_share = sum(group.is_usable for group in self._finished) / len(self._finished)
         return Pace(
             limit=min(max(lowest + in_work + self._cushion, lowest), self._max_groups),
-            outstanding=buffered + open_groups * usable_share,
+            outstanding=buffered + open_groups * self._window.usable / len(self._window),
             group_s=group_s,
             step_s=self._step_s,
         )
