@@ -65,7 +65,7 @@ GPU = Sizes(
         "bare": {},
         "trl": {},
     },
-    optimizer={"Qwen3-8B": {"moments_dtype": "bfloat16"}},
+    optimizer={"Qwen3-8B": {"moments_dtype": "uint8"}},
     published_mb=(1024, 3440),
     repeats=5,
 )
@@ -100,7 +100,7 @@ CPU = Sizes(
     },
     micro_batch_tokens=1024,
     loops={"local": {}, "local, full": {"recompute": "full"}, "bare": {}, "trl": {}},
-    optimizer={"small, untied": {"moments_dtype": "bfloat16"}},
+    optimizer={"small, untied": {"moments_dtype": "uint8"}},
     published_mb=(64,),
     repeats=3,
 )

@@ -30,6 +30,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "norms computed again": {"recompute": "selective"},
     "compiled": {"compile_blocks": True},
     "bfloat16 moments": {"moments_dtype": "bfloat16"},
+    "8-bit moments": {"moments_dtype": "uint8"},
     "offloaded": {"cpu_offload": True},
 }
 
