@@ -1,9 +1,9 @@
 """Moments of an optimizer in 8 bits: a code for each element, and a float32 scale for each block of a row.
 
-Codes are equal factors apart, so the error is relative to the element and not to its block. A value between two codes is
-rounded to either, in proportion to the distance: nearest rounding would drop every change of less than half a factor,
-which is most of what a step changes. Blocks do not span rows, so a rank that holds whole rows has whole blocks, and any
-number of ranks restores a checkpoint.
+Codes are equal factors apart, so the error is relative to the element and not to its block. A value between two codes
+is rounded to either, in proportion to the distance: nearest rounding would drop every change of less than half a
+factor, which is most of what a step changes. Blocks do not span rows, so a rank that holds whole rows has whole
+blocks, and any number of ranks restores a checkpoint.
 Source: Dettmers et al., "8-bit Optimizers via Block-wise Quantization", arXiv:2110.02861; codes and rounding are
 different.
 """
