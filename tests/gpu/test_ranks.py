@@ -17,7 +17,7 @@ from tests.trainer.backends.test_local import batch, local
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.timeout(900),
+    pytest.mark.timeout(3600),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # of torch itself, where the compiler is imported
     pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning"),  # of torch's compiler, which reads it
 ]

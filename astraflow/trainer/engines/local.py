@@ -38,8 +38,10 @@ class LocalEngine:
         adapters: Adapters | None = None,
         recompute: Literal["none", "selective", "full"] = "none",
         compile_blocks: bool = False,
+        float8: bool = False,
     ) -> None:
-        """model: on `device`, in the element type to compute in, as is the teacher. critic: options of its optimizer;
+        """model: on `device`, in the element type to compute in, as is the teacher. float8: the linear layers of all
+        models but the critic compute in float8. critic: options of its optimizer;
         None: no critic. parts: published parts of the parameters, for an optimizer that works by matrices; None: each
         is one. adapters: of the model; they are then all that is trained, and the reference is the model
         without them.
@@ -67,6 +69,9 @@ class LocalEngine:
             self._scorers[ModelRole.REFERENCE] = deepcopy(policy).requires_grad_(False) if adapters is None else policy
         if teacher is not None:
             self._scorers[ModelRole.TEACHER] = PackScorer(teacher, device).requires_grad_(False)
+        if float8:
+            for scorer in {scorer for role, scorer in self._scorers.items() if role is not ModelRole.CRITIC}:
+                scorer.use_float8()
         if recompute != "none":
             for role in self._optimizers:
                 self._scorers[role].recompute_activations(recompute)

@@ -17,6 +17,7 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.models.causal import attention_window, check_supported
 from astraflow.trainer.engines.attention import PackAttention
 from astraflow.trainer.engines.base import Pack, Segment
+from astraflow.trainer.engines.float8 import compute_in_float8
 from astraflow.trainer.engines.heads import target_scores
 
 _TOLERANCE = {torch.float32: 1e-3}
@@ -59,6 +60,10 @@ class PackScorer(nn.Module):
         """Compiles each block of the model in place, for packs of any width. Attention itself is not compiled."""
         for block in self.model.get_decoder().layers:
             block.compile(dynamic=True)
+
+    def use_float8(self) -> None:
+        """Makes the linear layers of the blocks compute in float8."""
+        compute_in_float8(self.model.get_decoder().layers)
 
     def recompute_activations(self, mode: Literal["selective", "full"]) -> None:
         """Makes the backward pass compute the activations of each block again instead of keeping them.
@@ -133,6 +138,7 @@ _KEPT_OPERATIONS = [
     torch.ops.aten.mm.default,
     torch.ops.aten.addmm.default,
     torch.ops.aten.bmm.default,
+    torch.ops.aten._scaled_mm.default,
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
     torch.ops.aten._flash_attention_forward.default,
 ]
