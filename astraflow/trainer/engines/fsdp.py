@@ -20,7 +20,7 @@ from astraflow.trainer.engines.adapters import Adapters, computing_as, trained_w
 from astraflow.trainer.engines.base import Layout, ModelRole, Pack, UpdateResult
 from astraflow.trainer.engines.mesh import GroupRanks, RankMesh
 from astraflow.trainer.engines.optimizers import MasterOptimizer, OptimizerOptions
-from astraflow.trainer.engines.scoring import PackInputs, PackScorer
+from astraflow.trainer.engines.scoring import PackInputs, PackScorer, apply_options
 from astraflow.trainer.engines.sequence import SequenceScorer
 from astraflow.trainer.engines.values import joined_states, restore_optimizers, value_optimizer, value_scorer
 
@@ -76,15 +76,7 @@ class FsdpEngine:
         if critic is not None:
             trained[ModelRole.CRITIC] = value_scorer(policy)
             cast(trained[ModelRole.CRITIC].model, device=device, dtype=torch.float32)
-        if float8:
-            for scorer in (policy, *frozen.values()):
-                scorer.use_float8()
-        if recompute != "none":
-            for scorer in trained.values():
-                scorer.recompute_activations(recompute)
-        if compile_blocks:
-            for scorer in (*trained.values(), *frozen.values()):
-                scorer.compile_blocks()
+        apply_options({**trained, **frozen}, trained, recompute=recompute, compile_blocks=compile_blocks, float8=float8)
         rounds_when_gathered = compute_dtype == torch_dtype_of(published_dtype)
         if rounds_when_gathered:
             for weight in trained_weights(model, adapters).values():

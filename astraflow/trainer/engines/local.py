@@ -17,7 +17,7 @@ from astraflow.models.published import PublishedParts, matrix_shapes
 from astraflow.trainer.engines.adapters import Adapters, computing_as, trained_weights
 from astraflow.trainer.engines.base import Layout, ModelRole, Pack, UpdateResult
 from astraflow.trainer.engines.optimizers import MasterOptimizer, OptimizerOptions
-from astraflow.trainer.engines.scoring import PackScorer
+from astraflow.trainer.engines.scoring import PackScorer, apply_options
 from astraflow.trainer.engines.values import joined_states, restore_optimizers, value_optimizer, value_scorer
 
 
@@ -69,15 +69,9 @@ class LocalEngine:
             self._scorers[ModelRole.REFERENCE] = deepcopy(policy).requires_grad_(False) if adapters is None else policy
         if teacher is not None:
             self._scorers[ModelRole.TEACHER] = PackScorer(teacher, device).requires_grad_(False)
-        if float8:
-            for scorer in {scorer for role, scorer in self._scorers.items() if role is not ModelRole.CRITIC}:
-                scorer.use_float8()
-        if recompute != "none":
-            for role in self._optimizers:
-                self._scorers[role].recompute_activations(recompute)
-        if compile_blocks:
-            for scorer in set(self._scorers.values()):
-                scorer.compile_blocks()
+        apply_options(
+            self._scorers, self._optimizers, recompute=recompute, compile_blocks=compile_blocks, float8=float8
+        )
 
     @property
     def layout(self) -> Layout:

@@ -1,6 +1,6 @@
 """Scores of a pack's trained tokens by a transformers model: one forward pass of the decoder, then the chunked head."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -16,7 +16,7 @@ from astraflow.algorithms.tokens import TokenScores
 from astraflow.contract.errors import InvalidInput
 from astraflow.models.causal import attention_window, check_supported
 from astraflow.trainer.engines.attention import PackAttention
-from astraflow.trainer.engines.base import Pack, Segment
+from astraflow.trainer.engines.base import ModelRole, Pack, Segment
 from astraflow.trainer.engines.float8 import compute_in_float8
 from astraflow.trainer.engines.heads import target_scores
 
@@ -127,6 +127,29 @@ class PackScorer(nn.Module):
                 "those of the same sequence alone; use a model with plain causal attention",
                 code="model.unsupported_attention",
             )
+
+
+def apply_options(
+    scorers: Mapping[ModelRole, PackScorer],
+    trained: Collection[ModelRole],
+    *,
+    recompute: Literal["none", "selective", "full"],
+    compile_blocks: bool,
+    float8: bool,
+) -> None:
+    """Applies options of speed and memory to the models of an engine. A critic computes in float32, not in float8.
+
+    trained: roles whose models have a backward pass.
+    """
+    if float8:
+        for scorer in {scorer for role, scorer in scorers.items() if role is not ModelRole.CRITIC}:
+            scorer.use_float8()
+    if recompute != "none":
+        for role in trained:
+            scorers[role].recompute_activations(recompute)
+    if compile_blocks:
+        for scorer in set(scorers.values()):
+            scorer.compile_blocks()
 
 
 def _target_scores(head: Any, hidden: Tensor, inputs: PackInputs, temperature: float) -> TokenScores:
