@@ -66,7 +66,7 @@ def waits(algorithm: AlgorithmConfig, *, micro_batch_tokens: int, moments: str) 
     )
     (share,) = planner.plan(mixed_batch()).shares
     runner = StepRunner(engine, algorithm)
-    with Waits() as counted:
+    with Waits() as counted:  # type: ignore[no-untyped-call]
         runner.run(share)
     return len(share.optimizer_batches[0].packs), counted.count
 

@@ -56,7 +56,8 @@ class Float8Linear(nn.Linear):
         """Returns `[..., out]` of `[..., in]`."""
         flat = values.reshape(-1, values.shape[-1])
         output: Tensor = _Product.apply(flat, self.weight)  # type: ignore[no-untyped-call]
-        output = output if self.bias is None else output + self.bias
+        if (bias := self._parameters["bias"]) is not None:
+            output = output + bias
         return output.view(*values.shape[:-1], -1)
 
 
