@@ -53,7 +53,9 @@ def test_the_gradient_in_float8_is_near_that_of_the_plain_loop(device: torch.dev
 
     step = DeviceSteps(device, float8=True).run(batch, micro_batch_tokens=64)
 
-    one, other = (torch.cat([part[name].flatten() for name in gradients]) for part in (step.gradients, gradients))
+    one, other = (
+        torch.cat([part[name].double().flatten() for name in gradients]) for part in (step.gradients, gradients)
+    )
     assert 0.95 < float(one @ other / (one.norm() * other.norm())) < 0.9999
 
 
