@@ -34,6 +34,7 @@ def main() -> None:
         ("AdamW, float32 moments, float32 model", {}, torch.float32, 4 + 28 + 8),
         ("AdamW, float32 moments, bfloat16 model", {}, torch.bfloat16, 4 + 28 + 6),
         ("AdamW, bfloat16 moments, bfloat16 model", {"moments_dtype": "bfloat16"}, torch.bfloat16, 4 + 20 + 6),
+        ("AdamW, 8-bit moments, bfloat16 model", {"moments_dtype": "uint8"}, torch.bfloat16, 4 + 16 + 6),
     ):
         _measure(name, OptimizerOptions.parse(options, where=""), compute, moved, elements, repeats)
 

@@ -62,10 +62,11 @@ GPU = Sizes(
         "local, compiled": {"compile_blocks": True},
         "local, compiled, selective": {"compile_blocks": True, "recompute": "selective"},
         "local, compiled, full": {"compile_blocks": True, "recompute": "full"},
+        "local, compiled, float8": {"compile_blocks": True, "float8": True},
         "bare": {},
         "trl": {},
     },
-    optimizer={"Qwen3-8B": {"moments_dtype": "bfloat16"}},
+    optimizer={"Qwen3-8B": {"moments_dtype": "uint8"}},
     published_mb=(1024, 3440),
     repeats=5,
 )
@@ -99,8 +100,8 @@ CPU = Sizes(
         "8 x (96 + 32), not shared": [(96, [32])] * 32,
     },
     micro_batch_tokens=1024,
-    loops={"local": {}, "local, full": {"recompute": "full"}, "bare": {}, "trl": {}},
-    optimizer={"small, untied": {"moments_dtype": "bfloat16"}},
+    loops={"local": {}, "local, full": {"recompute": "full"}, "local, float8": {"float8": True}, "bare": {}, "trl": {}},
+    optimizer={"small, untied": {"moments_dtype": "uint8"}},
     published_mb=(64,),
     repeats=3,
 )

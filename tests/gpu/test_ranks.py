@@ -17,7 +17,7 @@ from tests.trainer.backends.test_local import batch, local
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.timeout(900),
+    pytest.mark.timeout(3600),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # of torch itself, where the compiler is imported
     pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning"),  # of torch's compiler, which reads it
 ]
@@ -30,6 +30,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "norms computed again": {"recompute": "selective"},
     "compiled": {"compile_blocks": True},
     "bfloat16 moments": {"moments_dtype": "bfloat16"},
+    "8-bit moments": {"moments_dtype": "uint8"},
     "offloaded": {"cpu_offload": True},
 }
 

@@ -13,7 +13,7 @@ from tests.trainer.step_gradients import VOCABULARY, Case, largest_difference, m
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.timeout(900),
+    pytest.mark.timeout(3600),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # of torch itself, where the compiler is imported
     pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning"),  # of torch's compiler, which reads it
 ]
@@ -44,6 +44,19 @@ def test_the_gradient_is_that_of_the_plain_loop(
 
     assert largest_difference(dict(step.gradients), gradients) <= BOUND
     assert step.loss == pytest.approx(loss, rel=BOUND, abs=1e-3)
+
+
+def test_the_gradient_in_float8_is_near_that_of_the_plain_loop(device: torch.device) -> None:
+    batch = mixed_batch()
+    members = [index for index, row in enumerate(batch.rows) if row.trajectory.model_tokens]
+    gradients, _ = reference_gradients(Case(), members)
+
+    step = DeviceSteps(device, float8=True).run(batch, micro_batch_tokens=64)
+
+    one, other = (
+        torch.cat([part[name].double().flatten() for name in gradients]) for part in (step.gradients, gradients)
+    )
+    assert 0.95 < float(one @ other / (one.norm() * other.norm())) < 0.9999
 
 
 def test_packs_of_any_width_compile_few_graphs(device: torch.device) -> None:

@@ -27,9 +27,9 @@ from astraflow.trainer.flops import ForwardCost
 from astraflow.trainer.shares import Share
 from astraflow.trainer.steps import StepPlanner, StepRunner
 from tests.trainer.plain_critic import ALGORITHM, PlainCritic
+from tests.trainer.plain_losses import PLAIN_LOSSES
 
 VOCABULARY = 61
-CLIP = 0.2
 
 Gradients: TypeAlias = dict[str, Tensor]
 
@@ -43,6 +43,8 @@ class Case:
     experts: int = 0
     window: int = 0
     """Tokens that a token attends to in the first of two layers; 0: all."""
+    loss: str = "ppo"
+    """Name in `PLAIN_LOSSES`."""
     aggregation: str = "token_mean"
     minibatches: int = 1
     temperature: float = 0.8
@@ -57,13 +59,10 @@ class Case:
     @property
     def algorithm(self) -> AlgorithmConfig:
         """Options of the algorithm."""
-        loss = {
-            "kind": "ppo",
-            "aggregation": self.aggregation,
-            "clip_low": CLIP,
-            "clip_high": CLIP,
-            "entropy_coefficient": self.entropy_coefficient,
-        }
+        options, _ = PLAIN_LOSSES[self.loss]
+        loss: dict[str, Any] = {**options, "aggregation": self.aggregation}
+        if self.entropy_coefficient:
+            loss["entropy_coefficient"] = self.entropy_coefficient
         if self.aggregation == "fixed_length":
             loss["fixed_length"] = 7
         advantages = ALGORITHM if self.has_critic else {"advantages": ({"kind": "group_centred"},)}
@@ -253,12 +252,13 @@ def fill_adapters(weights: Mapping[str, Tensor]) -> None:
 
 def reference_gradients(case: Case, members: Sequence[int]) -> tuple[Gradients, float]:
     """Returns gradient and loss of one optimizer step over these rows: padded rows, transformers' own
-    forward pass, full logits, plain autograd."""
+    forward pass, full logits, plain autograd, in float64."""
     model: Any = tiny_model(is_tied=case.is_tied, experts=case.experts, window=case.window)
     model.set_experts_implementation("eager")
     weights = dict(model.named_parameters())
     if case.lora is not None:
         model, weights = peft_adapters(model, case.lora)
+    model = model.double()
     rows = [case.batch.rows[index].trajectory for index in members]
     width = max(len(row.tokens) for row in rows)
     ids = torch.zeros(len(rows), width, dtype=torch.int64)
@@ -280,11 +280,11 @@ def reference_gradients(case: Case, members: Sequence[int]) -> tuple[Gradients, 
             "fixed_length": 1 / (len(rows) * 7),
         }[case.aggregation]
         advantages = [gains[index]] * row.model_tokens if critic is None else critic.advantages(row)
-        places = np.flatnonzero(row.loss_mask()).tolist()
-        for recorded, place, advantage in zip(row.logprobs.tolist(), places, advantages, strict=True):
-            ratio = (distribution[number, place - 1, ids[number, place]] - recorded).exp()
-            gain = torch.minimum(ratio * advantage, ratio.clamp(1 - CLIP, 1 + CLIP) * advantage)
-            loss = loss - weight * (gain + case.entropy_coefficient * entropy[number, place - 1])
+        places = np.flatnonzero(row.loss_mask())
+        before = torch.from_numpy(places - 1)
+        logprobs = distribution[number, before, ids[number, places]]
+        losses = PLAIN_LOSSES[case.loss][1](logprobs, torch.from_numpy(row.logprobs), torch.tensor(advantages))
+        loss = loss + weight * (losses - case.entropy_coefficient * entropy[number, before]).sum()
     loss.backward()
     gradients = {name: weight.grad for name, weight in weights.items() if weight.grad is not None}
     if critic is not None:

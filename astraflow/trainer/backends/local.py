@@ -32,6 +32,7 @@ from astraflow.trainer.backends.shards import local_shards
 from astraflow.trainer.backends.state_files import CapturedFiles, HostTensors
 from astraflow.trainer.backends.step_state import STATE, StepState
 from astraflow.trainer.engines.adapters import Adapters, LoraOptions
+from astraflow.trainer.engines.float8 import check_float8
 from astraflow.trainer.engines.local import LocalEngine
 from astraflow.trainer.engines.optimizers import OptimizerOptions
 from astraflow.trainer.engines.values import critic_options
@@ -69,6 +70,10 @@ class LocalOptions(OptimizerOptions):
     functions; `full`: all but the input of each block, for a quarter of the speed."""
     compile_blocks: bool = False
     """Compiles the blocks of the model with torch.compile: faster on a GPU, after a minute at the first step."""
+    float8: bool = False
+    """Computes the matrix products of the model's blocks in float8 (e4m3, gradients e5m2), which large models do faster
+    on a GPU. Engines compute in `weights_dtype`, so their logprobs differ more from the trainer's. The numbers are
+    tested on a CPU; it has not run on a GPU yet."""
     peak_flops: float | None = Field(default=None, gt=0)
     """Peak of the device for the metric `mfu`, FLOP/s; None: from a table of known GPUs."""
     probe_sequences: int = Field(default=8, ge=1)
@@ -93,6 +98,8 @@ class LocalBackend:
         self._options = options
         self._algorithm = AlgorithmConfig.parse(algorithm, where="algorithm")
         self._device = device_of(options.device)
+        if options.float8:
+            check_float8(self._device)
         torch.set_num_threads(options.threads)
         torch.manual_seed(seed)
         loaded = self._load_model(model)
@@ -109,6 +116,7 @@ class LocalBackend:
             adapters=self._adapters,
             recompute=options.recompute,
             compile_blocks=options.compile_blocks,
+            float8=options.float8,
             critic=critic_options(options, self._algorithm.critic),
         )
         self._planner = StepPlanner(

@@ -27,6 +27,7 @@ from astraflow.trainer.backends.probe import ProbeText, score_probe
 from astraflow.trainer.backends.sharded_weights import ShardedWeights
 from astraflow.trainer.backends.shards import local_shards
 from astraflow.trainer.backends.state_files import HostTensors
+from astraflow.trainer.engines.float8 import check_float8
 from astraflow.trainer.engines.fsdp import FsdpEngine
 from astraflow.trainer.engines.mesh import RankMesh
 from astraflow.trainer.engines.titan import TitanEngine
@@ -90,6 +91,8 @@ class RankTrainer:
                 "device = 'cuda'",
                 code="trainer.offload_without_gpu",
             )
+        if options.float8:
+            check_float8(device)
         torch.set_num_threads(options.threads)
         self._seed = seed
         self._updates = 0
@@ -121,6 +124,7 @@ class RankTrainer:
             syncs_each_pack=options.gradient_sync == "each_pack",
             recompute=options.recompute,
             compile_blocks=options.compile_blocks,
+            float8=options.float8,
             critic=critic_options(options, parsed.critic),
         )
         self._runner = StepRunner(self.engine, parsed)

@@ -20,6 +20,7 @@ class TitanOptions(FsdpOptions):
             "sequence_ranks": self.sequence_ranks > 1,
             "recompute": self.recompute != "none",
             "compile_blocks": self.compile_blocks,
+            "float8": self.float8,
         }
         if unsupported := [name for name, is_changed in is_set.items() if is_changed]:
             raise ValueError(f"the backend titan does not have {', '.join(unsupported)}; remove it, or use fsdp")

@@ -20,7 +20,7 @@ from astraflow.trainer.engines.adapters import Adapters, computing_as, trained_w
 from astraflow.trainer.engines.base import Layout, ModelRole, Pack, UpdateResult
 from astraflow.trainer.engines.mesh import GroupRanks, RankMesh
 from astraflow.trainer.engines.optimizers import MasterOptimizer, OptimizerOptions
-from astraflow.trainer.engines.scoring import PackInputs, PackScorer
+from astraflow.trainer.engines.scoring import PackInputs, PackScorer, apply_options
 from astraflow.trainer.engines.sequence import SequenceScorer
 from astraflow.trainer.engines.values import joined_states, restore_optimizers, value_optimizer, value_scorer
 
@@ -50,13 +50,15 @@ class FsdpEngine:
         syncs_each_pack: bool = False,
         recompute: Literal["none", "selective", "full"] = "none",
         compile_blocks: bool = False,
+        float8: bool = False,
     ) -> None:
         """Collective. model, teacher: all weights, equal on every rank, on the host. critic: options of its optimizer;
         None: no critic. is_offloaded: weights, gradients and the optimizer are on the host, and only gathered blocks
         are on the GPU. syncs_each_pack: sums gradients over the ranks after each pack, not only after the last: needs
         less memory, which is else that of the whole gradient. parts: published parts of the parameters, for an
         optimizer that works by matrices; None: each is one. adapters: of the model; they are then all that is
-        trained, and the reference is the model without them.
+        trained, and the reference is the model without them. float8: the linear layers of all models but the critic
+        compute in float8.
 
         Raises: InvalidInput when the model cannot be computed in packs, or its heads not be divided.
         """
@@ -74,12 +76,7 @@ class FsdpEngine:
         if critic is not None:
             trained[ModelRole.CRITIC] = value_scorer(policy)
             cast(trained[ModelRole.CRITIC].model, device=device, dtype=torch.float32)
-        if recompute != "none":
-            for scorer in trained.values():
-                scorer.recompute_activations(recompute)
-        if compile_blocks:
-            for scorer in (*trained.values(), *frozen.values()):
-                scorer.compile_blocks()
+        apply_options({**trained, **frozen}, trained, recompute=recompute, compile_blocks=compile_blocks, float8=float8)
         rounds_when_gathered = compute_dtype == torch_dtype_of(published_dtype)
         if rounds_when_gathered:
             for weight in trained_weights(model, adapters).values():

@@ -17,7 +17,7 @@ from astraflow.models.published import PublishedParts, matrix_shapes
 from astraflow.trainer.engines.adapters import Adapters, computing_as, trained_weights
 from astraflow.trainer.engines.base import Layout, ModelRole, Pack, UpdateResult
 from astraflow.trainer.engines.optimizers import MasterOptimizer, OptimizerOptions
-from astraflow.trainer.engines.scoring import PackScorer
+from astraflow.trainer.engines.scoring import PackScorer, apply_options
 from astraflow.trainer.engines.values import joined_states, restore_optimizers, value_optimizer, value_scorer
 
 
@@ -38,8 +38,10 @@ class LocalEngine:
         adapters: Adapters | None = None,
         recompute: Literal["none", "selective", "full"] = "none",
         compile_blocks: bool = False,
+        float8: bool = False,
     ) -> None:
-        """model: on `device`, in the element type to compute in, as is the teacher. critic: options of its optimizer;
+        """model: on `device`, in the element type to compute in, as is the teacher. float8: the linear layers of all
+        models but the critic compute in float8. critic: options of its optimizer;
         None: no critic. parts: published parts of the parameters, for an optimizer that works by matrices; None: each
         is one. adapters: of the model; they are then all that is trained, and the reference is the model
         without them.
@@ -67,12 +69,9 @@ class LocalEngine:
             self._scorers[ModelRole.REFERENCE] = deepcopy(policy).requires_grad_(False) if adapters is None else policy
         if teacher is not None:
             self._scorers[ModelRole.TEACHER] = PackScorer(teacher, device).requires_grad_(False)
-        if recompute != "none":
-            for role in self._optimizers:
-                self._scorers[role].recompute_activations(recompute)
-        if compile_blocks:
-            for scorer in set(self._scorers.values()):
-                scorer.compile_blocks()
+        apply_options(
+            self._scorers, self._optimizers, recompute=recompute, compile_blocks=compile_blocks, float8=float8
+        )
 
     @property
     def layout(self) -> Layout:

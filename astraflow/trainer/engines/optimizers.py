@@ -36,12 +36,18 @@ class OptimizerOptions(Config):
     epsilon: float = Field(default=1e-8, gt=0)
     weight_decay: float = Field(default=0.0, ge=0)
     """Not applied to norms and biases."""
-    moments_dtype: Literal["float32", "bfloat16"] = "float32"
-    """Element type in which the moments are stored: bfloat16 saves 4 bytes per parameter. They are computed in
-    float32."""
+    moments_dtype: Literal["float32", "bfloat16", "uint8"] = "float32"
+    """Element type in which the moments are stored: bfloat16 saves 4 bytes per parameter, `uint8` (AdamW only; codes
+    with a scale for each 256 elements of a row) saves 6. They are computed in float32."""
     muon_momentum: float = Field(default=0.95, ge=0, lt=1)
     grad_clip: float = Field(default=1.0, gt=0)
     """Maximum norm of the gradient; a larger gradient is scaled down to it."""
+
+    @model_validator(mode="after")
+    def _moments_fit(self) -> Self:
+        if self.moments_dtype == "uint8" and self.optimizer == "muon":
+            raise ValueError("moments_dtype 'uint8' needs optimizer 'adamw'; Muon has one moment: use 'bfloat16'")
+        return self
 
     @model_validator(mode="after")
     def _schedule_is_complete(self) -> Self:
@@ -115,7 +121,7 @@ class MasterOptimizer:
             for name, parameter in self._parameters.items()
             if options.optimizer == "muon" and parameter.ndim > 1 and name not in not_matrices
         }
-        moments = {"float32": torch.float32, "bfloat16": torch.bfloat16}[options.moments_dtype]
+        moments: torch.dtype = getattr(torch, options.moments_dtype)
         self._adamw = AdamW(
             {name: master for name, master in self._masters.items() if name not in by_muon},
             betas=options.betas,

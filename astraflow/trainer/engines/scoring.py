@@ -1,6 +1,6 @@
 """Scores of a pack's trained tokens by a transformers model: one forward pass of the decoder, then the chunked head."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -16,7 +16,8 @@ from astraflow.algorithms.tokens import TokenScores
 from astraflow.contract.errors import InvalidInput
 from astraflow.models.causal import attention_window, check_supported
 from astraflow.trainer.engines.attention import PackAttention
-from astraflow.trainer.engines.base import Pack, Segment
+from astraflow.trainer.engines.base import ModelRole, Pack, Segment
+from astraflow.trainer.engines.float8 import compute_in_float8
 from astraflow.trainer.engines.heads import target_scores
 
 _TOLERANCE = {torch.float32: 1e-3}
@@ -59,6 +60,10 @@ class PackScorer(nn.Module):
         """Compiles each block of the model in place, for packs of any width. Attention itself is not compiled."""
         for block in self.model.get_decoder().layers:
             block.compile(dynamic=True)
+
+    def use_float8(self) -> None:
+        """Makes the linear layers of the blocks compute in float8."""
+        compute_in_float8(self.model.get_decoder().layers)
 
     def recompute_activations(self, mode: Literal["selective", "full"]) -> None:
         """Makes the backward pass compute the activations of each block again instead of keeping them.
@@ -124,6 +129,29 @@ class PackScorer(nn.Module):
             )
 
 
+def apply_options(
+    scorers: Mapping[ModelRole, PackScorer],
+    trained: Collection[ModelRole],
+    *,
+    recompute: Literal["none", "selective", "full"],
+    compile_blocks: bool,
+    float8: bool,
+) -> None:
+    """Applies options of speed and memory to the models of an engine. A critic computes in float32, not in float8.
+
+    trained: roles whose models have a backward pass.
+    """
+    if float8:
+        for scorer in {scorer for role, scorer in scorers.items() if role is not ModelRole.CRITIC}:
+            scorer.use_float8()
+    if recompute != "none":
+        for role in trained:
+            scorers[role].recompute_activations(recompute)
+    if compile_blocks:
+        for scorer in set(scorers.values()):
+            scorer.compile_blocks()
+
+
 def _target_scores(head: Any, hidden: Tensor, inputs: PackInputs, temperature: float) -> TokenScores:
     logprobs, entropy = target_scores(hidden, head.weight, inputs.targets, bias=head.bias, temperature=temperature)
     return TokenScores(logprobs=logprobs, entropy=entropy)
@@ -133,6 +161,7 @@ _KEPT_OPERATIONS = [
     torch.ops.aten.mm.default,
     torch.ops.aten.addmm.default,
     torch.ops.aten.bmm.default,
+    torch.ops.aten._scaled_mm.default,
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
     torch.ops.aten._flash_attention_forward.default,
 ]

@@ -8,6 +8,8 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor, Replicate
 from torch.optim.adamw import adamw
 
+from astraflow.trainer.engines.moment_codes import CodedMoment, row_chunks
+
 _CPU_CHUNK_ELEMENTS = 1 << 16
 """A chunk's float32 values fit in the cache of a core."""
 
@@ -28,18 +30,25 @@ def local_shard(value: Tensor) -> Tensor:
 
 
 def with_sharding(shard: Tensor, like: Tensor) -> Tensor:
-    """Returns a shard as the DTensor whose part it is, if `like` is one. Shares memory."""
+    """Returns a shard as the DTensor whose part it is, if `like` is one. Shares memory.
+
+    shard: in the shape of `like`, or with other columns where `like` is sharded by rows.
+    """
     return _part_of(like, shard) if isinstance(like, DTensor) else shard
 
 
 def chunks(elements: int, device: torch.device) -> Iterator[slice]:
     """Returns the slices in which a flat tensor is processed where temporary values are needed."""
-    size = _CPU_CHUNK_ELEMENTS if device.type == "cpu" else _DEVICE_CHUNK_ELEMENTS
+    size = _chunk_elements(device)
     return (slice(begin, min(begin + size, elements)) for begin in range(0, elements, size))
 
 
+def _chunk_elements(device: torch.device) -> int:
+    return _CPU_CHUNK_ELEMENTS if device.type == "cpu" else _DEVICE_CHUNK_ELEMENTS
+
+
 class AdamW:
-    """AdamW (arXiv:1711.05101), whose moments are stored in float32 or bfloat16.
+    """AdamW (arXiv:1711.05101), whose moments are stored in float32, bfloat16, or 8 bits (those of matrices).
 
     In bfloat16 the second moment is rounded up or down in proportion to the distance: nearest rounding would drop every
     change of less than 1/256 of the value, and with beta 0.999 no step changes it more downwards, so it could never
@@ -58,18 +67,26 @@ class AdamW:
             "maximize": False,
             "fused": True,
         }
-        self._first = {name: torch.zeros_like(master, dtype=moments) for name, master in masters.items()}
-        self._second = {name: torch.zeros_like(master, dtype=moments) for name, master in masters.items()}
+        coded = {name: one for name, one in masters.items() if moments == torch.uint8 and one.ndim > 1}
+        self._coded_first = CodedMoment(coded, is_signed=True)
+        self._coded_second = CodedMoment(coded, is_signed=False)
+        exact = torch.float32 if moments == torch.uint8 else moments
+        whole = {name: one for name, one in masters.items() if name not in coded}
+        self._first = {name: torch.zeros_like(master, dtype=exact) for name, master in whole.items()}
+        self._second = {name: torch.zeros_like(master, dtype=exact) for name, master in whole.items()}
         self.applied = torch.zeros((), dtype=torch.int64)
         """Updates that changed the weights, on the host."""
         self._thresholds = torch.randint(0, 1 << 16, (_CPU_CHUNK_ELEMENTS,), generator=torch.Generator().manual_seed(0))
 
     def moments(self) -> dict[tuple[str, str], Tensor]:
         """Returns (moment, name of the weight) -> tensor, not copied."""
-        return {
-            **{("exp_avg", name): value for name, value in self._first.items()},
-            **{("exp_avg_sq", name): value for name, value in self._second.items()},
+        parts = {
+            "exp_avg": {**self._first, **self._coded_first.codes},
+            "exp_avg_scale": self._coded_first.scales,
+            "exp_avg_sq": {**self._second, **self._coded_second.codes},
+            "exp_avg_sq_scale": self._coded_second.scales,
         }
+        return {(moment, name): value for moment, values in parts.items() for name, value in values.items()}
 
     def step(
         self,
@@ -85,7 +102,8 @@ class AdamW:
         applied = int(self.applied)
         self.applied += 1
         for is_matrix in (True, False):
-            names = [name for name in self._first if name in gradients and (masters[name].ndim > 1) == is_matrix]
+            names = [name for name in masters if name in gradients and (masters[name].ndim > 1) == is_matrix]
+            names = [name for name in names if name in self._first or name in self._coded_first.codes]
             if not names:
                 continue
             device = masters[names[0]].device
@@ -97,7 +115,8 @@ class AdamW:
                 if gradient_scale == 1.0
                 else torch.tensor(1.0 / gradient_scale, dtype=torch.float32, device=device),
             }
-            if self._first[names[0]].dtype == torch.float32:
+            is_coded = names[0] in self._coded_first.codes
+            if not is_coded and self._first[names[0]].dtype == torch.float32:
                 _adamw(
                     *([source[name] for name in names] for source in (masters, gradients, self._first, self._second)),
                     applied=applied,
@@ -106,7 +125,8 @@ class AdamW:
                 continue
             thresholds = ((self._thresholds + applied * _GOLDEN_STEP) & 0xFFFF).to(device, torch.int32)
             for name in names:
-                self._step_rounded(name, masters[name], gradients[name], applied, thresholds, options)
+                step = self._step_coded if is_coded else self._step_rounded
+                step(name, masters[name], gradients[name], applied, thresholds, options)
 
     def _step_rounded(
         self,
@@ -125,6 +145,24 @@ class AdamW:
             _adamw([weight], [slope], [exact_first], [exact_second], applied=applied, options=options)
             first.copy_(exact_first)
             second.view(torch.int16).copy_(_rounded_bits(exact_second, thresholds))
+
+    def _step_coded(
+        self,
+        name: str,
+        master: Tensor,
+        gradient: Tensor,
+        applied: int,
+        thresholds: Tensor,
+        options: Mapping[str, object],
+    ) -> None:
+        """Updates one master, with its moments decoded some rows at a time."""
+        shares = thresholds / (1 << 16)
+        weights, slopes = (value.view(len(value), math.prod(value.shape[1:])) for value in (master, gradient))
+        for rows in row_chunks(master, elements=_chunk_elements(master.device)):
+            first, second = (moment.read(name, rows) for moment in (self._coded_first, self._coded_second))
+            _adamw([weights[rows]], [slopes[rows]], [first], [second], applied=applied, options=options)
+            self._coded_first.write(name, rows, first, shares)
+            self._coded_second.write(name, rows, second, shares)
 
 
 class Muon:
@@ -217,10 +255,11 @@ def _orthogonal_matrices(values: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 
 def _part_of(whole: DTensor, shard: Tensor) -> DTensor:
-    """Returns the DTensor of the shape and sharding of `whole` whose part on this rank is `shard`."""
-    return DTensor.from_local(
-        shard, whole.device_mesh, whole.placements, run_check=False, shape=whole.shape, stride=whole.stride()
-    )
+    """Returns the DTensor of the sharding of `whole` whose part on this rank is `shard`."""
+    shape, stride = whole.shape, whole.stride()
+    if shard.shape[1:] != local_shard(whole).shape[1:]:  # scales of its rows
+        shape, stride = torch.Size((len(whole), *shard.shape[1:])), (math.prod(shard.shape[1:]), 1)
+    return DTensor.from_local(shard, whole.device_mesh, whole.placements, run_check=False, shape=shape, stride=stride)
 
 
 def _adamw(

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 from astraflow.trainer.engines.optimizers import MasterOptimizer, OptimizerOptions
@@ -57,21 +57,29 @@ def main(kind: str, rank: int, folder: Path) -> None:
     """Trains shards of the weights on one of two ranks, and saves the whole state."""
     dist.init_process_group("gloo", init_method=f"file://{folder / 'rendezvous'}", rank=rank, world_size=2)
     mesh = init_device_mesh("cpu", (2,))
+    options = OptimizerOptions.parse(
+        {"learning_rate": 1e-2, "weight_decay": 0.1, "grad_clip": 0.5, "optimizer": kind}, where=""
+    )
+    _train_and_save(options, mesh, folder / f"{rank}.safetensors")
+    if kind == "adamw":
+        _train_and_save(
+            options.model_copy(update={"moments_dtype": "uint8"}), mesh, folder / f"{rank}-uint8.safetensors"
+        )
+    dist.destroy_process_group()
+
+
+def _train_and_save(options: OptimizerOptions, mesh: DeviceMesh, file: Path) -> None:
     weights = {
         name: nn.Parameter(distribute_tensor(value.detach(), mesh, [Replicate() if value.ndim == 1 else Shard(0)]))
         for name, value in parameters().items()
     }
     weights["norm.weight"] = parameters()["norm.weight"]
-    options = OptimizerOptions.parse(
-        {"learning_rate": 1e-2, "weight_decay": 0.1, "grad_clip": 0.5, "optimizer": kind}, where=""
-    )
     optimizer = train(options, updates=4, weights=weights)
     state = {
         name: value.full_tensor() if isinstance(value, DTensor) else value
         for name, value in optimizer.state_tensors().items()
     }
-    save_file(state, folder / f"{rank}.safetensors")
-    dist.destroy_process_group()
+    save_file(state, file)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from astraflow.trainer.engines.moment_codes import CodedMoment
 from astraflow.trainer.engines.optimizers import MasterOptimizer, OptimizerOptions
 from astraflow.trainer.engines.update_rules import orthogonalise
 from tests.trainer.engines.optimizer_ranks import EMBEDDING, SHAPES, gradients_at, parameters, train
@@ -107,8 +108,10 @@ def optimizer_parameters(optimizer: MasterOptimizer) -> Mapping[str, nn.Paramete
     return optimizer._parameters
 
 
-@pytest.mark.parametrize("moments", ["float32", "bfloat16"])
-@pytest.mark.parametrize("kind", ["adamw", "muon"])
+@pytest.mark.parametrize(
+    ("kind", "moments"),
+    [("adamw", "float32"), ("adamw", "bfloat16"), ("adamw", "uint8"), ("muon", "float32"), ("muon", "bfloat16")],
+)
 def test_a_restored_optimizer_continues_bit_for_bit(kind: str, moments: str) -> None:
     options = OptimizerOptions.parse(
         {**ADAMW, "optimizer": kind, "moments_dtype": moments, "schedule": "cosine", "decay_steps": 9}, where=""
@@ -138,6 +141,70 @@ def test_bfloat16_moments_approximate_the_exact_ones() -> None:
     stored = optimizer.state_tensors()["exp_avg_sq/w"].float()
     assert float((stored / exact - 1).abs().max()) < 0.05
     assert abs(float((stored / exact).mean()) - 1) < 2e-3
+
+
+def test_8_bit_moments_approximate_the_exact_ones() -> None:
+    """Also of elements that are far smaller than the largest of their block, and of rows that end within a block."""
+    shape = (64, 300)
+    parameter = nn.Parameter(torch.zeros(shape))
+    optimizer = MasterOptimizer(
+        {"w": parameter}, OptimizerOptions(moments_dtype="uint8", grad_clip=1e9), rounded_to=torch.float32
+    )
+    slopes = torch.logspace(-4, 0, 300).expand(shape)
+    for update in range(300):
+        parameter.grad = slopes * (1.0 if update < 100 else 0.5)
+        optimizer.update(is_loss_finite=True)
+    state = optimizer.state_tensors()
+    found = decoded(optimizer)
+
+    assert sum(value.nbytes for name, value in state.items() if name.startswith("exp_avg")) < 2.1 * parameter.numel()
+    for moment, power, beta, bound in (("exp_avg", 1, 0.9, 0.07), ("exp_avg_sq", 2, 0.999, 0.03)):
+        was = slopes**power * (1 - beta**100) * beta**200
+        exact = was + (0.5 * slopes) ** power * (1 - beta**200)
+        assert float((found[moment] / exact - 1).abs().max()) < 0.2
+        assert float(((found[moment] / exact).mean(0) - 1).abs().max()) < bound
+
+
+def decoded(optimizer: MasterOptimizer) -> dict[str, Tensor]:
+    adamw = optimizer._adamw
+    return {
+        "exp_avg": adamw._coded_first.read("w", slice(None)),
+        "exp_avg_sq": adamw._coded_second.read("w", slice(None)),
+    }
+
+
+def test_a_square_with_a_code_is_never_stored_as_0() -> None:
+    """Its element would get a huge step."""
+    values = torch.logspace(-30, 0, 200)[None]
+    moment = CodedMoment({"w": values}, is_signed=False)
+
+    moment.write("w", slice(None), values, torch.full((8,), 0.999))
+
+    stored = moment.read("w", slice(None))
+    assert bool((stored > 0).all())
+    assert float((stored / values)[0, 150:].sub(1).abs().max()) < 0.12
+
+
+@pytest.mark.parametrize("is_signed", [True, False])
+def test_codes_are_rounded_without_bias_and_decoded_values_keep_theirs(is_signed: bool) -> None:
+    values = torch.linspace(-1 if is_signed else 0.01, 1, 500).expand(512, 500).contiguous()
+    values[0] = 0
+    moment = CodedMoment({"w": values}, is_signed=is_signed)
+    thresholds = torch.rand(1 << 18, generator=torch.Generator().manual_seed(0))
+
+    moment.write("w", slice(None), values, thresholds)
+
+    stored = moment.read("w", slice(None))
+    assert torch.equal(stored[0], values[0])
+    assert float((stored[1:].mean(0) - values[1]).abs().max()) < 0.012
+    assert float((stored - values).abs().max()) < 0.12
+    moment.write("w", slice(None), stored, thresholds)
+    torch.testing.assert_close(moment.read("w", slice(None)), stored, rtol=1e-6, atol=0)
+
+
+def test_8_bit_moments_of_muon_are_refused() -> None:
+    with pytest.raises(ValidationError):
+        OptimizerOptions(optimizer="muon", moments_dtype="uint8")
 
 
 def test_a_step_that_is_not_finite_only_increases_the_count() -> None:
@@ -245,3 +312,12 @@ def test_sharded_and_replicated_weights_are_updated_as_whole_ones(kind: str, tmp
         assert saved.keys() == whole.state_tensors().keys()
         for name, value in whole.state_tensors().items():
             torch.testing.assert_close(saved[name], value, rtol=1e-5, atol=1e-6, msg=name)
+        if kind == "adamw":  # whose rounding depends on an element's place in its shard
+            coded = train(options.model_copy(update={"moments_dtype": "uint8"}), updates=4).state_tensors()
+            saved = load_file(tmp_path / f"{rank}-uint8.safetensors")
+            assert {name: value.shape for name, value in saved.items()} == {
+                name: value.shape for name, value in coded.items()
+            }
+            for name, value in coded.items():
+                if value.dtype == torch.float32:
+                    torch.testing.assert_close(saved[name], value, rtol=0.15, atol=1e-2, msg=name)

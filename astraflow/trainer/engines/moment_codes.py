@@ -1,0 +1,93 @@
+"""Moments of an optimizer in 8 bits: a code for each element, and a float32 scale for each block of a row.
+
+Codes are equal factors apart, so the error is relative to the element and not to its block. A value between two codes
+is rounded to either, in proportion to the distance: nearest rounding would drop every change of less than half a
+factor, which is most of what a step changes. Blocks do not span rows, so a rank that holds whole rows has whole
+blocks, and any number of ranks restores a checkpoint.
+Source: Dettmers et al., "8-bit Optimizers via Block-wise Quantization", arXiv:2110.02861; codes and rounding are
+different.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+BLOCK_ELEMENTS = 256
+"""Elements of a row with a common scale."""
+
+_DECADES = {True: 6, False: 12}
+"""Powers of ten from the largest value of a block to the smallest that has a code, signed or not: a second moment is a
+square. Neighbouring codes are 12 % apart."""
+
+
+class CodedMoment:
+    """One moment of several matrices, by name. `codes` are uint8 in the shape of the matrix, `scales` float32
+    `[rows, blocks]`, where rows are those of the first dimension."""
+
+    def __init__(self, masters: Mapping[str, Tensor], *, is_signed: bool) -> None:
+        self._is_signed = is_signed
+        self._table = _table(is_signed=is_signed)
+        zero = int(self._table.tolist().index(0.0))
+        self.codes = {
+            name: torch.full_like(one, zero, dtype=torch.uint8, memory_format=torch.contiguous_format)
+            for name, one in masters.items()
+        }
+        self.scales = {
+            name: torch.zeros(len(one), _blocks(_columns(one)), device=one.device) for name, one in masters.items()
+        }
+
+    def read(self, name: str, rows: slice) -> Tensor:
+        """Returns these rows as float32 `[rows, columns]`."""
+        codes = _as_rows(self.codes[name])[rows]
+        table = self._table.to(codes.device)
+        values = table[codes.int()]
+        scales = self.scales[name][rows].repeat_interleave(BLOCK_ELEMENTS, dim=1)
+        return values.mul_(scales[:, : values.shape[1]])
+
+    def write(self, name: str, rows: slice, values: Tensor, thresholds: Tensor) -> None:
+        """Stores these rows. thresholds: from 0 to below 1; a larger one of an element makes it less likely that it is
+        rounded up. They repeat along the elements."""
+        count, columns = values.shape
+        blocks = pad(values, (0, -columns % BLOCK_ELEMENTS)).view(count, _blocks(columns), BLOCK_ELEMENTS)
+        scales = blocks.abs().amax(-1)
+        parts = blocks / torch.where(scales > 0, scales, 1.0)[..., None]
+        table = self._table.to(values.device)
+        above = torch.bucketize(parts, table, out_int32=True).clamp_(max=len(table) - 1)
+        below = (above - 1).clamp_(min=0)
+        low, high = table[below], table[above]
+        repeats = math.ceil(parts.numel() / len(thresholds))
+        needed = thresholds.repeat(repeats)[: parts.numel()].view(parts.shape)
+        codes = below + (parts - low > needed * (high - low))
+        if not self._is_signed:  # a square that became 0 would make its element's next step huge
+            codes = torch.where(parts > 0, codes.clamp(min=1), codes)
+        _as_rows(self.codes[name])[rows] = codes.view(count, -1)[:, :columns].to(torch.uint8)
+        self.scales[name][rows] = scales
+
+
+def row_chunks(master: Tensor, *, elements: int) -> Iterator[slice]:
+    """Returns slices of rows with about this many elements in each."""
+    rows = max(1, elements // _columns(master))
+    return (slice(begin, min(begin + rows, len(master))) for begin in range(0, len(master), rows))
+
+
+def _table(*, is_signed: bool) -> Tensor:
+    """Returns the values of the 256 codes as shares of the scale, ascending: 0, and equal factors up to 1."""
+    if not is_signed:
+        return torch.cat([torch.zeros(1), torch.logspace(-_DECADES[False], 0, 255)])
+    negative, positive = torch.logspace(0, -_DECADES[True], 128), torch.logspace(-_DECADES[True], 0, 127)
+    return torch.cat([-negative, torch.zeros(1), positive])
+
+
+def _blocks(columns: int) -> int:
+    return math.ceil(columns / BLOCK_ELEMENTS)
+
+
+def _columns(value: Tensor) -> int:
+    return math.prod(value.shape[1:])
+
+
+def _as_rows(value: Tensor) -> Tensor:
+    return value.view(len(value), _columns(value))
