@@ -14,7 +14,7 @@ from astraflow.contract.generation import Finish
 from astraflow.contract.ids import PolicyId, PromptId
 from astraflow.contract.tasks import Prompt
 from astraflow.rewards import group_rewards, judging_policies, rewards
-from astraflow.rewards.base import GroupMember, PolicyReward, Score, score_completion
+from astraflow.rewards.base import GroupMember, PolicyReward, Reward, score_completion
 from astraflow.rewards.judge_client import JudgeBudgetSpent, JudgeFailed, JudgeOptions
 from astraflow.rewards.llm_judge import LlmJudge
 from astraflow.rewards.pairwise_judge import PairwiseJudge
@@ -169,18 +169,22 @@ def policy_judge(**options: Any) -> LlmJudge:
     return reward
 
 
+async def asked(reward: Reward) -> float:
+    return (await score_completion(reward, make.prompt(), "an answer", Finish.STOP)).value
+
+
 @pytest.mark.anyio
 async def test_a_policy_judges_and_its_tokens_count_against_the_budget() -> None:
     reward, policy = policy_judge(max_calls=2, max_reply_tokens=64), FakePolicy("Good.\nSCORE: 7", "SCORE: 7")
     judge = reward.asking({GRADER: policy})
-    assert [await judge.score(make.prompt(), "an answer", Finish.STOP) for _ in range(2)] == [0.7, 0.7]
+    assert [await asked(judge) for _ in range(2)] == [0.7, 0.7]
     assert "an answer" in policy.asked(0)
     assert policy.asked(0) == policy.asked(1)
     assert (policy.samplings[0].temperature, policy.samplings[0].max_new_tokens) == (0.0, 64)
     replies = len("Good.\nSCORE: 7") + len("SCORE: 7") + 2
     assert reward.client.counts == {"calls": 2, "tokens": sum(map(len, policy.prompts)) + replies}
     with raises_code(JudgeBudgetSpent, "judge.budget_spent"):
-        await judge.score(make.prompt(), "another answer", Finish.STOP)
+        await asked(judge)
 
 
 @pytest.mark.anyio
@@ -189,10 +193,10 @@ async def test_a_policy_that_fails_or_answers_nonsense_is_asked_again(monkeypatc
     lost = RolloutFailed("the engine ended", boundary=Boundary.ENGINE, code="rollout.engine_failed")
     reward, policy = policy_judge(), FakePolicy(lost, "nonsense", "SCORE: 5", lost, lost, lost)
     judge = reward.asking({GRADER: policy})
-    assert await judge.score(make.prompt(), "an answer", Finish.STOP) == 0.5
+    assert await asked(judge) == 0.5
     assert [sampling.temperature for sampling in policy.samplings] == [0.0, 0.0, 0.7]
     with raises_code(Unavailable, "judge.unavailable"):
-        await judge.score(make.prompt(), "an answer", Finish.STOP)
+        await asked(judge)
     assert reward.client.counts["unavailable"] == 4
 
 
@@ -210,7 +214,8 @@ async def test_a_rubric_passes_the_policies_to_its_terms() -> None:
     assert judging_policies({"kind": "exact_match"}) == ()
     policy = FakePolicy("SCORE: 4", "SCORE: 6")
     score = await score_completion(reward.asking({GRADER: policy}), make.prompt(), "dcba", Finish.STOP)
-    assert score == Score(value=pytest.approx(1.8), terms={"style": 0.4, "facts": 0.6, "right": 1.0}, answer="dcba")
+    assert score.value == pytest.approx(1.8)
+    assert score.terms == {"style": 0.4, "facts": 0.6, "right": 1.0}
 
 
 @pytest.mark.anyio

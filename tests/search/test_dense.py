@@ -42,7 +42,8 @@ class Topics:
             [1e-3 + sum(text.lower().count(word) for word in words) for words in TOPICS.values()] for text in texts
         ]
         vectors = np.array(counts, np.float32)
-        return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+        return vectors
 
 
 def corpus(folder: Path, *texts: str) -> Path:
