@@ -23,7 +23,7 @@ from astraflow.models import models
 from astraflow.raas.config import RaasConfig
 from astraflow.raas.engines import engines
 from astraflow.raas.preemption import notices
-from astraflow.rewards import group_rewards, rewards
+from astraflow.rewards import group_rewards, judging_policies, rewards
 from astraflow.runtime.config import Config, ValueOrigin, suggest_name
 from astraflow.runtime.plugins import Registry
 from astraflow.runtime.setting_permissions import SettableBy
@@ -49,7 +49,7 @@ Spec = dict[str, Any]
 
 
 class PolicyConfig(StreamConfig):
-    """A model in training: its architecture, its batches and its algorithm."""
+    """A model: its architecture, its batches and its algorithm."""
 
     model: Spec
     """Passed unchanged to the trainer and the nodes."""
@@ -57,6 +57,8 @@ class PolicyConfig(StreamConfig):
     """Advantage and loss."""
     backend: Spec
     """Backend that runs the optimizer step."""
+    is_trained: bool = True
+    """False: the trainer publishes the initial weights as version 0 and exits. Only rewards can ask the policy then."""
 
 
 class NodesConfig(RaasConfig):
@@ -178,7 +180,10 @@ def weights_config(recipe: Recipe) -> WeightsConfig:
 
 def trainer_config(recipe: Recipe, policy: str) -> TrainerConfig:
     """Returns the configuration of the trainer of `policy`. Raises: UnknownPolicy."""
-    return TrainerConfig.parse({**recipe.trainer, **_trainer_values(recipe, policy)}, where="trainer")
+    values = {**recipe.trainer, **_trainer_values(recipe, policy)}
+    if not recipe.policies[policy].is_trained:
+        values["max_steps"] = 0
+    return TrainerConfig.parse(values, where="trainer")
 
 
 def node_config(recipe: Recipe, *, name: str) -> RaasConfig:
@@ -195,7 +200,9 @@ def _dataflow_values(recipe: Recipe) -> Values:
         "flows": recipe.flows,
         "evaluations": recipe.evaluations,
         "streams": {
-            name: {key: getattr(policy, key) for key in StreamConfig.model_fields} for name, policy in policies
+            name: {key: getattr(policy, key) for key in StreamConfig.model_fields}
+            for name, policy in policies
+            if policy.is_trained
         },
         "models": {name: policy.model for name, policy in policies},
         "engine": recipe.nodes.engine,
@@ -306,11 +313,14 @@ def _check_plugins(recipe: Recipe, origin: ValueOrigin, *, with_heavy: bool) -> 
     for name, flow in recipe.flows.items():
         path = ("flows", name, "workflow")
         _check_policies(workflows.build(flow.workflow).policies, recipe, path, origin)
+        _check_trained(recipe, path, origin)
         _check_sampling(workflows.check(flow.workflow), path, origin)
         _check_answers(recipe, name, origin)
     for name, evaluation in recipe.evaluations.items():
         path = ("evaluations", name, "workflow")
         _check_policies(workflows.build(evaluation.workflow).policies, recipe, path, origin)
+        _check_trained(recipe, path, origin)
+    _check_judges(recipe, origin)
     if with_heavy:
         _check_algorithms(recipe, origin)
 
@@ -398,6 +408,35 @@ def _check_policies(required: Sequence[str], recipe: Recipe, path: tuple[str, ..
                 f"{suggest_name(policy, list(recipe.policies))}",
                 code="recipe.unknown_environment_policy",
             )
+
+
+def _check_trained(recipe: Recipe, path: tuple[str, ...], origin: ValueOrigin) -> None:
+    """Checks that the workflow of a flow or evaluation uses only policies that are trained."""
+    workflow = getattr(recipe, path[0])[path[1]].workflow
+    for policy in workflows.build(workflow).policies:
+        if not recipe.policies[policy].is_trained:
+            raise InvalidInput(
+                f"{origin(path)}: {'.'.join(path)}: policy {policy!r} is not trained, so it can only judge; use "
+                "another policy in the workflow, or leave out is_trained = false",
+                code="recipe.untrained_policy",
+            )
+
+
+def _check_judges(recipe: Recipe, origin: ValueOrigin) -> None:
+    """Checks that the policies that rewards ask exist, and that each has a flow which trains it or is not trained."""
+    trained = {policy for flow in recipe.flows.values() for policy in workflows.build(flow.workflow).policies}
+    for table, flows in (("flows", recipe.flows), ("evaluations", recipe.evaluations)):
+        for name, flow in flows.items():
+            path = (table, name, "reward")
+            judges = judging_policies(flow.reward)
+            _check_policies(judges, recipe, path, origin)
+            for policy in judges:
+                if recipe.policies[policy].is_trained and policy not in trained:
+                    raise InvalidInput(
+                        f"{origin(path)}: {'.'.join(path)}: no flow trains policy {policy!r}, which judges; set "
+                        f"policies.{policy}.is_trained = false",
+                        code="recipe.judge_without_flow",
+                    )
 
 
 def plugin_lists(recipe: Recipe) -> Iterator[tuple[tuple[str, ...], Registry[Any], Sequence[Spec]]]:

@@ -325,3 +325,42 @@ def test_pairs_of_answers_are_trained_by_a_preference_loss() -> None:
         ],
     )
     assert recipe.nodes.count == 0
+
+
+JUDGED = (
+    OVERLAY
+    + """
+[policies.grader]
+model = { kind = "scripted" }
+backend = { kind = "scripted" }
+is_trained = false
+
+[flows.train.reward]
+kind = "llm_judge"
+policy = "grader"
+"""
+)
+
+
+def test_an_untrained_policy_has_a_model_but_no_stream_and_a_trainer_without_steps(tmp_path: Path) -> None:
+    recipe = load_recipe(str(write(tmp_path, JUDGED)))
+    config = dataflow_config(recipe, run="r")
+    assert (set(config.models), set(config.streams)) == ({"solver", "grader"}, {"solver"})
+    assert trainer_config(recipe, "grader").max_steps == 0
+    assert trainer_config(recipe, "solver").max_steps is None
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        (JUDGED.replace("is_trained = false", ""), "recipe.judge_without_flow"),
+        (JUDGED.replace('policy = "grader"', 'policy = "stranger"'), "recipe.unknown_environment_policy"),
+        (
+            JUDGED + '[flows.train.workflow]\nkind = "single_turn"\npolicy = "grader"\n',
+            "recipe.untrained_policy",
+        ),
+    ],
+)
+def test_judges_must_exist_and_cannot_play_a_role_untrained(tmp_path: Path, text: str, code: str) -> None:
+    with raises_code(InvalidInput, code):
+        load_recipe(str(write(tmp_path, text)))

@@ -10,6 +10,7 @@ from astraflow.baselines.intervals import interval_of
 from astraflow.baselines.report import BaselineReport, BaselineScore, SampleResult
 from astraflow.baselines.selection import Selection
 from astraflow.baselines.subjects import Subject
+from astraflow.contract.errors import InvalidInput
 from astraflow.contract.evaluations import EvaluationState
 from astraflow.contract.ids import NodeId
 from astraflow.contract.nodes import FlowSpec
@@ -81,6 +82,12 @@ class BaselineRound:
         cannot start."""
         config, name = self._selection.config, self._selection.name
         flow = build_flow(FlowSpec(id=name, workflow=config.workflow, reward=config.reward))
+        if flow.judges:
+            raise InvalidInput(
+                f"cannot evaluate {name!r} outside its run: its reward asks the policy {flow.judges[0]!r}, which only "
+                "nodes of the run serve; evaluate a version of the run, or set base_url and model of a judge",
+                code="evaluation.policy_judges",
+            )
         try:
             async with AsyncExitStack() as resources:
                 await start_flows({name: flow}, resources)

@@ -74,7 +74,8 @@ class LocalRun:
         self._addresses = addresses
         self._screen = screen
         self._options = options
-        self._tally = Tally([PolicyId(policy) for policy in recipe.policies], window_steps=recipe.stop.window_steps)
+        trained = [PolicyId(name) for name, policy in recipe.policies.items() if policy.is_trained]
+        self._tally = Tally(trained, window_steps=recipe.stop.window_steps)
         self._pids: dict[str, int] = {}
         self._exit_messages: dict[str, str] = {}
         """Latest exit message of each program that failed."""

@@ -137,7 +137,7 @@ class DataflowConfig(Config):
     evaluations: dict[str, EvaluationConfig] = Field(default_factory=dict)
     """By name; an evaluation and a flow cannot have the same name."""
     streams: dict[str, StreamConfig]
-    """By policy."""
+    """By policy that is trained."""
     models: Annotated[dict[str, Spec], SettableBy.RECIPE]
     """How nodes build the model of each policy."""
     stop: StopConfig | None = None

@@ -57,6 +57,7 @@ class Flow:
         spec: FlowSpec,
         policies: tuple[PolicyId, ...],
         *,
+        judges: tuple[PolicyId, ...] = (),
         issuer: GroupSource,
         leases: Leases,
         admitter: Admitter,
@@ -68,6 +69,8 @@ class Flow:
     ) -> None:
         self.spec = spec
         self.policies = policies
+        self.served_policies = tuple(dict.fromkeys((*policies, *judges)))
+        """Policies that a node needs for a task: those of the workflow, and those that the reward asks."""
         self.waits_when_full = waits_when_full
         """True if the flow waits for the stalled trainer of one policy while another policy has headroom."""
         self.answers = answers

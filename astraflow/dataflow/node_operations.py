@@ -240,7 +240,7 @@ class NodeOperations:
             capacity,
             served=node.versions,
             now=self._run.clock.now(),
-            may_run=lambda flow: node.facts.serves(flow.policies),
+            may_run=lambda flow: node.facts.serves(flow.served_policies),
         )
         self._evaluator.lease(assignment, max_tasks=evaluation_capacity)
         flows = [] if self._run.is_over else [flow for flow in self._run.flows.values() if flow.answers is None]

@@ -41,6 +41,7 @@ class Run:
         streams: Mapping[PolicyId, Stream],
         evaluations: Mapping[FlowId, Evaluation],
         *,
+        untrained_policies: frozenset[PolicyId] = frozenset(),
         registry: NodeRegistry,
         journal: Journal,
         events: Events,
@@ -54,6 +55,8 @@ class Run:
     ) -> None:
         self.flows = dict(flows)
         self.streams = dict(streams)
+        self.untrained_policies = untrained_policies
+        """Policies of the run without a stream, such as judges: their trainers publish version 0 and exit."""
         self.evaluations = dict(evaluations)
         self.registry = registry
         self.journal = journal
@@ -241,10 +244,10 @@ class Run:
         """Returns a problem for each flow that no node of the run serves, once there are nodes."""
         nodes = [node for node in self.registry.nodes() if node.is_live and node.drain_reason is None]
         with_nodes = [flow for flow in self.all_flows if flow.answers is None]
-        unserved = [flow for flow in with_nodes if not any(node.facts.serves(flow.policies) for node in nodes)]
+        unserved = [flow for flow in with_nodes if not any(node.facts.serves(flow.served_policies) for node in nodes)]
         return [
-            f"no node serves all policies of the flow {flow.id!r} ({', '.join(flow.policies)}): start a node that "
-            "serves them, or add them to the `policies` of a node"
+            f"no node serves all policies of the flow {flow.id!r} ({', '.join(flow.served_policies)}): start a node "
+            "that serves them, or add them to the `policies` of a node"
             for flow in unserved
             if nodes and not self.is_over
         ]

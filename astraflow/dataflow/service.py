@@ -61,6 +61,7 @@ from astraflow.dataflow.trainer_operations import TrainerOperations
 from astraflow.datasets import datasets
 from astraflow.datasets.base import Dataset
 from astraflow.models import build_tokenizer
+from astraflow.rewards import judging_policies
 from astraflow.runtime.clock import Clock, SystemClock
 from astraflow.runtime.logs import get_logger
 from astraflow.runtime.retries import periodic
@@ -358,6 +359,7 @@ def build_run(config: DataflowConfig, *, journal: Journal, archive: Archive, clo
             FlowId(name): _evaluation(config, FlowId(name), evaluation, registry)
             for name, evaluation in config.evaluations.items()
         },
+        untrained_policies=frozenset(map(PolicyId, config.models.keys() - config.streams.keys())),
         registry=registry,
         journal=journal,
         events=Events(journal, archive, clock, limit=config.events),
@@ -386,6 +388,7 @@ def _flow(config: DataflowConfig, flow_id: FlowId, flow: FlowConfig, registry: N
             attaches_texts=flow.group_reward is not None,
         ),
         policies,
+        judges=judging_policies(flow.reward),
         issuer=Issuer(
             flow_id, dataset, SlotPlugins(PluginSlot.SELECTOR, [flow.selector], build), group_size=flow.group_size
         ),
@@ -434,6 +437,7 @@ def _evaluation(
     flow = Flow(
         FlowSpec(id=flow_id, workflow=evaluation.workflow, reward=evaluation.reward, evaluation_share=evaluation.share),
         policies,
+        judges=judging_policies(evaluation.reward),
         issuer=rounds,
         leases=Leases(config.lease_s, owner_of=registry.owner),
         reward_range=evaluation.reward_range,

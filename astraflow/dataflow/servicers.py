@@ -125,7 +125,7 @@ class TrainerDataService(TrainerDataServicer):
 
     async def Attach(self, request: data.AttachRequest, context: Any) -> data.AttachReply:  # noqa: N802
         """See the proto."""
-        stream = self._trainers.attach(
+        acknowledged_steps = self._trainers.attach(
             PolicyId(request.policy),
             Version(request.version),
             backend=request.backend,
@@ -135,7 +135,7 @@ class TrainerDataService(TrainerDataServicer):
             TrainerAttachment(
                 run=self._name,
                 weights_address=self._weights_address,
-                acknowledged_steps=stream.counts.steps,
+                acknowledged_steps=acknowledged_steps,
                 weights_key=self._weights_key,
             )
         )

@@ -15,13 +15,16 @@ class TrainerOperations:
         self._run = run
         self._evaluator = Evaluator(run)
 
-    def attach(self, policy: PolicyId, version: Version, *, backend: str, is_simulated: bool) -> Stream:
-        """Attaches a trainer to a policy's stream, at `version`. Raises: UnknownPolicy."""
-        stream = self._run.stream(policy)
+    def attach(self, policy: PolicyId, version: Version, *, backend: str, is_simulated: bool) -> int:
+        """Attaches a trainer to a policy, at `version`; returns the acknowledged steps of its stream. A policy that is
+        not trained has no stream: its trainer only publishes it. Raises: UnknownPolicy."""
+        is_trained = policy not in self._run.untrained_policies
+        stream = self._run.stream(policy) if is_trained else None
         self._run.trainers[policy] = {"backend": backend, "is_simulated": is_simulated}
-        self._advance(stream, version)
+        if stream is not None:
+            self._advance(stream, version)
         self._run.events.add("trainer_attached", policy, f"backend {backend} at version {version}")
-        return stream
+        return stream.counts.steps if stream is not None else 0
 
     async def pull(self, policy: PolicyId, version: Version, *, wait_s: float, unacknowledged: int = 0) -> Batch | None:
         """Returns the batch for a trainer at `version`; None when none was complete within `wait_s`.

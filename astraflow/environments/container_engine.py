@@ -5,6 +5,8 @@ import os
 import shutil
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
 from time import monotonic
 
 from astraflow.contract.errors import InvalidInput, Unavailable
@@ -12,7 +14,8 @@ from astraflow.sandbox.base import JobResult, Outcome, SandboxError
 
 COMMAND_S = 120.0
 """Timeout of commands of the container engine that do not run code of the policy."""
-_GRACE_S = 10.0
+GRACE_S = 10.0
+"""Further time for a command that its container stops. Seconds."""
 _MAX_OUTPUT_BYTES = 2**20
 _TIMED_OUT = 124
 """Exit status of `timeout` when it stopped the command; 137 when it had to kill it."""
@@ -132,24 +135,26 @@ class Container:
         """
         options = [*(("--workdir", folder) if folder else ()), *(("--interactive",) if stdin else ())]
         options += [word for name in variables or () for word in ("--env", name)]
-        stopped = ("timeout", "--kill-after", "2", f"{timeout_s:g}")
         result = await self._engine.call(
-            "exec", *options, self._name, *stopped, *command,
-            timeout_s=timeout_s + _GRACE_S, stdin=stdin, variables=variables,
+            "exec", *options, self._name, *stopped_command(command, timeout_s),
+            timeout_s=timeout_s + GRACE_S, stdin=stdin, variables=variables,
         )  # fmt: skip
-        is_late = result.exit_status in (_TIMED_OUT, 128 + 9) and result.wall_s >= timeout_s
-        outcome = Outcome.TIMEOUT if is_late else result.outcome
-        return JobResult(
-            outcome=outcome,
-            exit_status=None if outcome is Outcome.TIMEOUT else result.exit_status,
-            stdout=result.stdout,
-            stderr=result.stderr,
-            wall_s=result.wall_s,
-        )
+        return with_timeout(result, timeout_s)
 
-    async def copy(self, source: str, target: str) -> JobResult:
-        """Copies a file or folder of this machine into the container; `source` may end with `/.` for its contents."""
-        return await self._engine.call("cp", source, f"{self._name}:{target}", timeout_s=COMMAND_S)
+    async def copy_folder(self, source: Path, target: str) -> JobResult:
+        """Copies the contents of a folder of this machine into a folder of the container, which exists."""
+        return await self._engine.call("cp", f"{source}/.", f"{self._name}:{target}", timeout_s=COMMAND_S)
+
+
+def stopped_command(command: Sequence[str], timeout_s: float) -> tuple[str, ...]:
+    """Returns the command with a time limit that its container enforces."""
+    return ("timeout", "--kill-after", "2", f"{timeout_s:g}", *command)
+
+
+def with_timeout(result: JobResult, timeout_s: float) -> JobResult:
+    """Returns the result of a `stopped_command` with the outcome TIMEOUT, if its container stopped it."""
+    is_late = result.exit_status in (_TIMED_OUT, 128 + 9) and result.wall_s >= timeout_s
+    return replace(result, outcome=Outcome.TIMEOUT, exit_status=None) if is_late else result
 
 
 async def _read(stream: asyncio.StreamReader | None) -> bytes:

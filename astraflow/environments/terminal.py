@@ -15,6 +15,7 @@ from astraflow.datasets.terminal import SAMPLE_TASKS, TerminalTask, load_task
 from astraflow.environments import environments
 from astraflow.environments.base import Environment, EnvironmentLimits, Observation
 from astraflow.environments.terminal_containers import ContainerRunner
+from astraflow.environments.terminal_kubernetes import KubernetesRunner, PodOptions
 from astraflow.environments.terminal_runners import SandboxRunner, TerminalRunner, TerminalSession
 from astraflow.runtime.config import Config
 from astraflow.runtime.managed_plugins import ManagedPlugin
@@ -37,13 +38,19 @@ class TerminalOptions(Config):
     """Folder of task folders, on each node."""
     is_sample: bool = False
     """Use the tasks that come with AstraFlow."""
-    runner: Literal["sandbox", "docker", "podman"] = "sandbox"
+    runner: Literal["sandbox", "docker", "podman", "kubernetes"] = "sandbox"
     """`sandbox` runs tasks whose Dockerfile only copies files; `docker` and `podman` build and run images with the
-    program of this name."""
+    program of this name; `kubernetes` runs images that tasks name in pods, with the program `kubectl`."""
     sandbox: Annotated[dict[str, Any], SettableBy.RECIPE, sandboxes] = Field(default_factory=lambda: {"kind": "local"})
     """Sandbox of the runner `sandbox`."""
     has_network: bool = False
     """Containers reach the network, which the tests of many published tasks need. The policy does so too."""
+    namespace: Annotated[str, SettableBy.RECIPE] = ""
+    """Namespace of the pods; empty: that of the node's configuration of kubectl."""
+    runtime_class: Annotated[str, SettableBy.RECIPE] = ""
+    """RuntimeClass of the pods, such as `gvisor`; empty: the cluster's default."""
+    lifetime_s: float = Field(default=7200.0, ge=60, le=864_000)
+    """Time after which the cluster ends a pod, also when its node was lost. Seconds."""
     concurrency: int = Field(default=8, ge=1, le=1024)
     """Tasks at once on a node."""
     command_s: float = Field(default=30.0, gt=0, le=3600)
@@ -65,11 +72,7 @@ class TerminalFactory:
 
     def __init__(self, options: TerminalOptions) -> None:
         self._options = options
-        self._runner: TerminalRunner = (
-            SandboxRunner(options.sandbox)
-            if options.runner == "sandbox"
-            else ContainerRunner(options.runner, has_network=options.has_network)
-        )
+        self._runner = _runner_of(options)
         self.limits = EnvironmentLimits(
             concurrency=options.concurrency, begin_s=1200.0, act_s=max(1200.0, options.command_s + 60)
         )
@@ -177,6 +180,21 @@ def command_of(action: str) -> str:
         return ""
     blocks = _FENCED.findall(action)
     return str(blocks[-1] if blocks else action).strip()
+
+
+def _runner_of(options: TerminalOptions) -> TerminalRunner:
+    if options.runner == "sandbox":
+        return SandboxRunner(options.sandbox)
+    if options.runner == "kubernetes":
+        return KubernetesRunner(
+            PodOptions(
+                namespace=options.namespace,
+                runtime_class=options.runtime_class,
+                lifetime_s=options.lifetime_s,
+                has_network=options.has_network,
+            )
+        )
+    return ContainerRunner(options.runner, has_network=options.has_network)
 
 
 def _tasks_folder(options: TerminalOptions) -> Path:

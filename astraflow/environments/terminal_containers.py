@@ -5,9 +5,10 @@ import hashlib
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
+from typing import Protocol
 
 from astraflow.datasets.terminal import TerminalTask
-from astraflow.environments.container_engine import COMMAND_S, Container, ContainerEngine
+from astraflow.environments.container_engine import COMMAND_S, ContainerEngine
 from astraflow.environments.terminal_runners import Verdict, reward_of
 from astraflow.sandbox.base import JobResult, Outcome, SandboxError
 
@@ -24,7 +25,7 @@ class ContainerRunner:
         self._building = asyncio.Lock()
         self._images: set[str] = set()
 
-    def open(self, task: TerminalTask) -> AbstractAsyncContextManager["_ContainerSession"]:
+    def open(self, task: TerminalTask) -> AbstractAsyncContextManager["ContainerSession"]:
         """Builds the image, unless it exists, and starts a container."""
         return self._opened(task)
 
@@ -33,7 +34,7 @@ class ContainerRunner:
         await self._engine.check()
 
     @asynccontextmanager
-    async def _opened(self, task: TerminalTask) -> AsyncIterator["_ContainerSession"]:
+    async def _opened(self, task: TerminalTask) -> AsyncIterator["ContainerSession"]:
         image = task.image or await self._built(task)
         async with self._engine.container(
             image,
@@ -43,7 +44,7 @@ class ContainerRunner:
             label="terminal",
             start_s=task.build_s,
         ) as container:
-            yield _ContainerSession(container, task)
+            yield ContainerSession(container, task)
 
     async def _built(self, task: TerminalTask) -> str:
         folder = task.folder / "environment"
@@ -55,10 +56,20 @@ class ContainerRunner:
         return tag
 
 
-class _ContainerSession:
+class TaskContainer(Protocol):
+    """Container of one task."""
+
+    async def execute(self, *command: str, timeout_s: float) -> JobResult:
+        """Runs a command in the container, which stops it. Raises: SandboxError."""
+
+    async def copy_folder(self, source: Path, target: str) -> JobResult:
+        """Copies the contents of a folder of this machine into a folder of the container. Raises: SandboxError."""
+
+
+class ContainerSession:
     """Commands in one container."""
 
-    def __init__(self, container: Container, task: TerminalTask) -> None:
+    def __init__(self, container: TaskContainer, task: TerminalTask) -> None:
         self._container = container
         self._task = task
 
@@ -70,7 +81,7 @@ class _ContainerSession:
     async def verify(self, *, timeout_s: float) -> Verdict:
         """Copies the tests into the container and runs them there."""
         await self._container.execute("mkdir", "-p", "/logs/verifier", "/tests", timeout_s=COMMAND_S)
-        copied = await self._container.copy(f"{self._task.folder / 'tests'}/.", "/tests")
+        copied = await self._container.copy_folder(self._task.folder / "tests", "/tests")
         if copied.outcome is not Outcome.PASSED:
             raise SandboxError(
                 f"cannot copy the tests of task {self._task.name!r}: {copied.stderr.strip()[-300:]!r}; check the "

@@ -100,7 +100,7 @@ class SandboxRunner:
         """Runs the tests in a new session, on an archive of the working directory."""
         async with self._session(task) as session:
             await _upload(session, _FOLDER, files)
-            await _upload(session, _TESTS, archive_of(_files_below(task.folder / "tests")))
+            await _upload(session, _TESTS, archive_of(files_below(task.folder / "tests")))
             prepared = _prepared(_FOLDER)
             result = await session.shell(f"{prepared}\nbash {_TESTS}/test.sh", timeout_s=timeout_s)
             output = f"{result.stdout}{result.stderr}"
@@ -165,7 +165,7 @@ def _copied(task: TerminalTask, folder: Path, source: str, target: str) -> dict[
     ):
         raise _not_runnable(task, f"its Dockerfile copies {source!r} to {target!r}")
     if path.is_dir():
-        return {str(Path(name, inner)): content for inner, content in _files_below(path).items()}
+        return {str(Path(name, inner)): content for inner, content in files_below(path).items()}
     return {str(Path(name, path.name) if target.endswith(("/", ".")) or not name else Path(name)): path.read_bytes()}
 
 
@@ -225,12 +225,13 @@ def _chunks(text: str) -> Iterator[str]:
     return (text[start : start + _CHUNK_CHARS] for start in range(0, len(text), _CHUNK_CHARS))
 
 
-def _files_below(folder: Path) -> dict[str, bytes]:
+def files_below(folder: Path) -> dict[str, bytes]:
+    """Returns the contents of all files of a folder, by their path in it."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 def _not_runnable(task: TerminalTask, cause: str) -> InvalidInput:
     return InvalidInput(
-        f"cannot run the terminal task {task.name!r} in the sandbox: {cause}; use the runner docker or podman",
+        f"cannot run the terminal task {task.name!r} in the sandbox: {cause}; use a runner with containers",
         code="environment.needs_container",
     )

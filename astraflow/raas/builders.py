@@ -13,7 +13,7 @@ from astraflow.raas.config import RaasConfig
 from astraflow.raas.engines import engines
 from astraflow.raas.runner import BuiltFlow
 from astraflow.raas.served_policies import ServedPolicies, ServedPolicy
-from astraflow.rewards import rewards
+from astraflow.rewards import judging_policies, rewards
 from astraflow.runtime.managed_plugins import start_managed
 from astraflow.workflows import workflows
 from astraflow.workflows.reward_scorer import RewardScorer
@@ -24,6 +24,7 @@ def build_flow(spec: FlowSpec) -> BuiltFlow:
     return BuiltFlow(
         workflow=workflows.build(spec.workflow),
         scorer=RewardScorer(rewards.build(spec.reward)),
+        judges=judging_policies(spec.reward),
         attaches_texts=spec.attaches_texts,
     )
 
@@ -39,11 +40,11 @@ def build_flows(join_result: JoinResult, facts: NodeFacts) -> dict[FlowId, Built
     for policy in (*facts.policies, *needed_policies(flows)):
         if policy not in known:
             raise InvalidInput(
-                f"cannot build the flows: a workflow or the node's `policies` name the unknown policy {policy!r}; use "
-                f"one of {', '.join(known)}",
+                f"cannot build the flows: a workflow, a reward or the node's `policies` name the unknown policy "
+                f"{policy!r}; use one of {', '.join(known)}",
                 code="node.unknown_policy",
             )
-    served = {name: flow for name, flow in flows.items() if facts.serves(flow.workflow.policies)}
+    served = {name: flow for name, flow in flows.items() if facts.serves(flow.policies)}
     if flows and not served:
         raise InvalidInput(
             f"cannot serve only the policies {', '.join(facts.policies)}: every flow needs another one as well; add it "
@@ -113,8 +114,8 @@ async def build_policy(spec: PolicySpec, engine: Mapping[str, Any]) -> ServedPol
 
 
 def needed_policies(flows: Mapping[FlowId, BuiltFlow]) -> list[PolicyId]:
-    """Returns the policies that the workflows of the flows use, each once."""
-    return list(dict.fromkeys(policy for flow in flows.values() for policy in flow.workflow.policies))
+    """Returns the policies that the workflows and rewards of the flows use, each once."""
+    return list(dict.fromkeys(policy for flow in flows.values() for policy in flow.policies))
 
 
 def _build_policy(spec: PolicySpec, engine: Mapping[str, Any]) -> ServedPolicy:

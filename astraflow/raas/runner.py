@@ -9,7 +9,7 @@ from hashlib import blake2b
 from astraflow.contract.agent_calls import MAX_EPISODE_CHARACTERS
 from astraflow.contract.errors import AstraFlowError
 from astraflow.contract.failures import Boundary, Failure, RolloutFailed
-from astraflow.contract.ids import FlowId, GroupId, NodeId
+from astraflow.contract.ids import FlowId, GroupId, NodeId, PolicyId
 from astraflow.contract.tasks import Task
 from astraflow.contract.trajectories import Episode, Trajectory
 from astraflow.raas.counters import NodeCounters
@@ -34,8 +34,15 @@ class BuiltFlow:
 
     workflow: Workflow
     scorer: RewardScorer
+    judges: tuple[PolicyId, ...] = ()
+    """Policies that the reward asks."""
     attaches_texts: bool = False
     """Attach the text of every trajectory, not only of sampled groups."""
+
+    @property
+    def policies(self) -> tuple[PolicyId, ...]:
+        """Policies that a node needs for the flow, each once."""
+        return tuple(dict.fromkeys((*self.workflow.policies, *self.judges)))
 
 
 class Runner:
@@ -105,7 +112,9 @@ class Runner:
             async with asyncio.timeout(self._timeout_s) as limit:
                 async with self._policies_for(task) as policies:
                     clients = policies.for_task(task, recorder, self._counters, turns)
-                    trajectories = tuple(await flow.workflow.run(task, clients, flow.scorer))
+                    # A pinned task is judged by the versions for training: only what it evaluates is pinned.
+                    judges = self._policies.for_task(task, recorder, self._counters) if task.pinned else clients
+                    trajectories = tuple(await flow.workflow.run(task, clients, flow.scorer.asking(judges)))
         except TimeoutError as problem:
             if not limit.expired():
                 raise

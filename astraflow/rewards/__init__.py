@@ -1,6 +1,10 @@
 """Registries of rewards, which score completions, and of group rewards, which compare those of a group."""
 
-from astraflow.rewards.base import GroupReward, Reward
+from collections.abc import Mapping
+from typing import Any
+
+from astraflow.contract.ids import PolicyId
+from astraflow.rewards.base import GroupReward, PolicyRewardOptions, Reward
 from astraflow.runtime.plugins import Registry
 
 rewards: Registry[Reward] = Registry(
@@ -28,3 +32,9 @@ group_rewards: Registry[GroupReward] = Registry(
     },
     install_hint="install the clients of language models with pip install 'astraflow[llm]'",
 )
+
+
+def judging_policies(spec: Mapping[str, Any]) -> tuple[PolicyId, ...]:
+    """Returns the policies of the run that a reward asks. Raises: InvalidInput for an unknown kind or bad options."""
+    options = rewards.check(spec)
+    return options.policies if isinstance(options, PolicyRewardOptions) else ()

@@ -7,8 +7,11 @@ from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.generation import Finish
+from astraflow.contract.generation import Finish, Generation, Sampling
+from astraflow.contract.ids import PolicyId
 from astraflow.contract.tasks import Prompt
+from astraflow.contract.trajectories import Int32Array
+from astraflow.models.tokenizers import ChatTokenizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +72,34 @@ class LengthReward(Protocol):
     ) -> float | Score | Awaitable[float | Score]:
         """Returns what `Reward.score` does. tokens: tokens that the policy wrote, None when the workflow does not
         count them."""
+
+
+class JudgePolicy(Protocol):
+    """A policy that the node serves, as a judge: what it writes is in no trajectory, so it is not trained."""
+
+    @property
+    def tokenizer(self) -> ChatTokenizer:
+        """Tokenizer and chat format of the policy."""
+
+    async def generate(self, prompt: Int32Array, sampling: Sampling) -> Generation:
+        """Continues `prompt`. Any number of calls may run at once. Raises: RolloutFailed at the boundary `engine`."""
+
+
+@runtime_checkable
+class PolicyReward(Protocol):
+    """A reward that may ask policies of the run. Its options are `PolicyRewardOptions`."""
+
+    def asking(self, policies: Mapping[PolicyId, JudgePolicy]) -> Reward:
+        """Returns the reward for one episode, which asks these policies."""
+
+
+@runtime_checkable
+class PolicyRewardOptions(Protocol):
+    """Options that name the policies which a reward asks. Nodes with tasks of the flow serve them, too."""
+
+    @property
+    def policies(self) -> tuple[PolicyId, ...]:
+        """Policies that the reward asks; empty for a reward that asks none."""
 
 
 async def score_completion(

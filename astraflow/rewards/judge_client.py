@@ -1,17 +1,21 @@
-"""Client of a language model that judges: any server of OpenAI's chat completions, with a budget and retries."""
+"""Client of a language model that judges: any server of OpenAI's chat completions, or a policy of the run, with a
+budget and retries."""
 
 import asyncio
 import json
 import os
-import secrets
 from collections import Counter
 from collections.abc import Callable
+from hashlib import blake2b
 from typing import Annotated, TypeVar
 
 import httpx2
 from pydantic import Field
 
 from astraflow.contract.errors import AstraFlowError, InvalidInput, Unavailable
+from astraflow.contract.failures import RolloutFailed
+from astraflow.contract.generation import Sampling
+from astraflow.rewards.base import JudgePolicy
 from astraflow.runtime.clock import Clock, SystemClock
 from astraflow.runtime.config import Config
 from astraflow.runtime.retries import Backoff
@@ -62,6 +66,11 @@ class JudgeOptions(Config):
     max_tokens: int = Field(default=0, ge=0)
     """Budget of tokens, prompts and replies as the server counts them, likewise; 0: no limit."""
 
+    @property
+    def judge(self) -> str:
+        """Name of the judge in messages."""
+        return f"{self.model} at {self.base_url}"
+
 
 class JudgeClient:
     """Asks for verdicts. `counts` has the requests, tokens and failures by cause since the process began."""
@@ -95,10 +104,11 @@ class JudgeClient:
         if client is not None:
             await client.aclose()
 
-    async def verdict(self, prompt: str, parse: Callable[[str], T | None]) -> T:
+    async def verdict(self, prompt: str, parse: Callable[[str], T | None], *, policy: JudgePolicy | None = None) -> T:
         """Returns what `parse` reads in the reply to a prompt; a reply without a verdict is asked for again.
 
-        Raises: JudgeFailed; JudgeBudgetSpent; Unavailable when the server does not answer.
+        policy: judges instead of the server. Raises: JudgeFailed; JudgeBudgetSpent; Unavailable when the judge does
+        not answer.
         """
         backoff = Backoff(self._clock, first_s=0.5, max_s=MAX_PAUSE_S)
         failure: AstraFlowError = JudgeFailed("cannot judge: no attempt", code="judge.no_attempt")
@@ -107,7 +117,7 @@ class JudgeClient:
             if attempt and not is_unreadable:
                 await backoff.wait()
             try:
-                reply = await self._reply(prompt, is_unreadable=is_unreadable)
+                reply = await self._reply(prompt, is_unreadable=is_unreadable, policy=policy)
             except Unavailable as problem:
                 failure = problem
                 continue
@@ -116,28 +126,48 @@ class JudgeClient:
                 return result
             self.counts["unreadable_verdicts"] += 1
             failure = JudgeFailed(
-                f"cannot judge: the reply of {self._options.model!r} has no verdict in the required form (it ends with "
+                f"cannot judge: the reply of {self._options.judge} has no verdict in the required form (it ends with "
                 f"{reply[-80:]!r}); use a stronger model, or raise max_reply_tokens",
                 code="judge.unreadable_verdict",
             )
         raise failure
 
-    async def _reply(self, prompt: str, *, is_unreadable: bool) -> str:
+    async def _reply(self, prompt: str, *, is_unreadable: bool, policy: JudgePolicy | None) -> str:
         self._check_budget()
         temperature = max(0.7, self._options.temperature) if is_unreadable else self._options.temperature
+        async with self._slots:
+            self.counts["calls"] += 1
+            if policy is not None:
+                return await self._reply_of_policy(policy, prompt, temperature)
+            return await self._reply_of_server(prompt, temperature)
+
+    async def _reply_of_policy(self, policy: JudgePolicy, prompt: str, temperature: float) -> str:
+        tokens = policy.tokenizer.encode_chat([{"role": "user", "content": prompt}])
+        sampling = Sampling(
+            max_new_tokens=self._options.max_reply_tokens,
+            temperature=temperature,
+            stop_tokens=policy.tokenizer.stop_tokens,
+        )
+        try:
+            async with asyncio.timeout(self._options.timeout_s):
+                generation = await policy.generate(tokens, sampling)
+        except (RolloutFailed, TimeoutError) as problem:
+            raise self._unavailable(str(problem) or type(problem).__name__) from problem
+        self.counts["tokens"] += len(tokens) + len(generation.tokens)
+        return policy.tokenizer.decode(generation.tokens)
+
+    async def _reply_of_server(self, prompt: str, temperature: float) -> str:
         body = {
             "model": self._options.model,
             "messages": [{"role": "user", "content": prompt}],
             "max_tokens": self._options.max_reply_tokens,
             "temperature": temperature,
         }
-        async with self._slots:
-            self.counts["calls"] += 1
-            try:
-                async with asyncio.timeout(self._options.timeout_s):
-                    status, content = await self._post(body)
-            except (httpx2.HTTPError, TimeoutError) as problem:
-                raise self._unavailable(type(problem).__name__) from problem
+        try:
+            async with asyncio.timeout(self._options.timeout_s):
+                status, content = await self._post(body)
+        except (httpx2.HTTPError, TimeoutError) as problem:
+            raise self._unavailable(type(problem).__name__) from problem
         if status in RETRIED_STATUSES:
             raise self._unavailable(f"status {status}")
         if status != 200:
@@ -185,18 +215,21 @@ class JudgeClient:
     def _unavailable(self, cause: str) -> Unavailable:
         self.counts["unavailable"] += 1
         return Unavailable(
-            f"cannot judge: {self._options.base_url} did not answer ({cause}); check that the server runs",
+            f"cannot judge: {self._options.judge} did not answer ({cause}); check that the judge is served",
             code="judge.unavailable",
         )
 
 
 def quoted(text: str, *, max_chars: int) -> str:
-    """Returns a text of a policy between marks that it cannot write itself, without its middle when it is too long."""
+    """Returns a text of a policy between marks that it cannot write itself, without its middle when it is too long.
+
+    The marks are a digest of the text, which no text can contain; so the same text is always quoted alike.
+    """
     half, omitted = max_chars // 2, len(text) - max_chars
     if omitted > 0:
         text = f"{text[:half]}\n[... {omitted} characters left out ...]\n{text[-half:]}"
     text = text.encode(errors="replace").decode()  # a lone surrogate has no encoding
-    mark = secrets.token_hex(8)
+    mark = blake2b(text.encode(), digest_size=8).hexdigest()
     return f"<text {mark}>\n{text}\n</text {mark}>"
 
 

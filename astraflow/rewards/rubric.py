@@ -4,14 +4,16 @@ import asyncio
 import math
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
+from copy import copy
 from typing import Annotated, Any
 
 from pydantic import Field, field_validator
 
 from astraflow.contract.generation import Finish
+from astraflow.contract.ids import PolicyId
 from astraflow.contract.tasks import Prompt
-from astraflow.rewards import rewards
-from astraflow.rewards.base import Reward, Score, score_completion
+from astraflow.rewards import judging_policies, rewards
+from astraflow.rewards.base import JudgePolicy, PolicyReward, Reward, Score, score_completion
 from astraflow.runtime.config import Config
 from astraflow.runtime.managed_plugins import start_managed
 from astraflow.runtime.setting_permissions import SettableBy
@@ -41,6 +43,11 @@ class RubricOptions(Config):
     terms: dict[str, TermOptions] = Field(min_length=1)
     """By name, under which each value is reported."""
 
+    @property
+    def policies(self) -> tuple[PolicyId, ...]:
+        """Policies of the run that the rewards ask, each once."""
+        return tuple(dict.fromkeys(name for term in self.terms.values() for name in judging_policies(term.reward)))
+
 
 @rewards.register("rubric", options=RubricOptions)
 class Rubric:
@@ -61,6 +68,15 @@ class Rubric:
     def parts(self) -> Mapping[str, Reward]:
         """Rewards of the sum, by name."""
         return self._parts
+
+    def asking(self, policies: Mapping[PolicyId, JudgePolicy]) -> Reward:
+        """Returns the sum for one episode, whose rewards ask these policies."""
+        rubric = copy(self)
+        rubric._parts = {
+            name: part.asking(policies) if isinstance(part, PolicyReward) else part
+            for name, part in self._parts.items()
+        }
+        return rubric
 
     async def start(self) -> None:
         """Starts the rewards that own processes or connections."""

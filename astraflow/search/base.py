@@ -29,11 +29,11 @@ class Hit:
 
     document: Document
     score: float
-    """BM25 score; larger is better."""
+    """BM25 score, or inner product of the embeddings; larger is better."""
 
 
 class Search(Protocol):
-    """Finds documents by words, and reads documents by address."""
+    """Finds documents by words or by meaning, and reads documents by address."""
 
     async def retrieve(self, queries: Sequence[str], top: int) -> list[list[Hit]]:
         """Returns the `top` best documents for each query, best first. Raises: InvalidInput, Unavailable."""

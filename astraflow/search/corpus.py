@@ -3,12 +3,13 @@
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
-from pydantic import model_validator
+from pydantic import field_validator, model_validator
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.datasets.facts import FactOptions, FactWorld
+from astraflow.models.embedders import embedders
 from astraflow.runtime.config import Config
 from astraflow.runtime.setting_permissions import SettableBy
 from astraflow.search.base import Document
@@ -25,6 +26,16 @@ class CorpusOptions(Config):
     """Generated facts, the same as those of the dataset `facts` with these options."""
     index: Annotated[str, SettableBy.DATA_LOCATION] = ""
     """Folder for the index of the file, which is built once; empty: in memory, built at every start."""
+    embedder: Annotated[dict[str, Any] | None, SettableBy.RECIPE, embedders] = None
+    """Dense retrieval: documents are found by the meaning of their texts, with vectors of this embedder; None: by their
+    words, with BM25."""
+
+    @field_validator("embedder")
+    @classmethod
+    def _check_embedder(cls, spec: dict[str, Any] | None) -> dict[str, Any] | None:
+        if spec is not None:
+            embedders.check(spec)
+        return spec
 
     @model_validator(mode="after")
     def _check_source(self) -> Self:

@@ -2,15 +2,15 @@
 
 import asyncio
 import json
-import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.search.base import MAX_QUERIES, MAX_QUERY_CHARACTERS, MAX_TOP, Document, Hit
+from astraflow.search.base import MAX_QUERY_CHARACTERS, Document, Hit
 from astraflow.search.corpus import CorpusOptions
+from astraflow.search.index_folder import check_sizes, rebuilt_folder, source_of
 
 if TYPE_CHECKING:
     import tantivy
@@ -23,8 +23,6 @@ _FREQUENT_DOCUMENTS, _FREQUENT_SHARE = 10_000, 0.1
 _MAX_URL_CHARACTERS = 2000
 """Longer addresses are not found."""
 _HEAP_BYTES = 256 * 2**20
-_FORMAT = 1
-_SOURCE = "corpus.json"
 
 
 class SearchIndex:
@@ -85,15 +83,6 @@ class SearchIndex:
         return Document(**json.loads(stored))
 
 
-def check_sizes(count: int, top: int) -> None:
-    """Checks the size of a request. Raises: InvalidInput."""
-    if count > MAX_QUERIES or not 1 <= top <= MAX_TOP:
-        raise InvalidInput(
-            f"cannot search: {count} queries for {top} documents each; use at most {MAX_QUERIES} and 1 to {MAX_TOP}",
-            code="search.too_large",
-        )
-
-
 def check_installed() -> None:
     """Checks that the index can be used here. Raises: InvalidInput."""
     _tantivy()
@@ -106,15 +95,10 @@ def open_index(options: CorpusOptions) -> SearchIndex:
     """
     if not options.index:
         return build_index(options.documents())
-    folder, corpus = Path(options.index).expanduser(), Path(options.corpus).expanduser()
-    source = json.dumps(_source(corpus))
-    if not (folder / _SOURCE).is_file() or (folder / _SOURCE).read_text() != source:
-        partial = folder.with_name(f"{folder.name}.partial")
-        shutil.rmtree(partial, ignore_errors=True)
-        build_index(options.documents(), folder=partial)
-        (partial / _SOURCE).write_text(source)
-        shutil.rmtree(folder, ignore_errors=True)
-        partial.rename(folder)
+    folder = Path(options.index).expanduser()
+    with rebuilt_folder(folder, json.dumps(source_of(Path(options.corpus).expanduser()))) as partial:
+        if partial is not None:
+            build_index(options.documents(), folder=partial)
     return _opened(_tantivy().Index(_schema(), path=str(folder)))
 
 
@@ -148,17 +132,6 @@ def _opened(index: "tantivy.Index") -> SearchIndex:
     analyzer = _analyzer()
     index.register_tokenizer(_TOKENIZER, analyzer)
     return SearchIndex(index, analyzer)
-
-
-def _source(corpus: Path) -> dict[str, Any]:
-    try:
-        status = corpus.stat()
-    except OSError as problem:
-        raise InvalidInput(
-            f"cannot read the corpus {str(corpus)!r}: {problem.strerror}; check the path",
-            code="search.unreadable_corpus",
-        ) from problem
-    return {"format": _FORMAT, "size": status.st_size, "modified_ns": status.st_mtime_ns}
 
 
 def _schema() -> "tantivy.Schema":

@@ -1,4 +1,4 @@
-"""Search service: `POST /retrieve` finds documents by words, `POST /access` reads them by address.
+"""Search service: `POST /retrieve` finds documents by words or meaning, `POST /access` reads them by address.
 
     python -m astraflow.search.service --corpus wiki.jsonl --index wiki.index --port 9200
 
@@ -20,7 +20,7 @@ from astraflow.runtime.config import Config
 from astraflow.runtime.json_service import ServiceAddress, read_service_token, run_json_service, serving_json
 from astraflow.search.base import MAX_QUERIES, MAX_TOP, Document, Hit, Search
 from astraflow.search.corpus import CorpusOptions
-from astraflow.search.index import open_index
+from astraflow.search.dense import open_search
 
 TOKEN_VARIABLE = "ASTRAFLOW_SEARCH_TOKEN"  # noqa: S105 (the name of the variable, not the token)
 MAX_PAGE_CHARACTERS = 250_000
@@ -77,6 +77,10 @@ def main(
     index: Annotated[str, typer.Option(help="Folder for the index; empty: in memory.")] = "",
     facts: Annotated[int, typer.Option(min=0, help="Serve this number of generated facts instead of a file.")] = 0,
     facts_seed: Annotated[int, typer.Option(help="Seed of the generated facts.")] = 0,
+    embedder: Annotated[str, typer.Option(help="Folder of an encoder for dense retrieval; empty: BM25.")] = "",
+    query_prefix: Annotated[str, typer.Option(help="Text that the encoder expects before queries.")] = "",
+    document_prefix: Annotated[str, typer.Option(help="Text that the encoder expects before documents.")] = "",
+    device: Annotated[str, typer.Option(help="Device of the encoder.")] = "cpu",
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 selects a free one.")] = 9200,
     token_file: Annotated[Path | None, typer.Option(help=f"File with the token; default: {TOKEN_VARIABLE}.")] = None,
@@ -88,9 +92,12 @@ def main(
         token = read_service_token(token_file, variable=TOKEN_VARIABLE)
         address = ServiceAddress(host=host, port=port, token=token)
         generated = {"entities": facts, "seed": facts_seed} if facts else None
-        options = CorpusOptions.parse({"corpus": corpus, "index": index, "facts": generated}, where="search")
+        encoder = {"kind": "huggingface", "path": embedder, "device": device}
+        encoder |= {"query_prefix": query_prefix, "document_prefix": document_prefix}
+        values = {"corpus": corpus, "index": index, "facts": generated, "embedder": encoder if embedder else None}
+        options = CorpusOptions.parse(values, where="search")
         options.check()
-        search = await asyncio.to_thread(open_index, options)
+        search = await asyncio.to_thread(open_search, options)
         async with serving_search(search, address) as url:
             yield url
 

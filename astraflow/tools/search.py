@@ -20,7 +20,7 @@ from astraflow.runtime.json_service import JsonClient
 from astraflow.search.base import Search
 from astraflow.search.client import SearchClient
 from astraflow.search.corpus import CorpusOptions
-from astraflow.search.index import check_installed, open_index
+from astraflow.search.dense import check_search, open_search
 from astraflow.search.service import TOKEN_VARIABLE
 from astraflow.tools import tool_sources
 from astraflow.tools.base import Tool, ToolError
@@ -64,13 +64,13 @@ class SearchTools:
         self._resources = AsyncExitStack()
         self._search: Search | None = None
         if not options.url:
-            check_installed()
+            check_search(options)
 
     async def start(self) -> None:
         """Builds or opens the index, or checks the service. Raises: InvalidInput, Unavailable."""
         options = self._options
         if not options.url:
-            self._search = await asyncio.to_thread(open_index, options)
+            self._search = await asyncio.to_thread(open_search, options)
             return
         token = os.environ.get(options.token_variable, "")
         client = await self._resources.enter_async_context(JsonClient(options.url, token=token))

@@ -1,12 +1,14 @@
 """Scorer of a flow's reward for workflows: awaits asynchronous rewards and turns errors into failed episodes."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from hashlib import blake2b
 
 from astraflow.contract.failures import Boundary, RolloutFailed
 from astraflow.contract.generation import Finish
+from astraflow.contract.ids import PolicyId
 from astraflow.contract.tasks import Prompt
-from astraflow.rewards.base import Reward, Score, score_completion
+from astraflow.rewards.base import JudgePolicy, PolicyReward, Reward, Score, score_completion
 from astraflow.runtime.tracing import span
 
 MAX_ANSWER_CHARS = 200
@@ -18,6 +20,10 @@ class RewardScorer:
 
     def __init__(self, reward: Reward) -> None:
         self.reward = reward
+
+    def asking(self, policies: Mapping[PolicyId, JudgePolicy]) -> "RewardScorer":
+        """Returns the scorer of one episode, whose reward may ask these policies."""
+        return RewardScorer(self.reward.asking(policies)) if isinstance(self.reward, PolicyReward) else self
 
     async def score(self, prompt: Prompt, completion: str, finish: Finish, *, tokens: int | None = None) -> Score:
         """Scores a completion. Raises: RolloutFailed at the boundary `reward`; do not catch it.

@@ -501,3 +501,22 @@ def failing_once(work: Callable[..., Any]) -> Callable[..., Any]:
         return work(*given, **options)
 
     return failing
+
+
+async def test_the_trainer_of_an_untrained_policy_attaches_without_a_stream(tmp_path: Path) -> None:
+    judged = config(stop=StopConfig(steps=1))
+    models = {**judged.models, "judge": {"kind": "scripted"}}
+    reward = {"kind": "llm_judge", "policy": "judge"}
+    flows = {name: flow.model_copy(update={"reward": reward}) for name, flow in judged.flows.items()}
+    async with running(tmp_path, judged.model_copy(update={"models": models, "flows": flows})) as service:
+        attachment = await service.trainer("judge").attach(version=Version(0), backend="scripted", is_simulated=True)
+        without_judge = (await service.nodes.join(facts("a", policies=(PolicyId("solver"),)))).node
+        with_judge = (await service.nodes.join(facts("b", policies=(PolicyId("solver"), PolicyId("judge"))))).node
+        refused = await service.nodes.lease(without_judge, 2, wait_s=0)
+        leased = await service.nodes.lease(with_judge, 2, wait_s=2)
+        report = await service.control.report()
+        with raises_code(UnknownPolicy, "policy.unknown"):
+            await service.trainer("judge").pull_batch(version=Version(0), wait_s=0)
+    assert attachment.acknowledged_steps == 0
+    assert (len(refused.tasks), len(leased.tasks)) == (0, 2)
+    assert [stream.policy for stream in report.streams] == ["solver"]

@@ -89,7 +89,7 @@ def apply(cluster: FakeCluster, *names: str) -> None:
 
 
 def test_an_api_server_accepts_every_manifest(cluster: FakeCluster) -> None:
-    names = ("nodes.yaml", "run.yaml", "node-pod.yaml", "trainer.yaml", "web.yaml")
+    names = ("nodes.yaml", "run.yaml", "node-pod.yaml", "trainer.yaml", "web.yaml", "terminal.yaml")
     apply(cluster, *names)
     wanted = sum(len(manifests(name)) for name in names)
     assert sum(1 for method, _, _ in cluster.seen if method == "POST") == wanted

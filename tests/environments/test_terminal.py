@@ -3,8 +3,10 @@
 import asyncio
 import shutil
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from astraflow.contract.errors import InvalidInput
@@ -233,3 +235,28 @@ async def test_a_missing_folder_is_named() -> None:
         await factory.check()
     with raises_code(InvalidInput, "dataset.empty", "/nowhere"):
         datasets.build({"kind": "terminal", "path": "/nowhere"}, 0)
+
+
+async def test_a_killed_sandbox_worker_fails_its_episode_alone_and_the_next_one_works() -> None:
+    factory = await started()
+    try:
+        first, second = factory.make(), factory.make()
+        before = set(psutil.Process().children(recursive=True))
+        await first.begin(prompt_of("greeting"), 0)
+        of_first = set(psutil.Process().children(recursive=True)) - before
+        await second.begin(prompt_of("greeting"), 0)
+        for process in of_first:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        with pytest.raises(RolloutFailed) as caught:
+            await first.act("true")
+        assert of_first and caught.value.boundary is Boundary.ENVIRONMENT
+        assert (await second.act("echo spared")).text == "spared"
+        third = factory.make()
+        await third.begin(prompt_of("greeting"), 0)
+        assert (await third.act("echo new")).text == "new"
+        for environment in (first, second, third):
+            await environment.close()
+    finally:
+        assert isinstance(factory, ManagedPlugin)
+        await factory.close()

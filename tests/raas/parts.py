@@ -26,6 +26,7 @@ from astraflow.wire.channel import dial
 from tests.fakes.dataflow import TOKEN, FakeDataflow
 
 SOLVER = PolicyId("solver")
+JUDGE = PolicyId("judge")
 SOLVER_NODE = NodeId("node.1")
 
 FACTS = NodeFacts(
@@ -41,10 +42,12 @@ FACTS = NodeFacts(
 )
 
 
-def serving(engine: Engine, *, is_ready: bool = True) -> ServedPolicies:
-    """Returns one policy served by that engine."""
-    policies = ServedPolicies({SOLVER: ServedPolicy(SOLVER, engine, ByteTokenizer())})
-    policies.set_serving(SOLVER, is_ready)
+def serving(engine: Engine, *, judge: Engine | None = None, is_ready: bool = True) -> ServedPolicies:
+    """Returns one policy served by that engine, and the policy `judge` if it has an engine."""
+    engines = {SOLVER: engine} | ({} if judge is None else {JUDGE: judge})
+    policies = ServedPolicies({name: ServedPolicy(name, served, ByteTokenizer()) for name, served in engines.items()})
+    for name in engines:
+        policies.set_serving(name, is_ready)
     return policies
 
 

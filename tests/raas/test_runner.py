@@ -1,5 +1,6 @@
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -9,13 +10,15 @@ import pytest
 from astraflow.contract.agent_calls import MAX_EPISODE_CHARACTERS
 from astraflow.contract.failures import Boundary, Failure
 from astraflow.contract.generation import Finish
-from astraflow.contract.ids import GroupId, PolicyId
+from astraflow.contract.ids import GroupId, PolicyId, Version
 from astraflow.contract.tasks import Prompt, Task
 from astraflow.contract.trajectories import Trajectory
 from astraflow.raas.counters import NodeCounters
 from astraflow.raas.engines.base import PauseMode
+from astraflow.raas.pinned_engines import PinnedEngines
 from astraflow.raas.recorder import RolloutRecorder
 from astraflow.raas.runner import is_sampled, with_limited_calls
+from astraflow.raas.served_policies import ServedPolicies
 from astraflow.rewards import rewards
 from astraflow.runtime.config import Config
 from astraflow.workflows import workflows
@@ -208,3 +211,56 @@ def test_the_calls_of_an_episode_are_cut_at_one_length_beyond_its_limit() -> Non
     assert MAX_EPISODE_CHARACTERS / 4 < sum(map(len, bodies)) <= MAX_EPISODE_CHARACTERS
     assert [len(trajectory.calls) for trajectory in limited] == [256, *(len(other.calls) for other in rest)]
     assert limited[0].calls[0].reply == "r" * 10
+
+
+class PinnedTo(PinnedEngines):
+    """Provides the same policies for any pinned versions."""
+
+    def __init__(self, policies: ServedPolicies) -> None:
+        self._pinned_policies = policies
+
+    @asynccontextmanager
+    async def use_versions(self, pinned: Mapping[PolicyId, Version]) -> AsyncIterator[ServedPolicies]:
+        yield self._pinned_policies
+
+
+def judged_by_a_policy() -> FakeDataflow:
+    judge = {"kind": "llm_judge", "policy": "judge", "lowest": 0, "highest": 1, "attempts": 1}
+    return FakeDataflow(flows=(flow(reward=judge),), policies=("solver", "judge"))
+
+
+async def test_a_policy_judges_the_episode_and_its_tokens_are_in_no_trajectory() -> None:
+    solver, judge = FakeEngine(1), FakeEngine(0)
+    judge.reply = "SCORE: 0.25"
+    run = runner(judged_by_a_policy(), serving(solver, judge=judge), NodeCounters())
+
+    (trajectory,) = (await run.run(make.task(), RolloutRecorder())).trajectories
+    judge.problem = RuntimeError("out of memory")
+    failed = (await run.run(make.task(), RolloutRecorder())).failure
+
+    assert (trajectory.policy, trajectory.reward, len(judge.prompts)) == (SOLVER, 0.25, 2)
+    assert failed is not None
+    assert failed.boundary is Boundary.REWARD
+
+
+async def test_a_verdict_is_recalled_when_another_node_continues_the_task() -> None:
+    judge, recorder = FakeEngine(0), RolloutRecorder()
+    judge.reply = "SCORE: 0.25"
+    await runner(judged_by_a_policy(), serving(FakeEngine(1), judge=judge), NodeCounters()).run(make.task(), recorder)
+
+    idle, resumed = FakeEngine(0), RolloutRecorder(recorder.generations_to_hand_back())
+    run = runner(judged_by_a_policy(), serving(FakeEngine(1), judge=idle), NodeCounters())
+    (trajectory,) = (await run.run(make.task(), resumed)).trajectories
+
+    assert (trajectory.reward, idle.prompts) == (0.25, [])
+
+
+async def test_an_evaluation_is_judged_by_the_version_for_training() -> None:
+    judge, pinned = FakeEngine(0), FakeEngine(7)
+    judge.reply = "SCORE: 1"
+    policies = serving(FakeEngine(9), judge=judge)
+    run = runner(judged_by_a_policy(), policies, NodeCounters(), pinned=PinnedTo(serving(pinned)))
+
+    (trajectory,) = (await run.run(make.task(pinned=7), RolloutRecorder())).trajectories
+
+    assert (trajectory.reward, len(pinned.prompts), len(judge.prompts)) == (1, 1, 1)

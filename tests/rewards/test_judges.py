@@ -9,17 +9,19 @@ import pytest
 from aiohttp import web
 
 from astraflow.contract.errors import InvalidInput, Unavailable
+from astraflow.contract.failures import Boundary, RolloutFailed
 from astraflow.contract.generation import Finish
-from astraflow.contract.ids import PromptId
+from astraflow.contract.ids import PolicyId, PromptId
 from astraflow.contract.tasks import Prompt
-from astraflow.rewards import group_rewards, rewards
-from astraflow.rewards.base import GroupMember
+from astraflow.rewards import group_rewards, judging_policies, rewards
+from astraflow.rewards.base import GroupMember, PolicyReward, Reward, score_completion
 from astraflow.rewards.judge_client import JudgeBudgetSpent, JudgeFailed, JudgeOptions
 from astraflow.rewards.llm_judge import LlmJudge
 from astraflow.rewards.pairwise_judge import PairwiseJudge
 from tests import make
 from tests.errors import raises_code
 from tests.fakes.judge_server import TOKENS, JudgeServer
+from tests.fakes.policy import FakePolicy
 
 
 @asynccontextmanager
@@ -156,6 +158,79 @@ async def test_a_missing_key_and_a_judge_that_is_not_started_are_refused() -> No
     with raises_code(InvalidInput, "config.invalid"):
         rewards.build({**spec, "template": "no placeholder"})
     assert JudgeOptions.model_fields["max_calls"].default == 0
+
+
+GRADER = PolicyId("grader")
+
+
+def policy_judge(**options: Any) -> LlmJudge:
+    reward = rewards.build({"kind": "llm_judge", "policy": "grader", **options})
+    assert isinstance(reward, LlmJudge)
+    return reward
+
+
+async def asked(reward: Reward) -> float:
+    return (await score_completion(reward, make.prompt(), "an answer", Finish.STOP)).value
+
+
+@pytest.mark.anyio
+async def test_a_policy_judges_and_its_tokens_count_against_the_budget() -> None:
+    reward, policy = policy_judge(max_calls=2, max_reply_tokens=64), FakePolicy("Good.\nSCORE: 7", "SCORE: 7")
+    judge = reward.asking({GRADER: policy})
+    assert [await asked(judge) for _ in range(2)] == [0.7, 0.7]
+    assert "an answer" in policy.asked(0)
+    assert policy.asked(0) == policy.asked(1)
+    assert (policy.samplings[0].temperature, policy.samplings[0].max_new_tokens) == (0.0, 64)
+    replies = len("Good.\nSCORE: 7") + len("SCORE: 7") + 2
+    assert reward.client.counts == {"calls": 2, "tokens": sum(map(len, policy.prompts)) + replies}
+    with raises_code(JudgeBudgetSpent, "judge.budget_spent"):
+        await asked(judge)
+
+
+@pytest.mark.anyio
+async def test_a_policy_that_fails_or_answers_nonsense_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("astraflow.runtime.retries.random.uniform", lambda low, high: 0.0)
+    lost = RolloutFailed("the engine ended", boundary=Boundary.ENGINE, code="rollout.engine_failed")
+    reward, policy = policy_judge(), FakePolicy(lost, "nonsense", "SCORE: 5", lost, lost, lost)
+    judge = reward.asking({GRADER: policy})
+    assert await asked(judge) == 0.5
+    assert [sampling.temperature for sampling in policy.samplings] == [0.0, 0.0, 0.7]
+    with raises_code(Unavailable, "judge.unavailable"):
+        await asked(judge)
+    assert reward.client.counts["unavailable"] == 4
+
+
+@pytest.mark.anyio
+async def test_a_rubric_passes_the_policies_to_its_terms() -> None:
+    terms = {
+        "style": {"reward": {"kind": "llm_judge", "policy": "grader"}, "weight": 0.5},
+        "facts": {"reward": {"kind": "llm_judge", "policy": "grader"}},
+        "right": {"reward": {"kind": "exact_match"}},
+    }
+    spec = {"kind": "rubric", "terms": terms}
+    reward = rewards.build(spec)
+    assert isinstance(reward, PolicyReward)
+    assert judging_policies(spec) == (GRADER,)
+    assert judging_policies({"kind": "exact_match"}) == ()
+    policy = FakePolicy("SCORE: 4", "SCORE: 6")
+    score = await score_completion(reward.asking({GRADER: policy}), make.prompt(), "dcba", Finish.STOP)
+    assert score.value == pytest.approx(1.8)
+    assert score.terms == {"style": 0.4, "facts": 0.6, "right": 1.0}
+
+
+@pytest.mark.anyio
+async def test_a_judge_is_a_server_or_a_policy_and_a_policy_judges_only_in_a_run() -> None:
+    server = {"base_url": "http://127.0.0.1:1/v1", "model": "m"}
+    for options in (
+        {},
+        {"policy": "grader", **server},
+        {"base_url": server["base_url"]},
+        {"policy": "p", "model": "m"},
+    ):
+        with raises_code(InvalidInput, "config.invalid"):
+            rewards.build({"kind": "llm_judge", **options})
+    with raises_code(InvalidInput, "judge.no_policy"):
+        await verdict(policy_judge())
 
 
 def members(*texts: str) -> list[GroupMember]:

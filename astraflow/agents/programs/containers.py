@@ -121,7 +121,7 @@ class _RunningContainer:
             for name, text in files.items():
                 (folder / name).write_text(text)
             made = await self._container.execute("mkdir", "-p", self._folder, timeout_s=COMMAND_S)
-            copied = await self._container.copy(f"{folder}/.", self._folder)
+            copied = await self._container.copy_folder(folder, self._folder)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         for result in (made, copied):
