@@ -1,7 +1,7 @@
 """Commands that show a live run (`report`), an ended run (`view`), recipes (`recipes`) or this machine (`doctor`)."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,6 +16,9 @@ from astraflow.cli.options import (
     Token,
     TokenFile,
 )
+
+if TYPE_CHECKING:
+    from astraflow.cli.recipe_cards import RecipeCard
 
 
 def report(
@@ -88,13 +91,20 @@ def recipes(
         cards = recipe_cards(folders)
         table = Table("recipe", "description", "this machine", box=None)
         for card in cards:
-            fit = "cannot run it: " + "; ".join(obstacle.cause for obstacle in card.obstacles)
-            table.add_row(card.name, card.problem or card.summary, fit if card.obstacles else "")
+            table.add_row(card.name, card.problem or card.summary, _fit(card))
         content = [card_values(card) for card in cards]
     if as_json:
         print(json.dumps(content))  # noqa: T201 (machine-readable output)
     else:
         Console().print(table)
+
+
+def _fit(card: "RecipeCard") -> str:
+    """Returns the first reason why this machine cannot run a recipe, and how many more there are; empty for none."""
+    if not card.obstacles:
+        return ""
+    first, *more = [obstacle.cause for obstacle in card.obstacles]
+    return f"no: {first}" + (f" (and {len(more)} more: astraflow check recipe {card.name})" if more else "")
 
 
 def doctor() -> None:
