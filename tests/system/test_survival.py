@@ -39,6 +39,7 @@ async def test_every_batch_is_trained_once_despite_a_kill_of_any_process(tmp_pat
     assert report.streams[0].version - report.streams[0].steps in (0, 1)
 
 
+@pytest.mark.real_processes  # SIGSTOP stops no program that forks
 async def test_a_stalled_trainer_does_not_stop_others_and_resumes(tmp_path: Path) -> None:
     patience = ("--set", "policies.verifier.stalled_after_s=1")
     async with running("smoke/two_policies", tmp_path / "run", *ENDLESS, *patience) as run:
