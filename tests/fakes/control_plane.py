@@ -38,9 +38,13 @@ TOKEN = "run-token"
 class FakeControlPlane(ControlPlaneServicer):
     """Serves a synthetic run whose clock the test advances."""
 
-    def __init__(self, synthetic_run: SyntheticRun | None = None, *, sequence: int = 0) -> None:
+    def __init__(
+        self, synthetic_run: SyntheticRun | None = None, *, sequence: int = 0, history: int = HISTORY_REPORTS
+    ) -> None:
+        """history: past reports that it stores, the newest. Count."""
         self.synthetic_run = synthetic_run or SyntheticRun()
         self.sequence = sequence
+        self._history = history
         self.actions: list[tuple[str, str, str]] = []
         """Kind, subject and actor of each request."""
         self.changes: list[PluginChange] = []
@@ -74,7 +78,7 @@ class FakeControlPlane(ControlPlaneServicer):
             yield encode_report(self.synthetic_run.report(sent))
 
     async def History(self, request: pb.HistoryRequest, context: Any) -> pb.HistoryReply:  # noqa: N802 (the service's name)
-        first = max(request.after_sequence + 1, self.sequence - min(request.limit, HISTORY_REPORTS) + 1, 1)
+        first = max(request.after_sequence + 1, self.sequence - min(request.limit, self._history) + 1, 1)
         reports = [self.synthetic_run.report(second, is_history=True) for second in range(first, self.sequence + 1)]
         return pb.HistoryReply(reports=[encode_report(report) for report in reports])
 

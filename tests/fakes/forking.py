@@ -77,7 +77,7 @@ answers = connection.makefile()
 pid = int(answers.readline())
 for number in (signal.SIGINT, signal.SIGTERM):
     signal.signal(number, lambda number, _: os.kill(pid, number))
-code = int(answers.read() or -signal.SIGKILL)
+code = int(answers.readline() or -signal.SIGKILL)
 if code < 0:
     if code != -signal.SIGKILL:
         signal.signal(-code, signal.SIG_DFL)
@@ -139,6 +139,10 @@ class _Program:
     """Of the process: readable after its end."""
     connection: socket.socket
 
+    def close(self) -> None:
+        os.close(self.descriptor)
+        self.connection.close()
+
 
 class _Server:
     """Forks a program for each client, kills it when the client ends, and tells the client how it ended."""
@@ -150,41 +154,47 @@ class _Server:
         self._programs: dict[int, _Program] = {}
 
     def serve(self) -> NoReturn:
-        """Serves until the process is killed."""
+        """Serves until the process is killed. A program whose client was killed ends before the next one starts, which
+        may need its port."""
         while True:
-            for key, _ in self._selector.select():
-                if key.fileobj is self._listener:
-                    self._start()
-                elif key.fd in self._programs:
-                    self._end(self._programs.pop(key.fd))
-                elif key.data.descriptor in self._programs:  # its client has ended
-                    self._selector.unregister(key.data.connection)
-                    os.killpg(key.data.pid, signal.SIGKILL)
+            events = [key for key, _ in self._selector.select()]
+            for key in events:
+                program = key.data
+                if program is not None and program.pid in self._programs:
+                    if key.fileobj is program.connection:  # its client has ended
+                        os.killpg(program.pid, signal.SIGKILL)
+                    self._end(program)
+            if any(key.fileobj is self._listener for key in events):
+                self._start()
 
     def _start(self) -> None:
         connection, _ = self._listener.accept()
         ready, is_ready = os.pipe()
         if (pid := os.fork()) == 0:
-            self._selector.close()
-            self._listener.close()
+            self._close()
             _run(connection, is_ready)
         os.close(is_ready)
         os.read(ready, 1)  # end of file when the program has read its request
         os.close(ready)
         program = _Program(pid=pid, descriptor=os.pidfd_open(pid), connection=connection)
-        self._programs[program.descriptor] = program
+        self._programs[pid] = program
         self._selector.register(program.descriptor, selectors.EVENT_READ, program)
         self._selector.register(connection, selectors.EVENT_READ, program)
         _send(connection, f"{pid}\n")
 
     def _end(self, program: _Program) -> None:
         _, status = os.waitpid(program.pid, 0)
-        _send(program.connection, str(os.waitstatus_to_exitcode(status)))
+        _send(program.connection, f"{os.waitstatus_to_exitcode(status)}\n")
         self._selector.unregister(program.descriptor)
-        os.close(program.descriptor)
-        with contextlib.suppress(KeyError):  # its client has ended
-            self._selector.unregister(program.connection)
-        program.connection.close()
+        self._selector.unregister(program.connection)
+        self._programs.pop(program.pid).close()
+
+    def _close(self) -> None:
+        """Closes what belongs to the server, in a program."""
+        self._selector.close()
+        self._listener.close()
+        for program in self._programs.values():
+            program.close()
 
 
 def _send(connection: socket.socket, text: str) -> None:

@@ -15,6 +15,9 @@ from tests.fakes.launching import CliOutputs
 from tests.fakes.web import RunningWeb, running_web
 from web.launching.cli_process import cli_output
 
+SHORT_HISTORY = 20
+"""Past reports. Count."""
+
 
 @pytest.fixture(scope="session", autouse=True)
 def cheap_passwords() -> Iterator[None]:
@@ -59,7 +62,8 @@ async def chromium() -> AsyncIterator[Browser]:
 
 @pytest.fixture
 def fake() -> FakeControlPlane:
-    return FakeControlPlane(sequence=150)
+    """Dataflow in its 150th second, with a short history: each test that follows it reads, checks and stores it."""
+    return FakeControlPlane(sequence=150, history=SHORT_HISTORY)
 
 
 @pytest.fixture
