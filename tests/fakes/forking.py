@@ -1,9 +1,9 @@
 """Python without the time of imports: a process that has imported the programs of AstraFlow forks for each start.
 
-`ForkingPython.executable` takes the place of `sys.executable`: `-m MODULE` of a program starts a client without imports,
-which passes its arguments, environment, folder and files, forwards signals, and ends as the program ends. The program
-is killed when its client is. Anything else starts the real interpreter. The process id that others see is that of the
-client: SIGSTOP does not stop the program.
+`ForkingPython.executable` takes the place of `sys.executable`: `-m MODULE` of a program starts a client without
+imports, which passes its arguments, environment, folder and files, forwards signals, and ends as the program ends. The
+program is killed when its client is. Anything else starts the real interpreter. The process id that others see is that
+of the client: SIGSTOP does not stop the program.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[2]
 PYTHON = sys.executable
 """Real interpreter, also while a test replaces `sys.executable`."""
 FORKED = "--forked"
-"""First argument of programs that fork whatever they are: `-m MODULE` or `-c PROGRAM` follows."""
+"""First argument of programs that fork whatever they are: `-m MODULE`, `-c PROGRAM` or a file follows."""
 
 IMPORTS = (
     "alembic.command",
@@ -240,19 +240,22 @@ def _take_over(request: dict[str, Any], files: list[int]) -> None:
 
 
 def _run_python(arguments: list[str]) -> int:
-    """Runs `-m MODULE` or `-c PROGRAM`; returns the exit code."""
-    option, target, *others = arguments
+    """Runs `-m MODULE`, `-c PROGRAM` or a file; returns the exit code."""
+    option = arguments[0] if arguments[0] in ("-m", "-c") else ""
+    target, *others = arguments[1:] if option else arguments
     sys.argv = [target, *others]
-    sys.path[0] = os.getcwd()
+    sys.path[0] = str(Path.cwd() if option else Path(target).parent)
     warnings.filterwarnings("ignore", category=RuntimeWarning, module="runpy")  # the module is imported already
     try:
         if option == "-m":
             runpy.run_module(target, run_name="__main__", alter_sys=True)
+        elif not option:
+            runpy.run_path(target, run_name="__main__")
         else:
             exec(compile(target, "<program>", "exec"), {"__name__": "__main__"})  # noqa: S102 (a program of a test)
     except SystemExit as end:
         if isinstance(end.code, str):
-            print(end.code, file=sys.stderr)
+            sys.stderr.write(f"{end.code}\n")
             return 1
         return end.code or 0
     return 0
@@ -268,7 +271,8 @@ def main() -> NoReturn:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(path)
         listener.listen(64)
-        print("ready", flush=True)
+        sys.stdout.write("ready\n")
+        sys.stdout.flush()
         _Server(listener).serve()
 
 
