@@ -81,6 +81,7 @@ async def test_a_manually_joined_node_contributes_and_returns_its_tasks(tmp_path
             node.wait()
 
 
+@pytest.mark.long  # `test_smoke_recipe` runs two policies; a stalled trainer and a killed one are tested above
 async def test_two_policies_of_one_workflow_learn_with_separate_trainers(tmp_path: Path) -> None:
     async with running("smoke/two_policies", tmp_path / "run", *ENDLESS) as run:
         report = await run.until(lambda report: all(stream.steps >= 5 for stream in report.streams))
