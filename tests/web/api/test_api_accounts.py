@@ -8,7 +8,7 @@ import pytest
 from tests.fakes.control_plane import FakeControlPlane
 from tests.fakes.web import RunningWeb
 
-pytestmark = [pytest.mark.anyio, pytest.mark.short_history]
+pytestmark = pytest.mark.anyio
 
 REASON = "for the test"
 
