@@ -12,7 +12,7 @@ from hypothesis import settings
 
 from astraflow.runtime import logs
 from tests import tools
-from tests.fakes.forking import ForkingProgram
+from tests.fakes.forking import ForkingProgram, ForkingPython
 from tests.fakes.postgres import emptied, postgres_server
 
 pytest_plugins = ["tests.retries"]
@@ -73,13 +73,23 @@ def plain_logs() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def forking_cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkingProgram]:
+def forking_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkingPython]:
+    """Python without the time of imports, for programs of AstraFlow."""
+    python = ForkingPython(tmp_path_factory.mktemp("python"))
+    yield python
+    python.close()
+
+
+@pytest.fixture(scope="session")
+def forking_cli(forking_python: ForkingPython) -> ForkingProgram:
     """The command line without the time of its imports."""
-    cli = ForkingProgram(
-        tmp_path_factory.mktemp("cli"), "astraflow.cli.main", "astraflow.cli.recipe_form", "rich.table"
-    )
-    yield cli
-    cli.close()
+    return ForkingProgram(forking_python, "astraflow.cli")
+
+
+@pytest.fixture
+def forked_programs(forking_python: ForkingPython, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets all programs that the test starts fork, as far as they use `sys.executable`."""
+    monkeypatch.setattr(sys, "executable", forking_python.executable)
 
 
 @pytest.fixture(scope="session")

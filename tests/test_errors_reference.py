@@ -3,17 +3,24 @@
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from astraflow.contract import errors
 from astraflow.contract.errors import CODE, AstraFlowError
 from docs.make_errors import PAGE, RaisedError, raised_errors, render
 
 
-def test_the_errors_page_matches_the_code() -> None:
-    assert PAGE.read_text() == render(raised_errors()), "run `python -m docs.make_errors`"
+@pytest.fixture(scope="module")
+def raised() -> list[RaisedError]:
+    """Errors that the code raises."""
+    return raised_errors()
 
 
-def test_every_code_is_well_formed_and_belongs_to_one_type() -> None:
-    raised = raised_errors()
+def test_the_errors_page_matches_the_code(raised: list[RaisedError]) -> None:
+    assert PAGE.read_text() == render(raised), "run `python -m docs.make_errors`"
+
+
+def test_every_code_is_well_formed_and_belongs_to_one_type(raised: list[RaisedError]) -> None:
     assert [raised_error for raised_error in raised if not CODE.fullmatch(raised_error.code)] == []
     types = Counter(code for code, _ in {(raised_error.code, raised_error.type) for raised_error in raised})
     assert [code for code, count in types.items() if count > 1] == []

@@ -48,11 +48,11 @@ def played(folder: Path, tests: str, *options: str) -> subprocess.CompletedProce
     (folder / "test_played.py").write_text(tests)
     markers = "[pytest]\nmarkers =\n    slow: x\n    retry_once(reason): x\n"
     (folder / "pytest.ini").write_text(markers)
-    plugins = ("-p", "tests.retries", "-p", "no:cacheprovider", "-p", "no:randomly")
+    plugins = ("-p", "tests.retries", "-p", "no:cacheprovider", "-p", "xdist.plugin")
     return subprocess.run(
         [sys.executable, "-m", "pytest", *plugins, *options, str(folder)],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         capture_output=True,
         text=True,
         timeout=120,

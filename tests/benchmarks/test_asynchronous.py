@@ -32,6 +32,7 @@ def outcome(mode: str, *, seconds: float) -> Outcome:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_programs")
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.name)
 def test_a_short_run_of_every_mode_has_consistent_figures(mode: Mode, tmp_path: Path) -> None:
     found = measure(TINY, mode, tmp_path / "run", warm_up=1, steps=3, seed=1)

@@ -21,6 +21,8 @@ from web.db import Database, open_database
 ALICE = Author(name="alice", role="operator", via="session", came_from="192.0.2.1")
 BOB = Author(name="bob", role="admin", via="session", came_from="192.0.2.2")
 
+pytestmark = pytest.mark.usefixtures("forked_programs")
+
 
 @pytest.fixture
 def database(tmp_path: Path) -> Iterator[Database]:

@@ -15,7 +15,7 @@ from astraflow.models import models
 from tests.fakes.hosted_endpoint import KEY, failing, hosted
 from tests.make_torch import TINY
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("forked_programs")]
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "recipes" / "examples"
 

@@ -17,7 +17,7 @@ from tests.dataflow.running import TOKEN, Service, config, evaluation, facts, ru
 from tests.dataflow.test_evaluation import answer
 from tests.fakes.synthetic_run import SyntheticRun
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("forked_programs")]
 
 PATIENCE_S = 60.0
 

@@ -8,6 +8,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import cache
 from typing import Any
 
 from astraflow.contract.errors import InvalidInput, UnknownNode
@@ -35,12 +36,22 @@ HISTORY_REPORTS = 900
 TOKEN = "run-token"
 
 
+@cache
+def _usual_past_report(second: int) -> pb.Report:
+    """Returns a report that hundreds of tests read. Do not change it."""
+    return encode_report(SyntheticRun().report(second, is_history=True))
+
+
 class FakeControlPlane(ControlPlaneServicer):
     """Serves a synthetic run whose clock the test advances."""
 
-    def __init__(self, synthetic_run: SyntheticRun | None = None, *, sequence: int = 0) -> None:
+    def __init__(
+        self, synthetic_run: SyntheticRun | None = None, *, sequence: int = 0, history: int = HISTORY_REPORTS
+    ) -> None:
+        """history: past reports that it stores, the newest. Count."""
         self.synthetic_run = synthetic_run or SyntheticRun()
         self.sequence = sequence
+        self._history = history
         self.actions: list[tuple[str, str, str]] = []
         """Kind, subject and actor of each request."""
         self.changes: list[PluginChange] = []
@@ -74,9 +85,13 @@ class FakeControlPlane(ControlPlaneServicer):
             yield encode_report(self.synthetic_run.report(sent))
 
     async def History(self, request: pb.HistoryRequest, context: Any) -> pb.HistoryReply:  # noqa: N802 (the service's name)
-        first = max(request.after_sequence + 1, self.sequence - min(request.limit, HISTORY_REPORTS) + 1, 1)
-        reports = [self.synthetic_run.report(second, is_history=True) for second in range(first, self.sequence + 1)]
-        return pb.HistoryReply(reports=[encode_report(report) for report in reports])
+        first = max(request.after_sequence + 1, self.sequence - min(request.limit, self._history) + 1, 1)
+        return pb.HistoryReply(reports=[self._past_report(second) for second in range(first, self.sequence + 1)])
+
+    def _past_report(self, second: int) -> pb.Report:
+        if self.synthetic_run == SyntheticRun():
+            return _usual_past_report(second)
+        return encode_report(self.synthetic_run.report(second, is_history=True))
 
     async def Trajectories(self, request: pb.TrajectoriesRequest, context: Any) -> pb.TrajectoriesReply:  # noqa: N802 (the service's name)
         page = self.synthetic_run.trajectories(self.sequence, decode_trajectory_query(request))

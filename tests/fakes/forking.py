@@ -1,69 +1,114 @@
-"""Python programs without the time of their imports: a process that has imported a program forks for each start.
+"""Python without the time of imports: a process that has imported the programs of AstraFlow forks for each start.
 
-`ForkingProgram.command` takes the place of `python -m MODULE`. It starts a client without imports, which passes its
-arguments, environment, folder and files, forwards signals, and ends as the program ends. The program is killed when its
-client is.
+`ForkingPython.executable` takes the place of `sys.executable`: `-m MODULE` of a program starts a client without
+imports, which passes its arguments, environment, folder and files, forwards signals, and ends as the program ends. The
+program is killed when its client is. Anything else starts the real interpreter. The process id that others see is that
+of the client: SIGSTOP does not stop the program.
 """
 
 import contextlib
+import gc
 import importlib
 import json
 import os
+import runpy
+import selectors
 import signal
 import socket
 import subprocess
 import sys
-import threading
+import time
 import traceback
-from collections.abc import Callable
+import warnings
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 ROOT = Path(__file__).parents[2]
+PYTHON = sys.executable
+"""Real interpreter, also while a test replaces `sys.executable`."""
+FORKED = "--forked"
+"""First argument of programs that fork whatever they are: `-m MODULE`, `-c PROGRAM` or a file follows."""
 
-CLIENT = """
+IMPORTS = (
+    "alembic.command",
+    "astraflow.cli.local_run",
+    "astraflow.cli.main",
+    "astraflow.cli.preparation",
+    "astraflow.cli.recipe_form",
+    "astraflow.cli.roles",
+    "astraflow.cli.serve",
+    "astraflow.dataflow.service",
+    "astraflow.raas.service",
+    "astraflow.trainer.backends.fsdp",
+    "astraflow.trainer.service",
+    "astraflow.weights.service",
+    "maintainer.fleet.service",
+    "maintainer.mcp_service",
+    "maintainer.service",
+    "rich.table",
+    "torch.distributed.fsdp",
+    "transformers.models.qwen3.modeling_qwen3",
+    "web.service",
+)
+"""Modules that the programs import, some of them late."""
+
+CLIENT = """#!{python} -IS
 import json, os, signal, socket, sys
+arguments = sys.argv[1:]
+if arguments[:1] == [{forked!r}]:
+    del arguments[0]
+else:
+    module = arguments[1] if arguments[:1] == ["-m"] and len(arguments) > 1 else ""
+    is_program = module == "astraflow.cli" or module.partition(".")[0] in ("web", "maintainer")
+    variables = {{name: text for name, text in os.environ.items() if name.startswith("PYTHON")}}
+    if not is_program or variables != {variables!r}:
+        os.execv({python!r}, [{python!r}, *arguments])
+if "ASTRAFLOW_RANK_PARENT" in os.environ:
+    import ctypes
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # it ends with its parent, as a rank does
 connection = socket.socket(socket.AF_UNIX)
-connection.connect(sys.argv[1])
-request = {"arguments": sys.argv[2:], "environment": dict(os.environ), "folder": os.getcwd()}
+connection.connect({path!r})
+umask = os.umask(0o077)
+request = {{"arguments": arguments, "environment": dict(os.environ), "folder": os.getcwd(), "umask": umask}}
 socket.send_fds(connection, [b"-"], [0, 1, 2])
 connection.sendall(json.dumps(request).encode() + b"\\n")
 answers = connection.makefile()
 pid = int(answers.readline())
 for number in (signal.SIGINT, signal.SIGTERM):
     signal.signal(number, lambda number, _: os.kill(pid, number))
-code = answers.read()
-if not code:
-    os.kill(os.getpid(), signal.SIGKILL)
-sys.exit(int(code))
+code = int(answers.readline() or -signal.SIGKILL)
+if code < 0:
+    if code != -signal.SIGKILL:
+        signal.signal(-code, signal.SIG_DFL)
+    os.kill(os.getpid(), -code)
+sys.exit(code)
 """
-"""Program of the client. A program that ends without an exit code was killed."""
+"""Program of the client. No answer means that the process that forks has ended."""
 
 
-class ForkingProgram:
-    """Starts the process that forks when `command` is read; `close` ends it."""
+class ForkingPython:
+    """Starts the process that forks when `executable` is read; `close` ends it."""
 
-    def __init__(self, directory: Path, module: str, *imports: str) -> None:
-        """module: has a function `main` that takes no argument and may return an exit code. imports: modules that it
-        imports late.
-        """
-        self._directory = directory
-        self._modules = (module, *imports)
+    def __init__(self, directory: Path) -> None:
+        self._client, self._socket = directory / "python", directory / "socket"
         self._server: subprocess.Popen[bytes] | None = None
 
     @property
-    def command(self) -> tuple[str, ...]:
-        """Command line that takes the arguments of the program."""
-        client, path = self._directory / "client.py", self._directory / "socket"
+    def executable(self) -> str:
+        """Path that takes the place of `sys.executable`."""
         if self._server is None:
-            client.write_text(CLIENT)
-            server = [sys.executable, "-m", "tests.fakes.forking", str(path), *self._modules]
+            variables = {name: text for name, text in os.environ.items() if name.startswith("PYTHON")}
+            known = {"python": PYTHON, "forked": FORKED, "path": str(self._socket), "variables": variables}
+            self._client.write_text(CLIENT.format(**known))
+            self._client.chmod(0o755)
+            command = [PYTHON, "-m", "tests.fakes.forking", str(self._socket), str(self._client)]
             # gRPC reads these variables when it is imported; see `astraflow.cli.main`.
             environment = {**os.environ, "GRPC_ENABLE_FORK_SUPPORT": "0", "GRPC_VERBOSITY": "NONE"}
-            self._server = subprocess.Popen(server, cwd=ROOT, stdout=subprocess.PIPE, env=environment)
+            self._server = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, env=environment)
             assert self._server.stdout is not None
             assert self._server.stdout.readline() == b"ready\n"
-        return (sys.executable, "-I", "-S", str(client), str(path))
+        return str(self._client)
 
     def close(self) -> None:
         """Ends the process."""
@@ -72,60 +117,164 @@ class ForkingProgram:
             self._server.communicate()
 
 
-def _serve(path: str, module: str, *imports: str) -> None:
-    main = importlib.import_module(module).main
-    for name in imports:
-        importlib.import_module(name)
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(path)
-        listener.listen()
-        sys.stdout.write("ready\n")
-        sys.stdout.flush()
+@dataclass(frozen=True, slots=True)
+class ForkingProgram:
+    """Program that forks from `python`: `-m MODULE`, or any arguments of Python without `module`."""
+
+    python: ForkingPython
+    module: str = ""
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """Command line that takes the arguments of the program."""
+        return (self.python.executable, FORKED, *(("-m", self.module) if self.module else ()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Program:
+    """Program that runs, and the connection to its client."""
+
+    pid: int
+    descriptor: int
+    """Of the process: readable after its end."""
+    connection: socket.socket
+
+    def close(self) -> None:
+        os.close(self.descriptor)
+        self.connection.close()
+
+
+class _Server:
+    """Forks a program for each client, kills it when the client ends, and tells the client how it ended."""
+
+    def __init__(self, listener: socket.socket) -> None:
+        self._listener = listener
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(listener, selectors.EVENT_READ)
+        self._programs: dict[int, _Program] = {}
+
+    def serve(self) -> NoReturn:
+        """Serves until the process is killed. A program whose client was killed ends before the next one starts, which
+        may need its port."""
         while True:
-            connection, _ = listener.accept()
-            with connection:
-                if os.fork() == 0:
-                    listener.close()
-                    _run(connection, main)
-            with contextlib.suppress(ChildProcessError):
-                while os.waitpid(-1, os.WNOHANG)[0]:
-                    pass
+            events = [key for key, _ in self._selector.select()]
+            for key in events:
+                program = key.data
+                if program is not None and program.pid in self._programs:
+                    if key.fileobj is program.connection:  # its client has ended
+                        os.killpg(program.pid, signal.SIGKILL)
+                    self._end(program)
+            if any(key.fileobj is self._listener for key in events):
+                self._start()
+
+    def _start(self) -> None:
+        connection, _ = self._listener.accept()
+        ready, is_ready = os.pipe()
+        if (pid := os.fork()) == 0:
+            self._close()
+            _run(connection, is_ready)
+        os.close(is_ready)
+        os.read(ready, 1)  # end of file when the program has read its request
+        os.close(ready)
+        program = _Program(pid=pid, descriptor=os.pidfd_open(pid), connection=connection)
+        self._programs[pid] = program
+        self._selector.register(program.descriptor, selectors.EVENT_READ, program)
+        self._selector.register(connection, selectors.EVENT_READ, program)
+        _send(connection, f"{pid}\n")
+
+    def _end(self, program: _Program) -> None:
+        _, status = os.waitpid(program.pid, 0)
+        _send(program.connection, f"{os.waitstatus_to_exitcode(status)}\n")
+        self._selector.unregister(program.descriptor)
+        self._selector.unregister(program.connection)
+        self._programs.pop(program.pid).close()
+
+    def _close(self) -> None:
+        """Closes what belongs to the server, in a program."""
+        self._selector.close()
+        self._listener.close()
+        for program in self._programs.values():
+            program.close()
 
 
-def _run(connection: socket.socket, main: Callable[[], int | None]) -> NoReturn:
-    """Runs the program in this process, sends its exit code to the client, and ends the process."""
-    _, files, _, _ = socket.recv_fds(connection, 1, 3)
-    request = json.loads(connection.makefile().readline())
-    connection.sendall(f"{os.getpid()}\n".encode())
-    threading.Thread(target=_follow, args=(connection,), daemon=True).start()
-    for standard, file in enumerate(files):
-        os.dup2(file, standard)
-    for file in files:
-        os.close(file)
-    sys.stdout, sys.stderr = (os.fdopen(file, "w", closefd=False) for file in (1, 2))
-    os.chdir(request["folder"])
-    os.environ.clear()
-    os.environ.update(request["environment"])
-    sys.argv = [sys.argv[2], *request["arguments"]]
-    code = 0
+def _send(connection: socket.socket, text: str) -> None:
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the client has ended
+        connection.sendall(text.encode())
+
+
+def _run(connection: socket.socket, is_ready: int) -> NoReturn:
+    """Runs the program of a request in this process and ends the process without cleanup, because the threads of
+    libraries sometimes crash it."""
+    code = 1
     try:
-        code = main() or 0
-    except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        os.setsid()
+        with connection:
+            _, files, _, _ = socket.recv_fds(connection, 1, 3)
+            request = json.loads(connection.makefile().readline())
+        os.close(is_ready)
+        _take_over(request, files)
+        code = _run_python(request["arguments"])
     except BaseException:
         traceback.print_exc()
-        code = 1
-    sys.stdout.flush()
-    sys.stderr.flush()
-    connection.sendall(str(code).encode())
+    with contextlib.suppress(OSError):  # their reader has ended
+        sys.stdout.flush()
+        sys.stderr.flush()
     os._exit(code)
 
 
-def _follow(connection: socket.socket) -> None:
-    """Kills this process when the client ends."""
-    connection.recv(1)
-    os.kill(os.getpid(), signal.SIGKILL)
+def _take_over(request: dict[str, Any], files: list[int]) -> None:
+    """Gives this process the files, the folder and the environment of the client."""
+    for standard, file in enumerate(files):
+        os.dup2(file, standard)
+        os.close(file)
+    sys.stdin = os.fdopen(0, closefd=False)
+    sys.stdout = os.fdopen(1, "w", closefd=False)
+    sys.stderr = os.fdopen(2, "w", buffering=1, errors="backslashreplace", closefd=False)
+    os.chdir(request["folder"])
+    os.umask(request["umask"])
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    # The kernel would end a rank with its parent, which here is the process that forks; its client ends it instead.
+    os.environ.pop("ASTRAFLOW_RANK_PARENT", None)
+    vars(sys.modules["astraflow.cli.run"])["_STARTED_AT"] = time.monotonic()
+
+
+def _run_python(arguments: list[str]) -> int:
+    """Runs `-m MODULE`, `-c PROGRAM` or a file; returns the exit code."""
+    option = arguments[0] if arguments[0] in ("-m", "-c") else ""
+    target, *others = arguments[1:] if option else arguments
+    sys.argv = [target, *others]
+    sys.path[0] = str(Path.cwd() if option else Path(target).parent)
+    warnings.filterwarnings("ignore", category=RuntimeWarning, module="runpy")  # the module is imported already
+    try:
+        if option == "-m":
+            runpy.run_module(target, run_name="__main__", alter_sys=True)
+        elif not option:
+            runpy.run_path(target, run_name="__main__")
+        else:
+            exec(compile(target, "<program>", "exec"), {"__name__": "__main__"})  # noqa: S102 (a program of a test)
+    except SystemExit as end:
+        if isinstance(end.code, str):
+            sys.stderr.write(f"{end.code}\n")
+            return 1
+        return end.code or 0
+    return 0
+
+
+def main() -> NoReturn:
+    """Imports the modules, then serves at the socket of the first argument. The second is the client's path."""
+    path, sys.executable = sys.argv[1:]  # the programs that a program starts fork as well
+    for name in IMPORTS:
+        importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # so that collections do not copy memory that the programs share
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen(64)
+        sys.stdout.write("ready\n")
+        sys.stdout.flush()
+        _Server(listener).serve()
 
 
 if __name__ == "__main__":
-    _serve(*sys.argv[1:])
+    main()

@@ -1,15 +1,11 @@
 """The program of the maintainer without the time of its imports."""
 
-from collections.abc import Iterator
-
 import pytest
 
-from tests.fakes.forking import ForkingProgram
+from tests.fakes.forking import ForkingProgram, ForkingPython
 
 
 @pytest.fixture(scope="session")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkingProgram]:
+def program(forking_python: ForkingPython) -> ForkingProgram:
     """Takes the place of `python -m maintainer`."""
-    maintainer = ForkingProgram(tmp_path_factory.mktemp("maintainer"), "maintainer.__main__", "maintainer.mcp_service")
-    yield maintainer
-    maintainer.close()
+    return ForkingProgram(forking_python, "maintainer")

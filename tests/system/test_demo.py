@@ -10,6 +10,7 @@ from tests.system.processes import ROOT, command
 
 
 @pytest.mark.slow
+@pytest.mark.real_processes
 @pytest.mark.timeout(600)
 def test_the_demo_learns_to_reverse_four_letters(tmp_path: Path) -> None:
     file = tmp_path / "summary.json"

@@ -17,7 +17,7 @@ from astraflow.weights.weight_sources import WeightSource, WeightSources
 from tests.weights.running import TOKEN, client_of
 from tests.weights.versions import POLICY, history, layout
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("forked_programs")]
 
 
 @contextmanager

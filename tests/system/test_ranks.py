@@ -7,6 +7,7 @@ import subprocess
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.system.processes import ROOT, command
@@ -62,13 +63,14 @@ def steps_of(log: Path) -> list[dict[str, object]]:
     return [event for event in events if event.get("event") == "step"]
 
 
-def ranks_of(trainer: int) -> list[int]:
-    """Returns the process ids of the ranks that a trainer has started."""
-    return [int(pid) for pid in Path(f"/proc/{trainer}/task/{trainer}/children").read_text().split()] + [
-        int(pid)
-        for task in Path(f"/proc/{trainer}/task").iterdir()
-        if task.name != str(trainer)
-        for pid in (task / "children").read_text().split()
+def ranks_of(run: Path) -> list[int]:
+    """Returns the process ids of the ranks that the trainers of a run have started, by the token of the run."""
+    token = (run / "token").read_text().strip()
+    return [
+        process.pid
+        for process in psutil.process_iter(["cmdline", "environ"])
+        if "trainer-rank" in (process.info["cmdline"] or ())
+        and (process.info["environ"] or {}).get("ASTRAFLOW_TOKEN") == token
     ]
 
 
@@ -86,7 +88,7 @@ def test_two_trainers_of_several_ranks_learn_despite_a_killed_rank(tmp_path: Pat
             while len(steps_of(log)) < 2:
                 assert process.poll() is None and time.monotonic() < deadline, (tmp_path / "out").read_text()
                 time.sleep(0.05)
-            (rank,) = ranks_of(json.loads((directory / "processes.json").read_text())["trainer-sorter"])
+            (rank,) = ranks_of(directory)
             os.kill(rank, signal.SIGKILL)
             process.wait(timeout=240)
         finally:

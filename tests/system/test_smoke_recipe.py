@@ -144,6 +144,7 @@ async def _until(is_so: Callable[[], bool], *, within_s: float = 30.0) -> None:
             await asyncio.sleep(0.05)
 
 
+@pytest.mark.real_processes
 async def test_no_process_survives_a_killed_command(tmp_path: Path) -> None:
     arguments = command("run", "smoke", *ENDLESS, "--run-dir", str(tmp_path / "run"))
     with subprocess.Popen(
@@ -155,6 +156,7 @@ async def test_no_process_survives_a_killed_command(tmp_path: Path) -> None:
     await _until(lambda: not processes_of(tmp_path), within_s=30)
 
 
+@pytest.mark.real_processes
 async def test_closing_the_terminal_stops_the_run(tmp_path: Path) -> None:
     arguments = command("run", "smoke", "--no-web", *ENDLESS, "--run-dir", str(tmp_path / "run"))
     with subprocess.Popen(

@@ -39,6 +39,7 @@ async def test_every_batch_is_trained_once_despite_a_kill_of_any_process(tmp_pat
     assert report.streams[0].version - report.streams[0].steps in (0, 1)
 
 
+@pytest.mark.real_processes  # SIGSTOP stops no program that forks
 async def test_a_stalled_trainer_does_not_stop_others_and_resumes(tmp_path: Path) -> None:
     patience = ("--set", "policies.verifier.stalled_after_s=1")
     async with running("smoke/two_policies", tmp_path / "run", *ENDLESS, *patience) as run:
@@ -80,6 +81,7 @@ async def test_a_manually_joined_node_contributes_and_returns_its_tasks(tmp_path
             node.wait()
 
 
+@pytest.mark.long  # `test_smoke_recipe` runs two policies; a stalled trainer and a killed one are tested above
 async def test_two_policies_of_one_workflow_learn_with_separate_trainers(tmp_path: Path) -> None:
     async with running("smoke/two_policies", tmp_path / "run", *ENDLESS) as run:
         report = await run.until(lambda report: all(stream.steps >= 5 for stream in report.streams))

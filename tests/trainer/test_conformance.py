@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -38,6 +37,7 @@ from astraflow.wire.channel import dial
 from astraflow.wire.server import ListenOptions
 from tests import make
 from tests.dataflow import running as dataflow
+from tests.fakes.forking import ForkingProgram
 
 POLICY, TOKEN = "policy", "a-token"
 PATIENCE_S = 20.0
@@ -78,11 +78,11 @@ def model(tmp_path: Path) -> Path:
     return folder
 
 
-async def example(script: str, *arguments: str, token: str = TOKEN) -> tuple[int | None, str]:
+async def example(python: ForkingProgram, script: str, *arguments: str, token: str = TOKEN) -> tuple[int | None, str]:
     """Runs an example to its end."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, str(EXAMPLES / script), *arguments),
-        env={**os.environ, "ASTRAFLOW_TOKEN": token, "PYTHONPATH": os.pathsep.join(sys.path)},
+        *(*python.command, str(EXAMPLES / script), *arguments),
+        env={**os.environ, "ASTRAFLOW_TOKEN": token},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )
@@ -100,18 +100,22 @@ async def example(script: str, *arguments: str, token: str = TOKEN) -> tuple[int
     "script",
     ["plain_trainer.py", "transformers_trainer.py"],
 )
-async def test_third_party_trainers_pass_all_checks(script: str, model: Path, tmp_path: Path) -> None:
+async def test_third_party_trainers_pass_all_checks(
+    script: str, model: Path, tmp_path: Path, rank_python: ForkingProgram
+) -> None:
     ended: list[tuple[int | None, str]] = []
 
     async def run(address: str) -> None:
-        ended.append(await example(script, address, str(model), str(tmp_path / "checkpoint")))
+        ended.append(await example(rank_python, script, address, str(model), str(tmp_path / "checkpoint")))
 
     assert await broken_promises(run, limit_s=100.0) == {}, ended
     assert [code for code, _ in ended] == [0], ended
 
 
 @pytest.mark.anyio
-async def test_a_third_party_trainer_trains_the_batches_of_a_run(model: Path, tmp_path: Path) -> None:
+async def test_a_third_party_trainer_trains_the_batches_of_a_run(
+    model: Path, tmp_path: Path, rank_python: ForkingProgram
+) -> None:
     """A real dataflow service and a real weight store; the test is the node."""
     run = dataflow.config(policies=(POLICY,), max_staleness=4, filters=("keep_all",), stop=StopConfig(steps=3))
     listen = ListenOptions(token=dataflow.TOKEN, drain_s=0.0)
@@ -134,7 +138,12 @@ async def test_a_third_party_trainer_trains_the_batches_of_a_run(model: Path, tm
         assert len(rows) == 12
         await service_.nodes.push(node, rows)
         code, output = await example(
-            "plain_trainer.py", service_.address, str(model), str(tmp_path / "checkpoint"), token=dataflow.TOKEN
+            rank_python,
+            "plain_trainer.py",
+            service_.address,
+            str(model),
+            str(tmp_path / "checkpoint"),
+            token=dataflow.TOKEN,
         )
         assert code == 0, output
         versions = await WeightPlaneClient(link).versions(PolicyId(POLICY))

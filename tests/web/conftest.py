@@ -9,11 +9,14 @@ import pytest
 from playwright.async_api import Browser
 
 from tests.fakes.browser import browser
-from tests.fakes.control_plane import FakeControlPlane
+from tests.fakes.control_plane import HISTORY_REPORTS, FakeControlPlane
 from tests.fakes.forking import ForkingProgram
 from tests.fakes.launching import CliOutputs
 from tests.fakes.web import RunningWeb, running_web
 from web.launching.cli_process import cli_output
+
+SHORT_HISTORY = 5
+"""Past reports. Count."""
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -58,8 +61,11 @@ async def chromium() -> AsyncIterator[Browser]:
 
 
 @pytest.fixture
-def fake() -> FakeControlPlane:
-    return FakeControlPlane(sequence=150)
+def fake(request: pytest.FixtureRequest) -> FakeControlPlane:
+    """Dataflow in its 150th second. Each web process that follows it reads, checks and stores its history: tests that
+    show no past have the marker `short_history`."""
+    is_short = request.node.get_closest_marker("short_history") is not None
+    return FakeControlPlane(sequence=150, history=SHORT_HISTORY if is_short else HISTORY_REPORTS)
 
 
 @pytest.fixture

@@ -24,12 +24,13 @@ from tests.fakes.clock import ManualClock
 from tests.fakes.cloud import Cloud, CloudProvider
 from tests.fakes.crashes import Crash
 from tests.maintainer.fleet.parts import ALICE, POOL, START, Parts, Run, build, memory_database
+from tests.stateful import scaled_examples
 
 pytestmark = pytest.mark.anyio
 
 T = TypeVar("T")
 
-RUNS = int(os.environ.get("ASTRAFLOW_FLEET_FAULT_RUNS", "8"))
+RUNS = int(os.environ.get("ASTRAFLOW_FLEET_FAULT_RUNS", scaled_examples(4)))
 """Runs per fault point. Count."""
 FIRST = int(os.environ.get("ASTRAFLOW_FLEET_FAULT_FIRST", "0"))
 """Number of the first run, to split many runs over processes."""
@@ -199,6 +200,7 @@ class Story:
         return parts
 
 
+@pytest.mark.stateful
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("focus", POINTS)
 async def test_no_instance_is_leaked_or_duplicated(focus: str, tmp_path: Path) -> None:

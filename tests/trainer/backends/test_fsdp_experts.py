@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 
+from astraflow.trainer import rank_launch
 from astraflow.trainer.model_preparation import prepare_model
 from tests import make_torch
+from tests.fakes.forking import ForkingProgram
 from tests.snapshots import Snapshot, snapshot_of
 from tests.suites.backend_suite import assert_same
 from tests.trainer.backends.test_fsdp import LEARNING_RATE, fsdp
@@ -28,7 +30,10 @@ def assert_same_but_for_rounding(one: Snapshot, other: Snapshot) -> None:
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-def test_two_ranks_train_and_publish_experts_as_one_process_does(optimizer: str, tmp_path: Path) -> None:
+def test_two_ranks_train_and_publish_experts_as_one_process_does(
+    optimizer: str, tmp_path: Path, rank_python: ForkingProgram, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rank_launch, "RANK_COMMAND", (*rank_python.command, *rank_launch.RANK_COMMAND[1:]))
     moe = {**make_torch.TINY, "experts": 5}
     options: dict[str, Any] = {"learning_rate": LEARNING_RATE, "optimizer": optimizer}
     single = local(model=moe, **options)

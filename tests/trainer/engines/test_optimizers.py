@@ -289,7 +289,7 @@ def test_an_incomplete_schedule_is_refused(values: dict[str, object]) -> None:
         OptimizerOptions.model_validate(values)
 
 
-@pytest.mark.parametrize("kind", ["adamw", "muon"])
+@pytest.mark.parametrize("kind", [pytest.param("adamw", marks=pytest.mark.long), "muon"])
 def test_sharded_and_replicated_weights_are_updated_as_whole_ones(kind: str, tmp_path: Path) -> None:
     """Two ranks: FSDP's sharding and a replicated vector; one row does not divide evenly. Sets of names have another
     order on each rank, so every rank must gather the matrices in an order that is not a set's."""

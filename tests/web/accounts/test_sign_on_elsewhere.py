@@ -41,7 +41,7 @@ async def page_of(
     file.write_text(_configured(provider, client, claim))
     told = client.secret if secret is None else secret
     async with (
-        FakeControlPlane(sequence=150).serving() as dataflow,
+        FakeControlPlane(sequence=1).serving() as dataflow,
         running_web(directory, dataflow, port=port, provider=file, provider_secret=told) as web,
     ):
         await web.until_connected()

@@ -18,6 +18,7 @@ from astraflow.runtime.clock import SystemClock
 from astraflow.runtime.run_folders import RunFolder, active_runs
 from tests.errors import raises_code
 from tests.fakes.control_plane import FakeControlPlane
+from tests.fakes.forking import ForkingProgram
 from tests.fakes.web import RunningWeb, running_web
 from tests.web.page_elements import notice_after, parsed
 from web.launching.catalogue import Catalogue, FormField, RecipeForm, overrides_from
@@ -36,6 +37,13 @@ SAMPLED = '<article class="group"'
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("ASTRAFLOW_HOME", str(tmp_path / "home"))
     return tmp_path / "home"
+
+
+@pytest.fixture(autouse=True)
+def forked_runs(request: pytest.FixtureRequest, forking_cli: ForkingProgram, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets runs fork, except in a test that has the marker `real_processes`."""
+    if not request.node.get_closest_marker("real_processes"):
+        monkeypatch.setattr("web.launching.launcher.CLI_COMMAND", forking_cli.command)
 
 
 @pytest.fixture
@@ -74,6 +82,7 @@ async def state_of(client: httpx.AsyncClient, name: str) -> str:
     )
 
 
+@pytest.mark.real_processes
 async def test_a_recipe_is_launched_shown_stopped_and_resumed(page: RunningWeb) -> None:
     async with page.logged_in() as client:
         name = await launched(client, **ENDLESS, **{"set.nodes.text_share": "1"})
