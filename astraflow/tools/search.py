@@ -50,6 +50,8 @@ class SearchToolOptions(CorpusOptions):
     def _check_place(self) -> Self:
         if bool(self.url) == bool(self.corpus or self.facts):
             raise ValueError("give one of `url`, `corpus` and `facts`")
+        if self.url and self.embedder is not None:
+            raise ValueError("a service has its own embedder; leave out `embedder`, or give `corpus` or `facts`")
         if self.url and not self.url.startswith(("http://", "https://")):
             raise ValueError("`url` starts with http:// or https://")
         return self

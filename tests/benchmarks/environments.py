@@ -7,6 +7,7 @@ action (median, 95th percentile) in the first case.
 import argparse
 import asyncio
 import json
+import random
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass
@@ -17,7 +18,7 @@ import numpy as np
 
 from astraflow.contract.tasks import Prompt
 from astraflow.datasets import datasets
-from astraflow.environments import environments
+from astraflow.environments import environments, games
 from astraflow.environments.base import EnvironmentFactory
 from astraflow.environments.episodes import Expert, act, begin, plan_of_answer, play
 from astraflow.environments.serve import serving_environment
@@ -89,6 +90,9 @@ SUBJECTS = (
     ),
 )
 
+GAMES = ("Nim-v0", "ConnectFour-v0", "KuhnPoker-v0")
+"""Games for two players."""
+
 
 async def measure(subject: Subject, seconds: float) -> Figures:
     """Plays episodes for `seconds`, first one after another and then 16 at once."""
@@ -147,6 +151,36 @@ async def _at_once(factory: EnvironmentFactory, prompts: Sequence[Prompt], exper
     return actions / (perf_counter() - began)
 
 
+async def measure_game(name: str, seconds: float) -> Figures:
+    """Plays a game of two players with possible actions at random, first one after another and then 16 at once."""
+    factory, dataset = games.build({"kind": "textarena"}), datasets.build({"kind": "games", "games": [name]}, 0)
+    begins: list[float] = []
+    acts: list[float] = []
+
+    async def matches(number: int) -> None:
+        limit, rng = perf_counter() + seconds, random.Random(number)
+        while (at := perf_counter()) < limit:
+            game = factory.make()
+            turn = await game.begin(dataset.prompt(number % dataset.size), number)
+            begins.append(perf_counter() - at)
+            while not turn.is_over:
+                action, at = rng.choice(turn.observation.actions), perf_counter()
+                turn = await game.act(turn.player, action)
+                acts.append(perf_counter() - at)
+            await game.close()
+
+    await matches(0)
+    begin_ms, act_ms, serial = _percentiles(begins), _percentiles(acts), len(acts)
+    await asyncio.gather(*map(matches, range(AT_ONCE)))
+    return Figures(
+        name=name,
+        serial_per_s=serial / seconds,
+        at_once_per_s=(len(acts) - serial) / seconds,
+        begin_ms=begin_ms,
+        act_ms=act_ms,
+    )
+
+
 def _percentiles(seconds: Sequence[float]) -> tuple[float, float]:
     median, tail = np.percentile(seconds, (50, 95))
     return round(1000 * median, 3), round(1000 * tail, 3)
@@ -167,9 +201,12 @@ def main(write: Callable[[str], object] = print) -> None:
     """Measures and prints."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=3.0, help="per environment and case")
+    parser.add_argument("--only", default="", help="part of the names to measure")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    rows = [asyncio.run(measure(subject, options.seconds)) for subject in SUBJECTS]
+    subjects = [subject for subject in SUBJECTS if options.only in subject.name]
+    rows = [asyncio.run(measure(subject, options.seconds)) for subject in subjects]
+    rows += [asyncio.run(measure_game(name, options.seconds)) for name in GAMES if options.only in name]
     write(json.dumps([asdict(row) for row in rows]) if options.json else table(rows))
 
 

@@ -136,7 +136,15 @@ async def test_a_service_that_ended_fails_the_rollout() -> None:
     await source.close()
 
 
-@pytest.mark.parametrize("spec", [{}, {"url": "http://x", "facts": {}}, {"url": "ftp://x"}])
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {},
+        {"url": "http://x", "facts": {}},
+        {"url": "ftp://x"},
+        {"url": "http://x", "embedder": {"kind": "huggingface", "path": "e"}},
+    ],
+)
 def test_a_search_has_one_place(spec: dict[str, Any]) -> None:
     with raises_code(InvalidInput, "config.invalid"):
         tool_sources.build({"kind": "search", **spec})
