@@ -43,7 +43,8 @@ def needs(recipe: Recipe) -> list[Need]:
 def published_set(dataset: Mapping[str, Any]) -> PublishedSet | None:
     """Returns the place of a published data set on the hub; None for other kinds."""
     known = _PUBLISHED.get(str(dataset.get("kind")), {}).get(str(dataset.get("name")))
-    return getattr(known, "published", known)
+    place: PublishedSet | None = getattr(known, "published", known)
+    return place
 
 
 def _model(spec: Mapping[str, Any]) -> Iterator[Need]:
