@@ -65,6 +65,14 @@ def _livecodebench(row: Mapping[str, Json], where: str) -> Problem:
     )
 
 
+def _areal(row: Mapping[str, Json], where: str) -> Problem:
+    return Problem(
+        text=str(row["question"]),
+        tests=deepcoder_tests(row["input_output"], "", where),
+        starter_code=str(row.get("starter_code") or ""),
+    )
+
+
 def _humaneval(row: Mapping[str, Json], _where: str) -> Problem:
     function, prompt = str(row["entry_point"]), str(row["prompt"])
     return Problem(
@@ -100,6 +108,15 @@ CODE_SETS = {
     "codeforces": _deepcoder_part("codeforces", "test"),
     "livecodebench_v5": _livecodebench_release("test5.jsonl"),
     "livecodebench_v6": _livecodebench_release("test6.jsonl"),
+    "lcb_v5": CodeSet(
+        published=PublishedSet(
+            hub="inclusionAI/AReaL-boba-2-RL-Code",
+            split="test",
+            files=("code_benchmark/lcb_v5/test.jsonl",),
+            required_fields={"question": (str,), "input_output": (str, dict)},
+        ),
+        read=_areal,
+    ),
     "humaneval": CodeSet(
         published=PublishedSet(
             hub="openai/openai_humaneval",

@@ -1,5 +1,6 @@
 """Published mathematical problems, each with one correct answer."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -7,6 +8,7 @@ from typing import Annotated
 
 from pydantic import field_validator
 
+from astraflow.contract.errors import InvalidInput
 from astraflow.contract.values import Json
 from astraflow.datasets import datasets
 from astraflow.datasets.base import ANSWER, QUESTION
@@ -32,7 +34,7 @@ class MathSet:
     @property
     def published(self) -> PublishedSet:
         """Location and required fields for the loader."""
-        required_fields: RequiredFields = {self.question: (str,), self.answer: (str, int, float)}
+        required_fields: RequiredFields = {self.question: (str, list), self.answer: (str, int, float, dict)}
         return PublishedSet(hub=self.hub, split=self.split, config=self.config, required_fields=required_fields)
 
 
@@ -47,15 +49,33 @@ MATH_SETS = {
         subject="ability",
         source="data_source",
     ),
+    "dapo_filter": MathSet(
+        hub="aaabiao/dapo_filter",
+        split="train",
+        question="prompt",
+        answer="reward_model",
+        subject="ability",
+        source="data_source",
+    ),
     "aime24": MathSet(hub="HuggingFaceH4/aime_2024", split="train", source="url"),
     "aime25": MathSet(hub="math-ai/aime25", split="test"),
     "amc": MathSet(hub="math-ai/amc23", split="test", question="question", source="url"),
+    "amc24": MathSet(hub="rawsh/2024_AMC12", split="train"),
     "minerva": MathSet(hub="math-ai/minervamath", split="test", question="question"),
+    "olympiadbench": MathSet(hub="math-ai/olympiadbench", split="test", answer="solution", subject="subfield"),
     "math500": MathSet(
         hub="HuggingFaceH4/MATH-500", split="test", level="level", subject="subject", source="unique_id"
     ),
 }
 """Sets by name."""
+
+_OWN_INSTRUCTION = re.compile(
+    r"\s*Let'?s\s+think\s+step\s+by\s+step\s+and\s+output\s+the\s+final\s+answer\s+within\s*\\boxed\{\}\.\s*\Z"
+)
+"""Last sentence of the problems of some sets; the template has its own."""
+
+_BOXED = re.compile(r"\A\s*\$?\s*\\boxed\{((?:(?!\\boxed).)*)\}\s*\$?\s*\Z", re.DOTALL)
+"""Answer that is nothing but one box."""
 
 
 class MathOptions(PublishedOptions):
@@ -88,11 +108,11 @@ class Math(PublishedPrompts):
         super().__init__(options, math_set.published, partial(_fields, math_set, options.template))
 
 
-def _fields(math_set: MathSet, template: str, row: Mapping[str, Json], _where: str) -> dict[str, Json]:
-    problem = str(row[math_set.question])
+def _fields(math_set: MathSet, template: str, row: Mapping[str, Json], where: str) -> dict[str, Json]:
+    problem = _OWN_INSTRUCTION.sub("", _problem(row[math_set.question], where))
     return {
         QUESTION: fill_template(template, question=problem),
-        ANSWER: _text(row[math_set.answer]),
+        ANSWER: _answer(row[math_set.answer], where),
         "problem": problem,
         "level": row.get(math_set.level),
         "subject": row.get(math_set.subject),
@@ -100,6 +120,26 @@ def _fields(math_set: MathSet, template: str, row: Mapping[str, Json], _where: s
     }
 
 
-def _text(answer: Json) -> str:
-    """Returns the answer as text; whole numbers in a column of floats lose their fraction."""
-    return str(int(answer)) if isinstance(answer, float) and answer.is_integer() else str(answer)
+def _problem(value: Json, where: str) -> str:
+    """Returns the problem: text, or a list with the only message of a chat. Raises: InvalidInput."""
+    if not isinstance(value, list):
+        return str(value)
+    match value:
+        case [{"content": str(content)}]:
+            return content
+    raise InvalidInput(
+        f"cannot read {where}: the problem is not one message with text; correct the row",
+        code="dataset.no_question",
+    )
+
+
+def _answer(value: Json, where: str) -> str:
+    """Returns the answer as text, without a box around all of it; whole numbers in a column of floats lose their
+    fraction. Raises: InvalidInput."""
+    if isinstance(value, dict):
+        value = value.get("ground_truth")
+    if not isinstance(value, str | int | float):
+        raise InvalidInput(f"cannot read {where}: the row has no answer; correct the row", code="dataset.no_answer")
+    text = str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+    boxed = _BOXED.match(text)
+    return boxed[1] if boxed else text

@@ -13,6 +13,16 @@ from astraflow.datasets.base import ANSWER, QUESTION
 from astraflow.datasets.published import PublishedOptions, PublishedPrompts, PublishedSet, check_set_name, fill_template
 from astraflow.runtime.setting_permissions import SettableBy
 
+
+def _test_set(folder: str) -> PublishedSet:
+    return PublishedSet(
+        hub="inclusionAI/ASearcher-test-data",
+        split="test",
+        files=(f"{folder}/test.jsonl",),
+        required_fields={"question": (str,), "answer": (str, int, float, list)},
+    )
+
+
 SEARCH_SETS = {
     "asearcher": PublishedSet(
         hub="inclusionAI/ASearcher-train-data",
@@ -20,6 +30,10 @@ SEARCH_SETS = {
         files=("ASearcher-Base-35k.jsonl",),  # the repository has another file with other columns
         required_fields={"question": (str,), "answer": (str, int, float, list)},
     ),
+    "triviaqa": _test_set("TriviaQA_rand1000"),
+    "popqa": _test_set("PopQA_rand1000"),
+    "hotpotqa": _test_set("HotpotQA_rand1000"),
+    "bamboogle": _test_set("Bamboogle"),
 }
 """Sets by name."""
 

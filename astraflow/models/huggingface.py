@@ -28,6 +28,9 @@ class HuggingFaceOptions(Config):
     """Folder on this machine. Nodes need config.json and the tokenizer in it, but not the weights."""
     attention: Literal["sdpa", "eager"] = "sdpa"
     """Attention of transformers: torch's fused kernels, or plain matrix products (slower, for comparison)."""
+    thinking: bool | None = None
+    """Whether the model thinks before it answers, for chat templates that know `enable_thinking`, as those of Qwen3 do;
+    None: the template's default."""
 
 
 @models.register("huggingface", options=HuggingFaceOptions)
@@ -63,6 +66,7 @@ class HuggingFaceModel:
             tokenizer,
             vocab_size=max(config.get_text_config().vocab_size, len(tokenizer)),
             stop_tokens=_stop_tokens(folder, config, tokenizer),
+            template_values={} if self._options.thinking is None else {"enable_thinking": self._options.thinking},
         )
 
     def architecture(self) -> PreTrainedModel:

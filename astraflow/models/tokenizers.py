@@ -77,8 +77,16 @@ class ChatTokenizer(Protocol):
 class HuggingFaceTokenizer:
     """Adapter for a Hugging Face tokenizer that has a chat template. Several threads may use it at once."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, *, vocab_size: int, stop_tokens: tuple[int, ...]) -> None:
-        """vocab_size: vocabulary size of the model, whose embedding may be padded beyond the tokenizer's own count."""
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        vocab_size: int,
+        stop_tokens: tuple[int, ...],
+        template_values: Mapping[str, bool] | None = None,
+    ) -> None:
+        """vocab_size: vocabulary size of the model, whose embedding may be padded beyond the tokenizer's own count.
+        template_values: variables of the chat template, such as `enable_thinking`."""
         if not tokenizer.chat_template:
             raise InvalidInput(
                 f"cannot use the tokenizer of {tokenizer.name_or_path!r}: it has no chat template; use an instruct "
@@ -88,6 +96,7 @@ class HuggingFaceTokenizer:
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
         self._stop_tokens = stop_tokens
+        self._template_values = dict(template_values or {})
         special = {str(token): index for index, token in tokenizer.added_tokens_decoder.items() if token.special}
         self._special_ids = special
         self._control = re.compile("|".join(map(re.escape, sorted(special, key=len, reverse=True))) or r"(?!)")
@@ -174,6 +183,7 @@ class HuggingFaceTokenizer:
                 tools=[dict(tool) for tool in tools] or None,
                 add_generation_prompt=add_generation_prompt,
                 tokenize=False,
+                **self._template_values,
             )
         except TemplateError as problem:
             raise InvalidInput(

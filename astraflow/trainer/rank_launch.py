@@ -13,6 +13,7 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.runtime.service import FOLLOW_PARENT
 
 LOOPBACK = "127.0.0.1"
+VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
 PARENT = "ASTRAFLOW_RANK_PARENT"
 """Environment variable: process id of the trainer that started the rank and whose end the kernel makes the rank's."""
 RANK_COMMAND = (sys.executable, "-m", "astraflow.cli", "serve", "trainer-rank")
@@ -116,6 +117,22 @@ class LaunchedRanks:
 
 _early: list[LaunchedRanks] = []
 """At most one: launched, and not taken by the backend yet."""
+
+
+def select_gpus(backend: Mapping[str, Any]) -> None:
+    """Leaves only the GPUs of a backend's spec visible to this process and the ranks that it starts. Call it before
+    CUDA is used. Without effect where a scheduler starts the ranks: it selects their GPUs. Raises: InvalidInput."""
+    gpus = backend.get("gpus") or ()
+    if not gpus or backend.get("kind") not in _KINDS or "RANK" in os.environ:
+        return
+    names = [name.strip() for name in os.environ.get(VISIBLE_GPUS, "").split(",") if name.strip()]
+    if names and max(gpus) >= len(names):
+        raise InvalidInput(
+            f"cannot use GPU {max(gpus)}: {VISIBLE_GPUS} leaves {len(names)} GPUs; name lower ones in the backend's "
+            "option gpus, or leave more visible",
+            code="trainer.gpu_not_visible",
+        )
+    os.environ[VISIBLE_GPUS] = ",".join(names[gpu] if names else str(gpu) for gpu in gpus)
 
 
 @contextmanager

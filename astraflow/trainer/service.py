@@ -21,7 +21,7 @@ from astraflow.trainer.checkpoints import CheckpointIdentity, Checkpoints, Train
 from astraflow.trainer.config import TrainerConfig
 from astraflow.trainer.driver import BackendDriver
 from astraflow.trainer.loop import TrainerLoop
-from astraflow.trainer.rank_launch import launched_early
+from astraflow.trainer.rank_launch import launched_early, select_gpus
 from astraflow.trainer.worker import BackendThread
 from astraflow.weights.publisher import Publisher
 from astraflow.weights.signing import SigningKey
@@ -63,6 +63,7 @@ async def serve(
     checkpoints = Checkpoints(
         directory / "checkpoints", identity, keep=config.keep_checkpoints, keep_bytes=config.keep_bytes
     )
+    select_gpus(config.backend)
     with (
         checkpoints.exclusive_lock(),
         launched_early(config.backend),

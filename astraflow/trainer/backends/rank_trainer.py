@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field, NonNegativeInt, model_validator
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 from transformers import PretrainedConfig
@@ -49,6 +49,9 @@ class FsdpOptions(LocalOptions):
     by gloo on CPUs."""
     ranks: int = Field(default=DEFAULT_RANKS, ge=1)
     """Processes. The trainer starts them on its host, or waits for them if the environment has RANK=0."""
+    gpus: Annotated[tuple[NonNegativeInt, ...], SettableBy.RECIPE] = ()
+    """GPUs of this host for the ranks, in order, of those that CUDA_VISIBLE_DEVICES leaves; empty: from the first on.
+    Two trainers on a host need different ones. Ignored where a scheduler starts the ranks."""
     replicas: int = Field(default=1, ge=1)
     """Copies of the weights (HSDP); each is sharded over `ranks / replicas` ranks. With several hosts, one for each
     host saves traffic between them."""
@@ -68,6 +71,8 @@ class FsdpOptions(LocalOptions):
         for name in ("replicas", "sequence_ranks"):
             if self.ranks % getattr(self, name):
                 raise ValueError(f"{name} {getattr(self, name)} does not divide ranks {self.ranks}; choose a divisor")
+        if self.gpus and len(set(self.gpus)) != self.ranks:
+            raise ValueError(f"gpus {list(self.gpus)} cannot hold {self.ranks} ranks; name a different GPU for each rank")
         return self
 
 
