@@ -39,10 +39,10 @@ class EpisodeOptions(Config):
     """Workflow that plays the prompts of the dataset, as its `kind` and options."""
     policy: Annotated[str, SettableBy.AGENT] = "solver"
     """Policy of the workflow whose turns are the examples; its expert and the others' play together."""
-    turns: Annotated[dict[str, tuple[str, ...]], SettableBy.AGENT] = {}
+    turns: Annotated[dict[str, tuple[str, ...]], SettableBy.AGENT] = Field(default_factory=dict)
     """By policy: its replies in an episode, in order, the last one again and again; `{answer}` stands for that field of
     the prompt. A policy without an entry has an expert in `experts`, or replies with the field `answer`."""
-    experts: Annotated[dict[str, str], SettableBy.AGENT] = {}
+    experts: Annotated[dict[str, str], SettableBy.AGENT] = Field(default_factory=dict)
     """By policy: the name of an expert that reads what the policy reads."""
     prompts: int = Field(default=1000, ge=1)
     """Number of prompts that are played; the examples then repeat in other orders."""
@@ -56,7 +56,6 @@ class ExamplesSource:
     """Its `kind` and options."""
     episodes: EpisodeOptions | None = None
     """Episodes on the prompts of the dataset; None: its questions and answers."""
-
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

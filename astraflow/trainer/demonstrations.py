@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
@@ -125,9 +125,7 @@ def _expert(options: EpisodeOptions, policy: PolicyId) -> Expert:
 
 def _task(number: int, prompt: Prompt) -> Task:
     group = GroupId(f"warm_start:{number}")
-    return Task(
-        id=TaskId(f"{group}/0"), group=group, flow=FlowId("warm_start"), member=0, attempt=0, prompt=prompt
-    )
+    return Task(id=TaskId(f"{group}/0"), group=group, flow=FlowId("warm_start"), member=0, attempt=0, prompt=prompt)
 
 
 def _transcript(trajectory: Trajectory) -> Transcript:

@@ -84,7 +84,9 @@ def shopper(situation: Situation) -> Reply:
     wanted = re.findall(r"(?:color|size|fit|capacity|scent|flavor): ([\w -]+?)(?=,|$)", goal)
     page = situation.text.rpartition("Instruction:")[2]
     if "[SEP] Search" in page:
-        return Reply(text=f"search[{re.sub(' with .*|, and price lower.*', '', goal).removeprefix('i am looking for ')}]")
+        return Reply(
+            text=f"search[{re.sub(' with .*|, and price lower.*', '', goal).removeprefix('i am looking for ')}]"
+        )
     if asin in page:
         return Reply(text=f"click[{asin.lower()}]")
     if "Buy Now" not in page:

@@ -72,7 +72,9 @@ class FsdpOptions(LocalOptions):
             if self.ranks % getattr(self, name):
                 raise ValueError(f"{name} {getattr(self, name)} does not divide ranks {self.ranks}; choose a divisor")
         if self.gpus and len(set(self.gpus)) != self.ranks:
-            raise ValueError(f"gpus {list(self.gpus)} cannot hold {self.ranks} ranks; name a different GPU for each rank")
+            raise ValueError(
+                f"gpus {list(self.gpus)} cannot hold {self.ranks} ranks; name a different GPU for each rank"
+            )
         return self
 
 
