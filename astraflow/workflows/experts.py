@@ -96,8 +96,9 @@ def shopper(situation: Situation) -> Reply:
 
 
 def fallible_solver(situation: Situation) -> Reply:
-    """Answers every second prompt with the answer of another one first, which is no example, and then correctly."""
-    is_mistake = situation.number % 2 == 1 and situation.turn == 0
+    """Answers correctly, except that in three of four episodes one of its first two replies is the answer to another
+    prompt, which is no example: in two of them the first reply."""
+    is_mistake = (0, 0, 1, None)[situation.number % 4] == situation.turn
     prompt = situation.other if is_mistake else situation.prompt
     return Reply(text=str(prompt.fields[ANSWER]), is_example=not is_mistake)
 
@@ -107,6 +108,13 @@ def verifier(situation: Situation) -> Reply:
     request = parse_verification_prompt(situation.text)
     is_right = request is not None and request.answer.strip() == str(situation.prompt.fields[ANSWER])
     return Reply(text=f"<verdict>{'approve' if is_right else 'reject'}</verdict>")
+
+
+def selector(situation: Situation) -> Reply:
+    """Chooses the candidate that is equal to the field `answer`, the first one if both or neither are."""
+    first, second = re.findall(r"\[candidate [AB]\]\n(.*?)\n\n", situation.text, re.DOTALL)
+    answer = str(situation.prompt.fields[ANSWER])
+    return Reply(text=f"<choice>{'B' if second == answer != first else 'A'}</choice>")
 
 
 def _step(actions: Sequence[str], situation: Situation) -> Reply:
@@ -123,6 +131,7 @@ EXPERTS: Mapping[str, Callable[[Situation], Reply]] = {
     "fallible_solver": fallible_solver,
     "household": household,
     "plan": plan,
+    "selector": selector,
     "shopper": shopper,
     "verifier": verifier,
 }
