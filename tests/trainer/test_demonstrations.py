@@ -42,7 +42,7 @@ def written(transcript: Transcript, tokenizer: ChatTokenizer) -> str:
 
 
 def test_an_example_of_an_agent_has_all_its_turns_and_nothing_else_is_imitated(tokenizer: ChatTokenizer) -> None:
-    tasks = datasets.build({"kind": "textcraft", "min_depth": 1}, 0)
+    tasks = datasets.build({"kind": "textcraft", "min_depth": 1, "max_depth": 2, "max_count": 1}, 0)
     workflow = {"kind": "act", "environment": {"kind": "textcraft"}}
     plans = {str(tasks.prompt(index).fields["answer"]).replace("\n", "<|im_end|>") for index in range(tasks.size)}
 
