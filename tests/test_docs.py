@@ -12,7 +12,9 @@ from tests.words import PROGRAM, command_of, options_of, parsed
 
 ROOT = Path(__file__).parents[1]
 
-DOCUMENTS = sorted(path for pattern in ("*.md", "docs/*.md", "recipes/*/*.md") for path in ROOT.glob(pattern))
+DOCUMENTS = sorted(
+    path for pattern in ("*.md", "docs/*.md", "docs/recipes/*.md", "recipes/*/*.md") for path in ROOT.glob(pattern)
+)
 
 NO_COMMANDS = ("astraflow weights root 1", "astraflow weights manifest 1")
 """Bytes of formats that look like commands."""

@@ -1,4 +1,4 @@
-"""`astraflow check`: checks of parts that you provide, such as an engine."""
+"""`astraflow check`: checks of recipes, and of parts that you provide, such as an engine."""
 
 import asyncio
 import json
@@ -8,19 +8,21 @@ from typing import Annotated, Any
 import typer
 
 from astraflow.cli.check_plugins import environment, reward, workflow
+from astraflow.cli.check_recipe import recipe
 from astraflow.cli.check_tables import print_results
 from astraflow.contract.checks import CheckResult
 from astraflow.contract.errors import InvalidInput
 
-check = typer.Typer(help="Check parts that you provide.", no_args_is_help=True)
+check = typer.Typer(help="Check recipes, and parts that you provide.", no_args_is_help=True)
 check.command()(reward)
 check.command()(environment)
 check.command()(workflow)
+check.command()(recipe)
 
 
 @check.callback()
 def checks() -> None:
-    """Check parts that you provide."""
+    """Check recipes, and parts that you provide."""
 
 
 @check.command()

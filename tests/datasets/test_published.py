@@ -126,6 +126,45 @@ def test_tests_beyond_the_limit_are_left_out_and_counted() -> None:
     assert fields["tests"] == [{"kind": "stdin", "input": "1\n-5\n", "output": "-5\n"}]
 
 
+def test_the_own_instruction_of_a_problem_is_removed() -> None:
+    found = datasets.build({"kind": "math", "name": "dapo_filter", "is_sample": True, "template": "{question}"}, 0)
+    assert found.prompt(0).fields["question"] == (
+        "The product of two consecutive even integers is $168$. What is the smaller one, if both are positive?"
+    )
+    assert [found.prompt(index).fields["answer"] for index in range(3)] == ["12", "10", "8"]
+
+
+def test_the_box_around_a_whole_answer_is_removed(tmp_path: Path) -> None:
+    found = datasets.build({"kind": "math", "name": "olympiadbench", "is_sample": True}, 0)
+    assert [found.prompt(index).fields["answer"] for index in range(3)] == ["9", "24", r"\frac{1}{4}"]
+    two = r"$\boxed{1}$,$\boxed{2}$"
+    path = tables.write_jsonl(tmp_path / "a.jsonl", [{"problem": "p", "solution": two}])
+    prompt = datasets.build({"kind": "math", "name": "olympiadbench", "path": str(path)}, 0).prompt(0)
+    assert prompt.fields["answer"] == two
+
+
+@pytest.mark.parametrize(
+    ("row", "code"),
+    [
+        ({"prompt": [], "reward_model": {"ground_truth": "1"}}, "dataset.no_question"),
+        ({"prompt": [{"role": "user", "content": "q"}], "reward_model": {}}, "dataset.no_answer"),
+    ],
+)
+def test_a_problem_without_question_or_answer_is_refused(tmp_path: Path, row: dict[str, Any], code: str) -> None:
+    path = tables.write_jsonl(tmp_path / "a.jsonl", [row])
+    with raises_code(InvalidInput, code, "line 1"):
+        datasets.build({"kind": "math", "name": "dapo_filter", "path": str(path)}, 0).prompt(0)
+
+
+def test_the_tests_of_a_problem_with_inputs_and_outputs_are_calls_or_programs() -> None:
+    found = datasets.build({"kind": "code", "name": "lcb_v5", "is_sample": True}, 0)
+    assert found.prompt(0).fields["tests"] == [
+        {"kind": "stdin", "input": "7 4\n", "output": "3\n"},
+        {"kind": "stdin", "input": "1 9\n", "output": "-8\n"},
+    ]
+    assert found.prompt(1).fields["function"] == "rest"
+
+
 def test_duplicate_answers_are_removed() -> None:
     fields = datasets.build({"kind": "search", "name": "asearcher", "is_sample": True}, 0).prompt(1).fields
     assert fields["answer"] == "Mara Lindholm"

@@ -50,6 +50,11 @@ STRICT = """\
 """As Gemma: only user and assistant, in turn."""
 THINKING = CHATML.replace("'<|im_start|>assistant\n'", "'<|im_start|>assistant\n<think>\n'")
 """As models that begin each answer with a thought, which their template does not repeat in the history."""
+OPTIONAL_THINKING = CHATML.replace(
+    "'<|im_start|>assistant\n'",
+    "'<|im_start|>assistant\n' + ('<think>\n\n</think>\n\n' if enable_thinking is false else '')",
+)
+"""As Qwen 3: an empty thought begins the answer where thinking is off."""
 FORGETFUL = """\
 {%- for message in messages %}
 {%- if message['role'] != 'assistant' or loop.last %}
@@ -86,7 +91,8 @@ def words_tokenizer() -> Any:
     )
 
 
-def tokenizer(template: str, core: str = "words") -> HuggingFaceTokenizer:
+def tokenizer(template: str, core: str = "words", **values: bool) -> HuggingFaceTokenizer:
+    """Returns a tokenizer with the template, whose variables have the values."""
     made = words_tokenizer() if core == "words" else char_tokenizer()
     made.chat_template = template
-    return HuggingFaceTokenizer(made, vocab_size=600, stop_tokens=(made.eos_token_id,))
+    return HuggingFaceTokenizer(made, vocab_size=600, stop_tokens=(made.eos_token_id,), template_values=values)

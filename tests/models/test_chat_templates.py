@@ -11,7 +11,7 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.models.byte_tokenizer import ByteTokenizer
 from astraflow.models.tokenizers import ChatTokenizer, Message
 from tests.errors import raises_code
-from tests.fakes.chat_templates import CHATML, FORGETFUL, HEADERS, STRICT, THINKING, tokenizer
+from tests.fakes.chat_templates import CHATML, FORGETFUL, HEADERS, OPTIONAL_THINKING, STRICT, THINKING, tokenizer
 
 
 def user(text: str) -> Message:
@@ -148,3 +148,10 @@ def test_a_template_that_changes_earlier_turns_is_refused(template: str) -> None
 def test_roles_that_a_template_refuses_are_an_error() -> None:
     with raises_code(InvalidInput, "model.chat_template_refused", "alternate"):
         tokenizer(STRICT).encode_chat([{"role": "system", "content": "x"}, user("y")])
+
+
+@pytest.mark.parametrize(("values", "begins_with_thought"), [({}, False), ({"enable_thinking": False}, True)])
+def test_thinking_is_off_only_where_the_template_is_told_so(values: dict[str, bool], begins_with_thought: bool) -> None:
+    made = tokenizer(OPTIONAL_THINKING, "chars", **values)
+    text = made.decode(made.encode_chat([user("why?")]), keep_special_tokens=True)
+    assert text.endswith("<think>\n\n</think>\n\n") == begins_with_thought

@@ -1,13 +1,16 @@
 """Ranks of one host start before the first rank imports torch, and never outlive a start that fails."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from astraflow.contract.errors import InvalidInput
 from astraflow.trainer import rank_launch
-from astraflow.trainer.rank_launch import LaunchedRanks, launched_early, take_launched
+from astraflow.trainer.rank_launch import VISIBLE_GPUS, LaunchedRanks, launched_early, select_gpus, take_launched
+from tests.errors import raises_code
 
 SLEEPS = (sys.executable, "-S", "-c", "import time; time.sleep(600)")
 
@@ -75,3 +78,36 @@ def test_ranks_of_a_scheduler_are_not_started_here(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("RANK", "0")
     with launched_early({"kind": "fsdp"}):
         assert take_launched(ranks=2, threads=1) is None
+
+
+@pytest.mark.parametrize(
+    ("visible", "backend", "expected"),
+    [
+        (None, {"kind": "fsdp", "gpus": (2, 3)}, "2,3"),
+        ("4,5,GPU-ab", {"kind": "titan", "gpus": (2, 0)}, "GPU-ab,4"),
+        ("4,5", {"kind": "fsdp"}, "4,5"),
+        ("4,5", {"kind": "local", "gpus": (1,)}, "4,5"),
+    ],
+)
+def test_only_the_gpus_of_the_backend_stay_visible(
+    monkeypatch: pytest.MonkeyPatch, visible: str | None, backend: dict[str, object], expected: str
+) -> None:
+    monkeypatch.delenv(VISIBLE_GPUS, raising=False)
+    if visible is not None:
+        monkeypatch.setenv(VISIBLE_GPUS, visible)
+    select_gpus(backend)
+    assert os.environ[VISIBLE_GPUS] == expected
+    monkeypatch.delenv(VISIBLE_GPUS)  # set by the function
+
+
+def test_the_gpus_of_a_rank_of_a_scheduler_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv(VISIBLE_GPUS, "4,5")
+    select_gpus({"kind": "fsdp", "gpus": (1, 0)})
+    assert os.environ[VISIBLE_GPUS] == "4,5"
+
+
+def test_a_gpu_that_is_not_visible_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VISIBLE_GPUS, "4,5")
+    with raises_code(InvalidInput, "trainer.gpu_not_visible", "GPU 2"):
+        select_gpus({"kind": "fsdp", "gpus": (0, 2)})

@@ -1,0 +1,164 @@
+"""Estimate of a trainer's memory per GPU, from the model's shape and the recipe. Imports no torch.
+
+What a trainer holds between passes follows exactly from its options; what a pass adds is a bound. Measured on a CPU
+(`tests/trainer/test_memory.py`). Weights and gradients of a block, of embedding and head, are gathered on each rank.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from astraflow.models.shapes import ModelShape
+from astraflow.trainer.rank_launch import DEFAULT_RANKS
+
+FLOAT32 = 4
+BFLOAT16 = 2
+HEAD_CHUNK_BYTES = 512 << 20
+"""Logits of the head that exist at once on a GPU; two such buffers are alive."""
+_DEFAULT_PACK_TOKENS = 16_384
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingSetup:
+    """Options of a backend and an algorithm that decide on memory."""
+
+    ranks: int = 1
+    shards: int = 1
+    """Ranks over which weights, gradients and moments are divided."""
+    sequence_ranks: int = 1
+    compute_bytes: int = BFLOAT16
+    """Bytes of an element in which the model computes."""
+    moment_bytes: int = FLOAT32
+    lora_rank: int = 0
+    lora_targets: tuple[str, ...] | None = None
+    syncs_each_pack: bool = False
+    recompute: str = "none"
+    micro_batch_tokens: int = _DEFAULT_PACK_TOKENS
+    is_offloaded: bool = False
+    has_ranks: bool = False
+    """A backend with ranks (`fsdp`, `titan`), which divides and gathers, also with one rank."""
+    needs_reference: bool = False
+    has_critic: bool = False
+    has_teacher: bool = False
+
+    @classmethod
+    def of(cls, backend: Mapping[str, Any], algorithm: Mapping[str, Any], *, is_gpu: bool) -> Self:
+        """Reads the specs of a backend and an algorithm; the backend's defaults are those of its options."""
+        has_ranks = backend.get("kind") in ("fsdp", "titan")
+        ranks = int(backend.get("ranks", DEFAULT_RANKS)) if has_ranks else 1
+        compute = backend.get("compute_dtype", "auto")
+        is_half = compute == "bfloat16" or (compute == "auto" and is_gpu)
+        lora = backend.get("lora")
+        targets = (lora or {}).get("target_modules")
+        return cls(
+            ranks=ranks,
+            shards=ranks // int(backend.get("replicas", 1)),
+            sequence_ranks=int(backend.get("sequence_ranks", 1)),
+            compute_bytes=BFLOAT16 if is_half else FLOAT32,
+            moment_bytes=BFLOAT16 if backend.get("moments_dtype") == "bfloat16" else FLOAT32,
+            lora_rank=0 if lora is None else int(lora.get("rank", 16)),
+            lora_targets=None if targets is None else tuple(targets),
+            syncs_each_pack=backend.get("gradient_sync") == "each_pack",
+            recompute=str(backend.get("recompute", "none")),
+            micro_batch_tokens=int(backend.get("micro_batch_tokens", _DEFAULT_PACK_TOKENS)),
+            is_offloaded=bool(backend.get("cpu_offload", False)),
+            has_ranks=has_ranks,
+            needs_reference=float(algorithm.get("loss", {}).get("kl_coefficient", 0.0)) > 0,
+            has_critic=algorithm.get("critic") is not None,
+            has_teacher=algorithm.get("teacher") is not None,
+        )
+
+    @property
+    def data_ranks(self) -> int:
+        """Ranks with different packs."""
+        return self.ranks // self.sequence_ranks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerMemory:
+    """Bytes on each GPU of a trainer."""
+
+    held: Mapping[str, int]
+    """Held all the time, by part."""
+    activations: int
+    """Kept for the backward pass of a pack."""
+    transient: int
+    """Gathered weights, their gradients, and logits, while a pass runs."""
+    start: int
+    """Needed while the trainer starts: every rank has the whole model on its GPU before it keeps its shard."""
+
+    @property
+    def peak(self) -> int:
+        """Largest use."""
+        return max(sum(self.held.values()) + self.activations + self.transient, self.start)
+
+
+def trainer_memory(shape: ModelShape, setup: TrainingSetup, *, longest_row: int) -> TrainerMemory:
+    """Returns the memory of each GPU. longest_row: tokens; a longer row than a pack is a pass of its own."""
+    tokens = -(-max(setup.micro_batch_tokens, longest_row) // setup.sequence_ranks)
+    start = 0
+    if setup.has_ranks:
+        copies = 1 + (setup.needs_reference and not setup.lora_rank) + setup.has_teacher
+        bytes_each = setup.compute_bytes * copies + (0 if setup.lora_rank else FLOAT32 - setup.compute_bytes)
+        start = shape.parameters * bytes_each
+    held = {} if setup.is_offloaded else held_bytes(shape, setup)
+    return TrainerMemory(
+        held=held,
+        activations=activation_bytes(shape, setup, tokens=tokens),
+        transient=_transient_bytes(shape, setup, tokens=tokens),
+        start=start,
+    )
+
+
+def held_bytes(shape: ModelShape, setup: TrainingSetup) -> dict[str, int]:
+    """Returns what a GPU holds between passes, after the last gradient of an update, by part."""
+    trained = shape.adapter_parameters(setup.lora_rank, setup.lora_targets) if setup.lora_rank else shape.parameters
+    models = 1 + setup.has_critic
+    is_master = setup.has_ranks and setup.compute_bytes == BFLOAT16 and not setup.lora_rank
+    rounded = 0 if is_master else setup.compute_bytes * shape.parameters
+    frozen = (setup.needs_reference and not setup.lora_rank) + setup.has_teacher
+    whole_gradient = FLOAT32 * trained if setup.has_ranks and setup.shards > 1 and not setup.syncs_each_pack else 0
+    own_gradient = 0 if setup.has_ranks or setup.compute_bytes == FLOAT32 else setup.compute_bytes * trained
+    sizes = {
+        "rounded weights": rounded * models // setup.shards,
+        "float32 weights": FLOAT32 * trained * models // setup.shards,
+        "moments": 2 * setup.moment_bytes * trained * models // setup.shards,
+        "gradients": FLOAT32 * trained * models // setup.shards + whole_gradient + own_gradient,
+        "frozen models": frozen * setup.compute_bytes * shape.parameters // setup.shards,
+    }
+    return {name: size for name, size in sizes.items() if size}
+
+
+def activation_bytes(shape: ModelShape, setup: TrainingSetup, *, tokens: int) -> int:
+    """Returns a bound of what a pass keeps for its backward pass; attention does not keep scores (flash kernels)."""
+    block = tokens * block_activation_bytes(shape, setup.compute_bytes)
+    outer = tokens * shape.hidden * (2 * FLOAT32 + 2 * setup.compute_bytes)
+    if setup.recompute == "full":
+        return shape.layers * tokens * shape.hidden * setup.compute_bytes + block + outer
+    return shape.layers * block + outer
+
+
+def block_activation_bytes(shape: ModelShape, compute_bytes: int) -> int:
+    """Returns a bound of what a block keeps for one token. Norms compute in float32."""
+    queries, keys = shape.heads * shape.head, shape.kv_heads * shape.head
+    norms = 2 * shape.hidden * (FLOAT32 + 2 * compute_bytes) + 2 * FLOAT32
+    head_norms = (queries + keys) * (FLOAT32 + compute_bytes) if shape.has_head_norms else 0
+    attention = compute_bytes * (4 * queries + 6 * keys) + FLOAT32 * (2 * shape.head + shape.heads)
+    width = shape.intermediate * max(1, shape.active_experts)
+    feed_forward = compute_bytes * 4 * width
+    if shape.experts:
+        feed_forward += FLOAT32 * 3 * shape.experts + compute_bytes * 4 * shape.active_experts * shape.hidden
+    return norms + head_norms + attention + feed_forward + compute_bytes * shape.hidden
+
+
+def _transient_bytes(shape: ModelShape, setup: TrainingSetup, *, tokens: int) -> int:
+    computed = setup.compute_bytes
+    logits = 2 * min(HEAD_CHUNK_BYTES, FLOAT32 * tokens * shape.vocabulary)
+    is_trained = not setup.lora_rank
+    head_gradient = (FLOAT32 + computed) * shape.vocabulary * shape.hidden * is_trained
+    if not setup.has_ranks:
+        return logits + head_gradient
+    gathered = computed * (shape.outer_parameters + 2 * shape.block_parameters)
+    block_gradient = (computed + FLOAT32) * shape.block_parameters * is_trained
+    outer_gradient = (computed + FLOAT32) * shape.outer_parameters * is_trained
+    return gathered + max(logits + head_gradient, block_gradient, outer_gradient)

@@ -1,0 +1,167 @@
+"""The estimate of a trainer's memory agrees with what the engine holds on a CPU."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from astraflow.algorithms.tokens import TokenScores
+from astraflow.contract.weights import Dtype
+from astraflow.models.shapes import KNOWN_MODELS, ModelShape
+from astraflow.trainer.backends.rank_trainer import FsdpOptions
+from astraflow.trainer.engines.adapters import Adapters, LoraOptions
+from astraflow.trainer.engines.base import Pack, Segment
+from astraflow.trainer.engines.local import LocalEngine
+from astraflow.trainer.engines.optimizers import OptimizerOptions
+from astraflow.trainer.memory import TrainingSetup, activation_bytes, held_bytes, trainer_memory
+from tests.trainer.step_gradients import VOCABULARY, tiny_model
+
+TOKENS = 96
+
+
+def shape_of(model: object) -> ModelShape:
+    config = model.config  # type: ignore[attr-defined]  # of transformers
+    return ModelShape(
+        hidden=config.hidden_size,
+        layers=config.num_hidden_layers,
+        heads=config.num_attention_heads,
+        kv_heads=config.num_key_value_heads,
+        head=config.head_dim,
+        intermediate=config.moe_intermediate_size if getattr(config, "num_experts", 0) else config.intermediate_size,
+        vocabulary=config.vocab_size,
+        is_tied=config.tie_word_embeddings,
+        context=config.max_position_embeddings,
+        experts=getattr(config, "num_experts", 0),
+        active_experts=getattr(config, "num_experts_per_tok", 0),
+        has_head_norms=True,
+    )
+
+
+def pack() -> Pack:
+    ids = torch.randint(0, VOCABULARY, (TOKENS,))
+    return Pack(
+        input_ids=ids,
+        positions=torch.arange(TOKENS),
+        segments=(Segment(begin=0, end=TOKENS),),
+        predictors=torch.arange(TOKENS - 1),
+        targets=ids[1:],
+        token_indices=torch.arange(TOKENS - 1),
+    )
+
+
+def loss(scores: TokenScores) -> Tensor:
+    return -scores.logprobs.sum()
+
+
+def bytes_of(*tensors: Tensor) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+@pytest.mark.parametrize("experts", [0, 4])
+@pytest.mark.parametrize("is_tied", [True, False])
+def test_the_parameters_of_a_shape_are_those_of_the_model(is_tied: bool, experts: int) -> None:
+    model = tiny_model(is_tied=is_tied, experts=experts)
+    assert shape_of(model).parameters == sum(parameter.numel() for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("moments", ["float32", "bfloat16"])
+@pytest.mark.parametrize("lora", [0, 4])
+def test_a_trainer_holds_exactly_the_estimated_bytes(moments: str, lora: int) -> None:
+    model = tiny_model(is_tied=False)
+    shape = shape_of(model)
+    setup = TrainingSetup(
+        compute_bytes=4, moment_bytes=4 if moments == "float32" else 2, lora_rank=lora, needs_reference=True
+    )
+    adapters = Adapters.add(model, LoraOptions(rank=lora), published_dtype=Dtype.BFLOAT16, seed=0) if lora else None
+    engine = LocalEngine(
+        model,
+        OptimizerOptions.parse({"moments_dtype": moments}, where="backend"),
+        device=torch.device("cpu"),
+        published_dtype=Dtype.BFLOAT16,
+        needs_reference=True,
+        adapters=adapters,
+    )
+    engine.learn(pack(), loss, is_last=True)
+
+    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    state = {name: tensor for name, tensor in engine.state_tensors().items() if name != "updates"}
+    weights = [tensor for name, tensor in state.items() if name.startswith("weight/")]
+    held = held_bytes(shape, setup)
+    assert held["float32 weights"] == bytes_of(*weights)
+    assert held["moments"] == bytes_of(*state.values()) - bytes_of(*weights)
+    assert held["gradients"] == bytes_of(*gradients)
+    base = shape.parameters * 4
+    assert held["rounded weights"] == base
+    assert bytes_of(*model.parameters()) == base + (held["float32 weights"] if lora else 0)
+    assert ("frozen models" in held) == (not lora)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("experts", [0, 4])
+@pytest.mark.parametrize("recompute", ["none", "full"])
+def test_the_activations_of_a_pass_stay_below_the_bound(dtype: torch.dtype, experts: int, recompute: str) -> None:
+    model = tiny_model(is_tied=False, experts=experts).to(dtype)
+    shape = shape_of(model)
+    engine = LocalEngine(
+        model,
+        OptimizerOptions(),
+        device=torch.device("cpu"),
+        published_dtype=Dtype.BFLOAT16,
+        needs_reference=False,
+        recompute=recompute,  # type: ignore[arg-type]  # one of its values
+    )
+    weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    kept: dict[int, int] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    found = []
+
+    def observed(scores: TokenScores) -> Tensor:
+        found.append(sum(kept.values()))
+        return loss(scores)
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        engine.learn(pack(), observed, is_last=True)
+    logits = 4 * TOKENS * VOCABULARY  # the head keeps a chunk that holds all tokens
+    bound = activation_bytes(shape, TrainingSetup(compute_bytes=dtype.itemsize, recompute=recompute), tokens=TOKENS)
+    assert 0 < found[0] - logits <= bound
+    assert recompute == "full" or found[0] - logits > 0.6 * bound
+
+
+def test_the_defaults_are_those_of_the_backend() -> None:
+    defaults = FsdpOptions()
+    setup = TrainingSetup.of({"kind": "fsdp"}, {}, is_gpu=True)
+    assert setup.ranks == setup.shards == defaults.ranks
+    assert setup.micro_batch_tokens == defaults.micro_batch_tokens
+    assert setup.recompute == defaults.recompute
+    assert setup.syncs_each_pack == (defaults.gradient_sync == "each_pack")
+    assert TrainingSetup.of({"kind": "fsdp", "lora": {}}, {}, is_gpu=True).lora_rank == LoraOptions().rank
+
+
+def test_division_over_ranks_divides_what_a_gpu_holds() -> None:
+    shape = KNOWN_MODELS["Qwen3-8B"].shape
+    one, four = (TrainingSetup(ranks=ranks, shards=ranks, has_ranks=True, syncs_each_pack=True) for ranks in (1, 4))
+    assert sum(held_bytes(shape, four).values()) == sum(held_bytes(shape, one).values()) // 4
+    assert sum(held_bytes(shape, one).values()) == 16 * shape.parameters
+    assert trainer_memory(shape, four, longest_row=1).start == 4 * shape.parameters
+
+
+def test_the_parameters_of_known_models_are_the_published_ones() -> None:
+    billions = {name: round(model.shape.parameters / 1e9, 1) for name, model in KNOWN_MODELS.items()}
+    assert billions == {
+        "Qwen3-0.6B": 0.6,
+        "Qwen3-1.7B": 1.7,
+        "Qwen3-4B": 4.0,
+        "Qwen3-4B-Instruct-2507": 4.0,
+        "Qwen3-8B": 8.2,
+        "Qwen3-14B": 14.8,
+        "Qwen3-32B": 32.8,
+        "Qwen3-30B-A3B": 30.5,
+        "Qwen2.5-1.5B-Instruct": 1.5,
+        "Qwen2.5-7B-Instruct": 7.6,
+        "Qwen2.5-14B-Instruct": 14.8,
+    }
