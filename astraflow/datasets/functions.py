@@ -1,6 +1,8 @@
 """Generated programming problems: complete a function of one number from examples, for models too small for others."""
 
+import operator
 import random
+from collections.abc import Callable, Mapping
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -13,11 +15,7 @@ from astraflow.datasets.base import ANSWER, QUESTION, check_index, sampled_finge
 from astraflow.runtime.config import Config
 from astraflow.runtime.setting_permissions import SettableBy
 
-_OPERATIONS = {
-    "+": lambda number, constant: number + constant,
-    "-": lambda number, constant: number - constant,
-    "*": lambda number, constant: number * constant,
-}
+_OPERATIONS: Mapping[str, Callable[[int, int], int]] = {"+": operator.add, "-": operator.sub, "*": operator.mul}
 
 
 class FunctionOptions(Config):

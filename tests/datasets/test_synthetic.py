@@ -79,5 +79,6 @@ def test_the_answer_of_a_generated_function_passes_its_tests_and_agrees_with_the
         for line in str(fields["question"]).splitlines():
             argument, value = line.removeprefix("f(").split(")=")
             assert names["f"](int(argument)) == int(value)
-        assert all(test["expected"] == [names["f"](*test["arguments"])] for test in fields["tests"])  # type: ignore
+        tests: Any = fields["tests"]
+        assert all(test["expected"] == [names["f"](*test["arguments"])] for test in tests)
     assert len({str(dataset.prompt(index).fields["answer"]) for index in range(dataset.size)}) == 27
