@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from astraflow.dataflow.config import EvaluationConfig, FlowConfig
 from astraflow.datasets.code import CODE_SETS
 from astraflow.datasets.math import MATH_SETS
 from astraflow.datasets.published import PublishedSet
@@ -28,7 +29,7 @@ class Need:
 
 def needs(recipe: Recipe) -> list[Need]:
     """Returns what the recipe needs, each once."""
-    flows = (*recipe.flows.values(), *recipe.evaluations.values())
+    flows: list[FlowConfig | EvaluationConfig] = [*recipe.flows.values(), *recipe.evaluations.values()]
     found = [need for policy in recipe.policies.values() for need in _model(policy.model)]
     found += [need for flow in flows for need in _dataset(flow.dataset)]
     found += [need for flow in flows for need in _services(flow.workflow)]
@@ -43,7 +44,8 @@ def needs(recipe: Recipe) -> list[Need]:
 def published_set(dataset: Mapping[str, Any]) -> PublishedSet | None:
     """Returns the place of a published data set on the hub; None for other kinds."""
     known = _PUBLISHED.get(str(dataset.get("kind")), {}).get(str(dataset.get("name")))
-    return getattr(known, "published", known)
+    place: PublishedSet | None = getattr(known, "published", known)
+    return place
 
 
 def _model(spec: Mapping[str, Any]) -> Iterator[Need]:

@@ -10,8 +10,9 @@ from astraflow.cli.recipe_limits import engine_context, longest_row, problems
 from astraflow.contract.errors import InvalidInput
 from astraflow.models.shapes import ModelShape, model_shape
 from astraflow.raas.engines.memory import SERVERS, ServerMemory, server_memory
-from astraflow.recipe import Recipe, trainer_config, workflows
+from astraflow.recipe import Recipe, trainer_config
 from astraflow.trainer.memory import BFLOAT16, FLOAT32, TrainerMemory
+from astraflow.workflows import workflows
 
 _SIZES = ("limit", "size", "generated")
 """Options of data sets with their number of prompts."""
@@ -153,7 +154,8 @@ def _disk(recipe: Recipe, shapes: Mapping[str, ModelShape | None], rows: Mapping
         kept = trainer_config(recipe, name).keep_checkpoints + 1
         sizes["models"] += BFLOAT16 * shape.parameters
         sizes["checkpoints"] += kept * (FLOAT32 + 2 * setup.moment_bytes) * trained * (2 if setup.has_critic else 1)
-        sizes["weight store"] += snapshots * BFLOAT16 * trained
+        base = shape.parameters if setup.lora_rank else 0
+        sizes["weight store"] += BFLOAT16 * (snapshots * trained + base)
         groups = (policy.max_staleness + 1) * policy.batch_groups
         size = max((flow.group_size for flow in recipe.flows.values()), default=1)
         sizes["buffered trajectories"] += groups * size * rows[name] * _ROW_BYTES

@@ -88,12 +88,19 @@ class KnownModel:
 def _qwen3(
     hidden: int, layers: int, heads: int, intermediate: int, *, is_tied: bool = False, **other: Any
 ) -> ModelShape:
-    values = {"kv_heads": 8, "head": 128, "vocabulary": 151_936, "context": 40_960, "has_head_norms": True, **other}
+    values: dict[str, Any] = {
+        "kv_heads": 8,
+        "head": 128,
+        "vocabulary": 151_936,
+        "context": 40_960,
+        "has_head_norms": True,
+        **other,
+    }
     return ModelShape(hidden=hidden, layers=layers, heads=heads, intermediate=intermediate, is_tied=is_tied, **values)
 
 
 def _qwen2_5(hidden: int, layers: int, heads: int, kv_heads: int, intermediate: int, **other: Any) -> ModelShape:
-    values = {"head": 128, "vocabulary": 152_064, "is_tied": False, "context": 32_768, **other}
+    values: dict[str, Any] = {"head": 128, "vocabulary": 152_064, "is_tied": False, "context": 32_768, **other}
     return ModelShape(
         hidden=hidden,
         layers=layers,

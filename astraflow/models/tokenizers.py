@@ -96,7 +96,7 @@ class HuggingFaceTokenizer:
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
         self._stop_tokens = stop_tokens
-        self._template_values = dict(template_values or {})
+        self._template_values: dict[str, Any] = dict(template_values or {})
         special = {str(token): index for index, token in tokenizer.added_tokens_decoder.items() if token.special}
         self._special_ids = special
         self._control = re.compile("|".join(map(re.escape, sorted(special, key=len, reverse=True))) or r"(?!)")

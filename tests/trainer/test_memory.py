@@ -6,6 +6,7 @@ from torch import Tensor
 
 from astraflow.algorithms.tokens import TokenScores
 from astraflow.contract.weights import Dtype
+from astraflow.models.causal import cast
 from astraflow.models.shapes import KNOWN_MODELS, ModelShape
 from astraflow.trainer.backends.rank_trainer import FsdpOptions
 from astraflow.trainer.engines.adapters import Adapters, LoraOptions
@@ -99,7 +100,7 @@ def test_a_trainer_holds_exactly_the_estimated_bytes(moments: str, lora: int) ->
 @pytest.mark.parametrize("experts", [0, 4])
 @pytest.mark.parametrize("recompute", ["none", "full"])
 def test_the_activations_of_a_pass_stay_below_the_bound(dtype: torch.dtype, experts: int, recompute: str) -> None:
-    model = tiny_model(is_tied=False, experts=experts).to(dtype)
+    model = cast(tiny_model(is_tied=False, experts=experts), device=torch.device("cpu"), dtype=dtype)
     shape = shape_of(model)
     engine = LocalEngine(
         model,
