@@ -7,7 +7,7 @@ AUDIT := .venv-audit
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 WRITTEN := pyproject.toml constraints.txt
 
-.PHONY: help demo demo-llm test test-long engines system-packages soak gpu agent-clients containers check audit format setup protos constraints clean
+.PHONY: help demo demo-llm test test-long engines system-packages soak recipes gpu agent-clients containers check audit format setup protos constraints clean
 
 help: ## list the commands
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -42,6 +42,9 @@ system-packages: ## install the Debian packages that tests need, with sudo unles
 
 soak: $(VENV)/.installed-dev ## run the soak test with random faults: make soak ARGS="--minutes 20 --seed 7"
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.soak $(ARGS)
+
+recipes: $(VENV)/.installed-dev ## run all tiny recipes, one after the other, to their goals: make recipes ARGS="math/tiny --seeds 3"
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.benchmarks.recipe_curves $(ARGS)
 
 gpu: $(VENV)/.installed-dev ## run tests and benchmarks on a GPU, and write build/gpu_report.md: make gpu ARGS="--device cpu"
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.gpu $(ARGS)

@@ -9,7 +9,7 @@ from astraflow.trainer.model_preparation import prepare_model
 
 def policies_to_prepare(recipe: Recipe) -> list[str]:
     """Returns the policies whose models need a warm start."""
-    return [name for name, policy in recipe.policies.items() if models.build(policy.model).examples_dataset is not None]
+    return [name for name, policy in recipe.policies.items() if models.build(policy.model).examples_source is not None]
 
 
 def check_models(recipe: Recipe) -> None:

@@ -10,6 +10,7 @@ datasets: Registry[Dataset] = Registry(
         "arithmetic": "astraflow.datasets.arithmetic",
         "code": "astraflow.datasets.code",
         "facts": "astraflow.datasets.facts",
+        "functions": "astraflow.datasets.functions",
         "games": "astraflow.datasets.games",
         "huggingface": "astraflow.datasets.huggingface",
         "jsonl": "astraflow.datasets.jsonl",

@@ -38,8 +38,8 @@ class AlfworldOptions(Config):
     """Use a few invented games in the same layout."""
     generated: int = Field(default=0, ge=0)
     """Number of games to generate, instead of the published ones."""
-    receptacles: int = Field(default=12, ge=6, le=40)
-    """Receptacles in the room of a generated game. Count."""
+    receptacles: int = Field(default=12, ge=3, le=40)
+    """Receptacles in the room of a generated game. Fewer than six leave out some that each such room has. Count."""
     objects: int = Field(default=10, ge=3, le=60)
     """Objects in the room of a generated game, besides the lamp. Count."""
     split: Literal["train", "valid_seen", "valid_unseen"] = "train"

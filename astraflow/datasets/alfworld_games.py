@@ -8,6 +8,7 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -183,9 +184,15 @@ def generate_game(rng: random.Random, task_type: str, *, receptacles: int, objec
     room_name = rng.choice([name for name, room in _ROOMS.items() if task_type in room.task_types])
     room = _ROOMS[room_name]
     types = [*room.fixed, *(rng.choice(room.repeated) for _ in range(receptacles - len(room.fixed)))]
+    if receptacles < len(types):
+        types = _reduced(rng, room, types, task_type, receptacles)
     target, destination = _draw_goal(rng, room, types, task_type)
     items = [target] * (2 if task_type == TWO else 1)
-    others = [item for item, (kind, _) in _OBJECTS.items() if kind in room.kinds and item != target]
+    others = [
+        item
+        for item, (kind, _) in _OBJECTS.items()
+        if kind in room.kinds and item != target and any(may_hold(name, item) for name in types)
+    ]
     items += [rng.choice(others) for _ in range(objects - len(items))]
     items += [LAMP] if task_type == LOOK else []
     placed = [
@@ -201,6 +208,16 @@ def generate_game(rng: random.Random, task_type: str, *, receptacles: int, objec
         target=target,
         destination=destination,
     )
+
+
+def _reduced(rng: random.Random, room: _Room, types: Sequence[str], task_type: str, count: int) -> list[str]:
+    """Returns `count` of the receptacles, among which some game of the task type is possible."""
+    choices = [
+        [types[index] for index in chosen]
+        for chosen in combinations(range(len(types)), count)
+        if _goals(room, [types[index] for index in chosen], task_type)
+    ]
+    return rng.choice(choices)
 
 
 def numbered(types: Sequence[str]) -> list[str]:
@@ -253,15 +270,22 @@ def _walk(name: str, before: Sequence[str]) -> list[str]:
 
 def _draw_goal(rng: random.Random, room: _Room, types: Sequence[str], task_type: str) -> tuple[str, str]:
     """Returns an object and its destination, such that the object has another place to start from."""
-    choices = [
+    return rng.choice(_goals(room, types, task_type))
+
+
+def _goals(room: _Room, types: Sequence[str], task_type: str) -> list[tuple[str, str]]:
+    """Returns all goals of a task type in a room with these receptacles."""
+    appliance = _APPLIANCES.get(task_type)
+    if appliance not in (None, *types) or (task_type == LOOK and not any(may_hold(name, LAMP) for name in types)):
+        return []
+    return [
         (item, destination)
         for item, (kind, states) in _OBJECTS.items()
-        if kind in room.kinds and (task_type not in _APPLIANCES or task_type in states)
+        if kind in room.kinds and (appliance is None or task_type in states)
         for destination in ([""] if task_type == LOOK else sorted(set(types)))
-        if (task_type == LOOK or may_hold(destination, item)) and destination != _APPLIANCES.get(task_type)
+        if (task_type == LOOK or may_hold(destination, item)) and destination != appliance
         if any(may_hold(other, item) for other in types if other != destination)
     ]
-    return rng.choice(choices)
 
 
 def _draw_place(rng: random.Random, types: Sequence[str], item: str, *, avoid: str) -> int:

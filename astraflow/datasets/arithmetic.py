@@ -1,5 +1,6 @@
 """Generated sums of small numbers."""
 
+from dataclasses import replace
 from typing import Literal
 
 from pydantic import Field
@@ -22,7 +23,8 @@ class ArithmeticOptions(Config):
 
 @datasets.register("arithmetic", options=ArithmeticOptions)
 class Arithmetic:
-    """Every pair of numbers, in an order shuffled by the seed."""
+    """Every pair of numbers, in an order shuffled by the seed. Fields: question, answer, expression (what a calculator
+    reads)."""
 
     def __init__(self, options: ArithmeticOptions, seed: int) -> None:
         self._operation = options.operation
@@ -49,4 +51,6 @@ class Arithmetic:
                 sign, result = "-", left - right
             case "multiply":
                 sign, result = "*", left * right
-        return generated_prompt(self._operation, index, question=f"{left}{sign}{right}=", answer=str(result))
+        expression = f"{left}{sign}{right}"
+        prompt = generated_prompt(self._operation, index, question=f"{expression}=", answer=str(result))
+        return replace(prompt, fields={**prompt.fields, "expression": expression})

@@ -5,17 +5,57 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeAlias
 
+from pydantic import Field
+
+from astraflow.contract.trajectories import BoolArray, Int32Array
 from astraflow.models.tokenizers import ChatTokenizer
+from astraflow.runtime.config import Config
+from astraflow.runtime.setting_permissions import SettableBy
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-Example: TypeAlias = tuple[tuple[str, ...], str]
-"""A question as a user would ask it, after earlier messages of user and assistant in turn, and its only correct answer.
-"""
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Transcript:
+    """Tokens of an episode, and which of them the model should write."""
+
+    tokens: Int32Array
+    is_written: BoolArray
+    """`[n]`; the first token is read."""
+
+
+Example: TypeAlias = tuple[tuple[str, ...], str] | Transcript
+"""A question as a user would ask it, after earlier messages of user and assistant in turn, and its only correct answer;
+or a whole episode."""
+
+
+class EpisodeOptions(Config):
+    """Episodes of an expert, which a warm start imitates."""
+
+    workflow: Annotated[dict[str, Any], SettableBy.RECIPE]
+    """Workflow that plays the prompts of the dataset, as its `kind` and options."""
+    policy: Annotated[str, SettableBy.AGENT] = "solver"
+    """Policy of the workflow whose turns are the examples; its expert and the others' play together."""
+    turns: Annotated[dict[str, tuple[str, ...]], SettableBy.AGENT] = Field(default_factory=dict)
+    """By policy: its replies in an episode, in order, the last one again and again; `{answer}` stands for that field of
+    the prompt. A policy without an entry has an expert in `experts`, or replies with the field `answer`."""
+    experts: Annotated[dict[str, str], SettableBy.AGENT] = Field(default_factory=dict)
+    """By policy: the name of an expert that reads what the policy reads."""
+    prompts: int = Field(default=1000, ge=1)
+    """Number of prompts that are played; the examples then repeat in other orders."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExamplesSource:
+    """Source of the examples of a warm start."""
+
+    dataset: Mapping[str, Any]
+    """Its `kind` and options."""
+    episodes: EpisodeOptions | None = None
+    """Episodes on the prompts of the dataset; None: its questions and answers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,8 +75,8 @@ class ModelSource(Protocol):
     """Source of a policy's model. Built by `models.build(spec)`; building is cheap, the methods do the work."""
 
     @property
-    def examples_dataset(self) -> Mapping[str, Any] | None:
-        """Spec of the dataset whose examples `prepare` needs now; None when it needs none."""
+    def examples_source(self) -> ExamplesSource | None:
+        """Source of the examples that `prepare` needs now; None when it needs none."""
 
     def check(self) -> None:
         """Checks, without reading weights, that this machine has the files that `prepare` needs. Raises:
@@ -51,7 +91,7 @@ class ModelSource(Protocol):
     def prepare(self, examples: Iterator[Example] | None = None, on_progress: OnProgress | None = None) -> Path:
         """Returns a folder in Hugging Face format with the initial weights; creates it if it does not exist yet.
 
-        examples: an endless stream from the dataset `examples_dataset`.
+        examples: an endless stream from `examples_source`.
         Raises: InvalidInput when the folder cannot be provided; the message names the remedy.
         """
 

@@ -52,7 +52,7 @@ class HuggingFaceModel:
     def __init__(self, options: HuggingFaceOptions) -> None:
         self._options = options
 
-    examples_dataset = None
+    examples_source = None
 
     def check(self) -> None:
         """Checks that the folder has weights. Raises: InvalidInput."""

@@ -32,7 +32,7 @@ class ScriptedModel:
     def __init__(self, _options: ScriptedModelOptions) -> None:
         pass
 
-    examples_dataset = None
+    examples_source = None
 
     def check(self) -> None:
         """Needs no files."""

@@ -6,7 +6,7 @@ import hashlib
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,8 +14,8 @@ from pydantic import Field, model_validator
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.models import models
-from astraflow.models.base import Example, OnProgress
-from astraflow.models.tokenizers import CHAR_VOCAB_SIZE, ChatTokenizer, HuggingFaceTokenizer, char_tokenizer
+from astraflow.models.base import EpisodeOptions, Example, ExamplesSource, OnProgress
+from astraflow.models.tokenizers import ChatTokenizer, HuggingFaceTokenizer, char_tokenizer, char_vocab_size
 from astraflow.runtime.config import Config
 from astraflow.runtime.home import HOME, home
 from astraflow.runtime.setting_permissions import SettableBy
@@ -35,6 +35,8 @@ class WarmStartOptions(Config):
     `prepare` builds it and passes the examples."""
     system: Annotated[str, SettableBy.AGENT] = ""
     """System message before each question, such as the description of an agent's tools; empty: none."""
+    episodes: EpisodeOptions | None = None
+    """Whole episodes as examples, such as those of an agent in an environment, instead of a question and its answer."""
     target_accuracy: float = Field(default=0.25, gt=0, lt=1)
     """Share of correct sampled answers at which the warm start stops."""
     batch_size: int = Field(default=64, ge=1)
@@ -60,6 +62,9 @@ class TinyModelOptions(Config):
     window: int = Field(default=0, ge=0)
     """Tokens, itself included, that a token attends to in every second layer, from the first; 0: all, in all layers."""
     max_context_tokens: int = Field(default=512, ge=16)
+    words: Annotated[tuple[str, ...], SettableBy.AGENT] = ()
+    """Texts with a token of their own, such as the names and phrases of an environment, so that a conversation takes
+    fewer tokens than characters; of at least two characters each."""
     initializer_std: float = Field(default=0.05, gt=0)
     """Standard deviation of the initial weights. The usual 0.02 is meant for wide models: at this width it needs three
     times as many steps before attention finds the letters."""
@@ -82,6 +87,8 @@ class TinyModelOptions(Config):
             raise ValueError(
                 f"experts_per_token {self.experts_per_token} is more than experts = {self.experts}; change one of them"
             )
+        if len(set(self.words)) < len(self.words) or any(len(word) < 2 for word in self.words):
+            raise ValueError("words must be different, of at least two characters each")
         if self.window and self.experts:
             raise ValueError("a Qwen3-MoE has one window for all layers; remove window or experts")
         return self
@@ -101,18 +108,21 @@ class TinyModel:
         return home() / "models" / f"tiny-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
     @property
-    def examples_dataset(self) -> Mapping[str, Any] | None:
-        """Dataset of the warm start; None without a warm start or once the cached folder exists."""
+    def examples_source(self) -> ExamplesSource | None:
+        """Source of the warm start's examples; None without a warm start or once the cached folder exists."""
         options = self._options.warm_start
-        return options.dataset if options is not None and not self.folder.is_dir() else None
+        if options is None or self.folder.is_dir():
+            return None
+        return ExamplesSource(dataset=options.dataset, episodes=options.episodes)
 
     def check(self) -> None:
         """Needs no files."""
 
     def tokenizer(self) -> ChatTokenizer:
-        """Returns a tokenizer with one token for each printable character."""
-        core = char_tokenizer()
-        return HuggingFaceTokenizer(core, vocab_size=CHAR_VOCAB_SIZE, stop_tokens=(int(core.eos_token_id),))
+        """Returns a tokenizer with one token for each printable character, and for each of the words."""
+        words = self._options.words
+        core = char_tokenizer(words)
+        return HuggingFaceTokenizer(core, vocab_size=char_vocab_size(words), stop_tokens=(int(core.eos_token_id),))
 
     def architecture(self) -> PreTrainedModel:
         """Returns a Qwen3 or Qwen3-MoE with weights drawn from the seed; the global random state does not change."""
@@ -120,9 +130,9 @@ class TinyModel:
         from transformers import Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
         options = self._options
-        core = char_tokenizer()
+        core = char_tokenizer(options.words)
         sizes: dict[str, Any] = {
-            "vocab_size": CHAR_VOCAB_SIZE,
+            "vocab_size": char_vocab_size(options.words),
             "hidden_size": options.hidden_size,
             "intermediate_size": options.intermediate_size,
             "num_hidden_layers": options.layers,
@@ -177,7 +187,7 @@ class TinyModel:
         model.config.architectures = [type(model).__name__]
         model.config.save_pretrained(folder)
         model.generation_config.save_pretrained(folder)
-        char_tokenizer().save_pretrained(folder)
+        char_tokenizer(self._options.words).save_pretrained(folder)
 
     def load(self, folder: Path) -> PreTrainedModel:
         """Returns the model with the weights of a prepared folder, in float32."""
@@ -214,7 +224,7 @@ class TinyModel:
             self.folder.parent.mkdir(parents=True, exist_ok=True)
             partial = Path(tempfile.mkdtemp(prefix=".partial-", dir=self.folder.parent))
             model.save_pretrained(partial)
-            char_tokenizer().save_pretrained(partial)
+            char_tokenizer(self._options.words).save_pretrained(partial)
             partial.chmod(0o755)
             partial.rename(self.folder)
         except (OSError, SafetensorError) as problem:

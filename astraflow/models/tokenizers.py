@@ -260,20 +260,27 @@ def _texts(value: Any) -> Iterator[str]:
             yield from _texts(item)
 
 
-def char_tokenizer() -> PreTrainedTokenizerBase:
+def char_vocab_size(words: Sequence[str] = ()) -> int:
+    """Returns the vocabulary size of `char_tokenizer(words)`: padded to a multiple of 64."""
+    return max(CHAR_VOCAB_SIZE, -(-(len(_SPECIALS) + len(string.printable) + len(words)) // 64) * 64)
+
+
+def char_tokenizer(words: Sequence[str] = ()) -> PreTrainedTokenizerBase:
     """Returns a ChatML tokenizer with one token per printable character, so that a tiny model learns within seconds.
 
+    words: texts with a token of their own, of at least two characters; the longest that matches wins.
     It is an ordinary fast tokenizer: saved with `save_pretrained`, it loads in transformers, vLLM and SGLang.
     """
     from tokenizers import Regex, Tokenizer, decoders, pre_tokenizers
     from tokenizers.models import WordLevel
     from transformers import PreTrainedTokenizerFast
 
-    vocab = {token: index for index, token in enumerate((*_SPECIALS, *string.printable))}
-    for index in range(len(vocab), CHAR_VOCAB_SIZE):
+    vocab = {token: index for index, token in enumerate((*_SPECIALS, *string.printable, *words))}
+    for index in range(len(vocab), char_vocab_size(words)):
         vocab[f"<|unused_{index}|>"] = index
+    pieces = [*map(re.escape, sorted(words, key=len, reverse=True)), r"[\s\S]"]
     core = Tokenizer(WordLevel(vocab, unk_token=_SPECIALS[1]))
-    core.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+    core.pre_tokenizer = pre_tokenizers.Split(Regex("|".join(pieces)), "isolated")
     core.decoder = decoders.Fuse()
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=core,

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.trajectories import Int32Array
-from astraflow.models.base import Example, OnProgress, WarmStartProgress
+from astraflow.models.base import Example, OnProgress, Transcript, WarmStartProgress
 from astraflow.models.causal import hidden_states, logits_at
 from astraflow.models.tiny import WarmStartOptions
 from astraflow.models.tokenizers import ChatTokenizer
@@ -89,20 +89,28 @@ def _take(examples: Iterator[Example], count: int) -> list[Example]:
 
 
 def _build_batch(tokenizer: ChatTokenizer, batch: list[Example], system: str) -> _WarmStartBatch:
-    pairs = [_tokens(tokenizer, system, texts, answer) for texts, answer in batch]
-    width = max(len(prompt) + len(answer) - 1 for prompt, answer in pairs)
+    transcripts = [_transcript(tokenizer, system, example) for example in batch]
+    width = max(len(transcript.tokens) for transcript in transcripts)
     ids = np.zeros((len(batch), width), dtype=np.int64)
-    positions: list[Int32Array] = []
-    for row, (prompt, answer) in enumerate(pairs):
-        ids[row, : len(prompt) + len(answer) - 1] = np.concatenate([prompt, answer[:-1]])
-        positions.append(row * width + len(prompt) - 1 + np.arange(len(answer), dtype=np.int32))
-    answers = [answer for _, answer in pairs]
+    is_target = np.zeros((len(batch), width), dtype=np.bool_)
+    for row, transcript in enumerate(transcripts):
+        ids[row, : len(transcript.tokens)] = transcript.tokens
+        is_target[row, : len(transcript.tokens)] = transcript.is_written
+    rows, columns = np.nonzero(is_target)
     return _WarmStartBatch(
-        ids=torch.from_numpy(ids),
-        positions=torch.from_numpy(np.concatenate(positions)).long(),
-        targets=torch.from_numpy(np.concatenate(answers)).long(),
-        rows=torch.from_numpy(np.repeat(np.arange(len(batch)), [len(answer) for answer in answers])),
+        ids=torch.from_numpy(ids[:, :-1]),
+        positions=torch.from_numpy(rows * (width - 1) + columns - 1),
+        targets=torch.from_numpy(ids[is_target]),
+        rows=torch.from_numpy(rows),
     )
+
+
+def _transcript(tokenizer: ChatTokenizer, system: str, example: Example) -> Transcript:
+    if isinstance(example, Transcript):
+        return example
+    prompt, answer = _tokens(tokenizer, system, *example)
+    is_written = np.repeat([False, True], [len(prompt), len(answer)])
+    return Transcript(tokens=np.concatenate([prompt, answer]), is_written=is_written)
 
 
 def _tokens(

@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import socket
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -142,6 +143,7 @@ async def _started_process(start: Start, theirs: Sequence[socket.socket]) -> asy
     descriptors = [end.fileno() for end in theirs]
     try:
         return await asyncio.create_subprocess_exec(
+            *_as_user(start.user),
             *start.command,
             *map(str, descriptors),
             pass_fds=descriptors,
@@ -150,13 +152,21 @@ async def _started_process(start: Start, theirs: Sequence[socket.socket]) -> asy
             stderr=asyncio.subprocess.PIPE,
             env=_ENVIRONMENT,
             cwd="/",
-            user=start.user,
-            group=start.user,
-            extra_groups=None if start.user is None else [],
             start_new_session=True,
         )
     except OSError as problem:
         raise _not_started(str(problem)) from problem
+
+
+_CHANGE_USER = (
+    "import os, sys; user = int(sys.argv[1]); os.setgroups([]); os.setgid(user); os.setuid(user); "
+    "os.execv(sys.argv[2], sys.argv[2:])"
+)
+
+
+def _as_user(user: int | None) -> list[str]:
+    """Returns the begin of a command that runs the rest as another user: uvloop's processes have no option for it."""
+    return [] if user is None else [sys.executable, "-I", "-S", "-c", _CHANGE_USER, str(user)]
 
 
 def _received_listener(channel: socket.socket) -> socket.socket:

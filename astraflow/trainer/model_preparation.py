@@ -1,14 +1,15 @@
 """Preparation of a policy's initial weights, before its trainer is built."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from astraflow.datasets import datasets
 from astraflow.datasets.base import examples
 from astraflow.models import models
-from astraflow.models.base import OnProgress, WarmStartProgress
+from astraflow.models.base import Example, OnProgress, WarmStartProgress
 from astraflow.runtime.logs import get_logger
+from astraflow.trainer.demonstrations import demonstrations
 
 log = get_logger()
 
@@ -25,11 +26,17 @@ def prepare_model(model: Mapping[str, Any], *, on_progress: OnProgress | None = 
     Raises: InvalidInput when the model or its examples are unavailable.
     """
     source = models.build(model)
-    if source.examples_dataset is None:
+    wanted = source.examples_source
+    if wanted is None:
         return source.prepare()
-    dataset = datasets.build(source.examples_dataset, _EXAMPLES_SEED)
-    log.info("warm_start_started", dataset=dict(source.examples_dataset))
-    return source.prepare(examples(dataset, seed=_EXAMPLES_SEED), on_progress or _logged)
+    dataset = datasets.build(wanted.dataset, _EXAMPLES_SEED)
+    log.info("warm_start_started", dataset=dict(wanted.dataset))
+    drawn: Iterator[Example] = (
+        examples(dataset, seed=_EXAMPLES_SEED)
+        if wanted.episodes is None
+        else demonstrations(wanted.episodes, dataset, source.tokenizer(), seed=_EXAMPLES_SEED)
+    )
+    return source.prepare(drawn, on_progress or _logged)
 
 
 def _logged(progress: WarmStartProgress) -> None:

@@ -20,6 +20,7 @@ SPECS: dict[str, Callable[[Path], Spec]] = {
     "arithmetic of one digit": lambda _: {"kind": "arithmetic", "operation": "multiply"},
     "code": lambda _: {"kind": "code", "name": "livecodebench_v6", "is_sample": True},
     "facts": lambda _: {"kind": "facts", "size": 100, "facts": {"entities": 300}},
+    "functions": lambda _: {"kind": "functions"},
     "games": lambda _: {"kind": "games", "size": 60},
     "huggingface": lambda path: {"kind": "huggingface", "path": str(tables.save_to_disk(path / "saved"))},
     "jsonl": lambda path: {"kind": "jsonl", "path": str(tables.write_jsonl(path / "rows.jsonl"))},

@@ -1,4 +1,5 @@
 from itertools import islice
+from typing import Any
 
 import pytest
 
@@ -66,3 +67,18 @@ def test_a_scripted_question_contains_its_answer() -> None:
 
     assert parse_scripted_answer(str(fields["question"])) == ScriptedAnswer(word=str(fields["answer"]), difficulty=0.5)
     assert parse_scripted_answer("essay righteous") is None
+
+
+def test_the_answer_of_a_generated_function_passes_its_tests_and_agrees_with_the_examples() -> None:
+    dataset = datasets.build({"kind": "functions", "size": 200}, 0)
+
+    for index in range(dataset.size):
+        fields = dataset.prompt(index).fields
+        names: dict[str, Any] = {}
+        exec(str(fields["answer"]).strip("`").removeprefix("python"), names)  # noqa: S102 (trusted code)
+        for line in str(fields["question"]).splitlines():
+            argument, value = line.removeprefix("f(").split(")=")
+            assert names["f"](int(argument)) == int(value)
+        tests: Any = fields["tests"]
+        assert all(test["expected"] == [names["f"](*test["arguments"])] for test in tests)
+    assert len({str(dataset.prompt(index).fields["answer"]) for index in range(dataset.size)}) == 27

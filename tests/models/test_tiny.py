@@ -5,12 +5,13 @@ import string
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.models import models
-from astraflow.models.base import Example, WarmStartProgress
+from astraflow.models.base import Example, ExamplesSource, Transcript, WarmStartProgress
 from astraflow.models.causal import check_supported, named_weights
 from astraflow.models.tiny import TinyModel, TinyModelOptions, WarmStartOptions
 from astraflow.models.warm_start import _tokens
@@ -57,13 +58,13 @@ def test_the_architecture_is_supported() -> None:
 def test_a_warm_start_stops_at_its_target_and_is_cached(own_home: Path) -> None:
     source = models.build({**SMALL, "warm_start": warm(target_accuracy=0.5)})
     seen: list[WarmStartProgress] = []
-    assert source.examples_dataset == {"kind": "copies"}
+    assert source.examples_source == ExamplesSource(dataset={"kind": "copies"})
 
     folder = source.prepare(copies(), seen.append)
 
     assert seen[0].accuracy < 0.1
     assert 0.5 <= seen[-1].accuracy < 0.95
-    assert source.examples_dataset is None
+    assert source.examples_source is None
     assert source.prepare() == folder
     assert folder.is_relative_to(own_home)
     assert [path.name for path in folder.parent.iterdir()] == [folder.name]
@@ -148,3 +149,37 @@ def test_indivisible_attention_heads_are_refused() -> None:
 def test_an_unknown_key_is_refused_with_the_nearest() -> None:
     with pytest.raises(InvalidInput, match="target_accuracy"):
         models.build({**SMALL, "warm_start": {"dataset": {}, "target_acuracy": 0.3}})
+
+
+def test_words_have_a_token_of_their_own_and_texts_stay_the_same() -> None:
+    words = [" iron", " iron cord", "user\n"]
+    tokenizer = models.build({**SMALL, "words": words}).tokenizer()
+    plain = models.build(SMALL).tokenizer()
+    messages = [{"role": "user", "content": "2 iron cord, 1 iron, 1 ironing"}]
+
+    short, long = tokenizer.encode_chat(messages), plain.encode_chat(messages)
+
+    assert tokenizer.decode(short, keep_special_tokens=True) == plain.decode(long, keep_special_tokens=True)
+    assert len(short) == len(long) - (len("user\n") - 1) - (len(" iron cord") - 1) - 2 * (len(" iron") - 1)
+    assert tokenizer.vocab_size == models.build({**SMALL, "words": words}).architecture().config.vocab_size == 128
+    many = [f"w{number}x" for number in range(100)]
+    assert models.build({**SMALL, "words": many}).tokenizer().vocab_size == 256
+
+
+def test_short_or_repeated_words_are_refused() -> None:
+    for words in (["a"], ["ab", "ab"]):
+        with raises_code(InvalidInput, "config.invalid", "words"):
+            models.build({**SMALL, "words": words})
+
+
+def test_a_warm_start_imitates_the_marked_tokens_of_episodes(own_home: Path) -> None:
+    tokenizer = models.build(SMALL).tokenizer()
+    tokens = tokenizer.encode("xaxb")
+    episode = Transcript(tokens=tokens, is_written=np.array([False, True, False, True]))
+    source = models.build({**SMALL, "warm_start": warm(target_accuracy=0.9, learning_rate=3e-2)})
+
+    model = source.load(source.prepare(iter([episode] * 16 * 200)))
+
+    with torch.no_grad():
+        likely = model(torch.from_numpy(tokens[None].astype("int64"))).logits[0].argmax(-1)
+    assert likely[[0, 2]].tolist() == tokens[[1, 3]].tolist()

@@ -11,6 +11,7 @@ from typing import Any
 
 import psutil
 import pytest
+import uvloop
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.sandbox.base import Job, JobLimits, Level, Outcome, Sandbox, SandboxError
@@ -260,3 +261,14 @@ async def test_jobs_run_in_a_service_whose_umask_keeps_files_private() -> None:
             await sandbox.close()
     finally:
         os.umask(before)
+
+
+def test_a_sandbox_starts_on_the_event_loop_of_the_services() -> None:
+    async def run() -> str:
+        sandbox = await started(workers=1)
+        try:
+            return (await sandbox.run(Job(source="print(6 * 7)", limits=LIMITS))).stdout
+        finally:
+            await sandbox.close()
+
+    assert uvloop.run(run()) == "42\n"

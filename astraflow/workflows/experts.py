@@ -1,0 +1,148 @@
+"""Experts: policies that solve the generated tasks without a model, from the prompt's fields and what a policy reads.
+
+Their episodes are examples for the warm start of a small model.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from astraflow.contract.errors import InvalidInput
+from astraflow.contract.tasks import Prompt
+from astraflow.datasets.alfworld_games import OPENABLE
+from astraflow.datasets.base import ANSWER
+from astraflow.datasets.published import fill_template
+from astraflow.runtime.config import suggest_name
+from astraflow.workflows.solve_and_verify import parse_verification_prompt
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """What an expert knows when it is asked."""
+
+    prompt: Prompt
+    other: Prompt
+    """Another prompt of the dataset, whose answer is wrong for this one in most cases."""
+    number: int
+    """Number of the episode, from 0."""
+    turn: int
+    """Requests to this policy before, in this episode."""
+    text: str
+    """Everything that the policy reads."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """Reply of an expert."""
+
+    text: str
+    is_example: bool = True
+    """Whether a model should imitate it; a deliberate mistake only makes room for a correction."""
+
+
+class Expert(Protocol):
+    """Replies as a policy would. A pure function."""
+
+    def __call__(self, situation: Situation, /) -> Reply:
+        """Returns the reply to a request."""
+
+
+def fixed_turns(turns: Sequence[str]) -> Expert:
+    """Returns an expert with given replies, in order, the last one again and again.
+
+    turns: `{name}` stands for a field of the prompt.
+    """
+
+    def reply(situation: Situation) -> Reply:
+        fields = {name: str(value) for name, value in situation.prompt.fields.items()}
+        return Reply(text=fill_template(turns[min(situation.turn, len(turns) - 1)], **fields))
+
+    return reply
+
+
+def plan(situation: Situation) -> Reply:
+    """Follows the plan in the field `answer`, one action in a line."""
+    return _step(str(situation.prompt.fields[ANSWER]).splitlines(), situation)
+
+
+def household(situation: Situation) -> Reply:
+    """Plays ALFWorld: searches the receptacles in the order of the first message, opening them, until the plan in the
+    field `answer` begins; a policy cannot know where the object is."""
+    known = str(situation.prompt.fields[ANSWER]).splitlines()
+    places = re.findall(r"an? ([a-z]+ \d+)", situation.text.partition("you see ")[2].partition("\n")[0])
+    searched = places[: places.index(known[0].removeprefix("go to "))]
+    actions: list[str] = []
+    for place in searched:
+        actions += [f"go to {place}", *([f"open {place}"] if place.split()[0] in _OPENABLE else [])]
+    return _step([*actions, *(action for action in known if action not in actions or "go to" in action)], situation)
+
+
+def shopper(situation: Situation) -> Reply:
+    """Searches WebShop for the words of the goal, opens its product, chooses its options, and buys."""
+    goal, asin = (str(situation.prompt.fields[name]) for name in ("question", "asin"))
+    wanted = re.findall(r"(?:color|size|fit|capacity|scent|flavor): ([\w -]+?)(?=,|$)", goal)
+    page = situation.text.rpartition("Instruction:")[2]
+    if "[SEP] Search" in page:
+        return Reply(
+            text=f"search[{re.sub(' with .*|, and price lower.*', '', goal).removeprefix('i am looking for ')}]"
+        )
+    if asin in page:
+        return Reply(text=f"click[{asin.lower()}]")
+    if "Buy Now" not in page:
+        return Reply(text="click[next >]")
+    missing = [option for option in wanted if f"{option} (chosen)" not in page]
+    return Reply(text=f"click[{missing[0] if missing else 'buy now'}]")
+
+
+def fallible_solver(situation: Situation) -> Reply:
+    """Answers correctly, except that in three of four episodes one of its first two replies is the answer to another
+    prompt, which is no example: in two of them the first reply."""
+    is_mistake = (0, 0, 1, None)[situation.number % 4] == situation.turn
+    prompt = situation.other if is_mistake else situation.prompt
+    return Reply(text=str(prompt.fields[ANSWER]), is_example=not is_mistake)
+
+
+def verifier(situation: Situation) -> Reply:
+    """Approves of an answer that is equal to the field `answer`."""
+    request = parse_verification_prompt(situation.text)
+    is_right = request is not None and request.answer.strip() == str(situation.prompt.fields[ANSWER])
+    return Reply(text=f"<verdict>{'approve' if is_right else 'reject'}</verdict>")
+
+
+def selector(situation: Situation) -> Reply:
+    """Chooses the candidate that is equal to the field `answer`, the first one if both or neither are."""
+    first, second = re.findall(r"\[candidate [AB]\]\n(.*?)\n\n", situation.text, re.DOTALL)
+    answer = str(situation.prompt.fields[ANSWER])
+    return Reply(text=f"<choice>{'B' if second == answer != first else 'A'}</choice>")
+
+
+def _step(actions: Sequence[str], situation: Situation) -> Reply:
+    """Returns the action of the turn; where the actions are numbered, its number."""
+    action = actions[min(situation.turn, len(actions) - 1)]
+    listed = situation.text.rpartition("Actions:\n")[2]
+    number = re.search(rf"^(\d+)\. {re.escape(action)}$", listed, re.MULTILINE)
+    return Reply(text=number[1] if number else action)
+
+
+_OPENABLE = frozenset(map(str.lower, OPENABLE))
+
+EXPERTS: Mapping[str, Callable[[Situation], Reply]] = {
+    "fallible_solver": fallible_solver,
+    "household": household,
+    "plan": plan,
+    "selector": selector,
+    "shopper": shopper,
+    "verifier": verifier,
+}
+"""Experts by name."""
+
+
+def expert_named(name: str) -> Expert:
+    """Returns an expert. Raises: InvalidInput for an unknown name."""
+    if name not in EXPERTS:
+        raise InvalidInput(
+            f"cannot play episodes: unknown expert {name!r}; {suggest_name(name, sorted(EXPERTS))}",
+            code="workflow.unknown_expert",
+        )
+    return EXPERTS[name]
