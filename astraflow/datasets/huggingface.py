@@ -1,10 +1,11 @@
 """Prompts from datasets of the Hugging Face `datasets` library, local or on the hub."""
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from astraflow.datasets import datasets
 from astraflow.datasets.prompts import RowOptions, RowPrompts
 from astraflow.datasets.tables.arrow import ArrowTable, DatasetSource
+from astraflow.runtime.data_root import RemoteSource, SourceKind, is_hub_name, parts_of
 from astraflow.runtime.setting_permissions import SettableBy
 
 
@@ -24,6 +25,16 @@ class HuggingfaceOptions(RowOptions):
     """Files of the folder or of the hub's repository, read instead of those that its card lists."""
     cache: Annotated[str, SettableBy.RECIPE] = ""
     """Folder for downloads and their conversion to Arrow; empty: the library's default."""
+
+    location_option: ClassVar[str] = "path"
+
+    def remote_source(self) -> RemoteSource | None:
+        """Returns the repository on the hub; None for a path."""
+        if not is_hub_name(self.path):
+            return None
+        return RemoteSource(
+            kind=SourceKind.DATASET, name=self.path, revision=self.revision, parts=parts_of(self.files, self.name)
+        )
 
 
 @datasets.register("huggingface", options=HuggingfaceOptions)

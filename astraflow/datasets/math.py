@@ -14,6 +14,7 @@ from astraflow.datasets import datasets
 from astraflow.datasets.base import ANSWER, QUESTION
 from astraflow.datasets.published import PublishedOptions, PublishedPrompts, PublishedSet, check_set_name, fill_template
 from astraflow.datasets.tables.base import RequiredFields
+from astraflow.runtime.data_root import RemoteSource
 from astraflow.runtime.setting_permissions import SettableBy
 
 
@@ -90,6 +91,10 @@ class MathOptions(PublishedOptions):
     @classmethod
     def _known(cls, name: str) -> str:
         return check_set_name(name, MATH_SETS)
+
+    def remote_source(self) -> RemoteSource | None:
+        """Returns the repository on the hub; None for a copy or a sample."""
+        return self._hub_source(MATH_SETS[self.name].published)
 
     @field_validator("template")
     @classmethod

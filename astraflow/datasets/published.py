@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Self, TypeAlias
+from typing import Annotated, ClassVar, Self, TypeAlias
 
 from pydantic import Field, model_validator
 
@@ -17,6 +17,7 @@ from astraflow.datasets.tables.base import FirstRows, RequiredFields, Table, che
 from astraflow.datasets.tables.lines import LineTable
 from astraflow.datasets.tables.shards import ShardTable
 from astraflow.runtime.config import Config, suggest_name
+from astraflow.runtime.data_root import RemoteSource, SourceKind, parts_of
 from astraflow.runtime.setting_permissions import SettableBy
 
 SAMPLES = Path(__file__).parent / "samples"
@@ -56,6 +57,15 @@ class PublishedOptions(Config):
     """Folder for downloads and their conversion to Arrow; empty: the library's default."""
     limit: int = Field(default=0, ge=0)
     """Number of first rows to use; 0: all."""
+
+    location_option: ClassVar[str] = "path"
+
+    def _hub_source(self, published: PublishedSet) -> RemoteSource | None:
+        """Returns the repository of a set on the hub; None for a copy or a sample."""
+        if self.path or self.is_sample:
+            return None
+        parts = parts_of(published.files, published.config)
+        return RemoteSource(kind=SourceKind.DATASET, name=published.hub, revision=self.revision, parts=parts)
 
     @model_validator(mode="after")
     def _check_source(self) -> Self:

@@ -11,6 +11,7 @@ from astraflow.contract.values import Json
 from astraflow.datasets import datasets
 from astraflow.datasets.base import ANSWER, QUESTION
 from astraflow.datasets.published import PublishedOptions, PublishedPrompts, PublishedSet, check_set_name, fill_template
+from astraflow.runtime.data_root import RemoteSource
 from astraflow.runtime.setting_permissions import SettableBy
 
 
@@ -48,6 +49,10 @@ class SearchOptions(PublishedOptions):
     @classmethod
     def _known(cls, name: str) -> str:
         return check_set_name(name, SEARCH_SETS)
+
+    def remote_source(self) -> RemoteSource | None:
+        """Returns the repository on the hub; None for a copy or a sample."""
+        return self._hub_source(SEARCH_SETS[self.name])
 
 
 @datasets.register("search", options=SearchOptions)

@@ -8,7 +8,7 @@ import shutil
 import zipfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import field_validator
 
@@ -22,9 +22,9 @@ from astraflow.models.packages import (
     downloaded_wheel,
     no_space,
     packaged_model,
-    sha256_of,
 )
 from astraflow.runtime.config import Config, suggest_name
+from astraflow.runtime.data_root import RemoteSource, SourceKind, sha256_of
 from astraflow.runtime.home import home
 from astraflow.runtime.locks import exclusive_lock
 from astraflow.runtime.setting_permissions import SettableBy
@@ -51,6 +51,12 @@ class FetchedModelOptions(Config):
     """Folder that was given by `--to`; empty: below ASTRAFLOW_HOME."""
     attention: Literal["sdpa", "eager"] = "sdpa"
     """Attention of transformers: torch's fused kernels, or plain matrix products (slower, for comparison)."""
+
+    location_option: ClassVar[str] = "folder"
+
+    def remote_source(self) -> RemoteSource | None:
+        """Returns the package of the model; None with a folder."""
+        return None if self.folder else RemoteSource(kind=SourceKind.PACKAGE, name=self.name)
 
     @field_validator("name")
     @classmethod

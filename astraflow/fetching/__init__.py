@@ -1,0 +1,1 @@
+"""Fetching of everything that a recipe downloads into one data root, which offline machines read."""

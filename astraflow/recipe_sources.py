@@ -1,0 +1,64 @@
+"""Downloads that a recipe names, and their place in a data root."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from astraflow.datasets import datasets
+from astraflow.models import models
+from astraflow.runtime.data_root import WHOLE, DataRoot, RemoteOptions, RemoteSource
+from astraflow.runtime.plugins import Registry
+from astraflow.runtime.toml import Values, merge_tables
+
+PluginSpec = tuple[tuple[str, ...], Registry[Any], Mapping[str, Any]]
+"""Plugin of a recipe: its path, its registry, and its spec."""
+
+
+def remote_sources(specs: Iterable[PluginSpec]) -> list[RemoteSource]:
+    """Returns the downloads of models and data sets, one for each repository and revision. Raises: InvalidInput for
+    invalid options."""
+    sources: dict[str, RemoteSource] = {}
+    for _, _, source in _downloads(specs):
+        known = sources.get(source.folder)
+        parts = sorted({*known.parts, *source.parts}) if known else source.parts
+        sources[source.folder] = replace(source, parts=(WHOLE,) if WHOLE in parts else tuple(parts))
+    return list(sources.values())
+
+
+def local_values(specs: Iterable[PluginSpec], data_root: str) -> Values:
+    """Returns the recipe's settings that replace each download by its folder in the data root.
+
+    Raises: InvalidInput for a download that the folder lacks.
+    """
+    root = DataRoot(Path(data_root))
+    values: Values = {}
+    for path, option, source in _downloads(specs):
+        setting: Any = str(root.folder_of(source))
+        for key in reversed((*path, option)):
+            setting = {key: setting}
+        values = merge_tables(values, setting)
+    return values
+
+
+def _downloads(specs: Iterable[PluginSpec]) -> Iterator[tuple[tuple[str, ...], str, RemoteSource]]:
+    """Yields the path of each plugin that reads a download, its option for a local folder, and the download."""
+    for path, registry, spec in specs:
+        if registry is not models and registry is not datasets:
+            continue
+        for below, inner in (((), spec), *_inner_datasets(spec)):
+            options = registry.check(inner)
+            source = options.remote_source() if isinstance(options, RemoteOptions) else None
+            if isinstance(options, RemoteOptions) and source is not None:
+                yield (*path, *below), options.location_option, source
+
+
+def _inner_datasets(spec: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Mapping[str, Any]]]:
+    """Yields the data sets inside the options of another one, such as the parts of a mixture."""
+    for key, value in spec.items():
+        if not isinstance(value, Mapping):
+            continue
+        if key == "dataset":
+            yield (key,), value
+        for below, inner in _inner_datasets(value):
+            yield (key, *below), inner
