@@ -23,6 +23,7 @@ from astraflow.models import models
 from astraflow.raas.config import RaasConfig
 from astraflow.raas.engines import engines
 from astraflow.raas.preemption import notices
+from astraflow.recipe_card import CardConfig
 from astraflow.recipe_sources import local_values
 from astraflow.rewards import group_rewards, rewards
 from astraflow.runtime.config import Config, ValueOrigin, suggest_name
@@ -74,6 +75,8 @@ class Recipe(Config):
     name: Annotated[str, SettableBy.RECIPE]
     summary: Annotated[str, SettableBy.RECIPE] = ""
     """One sentence for the list of recipes."""
+    card: Annotated[CardConfig, SettableBy.RECIPE] = CardConfig()
+    """Further facts for the list of recipes."""
     seed: int = 0
     data_root: Annotated[str, SettableBy.DATA_LOCATION] = ""
     """Folder that `astraflow fetch RECIPE --to DIR` filled: models and data sets are read from it instead of the
@@ -116,7 +119,8 @@ def load_recipe(name_or_path: str, overrides: Sequence[str] = (), *, check: Chec
     origin = layer_origin(layers)
     recipe = Recipe.parse(merge_layers(layers), where="", origin=origin)
     if recipe.data_root:
-        layers.append(ConfigLayer("data_root", local_values(plugin_specs(recipe), recipe.data_root)))
+        local = local_values(plugin_specs(recipe), recipe.data_root, recipe=name_or_path)
+        layers.append(ConfigLayer("data_root", local))
         recipe = Recipe.parse(merge_layers(layers), where="", origin=origin)
     _check_names(recipe, origin)
     _check_roles(recipe, origin)
@@ -239,6 +243,8 @@ def _layers(file: Path, extending: tuple[Path, ...] = ()) -> list[ConfigLayer]:
         )
     values = _read(file)
     base = values.pop("extends", None)
+    if extending:
+        values.pop("card", None)  # describes one recipe, and is not inherited
     if base is None:
         return [ConfigLayer(str(file), values)]
     if not isinstance(base, str):

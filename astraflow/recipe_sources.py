@@ -26,15 +26,16 @@ def remote_sources(specs: Iterable[PluginSpec]) -> list[RemoteSource]:
     return list(sources.values())
 
 
-def local_values(specs: Iterable[PluginSpec], data_root: str) -> Values:
+def local_values(specs: Iterable[PluginSpec], data_root: str, *, recipe: str) -> Values:
     """Returns the recipe's settings that replace each download by its folder in the data root.
 
+    recipe: argument of the commands that read it, for errors.
     Raises: InvalidInput for a download that the folder lacks.
     """
     root = DataRoot(Path(data_root))
     values: Values = {}
     for path, option, source in _downloads(specs):
-        setting: Any = str(root.folder_of(source))
+        setting: Any = str(root.folder_of(source, recipe=recipe))
         for key in reversed((*path, option)):
             setting = {key: setting}
         values = merge_tables(values, setting)

@@ -10,7 +10,7 @@ from typing import Any
 from astraflow.agents.text_tokens import TextTokenizer
 from astraflow.agents.upstream import Upstream
 from astraflow.agents.upstream_policy import UpstreamPolicy
-from astraflow.contract.errors import AstraFlowError, InvalidInput
+from astraflow.contract.errors import AstraFlowError, DeadlineExceeded, InvalidInput
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.nodes import PolicySpec
 from astraflow.contract.tasks import Task
@@ -125,7 +125,14 @@ async def served_folder(
 
     weights = await asyncio.to_thread(folder_weights, spec, policy=policy)
     await served.engine.load(weights)
-    gap = await measure_logprob_gap(served.engine, weights.manifest)
+    try:
+        gap = await measure_logprob_gap(served.engine, weights.manifest)
+    except TimeoutError:
+        raise DeadlineExceeded(
+            f"cannot serve {str(folder)!r}: the engine computed no logprobs in time; the machine may be busy: try "
+            "again later, or use a faster engine or a smaller model",
+            code="baseline.slow_engine",
+        ) from None
     excess = gap.excess(served.engine.logprob_tolerance) if gap else ""
     if excess:
         raise InvalidInput(

@@ -80,13 +80,13 @@ def _fetch_recipe(name: str, to: Path | None, overrides: list[str], *, verify: b
             code="fetch.no_target",
         )
     sets = [part for override in overrides for part in ("--set", override)]
+    command = shlex.join(["astraflow", "fetch", name, "--to", str(to), *sets])
     if verify:
-        command = shlex.join(["astraflow", "fetch", name, "--to", str(to), *sets])
         verified = verify_sources(sources, to, command=command)
         console.print(f"{sum(len(source.files) for source in verified)} files are unchanged: {to}", soft_wrap=True)
         return
     with InstallationScreen(console) as screen:
-        fetched = fetch_sources(sources, to, progress=screen.progress)
+        fetched = fetch_sources(sources, to, command=command, progress=screen.progress)
     files = [file for source in fetched for file in source.files]
     size = sum(file.size_bytes for file in files)
     run = shlex.join(["astraflow", "run", name, *sets, "--set", f"data_root={to.absolute()}"])

@@ -68,7 +68,8 @@ def recipes(
     from rich.table import Table
 
     from astraflow.cli.override_limits import Limits
-    from astraflow.cli.recipe_form import form_text, form_values, preflight_recipe, recipe_cards, recipe_form
+    from astraflow.cli.recipe_cards import card_values, recipe_cards
+    from astraflow.cli.recipe_form import form_text, form_values, preflight_recipe, recipe_form
 
     limits = Limits(role=role, data_locations=tuple(data)) if role else None
     if recipe and preflight:
@@ -85,10 +86,11 @@ def recipes(
         content = form_values(form)
     else:
         cards = recipe_cards(folders)
-        table = Table("recipe", "description", box=None)
+        table = Table("recipe", "description", "this machine", box=None)
         for card in cards:
-            table.add_row(card["name"], card["problem"] or card["summary"])
-        content = cards
+            fit = "cannot run it: " + "; ".join(obstacle.cause for obstacle in card.obstacles)
+            table.add_row(card.name, card.problem or card.summary, fit if card.obstacles else "")
+        content = [card_values(card) for card in cards]
     if as_json:
         print(json.dumps(content))  # noqa: T201 (machine-readable output)
     else:

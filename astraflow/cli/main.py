@@ -28,7 +28,7 @@ from astraflow.cli.serve import join, serve
 from astraflow.cli.simulate import simulate
 from astraflow.cli.tokens import token
 from astraflow.cli.tracking_command import track
-from astraflow.contract.errors import AstraFlowError
+from astraflow.contract.errors import AstraFlowError, DeadlineExceeded
 
 app = typer.Typer(
     help="Reinforcement learning for LLM agents: rollout nodes, dataflow and trainers as services.",
@@ -104,6 +104,14 @@ def main() -> None:
         app()
     except AstraFlowError as problem:
         fail(problem)
+    except TimeoutError:  # an OSError without a file
+        fail(
+            DeadlineExceeded(
+                "cannot finish: a step took too long; the machine may be busy: try again, and see "
+                "where with astraflow --verbose COMMAND",
+                code="cli.timed_out",
+            )
+        )
     except OSError as problem:
         from astraflow.cli.run_directory import storage_error
 

@@ -62,22 +62,32 @@ def _disk() -> FormCheck:
     )
 
 
-def _memory(recipe: Recipe, fleet: FleetForm) -> FormCheck:
-    """Checks the memory for the processes on this machine, without nodes that a provider starts elsewhere."""
+def needed_memory_bytes(recipe: Recipe, fleet: FleetForm) -> int:
+    """Returns the memory of the processes on this machine, without nodes that a provider starts elsewhere, and of the
+    models as far as the recipe's card states it."""
+    count, with_torch = _processes(recipe, fleet)
+    return with_torch * TORCH_BYTES + (count - with_torch) * PROCESS_BYTES + round(recipe.card.memory_gb * 1e9)
+
+
+def _processes(recipe: Recipe, fleet: FleetForm) -> tuple[int, int]:
+    """Returns the number of processes on this machine, and how many of them use torch."""
     nodes = recipe.nodes.count
     if fleet.pools:
         nodes = sum(pool.initial_nodes for pool in fleet.pools if not pool.is_remote)
     trainers = [policy.backend.get("kind") != SIMULATED_KIND for policy in recipe.policies.values()]
     kinds = {engine.get("kind") for engine in (recipe.nodes.engine, *recipe.nodes.engines.values())}
     nodes_with_torch = nodes if kinds != {SIMULATED_KIND} else 0
-    with_torch = sum(trainers) + nodes_with_torch
-    without_torch = SERVICES + bool(fleet.pools) + len(trainers) + nodes - with_torch
-    needed, free = with_torch * TORCH_BYTES + without_torch * PROCESS_BYTES, psutil.virtual_memory().available
+    return SERVICES + bool(fleet.pools) + len(trainers) + nodes, sum(trainers) + nodes_with_torch
+
+
+def _memory(recipe: Recipe, fleet: FleetForm) -> FormCheck:
+    needed, free = needed_memory_bytes(recipe, fleet), psutil.virtual_memory().available
+    models = "" if recipe.card.memory_gb else " plus models"
     return FormCheck(
         name="Memory",
         is_ok=free >= needed,
-        message=f"{free / 1e9:,.1f} GB free; {with_torch + without_torch} processes on this machine need at least "
-        f"{needed / 1e9:,.1f} GB plus models",
+        message=f"{free / 1e9:,.1f} GB free; {_processes(recipe, fleet)[0]} processes on this machine need at least "
+        f"{needed / 1e9:,.1f} GB{models}",
     )
 
 

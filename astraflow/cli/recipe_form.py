@@ -12,9 +12,10 @@ from typing import Any, get_args
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from astraflow.cli.declared_recipes import check_declared_recipe, declared_recipes
+from astraflow.cli.declared_recipes import check_declared_recipe
 from astraflow.cli.fleet_form import FleetForm, PoolOffer, fleet_form
 from astraflow.cli.override_limits import Limits, SettingClasses, refusals
+from astraflow.cli.recipe_cards import obstacles, simulated_kinds, this_machine
 from astraflow.cli.recipe_checks import LOOPBACK, FormCheck, checks
 from astraflow.cli.setting_facts import FieldKind, bounds, field_info, kind_of, literals, options_type, walk
 from astraflow.cli.setting_titles import is_basic, owner_of, title_of
@@ -22,13 +23,10 @@ from astraflow.contract.errors import InvalidInput, NotPermitted
 from astraflow.recipe import (
     Check,
     Recipe,
-    find_recipe,
     load_recipe,
-    packaged_recipes,
     plugin_lists,
     plugin_specs,
     snapshot,
-    summary_of,
 )
 from astraflow.runtime.plugins import Registry
 from astraflow.runtime.setting_permissions import SettableBy
@@ -96,17 +94,6 @@ class RecipeForm:
     usd_per_day_max: float | None
 
 
-def recipe_cards(folders: Sequence[Path] = ()) -> list[dict[str, Any]]:
-    """Returns name, location, summary and simulated plugins of every packaged recipe and every recipe in the folders.
-
-    Raises: InvalidInput for an unreadable folder.
-    """
-    packaged = [_recipe_card(name, name, "") for name in packaged_recipes()]
-    return packaged + [
-        _recipe_card(recipe.name, str(recipe.file), recipe.problem, folders) for recipe in declared_recipes(folders)
-    ]
-
-
 def recipe_form(
     location: str,
     overrides: Sequence[str] = (),
@@ -136,11 +123,11 @@ def recipe_form(
     return RecipeForm(
         name=location,
         summary=plain.summary,
-        simulated=_simulated(chosen),
+        simulated=simulated_kinds(chosen),
         fields=tuple(_fields(chosen, fleet)),
         problems=tuple(problems),
         refusals=refused,
-        checks=tuple(checks(chosen, fleet, problems=len(problems), host=host)),
+        checks=(*checks(chosen, fleet, problems=len(problems), host=host), *_machine_checks(chosen, location)),
         toml=as_toml(location, overrides),
         usd_per_hour=chosen.nodes.count * chosen.nodes.price_per_hour,
         has_fleet=has_fleet,
@@ -174,6 +161,12 @@ def preflight_recipe(
     if fleet.problems:
         raise InvalidInput("\n".join(fleet.problems), code="recipe.invalid_fleet")
     return {name: [asdict(entry) for entry in getattr(fleet, name)] for name in ("pools", "checks")}
+
+
+def _machine_checks(recipe: Recipe, location: str) -> Iterator[FormCheck]:
+    """Yields a check for each reason why this machine cannot run the recipe as it is."""
+    for obstacle in dict.fromkeys(obstacles(recipe, location, this_machine())):
+        yield FormCheck(name="Machine", is_ok=False, message=f"{obstacle.cause}; {obstacle.remedy}")
 
 
 def _refused(plain: Recipe, overrides: Sequence[str], limits: Limits | None) -> tuple[FormProblem, ...]:
@@ -215,25 +208,6 @@ def _toml_value(text: str) -> str:
     except tomllib.TOMLDecodeError:
         return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
     return text
-
-
-def _recipe_card(name: str, location: str, problem: str, folders: Sequence[Path] = ()) -> dict[str, Any]:
-    card = {"name": name, "name_or_path": location, "summary": "", "simulated": [], "problem": problem}
-    if problem:
-        return card
-    try:
-        if folders:
-            check_declared_recipe(Path(location), folders)
-        card["summary"] = summary_of(find_recipe(location))
-        recipe = load_recipe(location, check=Check.NONE)
-    except InvalidInput as error:
-        return card | {"problem": str(error)}
-    return card | {"summary": recipe.summary, "simulated": list(_simulated(recipe))}
-
-
-def _simulated(recipe: Recipe) -> tuple[str, ...]:
-    kinds = (str(spec.get("kind")) for _, _, spec in plugin_specs(recipe))
-    return tuple(sorted({kind for kind in kinds if kind == "scripted"}))
 
 
 def _problem(line: str) -> FormProblem:

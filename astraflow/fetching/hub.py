@@ -53,27 +53,25 @@ class HubRepository:
     files: tuple[HubFile, ...]
 
 
-def find_repository(source: RemoteSource) -> HubRepository:
-    """Returns the commit and the files of a source.
+def find_repository(source: RemoteSource, *, command: str) -> HubRepository:
+    """Returns the commit and the files of a source. command: fetches it on a machine with a network.
 
-    Raises: Unavailable without network; InvalidInput for a repository, revision or part that is not there or not open.
+    Raises: Unavailable without a network; InvalidInput for a repository, revision or part that is missing or closed.
     """
     from huggingface_hub import HfApi
 
     repo_type = source.kind.value
-    with _hub_errors(source):
+    with _hub_errors(source, command):
         info = HfApi().repo_info(
             source.name, repo_type=repo_type, revision=source.revision or None, files_metadata=True
         )
     card: Mapping[str, Any] = info.card_data.to_dict() if info.card_data else {}
     files = {file.rfilename: _hub_file(file) for file in info.siblings or ()}
     chosen = _chosen(source, sorted(files), card)
-    return HubRepository(
-        commit=str(info.sha), license=_license(card), files=tuple(files[name] for name in chosen)
-    )
+    return HubRepository(commit=str(info.sha), license=_license(card), files=tuple(files[name] for name in chosen))
 
 
-def download(source: RemoteSource, repository: HubRepository, file: HubFile, folder: Path) -> None:
+def download(source: RemoteSource, repository: HubRepository, file: HubFile, folder: Path, *, command: str) -> None:
     """Writes a file of the repository below the folder, unless it is there; continues a torn download.
 
     Raises: as `find_repository`; StorageFull; CorruptData for another content than the hub lists.
@@ -84,7 +82,7 @@ def download(source: RemoteSource, repository: HubRepository, file: HubFile, fol
     if file.is_at(path):
         return
     path.unlink(missing_ok=True)
-    with _hub_errors(source):
+    with _hub_errors(source, command):
         hf_hub_download(
             source.name,
             file.path,
@@ -102,7 +100,7 @@ def download(source: RemoteSource, repository: HubRepository, file: HubFile, fol
 
 
 @contextmanager
-def _hub_errors(source: RemoteSource) -> Iterator[None]:
+def _hub_errors(source: RemoteSource, command: str) -> Iterator[None]:
     """Raises the errors of the hub's client with a cause and a remedy."""
     from huggingface_hub.errors import HfHubHTTPError
 
@@ -111,7 +109,7 @@ def _hub_errors(source: RemoteSource) -> Iterator[None]:
     except HfHubHTTPError as problem:
         status = problem.response.status_code if problem.response is not None else 0
         if status >= 500 or status == 429:
-            raise _unreachable(source, f"the hub answers with status {status}") from problem
+            raise _unreachable(source, command, f"the hub answers with status {status}") from problem
         raise InvalidInput(
             f"cannot fetch the {source}: the hub refused it with status {status}; check the name and the revision, "
             "accept its terms on the hub if it is gated, and set HF_TOKEN",
@@ -123,17 +121,17 @@ def _hub_errors(source: RemoteSource) -> Iterator[None]:
                 f"cannot fetch the {source}: the disk is full; free space and run the command again, which continues",
                 code="fetch.no_space",
             ) from problem
-        raise _unreachable(source, str(problem).partition("\n")[0]) from problem
+        raise _unreachable(source, command, str(problem).partition("\n")[0]) from problem
     except Exception as problem:
         if type(problem).__module__.partition(".")[0] not in {"httpx", "httpx2", "httpcore", "requests", "urllib3"}:
             raise
-        raise _unreachable(source, str(problem)) from problem
+        raise _unreachable(source, command, str(problem)) from problem
 
 
-def _unreachable(source: RemoteSource, cause: str) -> Unavailable:
+def _unreachable(source: RemoteSource, command: str, cause: str) -> Unavailable:
     return Unavailable(
-        f"cannot fetch the {source}: no connection to the hub: {cause}; check network and proxy, or run the same "
-        "command on a machine with a network and copy its folder here: what is complete is not fetched again",
+        f"cannot fetch the {source}: no connection to the hub: {cause.rstrip('.')}; check network and proxy, or run "
+        f"`{command}` on a machine with a network and copy the folder here; complete files are not fetched again",
         code="fetch.no_network",
     )
 

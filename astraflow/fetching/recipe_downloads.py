@@ -18,8 +18,12 @@ from astraflow.runtime.locks import exclusive_lock
 _LOCK = ".astraflow-fetch.lock"
 
 
-def fetch_sources(sources: Sequence[RemoteSource], folder: Path, *, progress: Progress) -> list[FetchedSource]:
+def fetch_sources(
+    sources: Sequence[RemoteSource], folder: Path, *, command: str, progress: Progress
+) -> list[FetchedSource]:
     """Returns the sources in the data root; fetches those that are missing, incomplete or changed.
+
+    command: fetches them on another machine, for errors.
 
     A source is listed when all its files are complete, so an interrupted call is continued by the next one.
     Raises: Conflict while another process fetches into the folder; StorageFull; errors of `find_repository`,
@@ -33,7 +37,7 @@ def fetch_sources(sources: Sequence[RemoteSource], folder: Path, *, progress: Pr
         code="fetch.in_progress",
     )
     with exclusive_lock(root.folder / _LOCK, refusal=refusal):
-        return [_fetched(root, source, progress) for source in sources]
+        return [_fetched(root, source, command, progress) for source in sources]
 
 
 def verify_sources(sources: Sequence[RemoteSource], folder: Path, *, command: str) -> list[FetchedSource]:
@@ -72,7 +76,7 @@ def _check_folder(root: DataRoot) -> None:
         )
 
 
-def _fetched(root: DataRoot, source: RemoteSource, progress: Progress) -> FetchedSource:
+def _fetched(root: DataRoot, source: RemoteSource, command: str, progress: Progress) -> FetchedSource:
     """Returns a source in the data root, fetched unless it is complete and unchanged."""
     known = root.find(source)
     if known is not None and not root.changes(known, reads_content=True):
@@ -81,7 +85,7 @@ def _fetched(root: DataRoot, source: RemoteSource, progress: Progress) -> Fetche
     if source.kind is SourceKind.PACKAGE:
         fetched = _fetch_package(root, source, progress)
     else:
-        fetched = _fetch_repository(root, source, progress)
+        fetched = _fetch_repository(root, source, command, progress)
     root.write([*(other for other in root.sources() if not _is_same(other, source)), fetched])
     return fetched
 
@@ -105,18 +109,18 @@ def _fetch_package(root: DataRoot, source: RemoteSource, progress: Progress) -> 
     )
 
 
-def _fetch_repository(root: DataRoot, source: RemoteSource, progress: Progress) -> FetchedSource:
+def _fetch_repository(root: DataRoot, source: RemoteSource, command: str, progress: Progress) -> FetchedSource:
     earlier = next((other for other in root.sources() if _is_same(other, source)), None)
     if earlier is not None:  # another recipe read other parts of the repository
         source = replace(source, parts=tuple(sorted({*earlier.parts, *source.parts})))
-    repository = find_repository(source)
+    repository = find_repository(source, command=command)
     folder = root.folder / source.folder
     missing = [file for file in repository.files if not file.is_at(folder / file.path)]
     _check_space(root, source, missing)
     _announce(source, repository, missing, progress)
     for file in missing:
         progress(f" {file.path}, {file.size_bytes / 1e6:,.1f} MB")
-        download(source, repository, file, folder)
+        download(source, repository, file, folder, command=command)
     shutil.rmtree(folder / ".cache", ignore_errors=True)  # state of the hub's client, needed only to continue
     return FetchedSource(
         kind=source.kind,

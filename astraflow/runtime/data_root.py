@@ -137,16 +137,17 @@ class DataRoot:
         """Returns a text for each file that is missing, torn, or (with `reads_content`) has another content."""
         return [change for file in fetched.files if (change := self._change(file, reads_content=reads_content))]
 
-    def folder_of(self, source: RemoteSource) -> Path:
-        """Returns the folder of a complete source, for reading. Raises: InvalidInput for one that is missing or
-        damaged; only the sizes of its files are compared."""
+    def folder_of(self, source: RemoteSource, *, recipe: str) -> Path:
+        """Returns the folder of a complete source, for reading by a recipe. Compares only the sizes of its files.
+
+        Raises: InvalidInput for a source that is missing or damaged.
+        """
         fetched = self.find(source)
         problems = ["it was not fetched"] if fetched is None else self.changes(fetched, reads_content=False)
         if problems:
             raise InvalidInput(
                 f"cannot read the {source} from the data root {str(self.folder)!r}: {'; '.join(problems)}; run "
-                f"`astraflow fetch RECIPE --to {self.folder}` with this recipe on a machine with a network, and copy "
-                "the folder here",
+                f"`astraflow fetch {recipe} --to {self.folder}` on a machine with a network, and copy the folder here",
                 code="recipe.data_root_incomplete",
             )
         return self.folder / source.folder

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from astraflow.cli.declared_recipes import MAX_BYTES, check_declared_recipe, declared_recipes
-from astraflow.cli.recipe_form import recipe_cards, recipe_form
+from astraflow.cli.recipe_cards import recipe_cards
+from astraflow.cli.recipe_form import recipe_form
 from astraflow.contract.errors import InvalidInput
 from tests.errors import raises_code
 
@@ -32,8 +33,8 @@ def test_declared_recipes_are_named_like_packaged_ones(tmp_path: Path) -> None:
 
 def test_a_recipe_in_a_declared_folder_is_listed_and_has_a_form(tmp_path: Path) -> None:
     file = write(tmp_path / "own.toml")
-    (card,) = [card for card in recipe_cards([tmp_path]) if card["name"] == "own"]
-    assert (card["name_or_path"], card["summary"], card["problem"]) == (str(file), "Ours", "")
+    (card,) = [card for card in recipe_cards([tmp_path]) if card.name == "own"]
+    assert (card.name_or_path, card["summary"], card.problem) == (str(file), "Ours", "")
     assert recipe_form(str(file), folders=[tmp_path]).summary == "Ours"
 
 
@@ -43,9 +44,7 @@ def test_a_broken_recipe_is_listed_with_its_problem(tmp_path: Path) -> None:
     write(tmp_path / "large.toml", "#" * (MAX_BYTES + 1))
     write(tmp_path / "smoke.toml")
     write(tmp_path / "two words.toml")
-    problems = {
-        card["name"]: card["problem"] for card in recipe_cards([tmp_path]) if card["name_or_path"] != card["name"]
-    }
+    problems = {card.name: card.problem for card in recipe_cards([tmp_path]) if card.name_or_path != card.name}
     assert "line 1" in problems["torn"]
     assert "stepz" in problems["wrong"]
     assert "larger than" in problems["large"]
@@ -89,7 +88,7 @@ def test_a_recipe_cannot_extend_a_file_outside_the_declared_folders(tmp_path: Pa
     check_declared_recipe(honest, [folder])
     with raises_code(InvalidInput, "recipe.extends_outside"):
         recipe_form(str(sly), folders=[folder])
-    problems = {card["name"]: card["problem"] for card in recipe_cards([folder])}
+    problems = {card.name: card.problem for card in recipe_cards([folder])}
     assert "outside.toml" in problems["sly"]
     assert problems["more/honest"] == ""
 

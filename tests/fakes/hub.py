@@ -11,6 +11,9 @@ from pathlib import Path
 from threading import Thread
 from urllib.parse import unquote, urlsplit
 
+import pytest
+from huggingface_hub import constants
+
 LARGE_SUFFIXES = (".parquet", ".safetensors", ".jsonl")
 """Files that the hub keeps outside of git, with their SHA-256."""
 
@@ -28,11 +31,7 @@ class FakeHub:
     """Metadata of the cards."""
     url: str = ""
     files_sent: list[str] = field(default_factory=list)
-    """Paths of the files that were sent, from their beginning or not."""
-    ranges: list[str] = field(default_factory=list)
-    """`Range` headers of the requests that had one."""
-    torn_after: dict[str, int] = field(default_factory=dict)
-    """Bytes after which the connection is closed, once, by file."""
+    """Paths of the files that were sent."""
     replaced: dict[str, bytes] = field(default_factory=dict)
     """Content that is sent instead of the listed one, of the same length, by file."""
     status: int = 200
@@ -43,6 +42,13 @@ class FakeHub:
         paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
         self.repositories[repository] = {str(path.relative_to(folder)): path.read_bytes() for path in paths}
         self.cards[repository] = card or {}
+
+    def use(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Makes it the hub of this process, while it is serving."""
+        monkeypatch.setattr(constants, "ENDPOINT", self.url)
+        monkeypatch.setattr(
+            constants, "HUGGINGFACE_CO_URL_TEMPLATE", self.url + "/{repo_id}/resolve/{revision}/{filename}"
+        )
 
     def commit(self, repository: str) -> str:
         """Returns the commit of a repository, which changes with its content."""
@@ -112,22 +118,12 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(404, {"X-Error-Code": "EntryNotFound"}, b"")
             return
         etag = hashlib.sha256(content).hexdigest() if path.endswith(LARGE_SUFFIXES) else _git_id(content)
-        headers = {"ETag": f'"{etag}"', "X-Repo-Commit": self.answers.commit(repository), "Accept-Ranges": "bytes"}
+        headers = {"ETag": f'"{etag}"', "X-Repo-Commit": self.answers.commit(repository)}
         if is_head:
             self._send(200, headers | {"Content-Length": str(len(content))}, None)
             return
         self.answers.files_sent.append(path)
-        content = self.answers.replaced.get(path, content)
-        first, status = 0, 200
-        if wanted := self.headers.get("Range"):
-            self.answers.ranges.append(wanted)
-            first, status = int(wanted.removeprefix("bytes=").partition("-")[0]), 206
-            headers["Content-Range"] = f"bytes {first}-{len(content) - 1}/{len(content)}"
-        body = content[first:]
-        torn_after = self.answers.torn_after.pop(path, None)
-        self._send(status, headers | {"Content-Length": str(len(body))}, body[:torn_after])
-        if torn_after is not None:
-            self.close_connection = True
+        self._send(200, headers, self.answers.replaced.get(path, content))
 
     def _send(self, status: int, headers: Mapping[str, str], body: bytes | None) -> None:
         self.send_response(status)

@@ -30,6 +30,34 @@ class _CliModel(BaseModel):
     model_config = ConfigDict(frozen=True)
 
 
+class RecipeNeeds(_CliModel):
+    """Hardware that a recipe needs on the machine that launches it."""
+
+    gpus: int = 0
+    gpu_memory_gb: float = 0.0
+    """Memory of each GPU; 0 if any will do."""
+    memory_gb: float = 0.0
+    disk_gb: float = 0.0
+
+
+class RecipeObstacle(_CliModel):
+    """Reason why this machine cannot run a recipe as it is."""
+
+    cause: str
+    remedy: str
+
+
+class RecipePicture(_CliModel):
+    """Parts of a recipe in its picture."""
+
+    prompts: tuple[str, ...] = ()
+    policies: tuple[str, ...] = ()
+    workflow: str = ""
+    world: str = ""
+    """Environment or tools; empty for none."""
+    reward: str = ""
+
+
 class RecipeCard(_CliModel):
     """Summary of a recipe."""
 
@@ -40,6 +68,15 @@ class RecipeCard(_CliModel):
     simulated: tuple[str, ...]
     problem: str
     """Cause why it cannot be launched; empty when it can."""
+    shows: str = ""
+    """What a run shows; empty if its file does not say."""
+    minutes: float | None = None
+    """Minutes to the stop condition; None if they were not measured."""
+    measured_on: str = ""
+    needs: RecipeNeeds = RecipeNeeds()
+    picture: RecipePicture = RecipePicture()
+    obstacles: tuple[RecipeObstacle, ...] = ()
+    """Reasons why this machine cannot run it as it is."""
 
 
 class FormField(_CliModel):

@@ -17,7 +17,8 @@ from web.request_context import RUN_COOKIE, RequestContext, RequestContextDep, V
 from web.security.flash import Flash
 from web.security.roles import Permission, ResourceKind, needs
 from web.views.launches import SETTING_PREFIX, LaunchChoice, launch_view
-from web.views.layout import layout
+from web.views.layout import PageLayout, layout
+from web.views.recipe_cards import recipe_list
 
 router = APIRouter()
 
@@ -25,15 +26,31 @@ router = APIRouter()
 @router.get("/runs/new")
 @needs(Permission.OPERATE)
 async def new(
-    request: Request, context: RequestContextDep, viewer: ViewerDep, recipe: str = "", of: str = ""
+    request: Request,
+    context: RequestContextDep,
+    viewer: ViewerDep,
+    recipe: str = "",
+    of: str = "",
+    here: bool = False,
 ) -> Response:
-    """Lists the recipes; with a recipe (or `of` an earlier run) shows its form. A link cannot preset settings."""
+    """Lists the recipes, with `here` those that this machine can run; with a recipe (or `of` an earlier run) shows its
+    form. A link cannot preset settings."""
     frame = layout(context.state, context.settings)
     if not recipe and not of:
-        cards = await context.catalogue.cards()
-        return context.pages.page(request, "launches/recipes.html", page="runs", layout=frame, cards=cards)
+        return await _list_recipes(request, context, frame, only_runnable=here)
     choice = await launch_choice.default_choice(context, viewer, await launch_source(context, recipe, of))
     return context.pages.page(request, "launches/new.html", page="runs", layout=frame, choice=choice)
+
+
+async def _list_recipes(
+    request: Request, context: RequestContext, frame: PageLayout, *, only_runnable: bool
+) -> Response:
+    template = "launches/recipes.html"
+    try:
+        listed = recipe_list(await context.catalogue.cards(), only_runnable=only_runnable)
+    except AstraFlowError as problem:
+        return context.pages.page(request, template, page="runs", layout=frame, problem=str(problem), status=503)
+    return context.pages.page(request, template, page="runs", layout=frame, list=listed, problem="")
 
 
 @router.post("/runs/new/preview")

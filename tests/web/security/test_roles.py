@@ -230,6 +230,7 @@ TABLE: dict[str, tuple[str, ...]] = {
     "GET /api/v1/agent-sessions": ROLES,
     "GET /api/v1/runs/{run_id}/rewards": ROLES,
     "GET /api/v1/runs/{run_id}/groups/{group:path}": ROLES,
+    "GET /api/v1/recipes": ACTING,
     "GET /api/v1/launches": ROLES,
     "POST /api/v1/launches": ACTING,
     "POST /api/v1/launch-preview": ACTING,

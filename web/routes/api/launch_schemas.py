@@ -44,6 +44,38 @@ _EXAMPLE: dict[str, Any] = {
 _CLONE: dict[str, Any] = {"of": "smoke-20260101-000000-0000", "set": {"seed": 2}, "reason": "another seed"}
 
 
+class RecipeNeedsResponse(ResponseModel):
+    """Hardware that a recipe needs on the machine that launches it."""
+
+    gpus: int = Field(description="GPUs of its trainers and engines; 0 for a recipe that runs on CPUs.")
+    gpu_memory_gb: float = Field(description="Memory of each GPU, in gigabytes; 0 if any will do.")
+    memory_gb: float = Field(description="Main memory, in gigabytes.")
+    disk_gb: float = Field(description="Disk space of the run, in gigabytes.")
+
+
+class RecipeObstacleResponse(ResponseModel):
+    """Reason why this machine cannot run a recipe as it is."""
+
+    cause: str = Field(examples=["it needs 8 GPUs with 80 GB each; this machine has none"])
+    remedy: str = Field(examples=["launch it on a machine with 8 GPUs with 80 GB each, or with pools that have them"])
+
+
+class RecipeResponse(ResponseModel):
+    """Recipe that can be launched."""
+
+    name: str = Field(description="Name for a launch.", examples=["smoke"])
+    summary: str
+    simulated: list[str] = Field(description="Kinds of its simulated plugins.", examples=[["scripted"]])
+    problem: str = Field(description="Why it cannot be launched at all; empty if it can.", examples=[""])
+    shows: str = Field(description="What a run shows; empty if its file does not say.")
+    minutes: float | None = Field(description="Minutes to its stop condition; null if they were not measured.")
+    measured_on: str = Field(description="Machine on which the minutes were measured.", examples=["two cores"])
+    needs: RecipeNeedsResponse
+    obstacles: list[RecipeObstacleResponse] = Field(
+        description="Why this machine cannot run it as it is; empty if it can, as far as is known."
+    )
+
+
 class LaunchSettings(RequestBody):
     """Overrides of a recipe or an earlier run."""
 

@@ -25,6 +25,7 @@ from web.routes.api.launch_schemas import (
     LaunchRunRequest,
     LaunchSettings,
     LogResponse,
+    RecipeResponse,
     StateName,
 )
 from web.security.roles import Permission, ResourceKind, needs
@@ -58,6 +59,14 @@ async def launches(
         "page": page,
         "pages": max(1, -(-len(matching) // limit)),
     }
+
+
+@router.get("/recipes", response_model=list[RecipeResponse], responses=error_responses())
+@needs(Permission.OPERATE)
+async def recipes(context: RequestContextDep) -> list[dict[str, Any]]:
+    """Lists the recipes that can be launched, with what each needs and why this machine cannot run it."""
+    cards = await context.catalogue.cards()
+    return [card.model_dump(include=set(RecipeResponse.model_fields)) for card in cards]
 
 
 @router.post("/launches", status_code=201, response_model=LaunchResponse, responses=error_responses(404, *BODY_ERRORS))

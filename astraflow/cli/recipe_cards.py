@@ -1,0 +1,245 @@
+"""Cards of recipes: picture, needs, and why this machine cannot run one."""
+
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from astraflow.cli.declared_recipes import check_declared_recipe, declared_recipes
+from astraflow.cli.fleet_form import FleetForm
+from astraflow.cli.recipe_checks import SIMULATED_KIND, needed_memory_bytes
+from astraflow.contract.errors import AstraFlowError, InvalidInput
+from astraflow.models import models
+from astraflow.raas.engines.server.environments import installed_environments
+from astraflow.raas.engines.server.installation.host import Gpu, this_host
+from astraflow.raas.engines.server.installation.releases import server_kinds
+from astraflow.recipe import Check, Recipe, find_recipe, load_recipe, packaged_recipes, plugin_specs, summary_of
+from astraflow.runtime.run_folders import runs_folder
+
+TWIN = "tiny"
+"""Name of a variant that trains a small model on the same task."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needs:
+    """Hardware that a recipe needs on the machine that starts it, with the nodes that it starts itself."""
+
+    gpus: int = 0
+    gpu_memory_gb: float = 0.0
+    """Memory of each GPU. Gigabytes; 0 if any will do."""
+    memory_gb: float = 0.0
+    disk_gb: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Obstacle:
+    """Reason why this machine cannot run a recipe as it is."""
+
+    cause: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picture:
+    """Parts of a recipe that its picture shows."""
+
+    prompts: tuple[str, ...] = ()
+    """Kinds of the data sets of its flows."""
+    policies: tuple[str, ...] = ()
+    workflow: str = ""
+    """Kind of the first flow's workflow."""
+    world: str = ""
+    """Kind of the environment, or the kinds of the tools, that the first flow's policies act in; empty for none."""
+    reward: str = ""
+    """Kind of the first flow's reward."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecipeCard:
+    """Recipe in the list."""
+
+    name: str
+    name_or_path: str
+    """Argument that launches it."""
+    summary: str = ""
+    simulated: tuple[str, ...] = ()
+    """Kinds of its simulated plugins."""
+    problem: str = ""
+    """Cause why it cannot be launched; empty when it can."""
+    shows: str = ""
+    """What a run shows, as a sentence; empty if its file does not say."""
+    minutes: float | None = None
+    """Minutes to the stop condition; None if they were not measured."""
+    measured_on: str = ""
+    needs: Needs = Needs()
+    picture: Picture = Picture()
+    obstacles: tuple[Obstacle, ...] = ()
+    """Reasons why this machine cannot run it as it is; empty if it can, as far as is known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """Facts about this machine that decide which recipes it can run."""
+
+    gpus: tuple[Gpu, ...]
+    memory_bytes: int
+    """Total memory: what other programs take now does not decide."""
+    disk_bytes: int
+    """Free space for run directories."""
+    engines: frozenset[str]
+    """Kinds of installed engine servers."""
+    has_torch: bool
+
+
+def recipe_cards(folders: Sequence[Path] = ()) -> list[RecipeCard]:
+    """Returns the card of every packaged recipe and of every recipe in the folders.
+
+    Raises: InvalidInput for an unreadable folder.
+    """
+    machine = this_machine()
+    packaged = [_recipe_card(name, name, machine) for name in packaged_recipes()]
+    declared = [
+        RecipeCard(name=recipe.name, name_or_path=str(recipe.file), problem=recipe.problem)
+        if recipe.problem
+        else _recipe_card(recipe.name, str(recipe.file), machine, folders)
+        for recipe in declared_recipes(folders)
+    ]
+    return packaged + declared
+
+
+def card_values(card: RecipeCard) -> dict[str, Any]:
+    """Returns a card as JSON values."""
+    return asdict(card)
+
+
+def obstacles(recipe: Recipe, location: str, machine: Machine) -> Iterator[Obstacle]:
+    """Yields the reasons why a machine cannot run a recipe as it is. location: argument that launches it."""
+    yield from _gpu_obstacles(needs_of(recipe), location, machine)
+    needed, memory = needed_memory_bytes(recipe, FleetForm()), machine.memory_bytes
+    if needed > memory:
+        yield Obstacle(
+            cause=f"it needs {needed / 1e9:,.1f} GB of memory; this machine has {memory / 1e9:,.1f} GB",
+            remedy="start fewer nodes here (nodes.count), or run it on a larger machine",
+        )
+    if recipe.card.disk_gb * 1e9 > machine.disk_bytes:
+        yield Obstacle(
+            cause=f"it needs {recipe.card.disk_gb:g} GB of disk; {machine.disk_bytes / 1e9:,.1f} GB are free in "
+            f"{runs_folder()}",
+            remedy="free space, or set ASTRAFLOW_HOME to another folder",
+        )
+    if not machine.has_torch and any(one.backend.get("kind") != SIMULATED_KIND for one in recipe.policies.values()):
+        yield Obstacle(cause="torch is not installed", remedy="run pip install 'astraflow[train]'")
+    yield from _software_obstacles(recipe, location, machine)
+
+
+def needs_of(recipe: Recipe) -> Needs:
+    """Returns the hardware that a recipe needs on one machine."""
+    return Needs(
+        gpus=_gpus(recipe),
+        gpu_memory_gb=recipe.card.gpu_memory_gb,
+        memory_gb=round(needed_memory_bytes(recipe, FleetForm()) / 1e9, 1),
+        disk_gb=recipe.card.disk_gb,
+    )
+
+
+def this_machine() -> Machine:
+    """Returns the facts about this machine, as `astraflow doctor` finds them."""
+    folder = next(path for path in (runs_folder(), *runs_folder().parents) if path.exists())
+    return Machine(
+        gpus=this_host().gpus,
+        memory_bytes=psutil.virtual_memory().total,
+        disk_bytes=shutil.disk_usage(folder).free,
+        engines=frozenset(environment.kind for environment in installed_environments()),
+        has_torch=find_spec("torch") is not None,
+    )
+
+
+def simulated_kinds(recipe: Recipe) -> tuple[str, ...]:
+    """Returns the kinds of the recipe's simulated plugins."""
+    kinds = (str(spec.get("kind")) for _, _, spec in plugin_specs(recipe))
+    return tuple(sorted({kind for kind in kinds if kind == SIMULATED_KIND}))
+
+
+def _recipe_card(name: str, location: str, machine: Machine, folders: Sequence[Path] = ()) -> RecipeCard:
+    summary = ""
+    try:
+        if folders:
+            check_declared_recipe(Path(location), folders)
+        summary = summary_of(find_recipe(location))
+        recipe = load_recipe(location, check=Check.NONE)
+    except InvalidInput as error:
+        return RecipeCard(name=name, name_or_path=location, summary=summary, problem=str(error))
+    return RecipeCard(
+        name=name,
+        name_or_path=location,
+        summary=recipe.summary,
+        simulated=simulated_kinds(recipe),
+        shows=recipe.card.shows,
+        minutes=recipe.card.minutes,
+        measured_on=recipe.card.measured_on,
+        needs=needs_of(recipe),
+        picture=_picture(recipe),
+        obstacles=tuple(dict.fromkeys(obstacles(recipe, location, machine))),
+    )
+
+
+def _gpus(recipe: Recipe) -> int:
+    """Returns the GPUs that trainers are placed on plus those of the engine servers beside them; 0 for a recipe that
+    places no trainer on a GPU, since its models also run on CPUs."""
+    of_trainers = {gpu for policy in recipe.policies.values() for gpu in policy.backend.get("gpus") or ()}
+    if not of_trainers:
+        return 0
+    shared = {policy: recipe.nodes.engines.get(policy, recipe.nodes.engine) for policy in recipe.policies}
+    return len(of_trainers) + recipe.nodes.count * sum(_engine_gpus(engine) for engine in shared.values())
+
+
+def _engine_gpus(engine: Mapping[str, Any]) -> int:
+    if engine.get("kind") not in server_kinds():
+        return 0
+    width = int(engine.get("tensor_parallel", 1)) * int(engine.get("pipeline_parallel", 1))
+    return int(engine.get("servers", 1)) * width
+
+
+def _gpu_obstacles(needs: Needs, location: str, machine: Machine) -> Iterator[Obstacle]:
+    large = [gpu for gpu in machine.gpus if gpu.memory_bytes >= needs.gpu_memory_gb * 1e9]
+    if needs.gpus <= len(large):
+        return
+    size = f" with {needs.gpu_memory_gb:g} GB each" if needs.gpu_memory_gb else ""
+    names = ", ".join(f"{gpu.name} ({gpu.memory_bytes / 1e9:.0f} GB)" for gpu in machine.gpus) or "none"
+    twin = f"{location.partition('/')[0]}/{TWIN}"
+    tiny = f"; its small twin {twin} runs here" if twin in packaged_recipes() and twin != location else ""
+    yield Obstacle(
+        cause=f"it needs {needs.gpus} GPUs{size}; this machine has {names}",
+        remedy=f"launch it on a machine with {needs.gpus} GPUs{size}, or with pools that have them{tiny}",
+    )
+
+
+def _software_obstacles(recipe: Recipe, location: str, machine: Machine) -> Iterator[Obstacle]:
+    for kind in sorted({str(engine.get("kind")) for engine in (recipe.nodes.engine, *recipe.nodes.engines.values())}):
+        if kind in server_kinds() and kind not in machine.engines:
+            yield Obstacle(cause=f"the engine {kind} is not installed", remedy=f"run astraflow engines install {kind}")
+    for _, registry, spec in plugin_specs(recipe):
+        if registry is not models or spec.get("kind") == SIMULATED_KIND:
+            continue
+        try:
+            models.build(spec).check()
+        except AstraFlowError as problem:
+            cause, _, remedy = str(problem).partition("; ")
+            yield Obstacle(cause=cause, remedy=remedy or f"see astraflow prepare {location}")
+
+
+def _picture(recipe: Recipe) -> Picture:
+    flow = next(iter(recipe.flows.values()))
+    environment, tools = flow.workflow.get("environment"), flow.workflow.get("tools") or ()
+    world = str(environment.get("kind")) if isinstance(environment, Mapping) else ""
+    return Picture(
+        prompts=tuple(dict.fromkeys(str(flow.dataset.get("kind")) for flow in recipe.flows.values())),
+        policies=tuple(recipe.policies),
+        workflow=str(flow.workflow.get("kind")),
+        world=world or ", ".join(str(tool.get("kind")) for tool in tools if isinstance(tool, Mapping)),
+        reward=str(flow.reward.get("kind")),
+    )
