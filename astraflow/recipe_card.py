@@ -17,6 +17,8 @@ class CardConfig(Config):
     """Time to the stop condition, on the machine of `measured_on`. Minutes; None if it was not measured."""
     measured_on: Annotated[str, SettableBy.RECIPE] = ""
     """Machine on which `minutes` was measured."""
+    gpus: Annotated[int | None, SettableBy.RECIPE] = Field(default=None, ge=0)
+    """GPUs of trainers and engines together; None: those that backends and engine servers name."""
     gpu_memory_gb: Annotated[float, SettableBy.RECIPE] = Field(default=0.0, ge=0)
     """Memory that each GPU must have. Gigabytes; 0 for a recipe without GPUs, or any."""
     memory_gb: Annotated[float, SettableBy.RECIPE] = Field(default=0.0, ge=0)

@@ -139,7 +139,7 @@ def obstacles(recipe: Recipe, location: str, machine: Machine) -> Iterator[Obsta
 def needs_of(recipe: Recipe) -> Needs:
     """Returns the hardware that a recipe needs on one machine."""
     return Needs(
-        gpus=_gpus(recipe),
+        gpus=_placed_gpus(recipe) if recipe.card.gpus is None else recipe.card.gpus,
         gpu_memory_gb=recipe.card.gpu_memory_gb,
         memory_gb=round(needed_memory_bytes(recipe, FleetForm()) / 1e9, 1),
         disk_gb=recipe.card.disk_gb,
@@ -187,14 +187,19 @@ def _recipe_card(name: str, location: str, machine: Machine, folders: Sequence[P
     )
 
 
-def _gpus(recipe: Recipe) -> int:
+def _placed_gpus(recipe: Recipe) -> int:
     """Returns the GPUs that trainers are placed on plus those of the engine servers beside them; 0 for a recipe that
     places no trainer on a GPU, since its models also run on CPUs."""
-    of_trainers = {gpu for policy in recipe.policies.values() for gpu in policy.backend.get("gpus") or ()}
+    of_trainers = {gpu for policy in recipe.policies.values() for gpu in _trainer_gpus(policy.backend)}
     if not of_trainers:
         return 0
     shared = {policy: recipe.nodes.engines.get(policy, recipe.nodes.engine) for policy in recipe.policies}
     return len(of_trainers) + recipe.nodes.count * sum(_engine_gpus(engine) for engine in shared.values())
+
+
+def _trainer_gpus(backend: Mapping[str, Any]) -> Sequence[str]:
+    device = str(backend.get("device", ""))
+    return [f"cuda:{gpu}" for gpu in backend.get("gpus") or ()] or ([device] if device.startswith("cuda:") else [])
 
 
 def _engine_gpus(engine: Mapping[str, Any]) -> int:
