@@ -41,7 +41,19 @@ class ChatRequest:
     version: int | None
     given: Mapping[str, Any]
     """Options on the command line; None: as in the run's recipe."""
+    keeps_turns: bool | None
+    """Whether a question follows the earlier ones; None: unless the run trains the policy on single turns."""
     engine: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Chat:
+    """Model folder, and how it is asked."""
+
+    folder: Path
+    title: str
+    options: ChatOptions
+    keeps_turns: bool
 
 
 class _Run(Protocol):
@@ -59,10 +71,11 @@ def hold_conversation(request: ChatRequest) -> None:
         resources = AsyncExitStack()
         try:
             with console.status(f"loading {escape(request.source)}"):
-                folder, title, options = _prepared(request, Path(scratch))
-                served = run(served_folder(PolicyId("chat"), folder, {"kind": request.engine}, resources))
-            console.print(f"{escape(title)}; an empty line begins a new conversation, Ctrl-D ends", soft_wrap=True)
-            _answer_lines(console, served, options, run)
+                chat = _prepared(request, Path(scratch))
+                served = run(served_folder(PolicyId("chat"), chat.folder, {"kind": request.engine}, resources))
+            begin = "an empty line begins a new conversation" if chat.keeps_turns else "each line is a new conversation"
+            console.print(f"{escape(chat.title)}; {begin}, Ctrl-D ends", soft_wrap=True)
+            _answer_lines(console, served, chat, run)
         except KeyboardInterrupt:
             console.print()
         finally:
@@ -87,8 +100,8 @@ def _event_loop() -> Iterator[_Run]:
         loop.close()
 
 
-def _prepared(request: ChatRequest, scratch: Path) -> tuple[Path, str, ChatOptions]:
-    """Returns the model folder, a title and the options; exports a checkpoint to `scratch`."""
+def _prepared(request: ChatRequest, scratch: Path) -> _Chat:
+    """Returns the model folder, and how it is asked; exports a checkpoint to `scratch`."""
     # torch and transformers take seconds to import
     from astraflow.models.fetched import fetched_files, fetched_folder
     from astraflow.trainer.export import export_checkpoint
@@ -96,19 +109,31 @@ def _prepared(request: ChatRequest, scratch: Path) -> tuple[Path, str, ChatOptio
     given = {name: value for name, value in request.given.items() if value is not None}
     named = Path(request.source).expanduser()
     if (named / "config.json").is_file():
-        return named.resolve(), str(named), ChatOptions.parse(given, where="chat")
+        return _plain_chat(named.resolve(), str(named), request, given)
     if request.source in PACKAGED_MODELS and not named.exists():
         fetched_files(request.source)
-        return fetched_folder(request.source), request.source, ChatOptions.parse(given, where="chat")
+        return _plain_chat(fetched_folder(request.source), request.source, request, given)
     checkpoints = find_checkpoints(request.source, request.policy)
     version = export_checkpoint(checkpoints.folder, scratch / "model", version=request.version)
     workflow = checkpoints.workflow_options()
     trained = {name: workflow[name] for name in ChatOptions.model_fields if name in workflow}
-    title = f"version {version} of {checkpoints.policy or request.source}"
-    return scratch / "model", title, ChatOptions.parse({**trained, **given}, where="chat")
+    has_turns = workflow.get("kind") != "single_turn"
+    return _Chat(
+        folder=scratch / "model",
+        title=f"version {version} of {checkpoints.policy or request.source}",
+        options=ChatOptions.parse({**trained, **given}, where="chat"),
+        keeps_turns=has_turns if request.keeps_turns is None else request.keeps_turns,
+    )
 
 
-def _answer_lines(console: Console, served: ServedPolicy, options: ChatOptions, run: _Run) -> None:
+def _plain_chat(folder: Path, title: str, request: ChatRequest, given: Mapping[str, Any]) -> _Chat:
+    """Returns the chat with a model folder that belongs to no run."""
+    options = ChatOptions.parse(dict(given), where="chat")
+    return _Chat(folder=folder, title=title, options=options, keeps_turns=request.keeps_turns is not False)
+
+
+def _answer_lines(console: Console, served: ServedPolicy, chat: _Chat, run: _Run) -> None:
+    options = chat.options
     begin: list[Message] = [{"role": "system", "content": options.system}] if options.system else []
     messages, count = [*begin], 0
     sampling = options.sampling(stop_tokens=served.tokenizer.stop_tokens)
@@ -117,7 +142,7 @@ def _answer_lines(console: Console, served: ServedPolicy, options: ChatOptions, 
             messages = [*begin]
             console.print("[dim]new conversation[/dim]")
             continue
-        messages.append({"role": "user", "content": line})
+        messages = [*(messages if chat.keeps_turns else begin), {"role": "user", "content": line}]
         count += 1
         generation = run(served.engine.generate(f"chat:{count}", served.tokenizer.encode_chat(messages), sampling))
         answer = served.tokenizer.decode(generation.tokens)

@@ -59,6 +59,13 @@ def chat(
     max_new_tokens: Annotated[
         int | None, typer.Option(min=1, help="Length limit of an answer; default: as in the run's recipe, or 512.")
     ] = None,
+    keeps_turns: Annotated[
+        bool | None,
+        typer.Option(
+            "--conversation/--single-turns",
+            help="Whether a line follows the earlier ones; default: yes, unless the run trains on single turns.",
+        ),
+    ] = None,
     engine: Annotated[str, typer.Option(help="Engine, such as sglang or vllm.")] = "local_torch",
 ) -> None:
     """Talk to the model of a run, also while it trains, or to a model folder. An empty line begins a new conversation,
@@ -73,6 +80,7 @@ def chat(
         policy=policy,
         version=version,
         given={"system": system, "temperature": temperature, "max_new_tokens": max_new_tokens},
+        keeps_turns=keeps_turns,
         engine=engine,
     )
     hold_conversation(request)

@@ -169,7 +169,8 @@ class Registry(Generic[T]):
             self._load_or_explain(kind)
         if kind not in self._registered:
             raise InvalidInput(
-                f"cannot use {self.noun} {kind!r}: unknown kind; {suggest_name(kind, self.kinds())}",
+                f"cannot use {self.noun} {kind!r}: unknown kind; {suggest_name(kind, self.kinds())}; for a plugin "
+                "of your own, name its file: astraflow --plugin FILE COMMAND",
                 code="plugin.unknown_kind",
             )
         return self._registered[kind]

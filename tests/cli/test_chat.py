@@ -2,12 +2,14 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from torch import Tensor
 from typer.testing import CliRunner
 
+from astraflow.cli.chat import ChatRequest, _prepared
 from astraflow.cli.main import app
 from astraflow.cli.model_sources import find_checkpoints
 from astraflow.contract.errors import InvalidInput
@@ -55,9 +57,19 @@ def test_a_source_without_a_model_is_refused(tmp_path: Path) -> None:
         CliRunner().invoke(app, ["chat", str(tmp_path / "nothing")], catch_exceptions=False)
 
 
+def test_lines_are_asked_as_the_policy_is_trained(run: Path, masters: Mapping[str, Tensor]) -> None:
+    saved(run / "trainer-solver" / "checkpoints", masters)
+    saved(run / "trainer-back" / "checkpoints", masters)
+    scratch = run / "scratch"
+    request = ChatRequest(source=str(run), policy="solver", version=1, given={}, keeps_turns=None, engine="local_torch")
+    assert not _prepared(request, scratch).keeps_turns
+    assert _prepared(replace(request, keeps_turns=True), run / "kept").keeps_turns
+    assert _prepared(replace(request, policy="back"), run / "back").keeps_turns
+
+
 def test_a_conversation_with_a_checkpoint_answers_each_line(run: Path, masters: Mapping[str, Tensor]) -> None:
     saved(run / "trainer-solver" / "checkpoints", masters)
-    arguments = ["chat", str(run), "--policy", "solver", "--version", "1"]
+    arguments = ["chat", str(run), "--policy", "solver", "--version", "1", "--conversation"]
     result = CliRunner().invoke(app, arguments, input="abc\n\nabc\n", catch_exceptions=False)
     title, *lines = result.output.splitlines()
     assert result.exit_code == 0
