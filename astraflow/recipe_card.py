@@ -1,4 +1,4 @@
-"""Card of a recipe on the launch page: what a run shows, how long it takes, and the hardware it needs."""
+"""Card of a recipe on the launch page: what a run shows and how long it takes."""
 
 from typing import Annotated
 
@@ -17,11 +17,5 @@ class CardConfig(Config):
     """Time to the stop condition, on the machine of `measured_on`. Minutes; None if it was not measured."""
     measured_on: Annotated[str, SettableBy.RECIPE] = ""
     """Machine on which `minutes` was measured."""
-    gpus: Annotated[int | None, SettableBy.RECIPE] = Field(default=None, ge=0)
-    """GPUs of trainers and engines together; None: those that backends and engine servers name."""
-    gpu_memory_gb: Annotated[float, SettableBy.RECIPE] = Field(default=0.0, ge=0)
-    """Memory that each GPU must have. Gigabytes; 0 for a recipe without GPUs, or any."""
     memory_gb: Annotated[float, SettableBy.RECIPE] = Field(default=0.0, ge=0)
-    """Main memory of the models, beside that of the processes. Gigabytes."""
-    disk_gb: Annotated[float, SettableBy.RECIPE] = Field(default=1.0, ge=0)
-    """Disk space of the run directory. Gigabytes."""
+    """Main memory of models on the CPU, beside that of the processes. Gigabytes."""

@@ -1,9 +1,11 @@
 """Cards of recipes: picture, needs, and why this machine cannot run one."""
 
 import shutil
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import psutil
 from astraflow.cli.declared_recipes import check_declared_recipe, declared_recipes
 from astraflow.cli.fleet_form import FleetForm
 from astraflow.cli.recipe_checks import SIMULATED_KIND, needed_memory_bytes
+from astraflow.cli.recipe_plan import plan_recipe
 from astraflow.contract.errors import AstraFlowError, InvalidInput
 from astraflow.models import models
 from astraflow.raas.engines.server.environments import installed_environments
@@ -19,6 +22,9 @@ from astraflow.raas.engines.server.installation.host import Gpu, this_host
 from astraflow.raas.engines.server.installation.releases import server_kinds
 from astraflow.recipe import Check, Recipe, find_recipe, load_recipe, packaged_recipes, plugin_specs, summary_of
 from astraflow.runtime.run_folders import runs_folder
+
+_GPU_BYTES = 79 * 2**30
+"""Memory of the GPUs for which recipes are planned; an engine takes its share of it."""
 
 TWIN = "tiny"
 """Name of a variant that trains a small model on the same task."""
@@ -118,16 +124,21 @@ def card_values(card: RecipeCard) -> dict[str, Any]:
 
 def obstacles(recipe: Recipe, location: str, machine: Machine) -> Iterator[Obstacle]:
     """Yields the reasons why a machine cannot run a recipe as it is. location: argument that launches it."""
-    yield from _gpu_obstacles(needs_of(recipe), location, machine)
+    try:
+        needs = needs_of(recipe)
+    except InvalidInput as problem:
+        yield _obstacle(problem, location)
+        return
+    yield from _gpu_obstacles(needs, location, machine)
     needed, memory = needed_memory_bytes(recipe, FleetForm()), machine.memory_bytes
     if needed > memory:
         yield Obstacle(
             cause=f"it needs {needed / 1e9:,.1f} GB of memory; this machine has {memory / 1e9:,.1f} GB",
             remedy="start fewer nodes here (nodes.count), or run it on a larger machine",
         )
-    if recipe.card.disk_gb * 1e9 > machine.disk_bytes:
+    if needs.disk_gb * 1e9 > machine.disk_bytes:
         yield Obstacle(
-            cause=f"it needs {recipe.card.disk_gb:g} GB of disk; {machine.disk_bytes / 1e9:,.1f} GB are free in "
+            cause=f"it needs {needs.disk_gb:g} GB of disk; {machine.disk_bytes / 1e9:,.1f} GB are free in "
             f"{runs_folder()}",
             remedy="free space, or set ASTRAFLOW_HOME to another folder",
         )
@@ -137,12 +148,19 @@ def obstacles(recipe: Recipe, location: str, machine: Machine) -> Iterator[Obsta
 
 
 def needs_of(recipe: Recipe) -> Needs:
-    """Returns the hardware that a recipe needs on one machine."""
+    """Returns the hardware that a recipe needs on one machine, by its dry run (`astraflow check recipe`).
+
+    Raises: InvalidInput for a recipe that cannot be planned.
+    """
+    plan = plan_recipe(recipe, gpu_bytes=_GPU_BYTES)
+    used: dict[int, int] = {}
+    for use in plan.uses:
+        used[use.gpu] = used.get(use.gpu, 0) + (use.size_bytes or 0)
     return Needs(
-        gpus=_placed_gpus(recipe) if recipe.card.gpus is None else recipe.card.gpus,
-        gpu_memory_gb=recipe.card.gpu_memory_gb,
+        gpus=len(used),
+        gpu_memory_gb=ceil(max(used.values(), default=0) / 1e9),
         memory_gb=round(needed_memory_bytes(recipe, FleetForm()) / 1e9, 1),
-        disk_gb=recipe.card.disk_gb,
+        disk_gb=max(1, ceil(sum(plan.disk.values()) / 1e9)),
     )
 
 
@@ -156,6 +174,13 @@ def this_machine() -> Machine:
         engines=frozenset(environment.kind for environment in installed_environments()),
         has_torch=find_spec("torch") is not None,
     )
+
+
+def _needs_if_planned(recipe: Recipe) -> Needs:
+    try:
+        return needs_of(recipe)
+    except InvalidInput:  # an obstacle has the reason
+        return Needs(memory_gb=round(needed_memory_bytes(recipe, FleetForm()) / 1e9, 1))
 
 
 def simulated_kinds(recipe: Recipe) -> tuple[str, ...]:
@@ -181,32 +206,10 @@ def _recipe_card(name: str, location: str, machine: Machine, folders: Sequence[P
         shows=recipe.card.shows,
         minutes=recipe.card.minutes,
         measured_on=recipe.card.measured_on,
-        needs=needs_of(recipe),
+        needs=_needs_if_planned(recipe),
         picture=_picture(recipe),
         obstacles=tuple(dict.fromkeys(obstacles(recipe, location, machine))),
     )
-
-
-def _placed_gpus(recipe: Recipe) -> int:
-    """Returns the GPUs that trainers are placed on plus those of the engine servers beside them; 0 for a recipe that
-    places no trainer on a GPU, since its models also run on CPUs."""
-    of_trainers = {gpu for policy in recipe.policies.values() for gpu in _trainer_gpus(policy.backend)}
-    if not of_trainers:
-        return 0
-    shared = {policy: recipe.nodes.engines.get(policy, recipe.nodes.engine) for policy in recipe.policies}
-    return len(of_trainers) + recipe.nodes.count * sum(_engine_gpus(engine) for engine in shared.values())
-
-
-def _trainer_gpus(backend: Mapping[str, Any]) -> Sequence[str]:
-    device = str(backend.get("device", ""))
-    return [f"cuda:{gpu}" for gpu in backend.get("gpus") or ()] or ([device] if device.startswith("cuda:") else [])
-
-
-def _engine_gpus(engine: Mapping[str, Any]) -> int:
-    if engine.get("kind") not in server_kinds():
-        return 0
-    width = int(engine.get("tensor_parallel", 1)) * int(engine.get("pipeline_parallel", 1))
-    return int(engine.get("servers", 1)) * width
 
 
 def _gpu_obstacles(needs: Needs, location: str, machine: Machine) -> Iterator[Obstacle]:
@@ -214,7 +217,8 @@ def _gpu_obstacles(needs: Needs, location: str, machine: Machine) -> Iterator[Ob
     if needs.gpus <= len(large):
         return
     size = f" with {needs.gpu_memory_gb:g} GB each" if needs.gpu_memory_gb else ""
-    names = ", ".join(f"{gpu.name} ({gpu.memory_bytes / 1e9:.0f} GB)" for gpu in machine.gpus) or "none"
+    counts = Counter(f"{gpu.name} ({gpu.memory_bytes / 1e9:.0f} GB)" for gpu in machine.gpus)
+    names = ", ".join(f"{count} {name}" for name, count in counts.items()) or "none"
     twin = f"{location.partition('/')[0]}/{TWIN}"
     tiny = f"; its small twin {twin} runs here" if twin in packaged_recipes() and twin != location else ""
     yield Obstacle(
@@ -233,13 +237,19 @@ def _software_obstacles(recipe: Recipe, location: str, machine: Machine) -> Iter
         try:
             models.build(spec).check()
         except AstraFlowError as problem:
-            cause, _, remedy = str(problem).partition("; ")
-            yield Obstacle(cause=cause, remedy=remedy or f"see astraflow prepare {location}")
+            yield _obstacle(problem, location)
+
+
+def _obstacle(problem: AstraFlowError, location: str) -> Obstacle:
+    cause, _, remedy = str(problem).replace("fetch RECIPE", f"fetch {location}").partition("; ")
+    return Obstacle(cause=cause, remedy=remedy or f"run astraflow check recipe {location}")
 
 
 def _picture(recipe: Recipe) -> Picture:
     flow = next(iter(recipe.flows.values()))
     environment, tools = flow.workflow.get("environment"), flow.workflow.get("tools") or ()
+    if isinstance(environment, Mapping) and isinstance(environment.get("of"), Mapping):
+        environment = environment["of"]  # the environment that a process has
     world = str(environment.get("kind")) if isinstance(environment, Mapping) else ""
     return Picture(
         prompts=tuple(dict.fromkeys(str(flow.dataset.get("kind")) for flow in recipe.flows.values())),

@@ -12,6 +12,7 @@ from astraflow.datasets.published import PublishedSet
 from astraflow.datasets.search import SEARCH_SETS
 from astraflow.models.shapes import known_model
 from astraflow.recipe import Recipe
+from astraflow.runtime.data_root import is_hub_name
 
 _PUBLISHED: Mapping[str, Mapping[str, Any]] = {"math": MATH_SETS, "code": CODE_SETS, "search": SEARCH_SETS}
 
@@ -56,6 +57,11 @@ def _model(spec: Mapping[str, Any]) -> Iterator[Need]:
         yield Need(name=f"model {spec['name']}", is_here=folder.is_dir(), command=f"astraflow fetch {spec['name']}")
     elif spec.get("kind") == "huggingface":
         path, known = str(spec["path"]), known_model(spec)
+        if is_hub_name(path):
+            yield Need(
+                name=f"model {path}", is_here=False, command="astraflow fetch RECIPE --to DIR; then set data_root = DIR"
+            )
+            return
         hub = known.hub if known else "OWNER/NAME"
         is_here = any(Path(path).expanduser().glob("*.safetensors"))
         yield Need(name=f"model {path}", is_here=is_here, command=f"hf download {hub} --local-dir {path}")

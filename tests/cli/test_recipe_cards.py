@@ -15,10 +15,10 @@ GPU = Gpu(name="H100", memory_bytes=85 * 10**9)
 LAPTOP = Machine(gpus=(), memory_bytes=16 * 10**9, disk_bytes=10**12, engines=frozenset(), has_torch=True)
 SERVER = Machine(gpus=(GPU,) * 8, memory_bytes=10**12, disk_bytes=10**13, engines=frozenset({"sglang"}), has_torch=True)
 ON_GPUS = (
-    "policies.solver.backend={kind='fsdp', ranks=4, gpus=[0, 1, 2, 3]}",
+    "policies.solver.model={kind='huggingface', path='Qwen/Qwen3-0.6B'}",
+    "policies.solver.backend={kind='fsdp', ranks=4, gpus=[0, 1, 2, 3], recompute='full'}",
     "nodes.count=1",
-    "nodes.engine={kind='sglang', servers=2, tensor_parallel=2}",
-    "card.gpu_memory_gb=80",
+    "nodes.engine={kind='sglang', servers=2, tensor_parallel=2, devices=['4,5', '6,7'], context_tokens=4096}",
 )
 
 
@@ -31,16 +31,15 @@ def test_gpus_of_trainers_and_engines_are_needed_together() -> None:
     assert needs_of(load_recipe("reverse", ["nodes.engine.kind=sglang"], check=Check.NONE)).gpus == 0
     one = ["policies.solver.backend.device=cuda:0", "nodes.count=1", "nodes.engine={kind='vllm', devices=['1']}"]
     assert needs_of(load_recipe("reverse", one, check=Check.NONE)).gpus == 2
-    assert needs_of(load_recipe("reverse", [*ON_GPUS, "card.gpus=2"], check=Check.NONE)).gpus == 2
-    assert obstacles_of(SERVER, ON_GPUS) == []
+    assert [obstacle for obstacle in obstacles_of(SERVER, ON_GPUS) if "GPU" in obstacle.cause] == []
 
 
 def test_missing_and_small_gpus_are_obstacles_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    small = replace(SERVER, gpus=(replace(GPU, memory_bytes=24 * 10**9),) * 8)
+    small = replace(SERVER, gpus=(replace(GPU, memory_bytes=10**9),) * 8)
     monkeypatch.setattr(module, "packaged_recipes", lambda: ["reverse", "reverse/tiny"])
-    for machine, has in ((LAPTOP, "has none"), (small, "H100 (24 GB)")):
+    for machine, has in ((LAPTOP, "has none"), (small, "has 8 H100 (1 GB)")):
         gpus = obstacles_of(replace(machine, engines=SERVER.engines), ON_GPUS)[0]
-        assert "8 GPUs with 80 GB each" in gpus.cause
+        assert "8 GPUs with " in gpus.cause
         assert has in gpus.cause
         assert "reverse/tiny" in gpus.remedy
 
@@ -50,7 +49,7 @@ def test_missing_and_small_gpus_are_obstacles_with_a_remedy(monkeypatch: pytest.
     [
         (replace(LAPTOP, memory_bytes=10**9), "seed=0", "1.5 GB of memory", "nodes.count"),
         (LAPTOP, "card.memory_gb=100", "101.5 GB of memory", "larger machine"),
-        (LAPTOP, "card.disk_gb=2000", "2000 GB of disk", "ASTRAFLOW_HOME"),
+        (replace(LAPTOP, disk_bytes=10**8), "seed=0", "1 GB of disk", "ASTRAFLOW_HOME"),
         (replace(LAPTOP, has_torch=False), "seed=0", "torch", "astraflow[train]"),
         (LAPTOP, "nodes.engine.kind=sglang", "engine sglang", "astraflow engines install sglang"),
         (LAPTOP, "policies.solver.model={kind='fetched', name='smollm2'}", "smollm2", "astraflow fetch smollm2"),
@@ -61,7 +60,7 @@ def test_each_obstacle_has_cause_and_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machine: Machine, override: str, cause: str, remedy: str
 ) -> None:
     monkeypatch.setenv("ASTRAFLOW_HOME", str(tmp_path))
-    (obstacle,) = obstacles_of(machine, [override])
+    (obstacle,) = obstacles_of(machine, ["nodes.engine.kind=local_torch", override])
     assert cause in obstacle.cause
     assert remedy in obstacle.remedy
 
@@ -77,7 +76,6 @@ def test_a_card_describes_one_file_and_is_not_inherited(tmp_path: Path) -> None:
     assert cards["reverse"].shows
     assert (cards["own"].minutes, cards["own"].shows) == (None, "")
     assert cards["own"].picture == cards["reverse"].picture
-    assert all(card.shows for name, card in cards.items() if name != "own")
 
 
 def test_a_picture_names_policies_and_the_world_that_they_act_in() -> None:
