@@ -62,7 +62,7 @@ def find_repository(source: RemoteSource, *, command: str) -> HubRepository:
 
     repo_type = source.kind.value
     with _hub_errors(source, command):
-        info = HfApi().repo_info(
+        info: Any = HfApi().repo_info(
             source.name, repo_type=repo_type, revision=source.revision or None, files_metadata=True
         )
     card: Mapping[str, Any] = info.card_data.to_dict() if info.card_data else {}
@@ -107,7 +107,7 @@ def _hub_errors(source: RemoteSource, command: str) -> Iterator[None]:
     try:
         yield
     except HfHubHTTPError as problem:
-        status = problem.response.status_code if problem.response is not None else 0
+        status = problem.response.status_code
         if status >= 500 or status == 429:
             raise _unreachable(source, command, f"the hub answers with status {status}") from problem
         raise InvalidInput(

@@ -18,6 +18,7 @@ ON_GPUS = (
     "policies.solver.model={kind='huggingface', path='Qwen/Qwen3-0.6B'}",
     "policies.solver.backend={kind='fsdp', ranks=4, gpus=[0, 1, 2, 3], recompute='full'}",
     "nodes.count=1",
+    "nodes.evaluates=false",
     "nodes.engine={kind='sglang', servers=2, tensor_parallel=2, devices=['4,5', '6,7'], context_tokens=4096}",
 )
 

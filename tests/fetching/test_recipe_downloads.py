@@ -190,7 +190,7 @@ def test_a_disk_that_is_too_small_is_refused_before_anything_is_sent(
     hub: FakeHub, recipe: str, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = shutil.disk_usage(root.parent)
-    monkeypatch.setattr(recipe_downloads.shutil, "disk_usage", lambda _path: usage._replace(free=10))
+    monkeypatch.setattr("shutil.disk_usage", lambda _path: usage._replace(free=10))
     with raises_code(StorageFull, "fetch.no_space", str(root)):
         fetch(recipe, root)
     assert hub.files_sent == []
