@@ -93,6 +93,11 @@ def test_parts_of_one_repository_are_one_download() -> None:
     ]
 
 
+def test_a_full_size_recipe_names_model_data_and_evaluations() -> None:
+    names = {source.name for source in sources_of("math")}
+    assert {"Qwen/Qwen3-8B", "agentica-org/DeepScaleR-Preview-Dataset", "HuggingFaceH4/MATH-500"} <= names
+
+
 @pytest.mark.parametrize(
     "dataset",
     [
