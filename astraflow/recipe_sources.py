@@ -47,15 +47,17 @@ def _downloads(specs: Iterable[PluginSpec]) -> Iterator[tuple[tuple[str, ...], s
     for path, registry, spec in specs:
         if registry is not models and registry is not datasets:
             continue
-        for below, inner in (((), spec), *_inner_datasets(spec)):
-            options = registry.check(inner)
+        inner = ((below, datasets, dataset) for below, dataset in _inner_datasets(spec))
+        for below, own_registry, own_spec in (((), registry, spec), *inner):
+            options = own_registry.check(own_spec)
             source = options.remote_source() if isinstance(options, RemoteOptions) else None
             if isinstance(options, RemoteOptions) and source is not None:
                 yield (*path, *below), options.location_option, source
 
 
 def _inner_datasets(spec: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Mapping[str, Any]]]:
-    """Yields the data sets inside the options of another one, such as the parts of a mixture."""
+    """Yields the data sets inside the options of another plugin, such as the parts of a mixture or the
+    examples of a model."""
     for key, value in spec.items():
         if not isinstance(value, Mapping):
             continue

@@ -128,7 +128,7 @@ def _table(options: PublishedOptions, published: PublishedSet) -> Table:
         return LineTable(options.path, required_fields)
     local_path = Path(options.path).expanduser()
     is_parquet = options.path.endswith(".parquet") or "*" in options.path or "://" in options.path
-    if is_parquet or (options.path and local_path.is_dir() and not _is_datasets_folder(local_path)):
+    if is_parquet or (options.path and local_path.is_dir() and not _is_datasets_folder(local_path, published)):
         return ShardTable(options.path, required_fields, cache_bytes=_CACHE_BYTES)
     if options.path and not local_path.exists():
         raise InvalidInput(
@@ -138,8 +138,11 @@ def _table(options: PublishedOptions, published: PublishedSet) -> Table:
     return ArrowTable(_source(options, published, local_path), required_fields)
 
 
-def _is_datasets_folder(folder: Path) -> bool:
-    """Returns whether the `datasets` library can load the folder: it saved it, or a card describes it."""
+def _is_datasets_folder(folder: Path, published: PublishedSet) -> bool:
+    """Returns whether the `datasets` library can load the folder: it saved it, a card describes it, or it has the known
+    files of the set."""
+    if published.files and all((folder / name).is_file() for name in published.files):
+        return True
     return any((folder / name).is_file() for name in ("state.json", "dataset_dict.json", "README.md"))
 
 

@@ -98,6 +98,12 @@ def test_a_full_size_recipe_names_model_data_and_evaluations() -> None:
     assert {"Qwen/Qwen3-8B", "agentica-org/DeepScaleR-Preview-Dataset", "HuggingFaceH4/MATH-500"} <= names
 
 
+def test_the_examples_of_a_model_are_a_download_as_well() -> None:
+    assert sources_of("reverse") == []
+    examples = 'policies.solver.model.warm_start.dataset={kind="math", name="amc"}'
+    assert [source.name for source in sources_of("reverse", examples)] == ["math-ai/amc23"]
+
+
 @pytest.mark.parametrize(
     "dataset",
     [
