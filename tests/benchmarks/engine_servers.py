@@ -7,10 +7,10 @@ Needs an installed environment (`astraflow engines install`). Measures, for one 
 
 - tokens per second of a node's path (`TaskPolicy` over the engine) and of bare HTTP requests with the same prompts and
   lengths, whose answers are not parsed, 64 in flight, alternating; the medians and their ratio.
-- the pause of weight updates with 16 requests in flight, one update about every second: a whole reload, and patches of
-  0.1 % and 1 % of the elements where the engine supports them; by phase. The first phase is the wait for the step in
-  flight, whose tokens count; the swap, without tokens, is the others. The model has 83 million parameters in bfloat16
-  (165 MB).
+- the pause of weight updates with 16 requests in flight (`--requests`), one update about every second: a whole reload,
+  and patches of 0.1 % and 1 % of the elements where the engine supports them; by phase. The first phase is the wait for
+  the step in flight, whose tokens count; the swap, without tokens, is the others. The model has 83 million parameters
+  in bfloat16 (165 MB); a CPU without instructions for it takes seconds for a step.
 - the gap: differences of sampled tokens' logprobs to a float32 forward of transformers with the same weights, in nats.
 - start time and memory of the server's processes.
 """
@@ -69,7 +69,6 @@ MODELS = {"small": (SMALL, LARGE), "8b": (EIGHT_BILLION, EIGHT_BILLION)}
 IN_FLIGHT = 64
 NEW_TOKENS = 64
 PROMPT_TOKENS = 25
-UPDATE_REQUESTS = 16
 THROUGHPUT, RELOAD = "throughput", "reload"
 SHARES = {RELOAD: 0.01, "patch-0.1": 0.001, "patch-1": 0.01}
 """Share of the elements that an update changes, by its kind."""
@@ -84,6 +83,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="alternations of the throughput measurement")
     parser.add_argument("--updates", type=int, default=200, help="weight updates of each kind")
     parser.add_argument("--interval-s", type=float, default=0.7, help="seconds between two updates")
+    parser.add_argument("--requests", type=int, default=16, help="requests in flight during updates")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="measurements to run")
     parser.add_argument("--model", choices=MODELS, default="small", help="8b: in bfloat16, and without the gap")
     parser.add_argument("--json", type=Path, help="file for the figures")
@@ -105,7 +105,12 @@ async def measure(arguments: argparse.Namespace) -> dict[str, Any]:
         figures |= await _throughput(kind, MODELS[arguments.model][0], arguments.rounds)
     if shares := {name: share for name, share in SHARES.items() if name in parts}:
         figures["pauses"] = await _pauses(
-            kind, MODELS[arguments.model][1], shares, arguments.updates, arguments.interval_s
+            kind,
+            MODELS[arguments.model][1],
+            shares,
+            updates=arguments.updates,
+            interval_s=arguments.interval_s,
+            requests=arguments.requests,
         )
     return figures
 
@@ -198,7 +203,7 @@ def prompts(count: int, *, seed: int) -> list[Int32Array]:
 
 
 async def _pauses(
-    kind: str, model: dict[str, Any], shares: Mapping[str, float], updates: int, interval_s: float
+    kind: str, model: dict[str, Any], shares: Mapping[str, float], *, updates: int, interval_s: float, requests: int
 ) -> dict[str, Any]:
     figures: dict[str, Any] = {}
     async with serving(kind, model, dtype="bfloat16") as (engine, _):
@@ -206,7 +211,7 @@ async def _pauses(
         await engine.load(versions.latest)
         figures["megabytes"] = round(versions.latest.manifest.size_bytes / 1e6)
         figures["gap_before"] = await _gap(engine, model, versions.latest)
-        async with load_of(engine):
+        async with load_of(engine, requests):
             for name, share in shares.items():
                 if name != RELOAD and not engine._can_patch:
                     continue
@@ -216,6 +221,7 @@ async def _pauses(
                     await asyncio.sleep(interval_s)  # back to back, each would wait for the prefill after the last
                     timings.append(await engine.load(weights))
                 figures[name] = summary(timings)
+                sys.stderr.write(f"{name}: {json.dumps(figures[name])}\n")  # the whole takes many minutes
         figures["gap_after"] = await _gap(engine, model, versions.latest)
         figures["rss_gib"] = _memory_gib(engine)
     return figures
@@ -282,8 +288,8 @@ def summary(timings: list[LoadTimings]) -> dict[str, float]:
 
 
 @asynccontextmanager
-async def load_of(engine: ServerEngine) -> AsyncIterator[None]:
-    """Keeps `UPDATE_REQUESTS` requests in flight."""
+async def load_of(engine: ServerEngine, requests: int) -> AsyncIterator[None]:
+    """Keeps this many requests in flight."""
     names = itertools.count()
 
     async def go_on() -> None:
@@ -291,7 +297,7 @@ async def load_of(engine: ServerEngine) -> AsyncIterator[None]:
             (prompt,) = prompts(1, seed=next(names))
             await engine.generate(f"load-{next(names)}", prompt, Sampling(max_new_tokens=200))
 
-    tasks = [asyncio.create_task(go_on()) for _ in range(UPDATE_REQUESTS)]
+    tasks = [asyncio.create_task(go_on()) for _ in range(requests)]
     try:
         yield
         assert not [task for task in tasks if task.done()], "no request failed"

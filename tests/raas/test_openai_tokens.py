@@ -64,7 +64,7 @@ async def test_a_generation_has_token_ids_logprobs_and_the_version_in_service() 
     assert generation.finish is Finish.LENGTH
     sent = server.requests[-2]
     assert (sent["prompt"], sent["logprobs"], sent["return_token_ids"]) == ([1, 2, 3], 0, True)
-    assert (sent["stop_token_ids"], sent["ignore_eos"]) == ([99], True)
+    assert (sent["stop_token_ids"], sent["ignore_eos"]) == ([99], False)
 
 
 async def test_scores_come_from_an_echo_where_prompt_logprobs_are_unknown() -> None:

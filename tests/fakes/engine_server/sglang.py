@@ -23,6 +23,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--dtype", choices=["auto", "float32", "bfloat16", "float16"], required=True)
     parser.add_argument("--custom-weight-loader", choices=[_LOADER], required=True)
     parser.add_argument("--skip-server-warmup", action="store_true")
+    parser.add_argument("--log-level-http")
     parser.add_argument("--enable-metrics", action="store_true", required=True)
     parser.add_argument("--tp-size", type=int, default=1)
     parser.add_argument("--pp-size", type=int, default=1)

@@ -25,6 +25,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--dtype", choices=["auto", "float32", "bfloat16", "float16"], required=True)
     parser.add_argument("--generation-config", choices=["vllm"], required=True)
     parser.add_argument("--enable-scale-out", action="store_true")
+    parser.add_argument("--disable-uvicorn-access-log", action="store_true")
     parser.add_argument("--worker-extension-cls", choices=["astraflow_vllm.WeightLoader"], required=True)
     parser.add_argument("--logprobs-mode", choices=["processed_logprobs"], required=True)
     parser.add_argument("--tensor-parallel-size", type=int, default=1)
@@ -75,7 +76,6 @@ class _Server:
                 ("POST", "/resume"): self._resume,
                 ("POST", "/abort_requests"): self._abort,
                 ("POST", "/collective_rpc"): self._rpc,
-                ("POST", "/reset_prefix_cache"): self._reset_cache,
                 ("POST", "/update_weight_version"): self._set_version,
                 ("POST", "/weight_checker"): self._check,
             }
@@ -207,10 +207,6 @@ class _Server:
                 raise HttpError(500, "Internal Server Error")
             return {"results": [str(await self._core.call("patch", path=arguments["path"], version=None))]}
         raise HttpError(500, "Internal Server Error")
-
-    async def _reset_cache(self, call: Call) -> Any:
-        discards = call.query.get("reset_running_requests") == "true"
-        return {"success": await self._core.call("flush", discard_running=discards)}
 
     async def _set_version(self, call: Call) -> Any:
         version = call.body["new_version"]

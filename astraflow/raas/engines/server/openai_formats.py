@@ -39,7 +39,8 @@ def completion_request(
         "top_p": sampling.top_p,
         "logprobs": 0,
         "return_token_ids": True,
-        "ignore_eos": not (sampling.json_schema or sampling.regex),  # the caller names all stop tokens
+        # The caller names all stop tokens, but SGLang ignores those as well if it is told to ignore the model's.
+        "ignore_eos": not (sampling.stop_tokens or sampling.json_schema or sampling.regex),
         "stop_token_ids": list(sampling.stop_tokens),
         "skip_special_tokens": False,
         "add_special_tokens": False,

@@ -208,7 +208,8 @@ class OpenAITokensEngine:
             if choice.get("prompt_logprobs") is not None:
                 return parse_prompt_logprobs(choice, tokens, scored_from)
             self._scores_by_echo = True
-        choice = first_choice(await self._post({**request, "echo": True, "logprobs": 0}, limit_s=CONTROL_S))
+        echo = {**request, "echo": True, "logprobs": 1}  # with 0, SGLang leaves out those of the prompt
+        choice = first_choice(await self._post(echo, limit_s=CONTROL_S))
         return parse_echo(choice, len(tokens), scored_from)
 
     async def load(self, weights: VerifiedWeights) -> LoadTimings:

@@ -77,7 +77,7 @@ class RequestRouter:
                 code="engine.invalid_score_range",
             )
         replica = await self._next_replica()
-        scores = await replica.until_lost(self._dialect.score(replica.client, tokens, scored_from, limit_s=SCORE_S))
+        scores = await self._dialect.score(replica.client, tokens, scored_from, limit_s=SCORE_S)
         if len(scores) != len(tokens) - scored_from:
             raise CorruptData(
                 f"cannot score: the server returned {len(scores)} of {len(tokens) - scored_from} logprobs",
@@ -114,7 +114,7 @@ class RequestRouter:
             try:
                 client = replica.client
                 adapter = client.adapter
-                part = await replica.until_lost(self._dialect.generate(client, wire_id, prefix, left))
+                part = await self._dialect.generate(client, wire_id, prefix, left)
             except (ServerLost, ServerUnreachable, ServerRefused) as problem:
                 if client is not None and client.adapter != adapter:
                     continue  # it named the adapters of the version before

@@ -76,6 +76,7 @@ class SglangDialect:
             "--dtype": dtype,
             "--custom-weight-loader": _LOADER,
             "--skip-server-warmup": None,
+            "--log-level-http": "warning",  # no line for each request
             "--enable-metrics": None,
             "--tp-size": str(options.tensor_parallel),
             "--pp-size": str(options.pipeline_parallel),

@@ -59,6 +59,7 @@ class VllmDialect:
             "--dtype": dtype,
             "--generation-config": "vllm",
             "--enable-scale-out": None,
+            "--disable-uvicorn-access-log": None,
             "--worker-extension-cls": "astraflow_vllm.WeightLoader",
             # Logprobs of the distribution that was sampled; the default is the one before temperature and top-p.
             "--logprobs-mode": "processed_logprobs",
@@ -193,11 +194,10 @@ class VllmDialect:
     async def _call_workers(
         self, client: ServerClient, method: str, arguments: Mapping[str, str], version: str
     ) -> None:
-        """Calls the worker extension in every worker, discards the prefix cache, and sets the version."""
+        """Calls the worker extension in every worker, and sets the version. The pause has discarded the cache, and a
+        paused server computes nothing that could fill it."""
         body = {"method": method, "kwargs": dict(arguments)}
         await client.post("/collective_rpc", body, limit_s=RELOAD_S, is_repeatable=True)
-        query = {"reset_running_requests": "true"}
-        await client.post("/reset_prefix_cache", {}, query=query, limit_s=CONTROL_S, is_repeatable=True)
         await client.post("/update_weight_version", {"new_version": version}, limit_s=CONTROL_S, is_repeatable=True)
 
 

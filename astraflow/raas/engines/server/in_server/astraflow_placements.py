@@ -56,10 +56,12 @@ class _Copy:
             begin, end = torch.searchsorted(positions, torch.tensor([first, last])).tolist()
             if begin == end:
                 return 0
-            # Both views are contiguous: one index computation and one write.
+            # Both views are contiguous: one write, at the positions themselves if the view begins with the tensor.
+            inner = positions[begin:end]
+            index = inner - first if first else inner
             self.destination.view(-1).index_copy_(
                 0,
-                (positions[begin:end] - first).to(self.destination.device, non_blocking=True),
+                index.to(self.destination.device, non_blocking=True),
                 values[begin:end].to(self.destination.device, non_blocking=True),
             )
             return end - begin
