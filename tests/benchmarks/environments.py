@@ -169,6 +169,7 @@ async def measure_game(name: str, seconds: float) -> Figures:
                 acts.append(perf_counter() - at)
             await game.close()
 
+    await factory.make().begin(dataset.prompt(0), 0)  # imports the games
     await matches(0)
     begin_ms, act_ms, serial = _percentiles(begins), _percentiles(acts), len(acts)
     await asyncio.gather(*map(matches, range(AT_ONCE)))
