@@ -136,13 +136,27 @@ class Refusal(Enum):
     """Too many calls at once, or no weights are loaded: repeat later. HTTP 429 with `Retry-After`."""
 
 
-class CallRefused(AstraFlowError):
-    """A call of an agent that is answered with an error. The message is for the agent's author."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextUse:
+    """Length of a conversation that exceeds the limit."""
 
-    def __init__(self, message: str, *, refusal: Refusal, code: str, retry_after_s: int = 1) -> None:
+    tokens: int
+    limit: int
+
+
+class CallRefused(AstraFlowError):
+    """A call of an agent that is answered with an error. The message is for the agent's author.
+
+    context: of a conversation that is too long, which agents recognize by the words of the API, and then compact.
+    """
+
+    def __init__(
+        self, message: str, *, refusal: Refusal, code: str, retry_after_s: int = 1, context: ContextUse | None = None
+    ) -> None:
         super().__init__(message, code=code)
         self.refusal = refusal
         self.retry_after_s = retry_after_s
+        self.context = context
 
 
 class CallHandler(Protocol):

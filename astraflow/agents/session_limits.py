@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from astraflow.agents.calls import CallRefused, Refusal
+from astraflow.agents.calls import CallRefused, ContextUse, Refusal
 from astraflow.contract.agent_calls import LiveSession
 from astraflow.contract.ids import FlowId, TaskId
 from astraflow.contract.spans import Ending
@@ -54,8 +54,8 @@ class SessionOptions(AnswerOptions):
 class LimitReached(CallRefused):
     """A call exceeds a limit of the session; `ending` names it."""
 
-    def __init__(self, message: str, *, ending: Ending, code: str) -> None:
-        super().__init__(message, refusal=Refusal.LIMIT, code=code)
+    def __init__(self, message: str, *, ending: Ending, code: str, context: ContextUse | None = None) -> None:
+        super().__init__(message, refusal=Refusal.LIMIT, code=code, context=context)
         self.ending = ending
 
 
@@ -145,7 +145,9 @@ class SessionUsage:
         if prompt_tokens >= options.max_context:
             self.refused += 1
             cause = f"the conversation has {prompt_tokens} tokens of at most {options.max_context} (max_context)"
-            raise _limit_reached(cause, Ending.CONTEXT)
+            raise _limit_reached(
+                cause, Ending.CONTEXT, context=ContextUse(tokens=prompt_tokens, limit=options.max_context)
+            )
 
     @asynccontextmanager
     async def time_limit(self) -> AsyncIterator[None]:
@@ -169,9 +171,10 @@ class SessionUsage:
         return _limit_reached(cause, ending)
 
 
-def _limit_reached(cause: str, ending: Ending) -> LimitReached:
+def _limit_reached(cause: str, ending: Ending, *, context: ContextUse | None = None) -> LimitReached:
     return LimitReached(
         f"cannot continue: {cause}; end the program, or raise the limit in the options of the workflow",
         ending=ending,
         code="agent.limit",
+        context=context,
     )

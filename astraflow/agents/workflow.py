@@ -14,10 +14,10 @@ from astraflow.agents.proxy import AgentProxy, SessionAccess
 from astraflow.agents.scoring import Ended, ScoringOptions, score_episode
 from astraflow.agents.session_limits import SessionOptions
 from astraflow.agents.upstream_session import AgentSession, open_session
-from astraflow.contract.agent_calls import LiveSession
+from astraflow.contract.agent_calls import AgentCall, LiveSession
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.failures import Boundary, RolloutFailed
-from astraflow.contract.ids import PolicyId
+from astraflow.contract.ids import PolicyId, TaskId
 from astraflow.contract.spans import Ending
 from astraflow.contract.tasks import Prompt, Task
 from astraflow.contract.trajectories import Trajectory
@@ -92,6 +92,8 @@ class AgentWorkflow:
         self._proxy = AgentProxy()
         self._resources = AsyncExitStack()
         self._sessions: dict[AgentSession, Task] = {}
+        self._unfinished: dict[TaskId, list[tuple[AgentCall, str]]] = {}
+        """Recorded calls of episodes that have not succeeded, as `SessionAccess.record` has them."""
 
     @property
     def policies(self) -> tuple[PolicyId, ...]:
@@ -110,6 +112,10 @@ class AgentWorkflow:
         """Returns the sessions that run now."""
         return tuple(session.usage.live(task.id, task.flow) for session, task in self._sessions.items())
 
+    def take_failed_calls(self, task: TaskId) -> tuple[AgentCall, ...]:
+        """Returns the calls of a task's failed or cancelled episode, and forgets them."""
+        return tuple(call for call, _ in self._unfinished.pop(task, ()))
+
     async def run(
         self, task: Task, policies: Mapping[PolicyId, PolicyClient], scorer: RewardScorer
     ) -> Sequence[Trajectory]:
@@ -124,6 +130,7 @@ class AgentWorkflow:
         async with AsyncExitStack() as resources:
             resources.callback(session.end)
             access = await resources.enter_async_context(self._proxy.session(session, takes_reward=takes_reward))
+            self._unfinished[task.id] = access.record
             agent_task = self._agent_task(task, session, access)
             program = await resources.enter_async_context(self._program.open(agent_task))
             session.usage.restart_clock()  # it may have waited for its program
@@ -131,7 +138,9 @@ class AgentWorkflow:
             resources.callback(self._sessions.pop, session)
             exit_ = await program.run(timeout_s=self._timeout_s)
             scores = await self._scores(_Episode(task.prompt, session, access, program, exit_), scorer)
-        return session.trajectories(scores, calls=access.record)
+        trajectories = session.trajectories(scores, calls=access.record)
+        del self._unfinished[task.id]
+        return trajectories
 
     @property
     def _timeout_s(self) -> float:

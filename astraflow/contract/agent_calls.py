@@ -42,7 +42,7 @@ class AgentCall:
 
 MAX_BODY_CHARACTERS = 16384
 MAX_CALLS = 256
-"""Recorded calls of a trajectory; the count of the others is a metric."""
+"""Recorded calls of an episode; the count of the others is a metric."""
 MAX_EPISODE_CHARACTERS = 2**20
 """Characters of the bodies of all calls of an episode: nodes cut the bodies further beyond it."""
 

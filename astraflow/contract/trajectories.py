@@ -145,6 +145,9 @@ class Episode:
     """Attempt of the task: `Task.attempt`."""
     continued_tokens: int = 0
     """Tokens in it that an earlier node wrote and handed back."""
+    failed_calls: tuple[AgentCall, ...] = ()
+    """Recorded calls of an agent program whose session failed, for sampled groups; those of others are in their
+    trajectories."""
 
     def __post_init__(self) -> None:
         if self.failure is None and not self.trajectories:

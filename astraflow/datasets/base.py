@@ -2,7 +2,7 @@
 
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -11,6 +11,7 @@ from xxhash import xxh3_128
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.ids import PromptId
 from astraflow.contract.tasks import Prompt
+from astraflow.contract.values import Json
 
 QUESTION = "question"
 """Field of a prompt: the question, as text."""
@@ -19,7 +20,7 @@ ANSWER = "answer"
 """Field of a prompt: a correct answer, as text; empty where tests or an environment decide and no solution is known."""
 
 HISTORY = "history"
-"""Field of a prompt: the messages before the question, as texts of user and assistant in turn. For warm starts."""
+"""Field of a prompt: the messages before the question, as texts of user and assistant in turn. For examples."""
 
 _SAMPLED_PROMPTS = 64
 """Prompts in the fingerprint of a generated dataset: two datasets with equal samples are almost surely equal. Count."""
@@ -77,9 +78,13 @@ def examples(dataset: Dataset, *, seed: int) -> Iterator[tuple[tuple[str, ...], 
     rng = random.Random(f"examples/{seed}")
     while True:
         fields = dataset.prompt(rng.randrange(dataset.size)).fields
-        history = fields.get(HISTORY, [])
-        earlier = history if isinstance(history, list) else []
-        yield (*map(str, earlier), str(fields[QUESTION])), str(fields[ANSWER])
+        yield (*earlier_messages(fields), str(fields[QUESTION])), str(fields[ANSWER])
+
+
+def earlier_messages(fields: Mapping[str, Json]) -> tuple[str, ...]:
+    """Returns the messages before the question, of user and assistant in turn; none without a history."""
+    history = fields.get(HISTORY, [])
+    return tuple(map(str, history)) if isinstance(history, list) else ()
 
 
 def generated_prompt(kind: str, index: int, *, question: str, answer: str) -> Prompt:

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 
-from astraflow.contract.agent_calls import MAX_EPISODE_CHARACTERS
+from astraflow.contract.agent_calls import MAX_EPISODE_CHARACTERS, AgentCall
 from astraflow.contract.errors import AstraFlowError
 from astraflow.contract.failures import Boundary, Failure, RolloutFailed
 from astraflow.contract.ids import FlowId, GroupId, NodeId, PolicyId
@@ -19,7 +19,7 @@ from astraflow.raas.served_policies import ServedPolicies
 from astraflow.raas.turn_times import TurnTimes
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
-from astraflow.workflows.base import Workflow
+from astraflow.workflows.base import SessionSource, Workflow
 from astraflow.workflows.reward_scorer import RewardScorer
 from astraflow.workflows.trajectory_builder import with_text
 
@@ -86,6 +86,8 @@ class Runner:
         except Exception as problem:
             message = f"{type(problem).__name__}: {problem}"
             failure = self._failure(task, Boundary.WORKFLOW, message, problem)
+        finally:
+            calls = self._take_failed_calls(task)  # of a cancelled episode too: the workflow keeps none
         self._counters.add("episodes_done" if failure is None else "episodes_failed")
         if task.pinned:
             self._counters.add("evaluation_episodes")
@@ -97,6 +99,7 @@ class Runner:
             duration_s=self._clock.now() - began_at,
             attempt=task.attempt,
             continued_tokens=recorder.continued_tokens,
+            failed_calls=calls,
         )
 
     async def _trajectories(self, task: Task, recorder: RolloutRecorder) -> tuple[Trajectory, ...]:
@@ -128,6 +131,14 @@ class Runner:
         if turns is None and not flow.attaches_texts:
             return trajectories
         return tuple(self._with_text_and_times(trajectory, turns) for trajectory in trajectories)
+
+    def _take_failed_calls(self, task: Task) -> tuple[AgentCall, ...]:
+        """Returns the recorded calls of a failed episode: none where the task's group is not sampled."""
+        flow = self._flows.get(task.flow)
+        if flow is None or not isinstance(flow.workflow, SessionSource):
+            return ()
+        calls = flow.workflow.take_failed_calls(task.id)
+        return _with_cut_bodies(calls, _body_limit(calls)) if is_sampled(task.group, self._text_share) else ()
 
     def _with_text_and_times(self, trajectory: Trajectory, turns: TurnTimes | None) -> Trajectory:
         """Returns the trajectory with its text and, for inspection, the durations of its turns."""
@@ -176,19 +187,25 @@ def with_limited_calls(trajectories: Sequence[Trajectory]) -> tuple[Trajectory, 
 
     Beyond it, all bodies are cut at the same length, so that each call keeps the begin of its request and reply.
     """
-    bodies = [body for trajectory in trajectories for call in trajectory.calls for body in (call.request, call.reply)]
-    if sum(map(len, bodies)) <= MAX_EPISODE_CHARACTERS:
+    limit = _body_limit([call for trajectory in trajectories for call in trajectory.calls])
+    if limit is None:
         return tuple(trajectories)
-    limit = MAX_EPISODE_CHARACTERS // len(bodies)
     return tuple(
-        replace(
-            trajectory,
-            calls=tuple(
-                replace(call, request=call.request[:limit], reply=call.reply[:limit]) for call in trajectory.calls
-            ),
-        )
+        replace(trajectory, calls=_with_cut_bodies(trajectory.calls, limit)) if trajectory.calls else trajectory
         for trajectory in trajectories
     )
+
+
+def _body_limit(calls: Sequence[AgentCall]) -> int | None:
+    """Returns the length at which the bodies of an episode's calls are cut; None when they need no cut."""
+    characters = sum(len(call.request) + len(call.reply) for call in calls)
+    return None if characters <= MAX_EPISODE_CHARACTERS else MAX_EPISODE_CHARACTERS // (2 * len(calls))
+
+
+def _with_cut_bodies(calls: Sequence[AgentCall], limit: int | None) -> tuple[AgentCall, ...]:
+    if limit is None:
+        return tuple(calls)
+    return tuple(replace(call, request=call.request[:limit], reply=call.reply[:limit]) for call in calls)
 
 
 def _without_calls(trajectories: Sequence[Trajectory]) -> tuple[Trajectory, ...]:

@@ -10,7 +10,13 @@ from astraflow.contract.ids import BatchId, FlowId, GroupId, NodeId, PolicyId, P
 from astraflow.contract.nodes import NODE_COUNTERS, NODE_GAUGES, Directive, FlowSpec, JoinResult, NodeStatus, PolicySpec
 from astraflow.contract.tasks import Lease, Prompt, Task
 from astraflow.contract.trajectories import Episode
-from astraflow.wire.codec_agent_calls import decode_session, encode_session
+from astraflow.wire.codec_agent_calls import (
+    check_blocks,
+    decode_calls,
+    decode_session,
+    encode_calls,
+    encode_session,
+)
 from astraflow.wire.codec_common import (
     decode_json,
     decode_link,
@@ -149,6 +155,11 @@ def decode_push(raw: bytes, *, is_checked: bool = False) -> tuple[NodeId, list[E
     if is_checked:
         check(message)
     node = NodeId(message.node)
+    check_blocks(
+        block
+        for episode in message.episodes
+        for block in (episode.failed_calls, *(trajectory.calls for trajectory in episode.trajectories))
+    )
     trajectories = decode_trajectories(
         (trajectory for episode in message.episodes for trajectory in episode.trajectories), arrays
     )
@@ -161,6 +172,7 @@ def decode_push(raw: bytes, *, is_checked: bool = False) -> tuple[NodeId, list[E
             duration_s=episode.duration_s,
             attempt=episode.attempt,
             continued_tokens=episode.continued_tokens,
+            failed_calls=decode_calls(episode.failed_calls),
         )
         for episode in message.episodes
     ]
@@ -173,6 +185,7 @@ def _encode_episode(episode: Episode) -> pb.Episode:
         duration_s=episode.duration_s,
         attempt=episode.attempt,
         continued_tokens=episode.continued_tokens,
+        failed_calls=encode_calls(episode.failed_calls),
     )
     if episode.failure is not None:
         message.failure_boundary = episode.failure.boundary.value

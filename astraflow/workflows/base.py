@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from typing import Protocol, runtime_checkable
 
-from astraflow.contract.agent_calls import LiveSession
+from astraflow.contract.agent_calls import AgentCall, LiveSession
 from astraflow.contract.generation import Generation, Sampling
-from astraflow.contract.ids import PolicyId
+from astraflow.contract.ids import PolicyId, TaskId
 from astraflow.contract.tasks import Task
 from astraflow.contract.trajectories import Int32Array, Trajectory
 from astraflow.models.tokenizers import ChatTokenizer
@@ -58,6 +58,10 @@ class SessionSource(Protocol):
 
     def live_sessions(self) -> Sequence[LiveSession]:
         """Returns the sessions that run now, in any order."""
+
+    def take_failed_calls(self, task: TaskId) -> Sequence[AgentCall]:
+        """Returns the calls of a task's failed or cancelled episode, and forgets them; none for any other task. Called
+        once after every episode."""
 
 
 def episode_seed(task: Task) -> int:

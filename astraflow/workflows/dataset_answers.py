@@ -1,6 +1,7 @@
 """Workflow without a model: the answers of the dataset are the trajectories. For supervised fine-tuning and DPO."""
 
 from collections.abc import Mapping
+from itertools import cycle
 from typing import Annotated
 
 import numpy as np
@@ -10,7 +11,7 @@ from astraflow.contract.generation import Finish, Generation, VersionSpan
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.tasks import Prompt, Task
 from astraflow.contract.trajectories import Trajectory
-from astraflow.datasets.base import ANSWER
+from astraflow.datasets.base import ANSWER, earlier_messages
 from astraflow.models.tokenizers import ChatTokenizer
 from astraflow.rewards.base import Score
 from astraflow.runtime.config import Config
@@ -64,7 +65,10 @@ class DatasetAnswers:
         answer = self._answer(prompt, self._options.rejected_field if member else ANSWER)
         tokens = np.append(tokenizer.encode(answer), np.int32(tokenizer.stop_tokens[0]))
         builder = TrajectoryBuilder(self._policy)
-        builder.add_context(tokenizer.encode_chat([*system, {"role": "user", "content": question_of(prompt)}]))
+        turns = (*earlier_messages(prompt.fields), question_of(prompt))
+        roles = cycle(("user", "assistant"))
+        messages = [{"role": role, "content": text} for role, text in zip(roles, turns, strict=False)]
+        builder.add_context(tokenizer.encode_chat([*system, *messages]))
         builder.add_generation(
             Generation(
                 tokens=tokens,

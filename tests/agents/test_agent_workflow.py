@@ -215,7 +215,9 @@ async def test_options_that_cannot_work_are_refused_at_the_build(options: dict[s
         workflows.build({**spec("ask"), **options})
 
 
-def runner_of(engine: FakeEngine, content: dict[str, Any]) -> tuple[Runner, Workflow]:
+def runner_of(
+    engine: FakeEngine, content: dict[str, Any], *, timeout_s: float = 30.0, text_share: float = 1.0
+) -> tuple[Runner, Workflow]:
     built = build_flow(flow(workflow=content))
     runner = Runner(
         {FlowId("train"): built},
@@ -224,10 +226,44 @@ def runner_of(engine: FakeEngine, content: dict[str, Any]) -> tuple[Runner, Work
         node=lambda: SOLVER_NODE,
         counters=NodeCounters(),
         clock=SystemClock(),
-        timeout_s=30.0,
-        text_share=1.0,
+        timeout_s=timeout_s,
+        text_share=text_share,
     )
     return runner, built.workflow
+
+
+@pytest.mark.parametrize(
+    ("function", "timeout_s", "text_share", "outcomes"),
+    [
+        ("crash", 30.0, 1.0, [CallOutcome.ANSWERED]),
+        ("endless", 1.0, 1.0, [CallOutcome.ANSWERED]),
+        ("silent", 30.0, 1.0, []),
+        ("crash", 30.0, 0.0, []),
+    ],
+)
+async def test_a_failed_session_of_a_sampled_group_keeps_its_calls(
+    function: str, timeout_s: float, text_share: float, outcomes: list[CallOutcome]
+) -> None:
+    async with AsyncExitStack() as resources:
+        runner, workflow = runner_of(FakeEngine(), spec(function), timeout_s=timeout_s, text_share=text_share)
+        await start_managed((workflow,), resources)
+        result = await runner.run(make.task(), RolloutRecorder())
+        assert isinstance(workflow, SessionSource)
+        assert workflow.take_failed_calls(make.task().id) == (), "the workflow forgets them"
+    assert result.failure is not None
+    assert [call.outcome for call in result.failed_calls] == outcomes
+    assert all('"messages"' in call.request and '"choices"' in call.reply for call in result.failed_calls)
+    assert all(call.turn is None for call in result.failed_calls)
+
+
+async def test_the_calls_of_an_agent_that_succeeds_are_in_its_trajectories() -> None:
+    async with AsyncExitStack() as resources:
+        runner, workflow = runner_of(FakeEngine(), spec("ask_twice"))
+        await start_managed((workflow,), resources)
+        result = await runner.run(make.task(prompt_given=make.prompt()), RolloutRecorder())
+    assert result.failure is None, result.failure
+    assert result.failed_calls == ()
+    assert len(result.trajectories[0].calls) == 2
 
 
 @pytest.mark.parametrize("stopped_after", [0, 1])

@@ -55,6 +55,9 @@ async def test_the_agent_calls_its_tool_and_is_one_trajectory(monkeypatch: pytes
     assert warm_start["system"] in first
     assert parts["call"]["dataset"]["answer_format"].replace("{text}", "abcd") == CALL
     assert parts["answer"]["dataset"]["question_format"].replace("{answer}", "dcba") in second
+    # and so do the examples that the language model is shown
+    examples = tomllib.loads((PACKAGED / EXAMPLES / "openai_agent_calls.toml").read_text())["flows"]["train"]
+    assert (examples["workflow"]["system"], examples["dataset"]["parts"]) == (warm_start["system"], parts)
 
 
 @pytest.mark.parametrize(("back", "reward"), [("abcd", 1.0), ("abdc", 0.0)])

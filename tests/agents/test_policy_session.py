@@ -267,8 +267,10 @@ class TestLimits:
     async def test_a_conversation_at_its_limit_is_truncated_and_others_go_on(self) -> None:
         agent = session("a" * 40, "b", max_context=96)
         await agent.complete(call(user("?")))
-        with raises_code(CallRefused, "agent.limit"):
+        with raises_code(CallRefused, "agent.limit") as caught:
             await agent.complete(call(user("?"), assistant("a" * 40), user("c" * 40)))
+        assert caught.value.context is not None
+        assert caught.value.context.tokens >= caught.value.context.limit == 96
         await agent.complete(call(user("summary: a")))
         one, two = agent.trajectories(0.0)
         assert [(one.ending, one.is_truncated), (two.ending, two.is_truncated)] == [

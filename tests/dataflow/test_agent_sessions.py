@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from astraflow.contract.agent_calls import MAX_LIVE_SESSIONS, MAX_REPORTED_SESSIONS
+from astraflow.contract.agent_calls import MAX_LIVE_SESSIONS, MAX_REPORTED_SESSIONS, CallOutcome
+from astraflow.contract.failures import Boundary, Failure
 from astraflow.contract.ids import NodeId, Version
 from astraflow.contract.nodes import NodeStatus
 from astraflow.contract.queries import TrajectoryQuery
@@ -39,6 +40,28 @@ async def test_calls_of_a_pushed_session_are_sampled_and_not_trained_on(tmp_path
     assert len(batch.rows) == 6
     assert all(row.trajectory.calls == () for row in batch.rows)
     assert all(row.trajectory.prompt_text for row in batch.rows)
+
+
+async def test_calls_of_failed_sessions_are_sampled_once(tmp_path: Path) -> None:
+    """One member fails on its node, the other one has a reward outside of the flow's range."""
+    calls = agent_trajectories()[0].calls
+    async with running(tmp_path, config(batch_groups=1, max_attempts=1)) as service:
+        node = (await service.nodes.join(facts())).node
+        tasks = (await service.nodes.lease(node, 2, wait_s=5)).tasks
+        failure = Failure(boundary=Boundary.WORKFLOW, message="the program ended by a signal")
+        failed = Episode(task=tasks[0].id, node=node, trajectories=(), failure=failure, failed_calls=calls)
+        outside = Episode(task=tasks[1].id, node=node, trajectories=agent_trajectories(reward=1e5))
+        await service.nodes.push(node, [failed, outside])
+        samples = (await service.control.trajectories(TrajectoryQuery(with_calls=True))).trajectories
+        refused = (await service.control.trajectories(TrajectoryQuery(call=CallOutcome.REFUSED))).trajectories
+    out_of_range, crashed = samples
+    assert (crashed.task, crashed.failure, crashed.calls) == (tasks[0].id, failure, calls)
+    assert crashed.call_outcomes == {"answered": 3, "aborted": 1, "replayed": 1, "refused": 1}
+    assert out_of_range.failure is not None
+    assert out_of_range.failure.boundary is Boundary.REWARD
+    assert [call.turn for call in out_of_range.calls] == [None] * 8, "they became no turns"
+    assert [sample.task for sample in refused] == [tasks[1].id, tasks[0].id]
+    assert all(sample.calls == () for sample in refused), "calls are sent on request only"
 
 
 async def test_the_report_has_the_oldest_sessions_of_all_nodes_with_their_current_ages(tmp_path: Path) -> None:

@@ -297,6 +297,16 @@ async def test_failed_members_are_returned_beside_the_others(tmp_path: Path) -> 
     archive.close()
 
 
+async def test_the_calls_of_a_failed_session_are_stored_for_one_of_its_policies(tmp_path: Path) -> None:
+    archive, samples = opened(tmp_path)
+    whole, calls = group(1, (None,)), agent_trajectories()[0].calls
+    failed = replace(whole, episodes=(replace(whole.episodes[0], failed_calls=calls),))
+    samples.add(failed, {SOLVER: "failed", PolicyId("critic"): "failed"}, at=1.0)
+    page = (await samples.page(TrajectoryQuery(with_calls=True))).trajectories
+    assert [(sample.policy, sample.calls) for sample in reversed(page)] == [("solver", calls), ("critic", ())]
+    archive.close()
+
+
 async def test_samples_are_found_by_their_attributes(tmp_path: Path) -> None:
     archive, samples = opened(tmp_path)
     for number in range(1, 5):

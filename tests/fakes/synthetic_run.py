@@ -430,14 +430,16 @@ class SyntheticRun:
             duration_s=0.4,
             metrics={"turns": 2.0},
             call_outcomes={"answered": 1} if member == AGENT_MEMBER else {},
-            calls=(_call(self.prompt, said),) if member == AGENT_MEMBER else (),
+            calls=(_call(self.prompt, said, turn=None if member == self.failing_member else 0),)
+            if member == AGENT_MEMBER
+            else (),
             failure=Failure(boundary=Boundary.ENGINE, message="out of memory")
             if member == self.failing_member
             else None,
         )
 
 
-def _call(prompt: str, said: str) -> AgentCall:
+def _call(prompt: str, said: str, *, turn: int | None) -> AgentCall:
     return AgentCall(
         began_s=0.1,
         duration_s=0.3,
@@ -446,7 +448,7 @@ def _call(prompt: str, said: str) -> AgentCall:
         request=json.dumps({"messages": [{"role": "user", "content": prompt}]}),
         reply=said,
         outcome=CallOutcome.ANSWERED,
-        turn=0,
+        turn=turn,
     )
 
 

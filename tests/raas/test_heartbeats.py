@@ -7,8 +7,9 @@ from typing import cast
 import pytest
 
 from astraflow.client.data_plane import NodeDataClient
-from astraflow.contract.agent_calls import MAX_LIVE_SESSIONS, LiveSession
+from astraflow.contract.agent_calls import MAX_LIVE_SESSIONS, AgentCall, LiveSession
 from astraflow.contract.errors import Unavailable
+from astraflow.contract.ids import TaskId
 from astraflow.contract.nodes import Directive, NodeStatus
 from astraflow.raas.capacity import Capacity
 from astraflow.raas.counters import NodeCounters
@@ -46,6 +47,9 @@ class Agents:
 
     def live_sessions(self) -> list[LiveSession]:
         return [live_session(f"train:{index}/0", age_s=age_s) for index, age_s in enumerate(self.ages_s)]
+
+    def take_failed_calls(self, task: TaskId) -> tuple[AgentCall, ...]:
+        return ()
 
 
 async def joined(client: FakeClient, clock: ManualClock, *sources: SessionSource) -> HeartbeatLoop:

@@ -38,6 +38,17 @@ def test_the_answer_is_the_model_written_part_and_ends_with_the_stop_token() -> 
     assert (found.reward, found.answer, found.completion_text) == (1.0, "ba", "ba")
 
 
+def test_the_messages_before_the_question_are_context() -> None:
+    prompt = Prompt(id=PromptId("p:3"), fields={"history": ["a", "b"], "question": "c", "answer": "d"})
+
+    found = workflow(system="s").trajectory(prompt, 0, TOKENIZER, Version(0))
+
+    turns = [("system", "s"), ("user", "a"), ("assistant", "b"), ("user", "c")]
+    context = TOKENIZER.encode_chat([{"role": role, "content": text} for role, text in turns])
+    np.testing.assert_array_equal(found.tokens[: len(context)], context)
+    assert found.completion_text == "d"
+
+
 def test_a_rejected_answer_is_the_second_member() -> None:
     pair = workflow(rejected_field="worse")
 

@@ -150,6 +150,11 @@ def openai_error(problem: CallRefused, status: int) -> Json:
         500: "server_error",
     }
     kind = kinds.get(status, "invalid_request_error")
+    if problem.context is not None:
+        used, limit = problem.context.tokens, problem.context.limit
+        words = f"This model's maximum context length is {limit} tokens. However, your messages have {used} tokens."
+        code = "context_length_exceeded"
+        return {"error": {"message": f"{words} {problem}", "type": kind, "param": "messages", "code": code}}
     return {"error": {"message": str(problem), "type": kind, "param": None, "code": problem.code}}
 
 

@@ -108,8 +108,11 @@ class MessagesDialect:
         details: Json = {"error_code": problem.code}
         if problem.code == _THREADS:  # the SDK's own code: its tool runner then continues without a thread
             details = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
-        kind = _ERRORS.get(status, "invalid_request_error")
-        return {"type": "error", "error": {"type": kind, "message": str(problem), "details": details}}
+        kind, message = _ERRORS.get(status, "invalid_request_error"), str(problem)
+        if problem.context is not None:
+            used, limit = problem.context.tokens, problem.context.limit
+            message = f"prompt is too long: {used} tokens > {limit} maximum. {message}"
+        return {"type": "error", "error": {"type": kind, "message": message, "details": details}}
 
     def stream_error(self, problem: CallRefused, status: int) -> bytes:
         """Returns an event that the SDK raises as an error."""

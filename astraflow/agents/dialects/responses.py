@@ -73,7 +73,7 @@ class ResponsesDialect:
     def stream_error(self, problem: CallRefused, status: int) -> bytes:
         """Returns an event that the SDK raises as an error."""
         error = openai_error(problem, status)["error"]
-        described = {"code": problem.code, "message": str(problem), "param": None, "sequence_number": 0}
+        described = {**{name: error[name] for name in ("code", "message", "param")}, "sequence_number": 0}
         return event({"type": "error", "error": error, **described}, name="error")
 
 

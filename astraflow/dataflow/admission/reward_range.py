@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from astraflow.contract.agent_calls import MAX_CALLS
 from astraflow.contract.failures import Boundary, Failure
 from astraflow.contract.trajectories import Episode
 
@@ -16,4 +17,6 @@ def bounded_rewards(episode: Episode, reward_range: tuple[float, float]) -> Epis
         f"cannot use reward {out_of_range[0]:g}: outside the flow's range from {low:g} to {high:g}; "
         "correct the reward, or set the flow's reward_range"
     )
-    return replace(episode, trajectories=(), failure=Failure(boundary=Boundary.REWARD, message=message))
+    calls = tuple(replace(call, turn=None) for trajectory in episode.trajectories for call in trajectory.calls)
+    failure = Failure(boundary=Boundary.REWARD, message=message)
+    return replace(episode, trajectories=(), failure=failure, failed_calls=calls[:MAX_CALLS])

@@ -8,6 +8,7 @@ from math import isfinite
 from typing import Any
 
 from astraflow.archive.samples import find_groups, find_rewards, find_trajectories
+from astraflow.contract.agent_calls import AgentCall
 from astraflow.contract.groups import Group
 from astraflow.contract.ids import GroupId, PolicyId
 from astraflow.contract.queries import (
@@ -128,10 +129,11 @@ def _samples(group: Group, outcomes: Mapping[PolicyId, str], at: float) -> Itera
         return
     reference = str(group.prompt.fields.get("answer", ""))
     for episode in group.episodes:
-        for policy, outcome in outcomes.items():
+        for position, (policy, outcome) in enumerate(outcomes.items()):
             member = _sample_without_texts(group, episode, policy, outcome=outcome, at=at)
             if episode.failure is not None:
-                yield member
+                # The calls are those of the whole episode, so that only one of its samples has them.
+                yield member if position else replace(member, **_calls_of(episode.failed_calls))
                 continue
             for index, trajectory in enumerate(episode.trajectories):
                 if trajectory.policy == policy and (trajectory.prompt_text or trajectory.completion_text):
@@ -196,10 +198,13 @@ def _with_text(member: SampledTrajectory, trajectory: Trajectory) -> SampledTraj
         reward_terms=trajectory.reward_terms,
         labels=trajectory.labels,
         ending=trajectory.ending,
-        call_outcomes=Counter(call.outcome.value for call in trajectory.calls),
-        calls=trajectory.calls,
+        **_calls_of(trajectory.calls),
         **_tokens_of(trajectory),
     )
+
+
+def _calls_of(calls: tuple[AgentCall, ...]) -> dict[str, Any]:
+    return {"call_outcomes": Counter(call.outcome.value for call in calls), "calls": calls}
 
 
 def _tokens_of(trajectory: Trajectory) -> dict[str, Any]:

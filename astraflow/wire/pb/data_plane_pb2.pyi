@@ -388,6 +388,7 @@ class Episode(_message.Message):
     DURATION_S_FIELD_NUMBER: _builtins.int
     ATTEMPT_FIELD_NUMBER: _builtins.int
     CONTINUED_TOKENS_FIELD_NUMBER: _builtins.int
+    FAILED_CALLS_FIELD_NUMBER: _builtins.int
     task: _builtins.str
     failure_boundary: _builtins.str
     """Set for a failed episode: engine, environment, workflow or reward."""
@@ -397,6 +398,8 @@ class Episode(_message.Message):
     """Attempt of the task."""
     continued_tokens: _builtins.int
     """Tokens that an earlier node wrote and handed back."""
+    failed_calls: _builtins.bytes
+    """Recorded calls of an agent program whose session failed, as in `Trajectory`."""
     @_builtins.property
     def trajectories(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Trajectory]: ...
     def __init__(
@@ -409,10 +412,11 @@ class Episode(_message.Message):
         duration_s: _builtins.float = ...,
         attempt: _builtins.int = ...,
         continued_tokens: _builtins.int = ...,
+        failed_calls: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "continued_tokens", b"continued_tokens", "duration_s", b"duration_s", "failure_boundary", b"failure_boundary", "failure_message", b"failure_message", "task", b"task", "trajectories", b"trajectories"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "continued_tokens", b"continued_tokens", "duration_s", b"duration_s", "failed_calls", b"failed_calls", "failure_boundary", b"failure_boundary", "failure_message", b"failure_message", "task", b"task", "trajectories", b"trajectories"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

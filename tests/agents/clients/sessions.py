@@ -90,12 +90,12 @@ class ClientSession:
 
 
 @asynccontextmanager
-async def client_session(policy: DecidingPolicy) -> AsyncIterator[ClientSession]:
+async def client_session(policy: DecidingPolicy, options: SessionOptions = OPTIONS) -> AsyncIterator[ClientSession]:
     """Starts a proxy with one session."""
     proxy = AgentProxy()
     await proxy.start()
     try:
-        session = PolicySession({POLICY: policy}, OPTIONS, default=POLICY)
+        session = PolicySession({POLICY: policy}, options, default=POLICY)
         async with proxy.session(session) as access:
             yield ClientSession(access=access, policy=policy, session=session)
     finally:

@@ -10,6 +10,8 @@ from anthropic.types import MessageParam, ToolUseBlock
 from openai.types.chat import ChatCompletionMessageFunctionToolCall, ChatCompletionMessageParam
 from openai.types.responses import ResponseFunctionToolCall, ResponseInputParam
 
+from astraflow.agents.session_limits import SessionOptions
+from astraflow.contract.agent_calls import CallOutcome
 from astraflow.contract.trajectories import Trajectory
 from tests.agents.clients.sessions import ClientSession, client_session
 from tests.fakes.deciding_policy import DecidingPolicy, Step, hermes_call, in_steps
@@ -151,3 +153,22 @@ async def test_sdks_of_both_vendors_share_a_session(environment: Any) -> None:
             assert [model.id async for model in first.models.list()] == ["policy"]
             assert [model.id async for model in second.models.list()] == ["policy"]
         session.trajectories(turns=[1, 1])
+
+
+async def test_a_conversation_that_is_too_long_is_refused_in_the_words_of_each_api(
+    environment: Any,
+) -> None:
+    question: Any = [{"role": "user", "content": "word " * 100}]
+    options = SessionOptions(max_context=200)
+    async with client_session(DecidingPolicy(in_steps("Yes.")), options) as session:
+        environment(session)
+        async with openai.AsyncOpenAI() as first, anthropic.AsyncAnthropic() as second:
+            with pytest.raises(openai.BadRequestError) as chat:
+                await first.chat.completions.create(model="policy", messages=question)
+            with pytest.raises(openai.BadRequestError) as responses:
+                await first.responses.create(model="policy", input=question)
+            with pytest.raises(anthropic.BadRequestError, match=r"prompt is too long: \d+ tokens > 200 maximum"):
+                await second.messages.create(model="policy", max_tokens=50, messages=question)
+    assert chat.value.code == responses.value.code == "context_length_exceeded"
+    assert "maximum context length is 200 tokens" in chat.value.message
+    assert [call.outcome for call in session.calls] == [CallOutcome.REFUSED] * 3, "no client sends it again"

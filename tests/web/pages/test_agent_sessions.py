@@ -3,6 +3,7 @@
 import pytest
 
 from tests.fakes.control_plane import FakeControlPlane
+from tests.fakes.synthetic_run import AGENT_MEMBER
 from tests.fakes.web import RunningWeb
 from tests.web.page_elements import parsed
 from tests.web.pages.test_trajectories import PAGE, recorded
@@ -33,6 +34,26 @@ async def test_the_api_returns_sessions_with_their_calls(web: RunningWeb) -> Non
     assert refused == []
     assert counts["answered"] > 1
     assert (invalid.status_code, missing.status_code) == (422, 404)
+
+
+async def test_a_failed_session_has_its_calls_on_its_page_and_in_the_api(
+    web: RunningWeb, fake: FakeControlPlane
+) -> None:
+    fake.synthetic_run.failing_member = AGENT_MEMBER
+    async with web.logged_in() as client:
+        await recorded(web, client)
+        (item, *_) = (await client.get(f"{API}/trajectories?call=answered&limit=1")).json()["items"]
+        session = (await client.get(f"{API}/agent-sessions/{item['task']}")).json()
+        page = parsed(await client.get(f"{PAGE}/{item['ordinal']}?open_call=1"))
+        of_group = parsed(await client.get(f"/runs/1/groups/{item['group']}")).rows()
+
+    assert session["failure"] == {"boundary": "engine", "message": "out of memory"}
+    assert session["trajectories"] == []
+    assert [(call["number"], call["outcome"], call["turn"]) for call in session["calls"]] == [(1, "answered", None)]
+    assert len(page.all(".call-body")) == 2
+    assert page.has(".empty")
+    assert not page.has("#episode-title"), "a tree of no trajectories says nothing"
+    assert any("out of memory" in row[1] and "1 call" in " ".join(row) for row in of_group)
 
 
 async def test_the_api_lists_live_sessions(web: RunningWeb) -> None:

@@ -71,20 +71,28 @@ class AgentCallResponse(ResponseModel):
     request: str = Field(description="Body, as JSON; long ones are cut.")
     reply: str = Field(description="Body of the reply as JSON, or the error message; long ones are cut.")
     outcome: CallOutcome
-    trajectory: int = Field(description="Ordinal of the trajectory with which it was recorded.")
+    trajectory: int = Field(description="Ordinal of the trajectory or failure with which it was recorded.")
     turn: int | None = Field(description="Turn of the trajectory that the reply became, from 0; null for none.")
 
 
+class SessionFailureResponse(ResponseModel):
+    """Cause why a session failed."""
+
+    boundary: str = Field(description="`engine`, `environment`, `workflow` or `reward`.")
+    message: str
+
+
 class SessionResponse(ResponseModel):
-    """Sampled session of an agent: its trajectories and model calls."""
+    """Sampled session of an agent: its trajectories or its failure, and its model calls."""
 
     task: str
     flow: str
     group: str
     node: str = Field(description="Id of the node.")
     node_name: str
-    trajectories: list[SessionTrajectoryResponse]
-    calls: list[AgentCallResponse] = Field(description="In order of time; at most 256 of each trajectory.")
+    failure: SessionFailureResponse | None = Field(description="Null unless the session failed.")
+    trajectories: list[SessionTrajectoryResponse] = Field(description="Empty when the session failed.")
+    calls: list[AgentCallResponse] = Field(description="In order of time; at most 256.")
 
 
 @router.get("/agent-sessions", response_model=LiveSessionList, responses=error_responses())
@@ -129,6 +137,7 @@ async def agent_session(
         "group": first.group,
         "node": first.node,
         "node_name": samples.node_names.get(first.node, first.node),
+        "failure": _failure(first),
         "trajectories": [_trajectory(member) for member in members if member.failure is None],
         "calls": [_call(call) for call in session_calls(members)],
     }
@@ -139,6 +148,11 @@ async def agent_session(
 def _trajectory(sample: SampledTrajectory) -> dict[str, Any]:
     names = SessionTrajectoryResponse.model_fields
     return dict(json_value({name: getattr(sample, name) for name in names}))
+
+
+def _failure(sample: SampledTrajectory) -> dict[str, Any] | None:
+    failure = sample.failure
+    return None if failure is None else {"boundary": failure.boundary.value, "message": failure.message}
 
 
 def _call(call: SessionCall) -> dict[str, Any]:
