@@ -99,14 +99,15 @@ class RecipeList:
 
 
 def recipe_list(cards: Sequence[RecipeCard], *, only_runnable: bool) -> RecipeList:
-    """Returns the recipes by folder, in the given order."""
+    """Returns the recipes by folder: those that run on this machine first, else in the given order."""
     views = [_card(card) for card in cards]
     shown = [view for view in views if view.runs_here or not only_runnable]
+    families = [
+        RecipeFamily(name=name, cards=tuple(sorted(group, key=lambda view: not view.runs_here)))
+        for name, group in groupby(shown, key=lambda view: view.name.partition("/")[0])
+    ]
     return RecipeList(
-        families=tuple(
-            RecipeFamily(name=name, cards=tuple(group))
-            for name, group in groupby(shown, key=lambda view: view.name.partition("/")[0])
-        ),
+        families=tuple(sorted(families, key=lambda family: not family.cards[0].runs_here)),
         total=len(views),
         runnable=sum(view.runs_here for view in views),
         is_filtered=only_runnable,

@@ -97,10 +97,11 @@ async def test_the_page_and_the_api_show_the_same_needs_and_obstacles(
         assert "astraflow recipes" in failed.text
 
 
-def test_recipes_are_grouped_by_folder() -> None:
-    variant = HERE.model_copy(update={"name": "smoke/regions"})
-    families = recipe_list((HERE, variant, LARGE), only_runnable=False).families
-    assert [(family.name, len(family.cards)) for family in families] == [("smoke", 2), ("math", 1)]
+def test_recipes_are_grouped_by_folder_and_those_that_run_here_come_first() -> None:
+    large, small = (LARGE.model_copy(update={"name": name}) for name in ("math", "smoke/full"))
+    families = recipe_list((large, small, HERE), only_runnable=False).families
+    names = [(family.name, [card.name for card in family.cards]) for family in families]
+    assert names == [("smoke", ["smoke", "smoke/full"]), ("math", ["math"])]
 
 
 @pytest.mark.parametrize("policies", [1, 2, 3, 5])
