@@ -24,10 +24,10 @@ PAGE = "/runs/1/trajectories"
 
 
 async def recorded(web: RunningWeb, client: httpx.AsyncClient) -> None:
-    """Waits until the run is recorded."""
+    """Waits until the run is recorded and known to be the one that the process follows."""
     await web.until_live(client, sequence=150)
     for _ in range(200):
-        if (await client.get("/runs/1")).status_code == 200:
+        if (await client.get(PAGE)).status_code == 200:
             return
         await asyncio.sleep(0.02)
     raise AssertionError("the run was not recorded")
