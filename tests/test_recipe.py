@@ -260,10 +260,12 @@ def test_an_unknown_policy_is_refused_with_the_known_ones() -> None:
         trainer_config(load_recipe("smoke"), "solvr")
 
 
-def test_packaged_recipes_have_a_readme_of_one_screen() -> None:
+def test_packaged_recipes_have_a_readme_of_one_screen_or_a_page() -> None:
     folders = {find_recipe(name).parent for name in packaged_recipes()}
-    assert all(0 < len((folder / "README.md").read_text().splitlines()) <= 50 for folder in folders)
     assert all(folder.parent == module.PACKAGED for folder in folders)
+    for folder in folders:
+        readme, page = folder / "README.md", module.PACKAGED.parent / "docs/recipes" / f"{folder.name}.md"
+        assert page.is_file() or 0 < len(readme.read_text().splitlines()) <= 50, folder.name
 
 
 def test_truncated_sampling_in_training_needs_an_explicit_option() -> None:

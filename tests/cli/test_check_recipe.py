@@ -48,7 +48,11 @@ def test_every_packaged_recipe_passes_the_dry_run(name: str) -> None:
         ("math", ["nodes.engine.memory_share=0.23"], ["recipe.cache_too_small"]),
         ("math/moe", ["policies.solver.backend={kind='titan', ranks=4}"], ["recipe.titan_unsupported"]),
         ("search", ["nodes.engine.tensor_parallel=3"], ["recipe.heads_not_divisible", "recipe.devices_and_servers"]),
-        ("textcraft", ["policies.solver.backend.sequence_ranks=3"], ["recipe.heads_not_divisible"]),
+        (
+            "textcraft",
+            [f"policies.solver.backend.{option}" for option in ("ranks=3", "gpus=[0, 1, 2]", "sequence_ranks=3")],
+            ["recipe.heads_not_divisible"],
+        ),
     ],
 )
 def test_impossible_settings_are_refused(name: str, overrides: Sequence[str], codes: list[str]) -> None:

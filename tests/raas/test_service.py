@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from astraflow.client.weight_plane import WeightPlaneClient
-from astraflow.contract.agent_calls import LiveSession
+from astraflow.contract.agent_calls import AgentCall, LiveSession
 from astraflow.contract.errors import InvalidInput, NotAuthenticated, Unavailable
-from astraflow.contract.ids import PolicyId, PromptId, Version
+from astraflow.contract.ids import PolicyId, PromptId, TaskId, Version
 from astraflow.contract.nodes import Directive
 from astraflow.contract.tasks import Prompt, Task
 from astraflow.contract.weights import Dtype
@@ -104,6 +104,9 @@ class LiveAgent(SingleTurn):
 
     def live_sessions(self) -> tuple[LiveSession, ...]:
         return (live_session("train:0/0", age_s=3.0),)
+
+    def take_failed_calls(self, task: TaskId) -> tuple[AgentCall, ...]:
+        return ()
 
 
 async def test_a_node_reports_the_sessions_of_its_agents(tmp_path: Path) -> None:

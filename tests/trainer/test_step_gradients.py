@@ -8,11 +8,9 @@ from astraflow.trainer.engines.adapters import LoraOptions
 from tests.trainer.plain_losses import PLAIN_LOSSES
 from tests.trainer.step_gradients import ENGINES, Case, largest_difference, reference_gradients
 
-BOUND = 1e-6
-"""Largest accepted difference, as a share of the largest gradient."""
-
-BOUND_OF = {"sapo": 4e-6}
-"""Of a loss whose terms cancel: their sum has fewer digits in float32."""
+BOUND = 4e-6
+"""Largest accepted difference from float64, as a share of the largest gradient: rounding of float32, which depends on
+the kernels of the processor (2.1e-6 was seen with AVX2). The mutants differ by more than a hundred times as much."""
 
 CASES = {
     "one pack, shared prompts": Case(),
@@ -78,7 +76,7 @@ def test_the_gradient_of_a_step_matches_a_plain_loop(engine: str, case: Case) ->
         index for index, row in enumerate(case.batch.rows) if row.trajectory.model_tokens
     ]
     for found, (gradients, _) in zip(step.gradients, expected, strict=True):
-        assert largest_difference(found, gradients) <= BOUND_OF.get(case.loss, BOUND)
+        assert largest_difference(found, gradients) <= BOUND
     assert step.loss == pytest.approx(sum(loss for _, loss in expected) / len(expected), rel=1e-5)
 
 

@@ -73,7 +73,7 @@ async def test_a_declared_recipe_has_a_card_and_an_invalid_one_is_not_launched(r
     async with page_of(tmp_path, recipes=(recipes,)) as (_, client):
         cards = parsed(await client.get("/runs/new"))
         assert "/runs/new?recipe=here" in cards.links()
-        assert [card.one("h2").text for card in cards.all(".recipe-card") if card.has(".field-problem")] == ["torn"]
+        assert [card.one("h3").text for card in cards.all(".recipe-card") if card.has(".field-problem")] == ["torn"]
         assert "/runs/new?recipe=torn" not in cards.links()
         for name in ("torn", str(recipes / "here.toml"), "../recipes/here"):
             assert (await client.post("/runs/new", data={"recipe": name})).status_code == 422, name
