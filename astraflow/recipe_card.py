@@ -12,7 +12,7 @@ class CardConfig(Config):
     """Facts about a run for the list of recipes. They belong to one file: `extends` does not inherit them."""
 
     shows: Annotated[str, SettableBy.RECIPE] = ""
-    """What a run shows, as a sentence."""
+    """Purpose of a run, as a sentence."""
     minutes: Annotated[float | None, SettableBy.RECIPE] = Field(default=None, gt=0)
     """Time to the stop condition, on the machine of `measured_on`. Minutes; None if it was not measured."""
     measured_on: Annotated[str, SettableBy.RECIPE] = ""

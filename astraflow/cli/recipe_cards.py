@@ -77,7 +77,7 @@ class RecipeCard:
     problem: str = ""
     """Cause why it cannot be launched; empty when it can."""
     shows: str = ""
-    """What a run shows, as a sentence; empty if its file does not say."""
+    """Purpose of a run as a sentence; empty if its file has none."""
     minutes: float | None = None
     """Minutes to the stop condition; None if they were not measured."""
     measured_on: str = ""

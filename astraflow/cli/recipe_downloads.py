@@ -1,4 +1,4 @@
-"""What a recipe needs that this machine does not have: models, data sets, engines, services, each with its command."""
+"""Needs of a recipe that this machine lacks: models, data sets, engines, services, each with its command."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

@@ -19,7 +19,7 @@ from astraflow.workflows.solve_and_verify import parse_verification_prompt
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
-    """What an expert knows when it is asked."""
+    """Facts that an expert has when it is asked."""
 
     prompt: Prompt
     other: Prompt
