@@ -136,7 +136,7 @@ class _Program:
 
     pid: int
     descriptor: int
-    """Of the process: readable after its end."""
+    """File descriptor of the process, which is readable after its end."""
     connection: socket.socket
 
     def close(self) -> None:

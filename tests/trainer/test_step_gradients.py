@@ -9,8 +9,8 @@ from tests.trainer.plain_losses import PLAIN_LOSSES
 from tests.trainer.step_gradients import ENGINES, Case, largest_difference, reference_gradients
 
 BOUND = 4e-6
-"""Largest accepted difference from float64, as a share of the largest gradient: rounding of float32, which depends on
-the kernels of the processor (2.1e-6 was seen with AVX2). The mutants differ by more than a hundred times as much."""
+"""Largest accepted difference from float64, as a share of the largest gradient: rounding of float32,
+of which up to 2.1e-6 was seen. The mutants differ by more than a hundred times as much."""
 
 CASES = {
     "one pack, shared prompts": Case(),

@@ -69,7 +69,7 @@ class RecipeCard(_CliModel):
     problem: str
     """Cause why it cannot be launched; empty when it can."""
     shows: str = ""
-    """What a run shows; empty if its file does not say."""
+    """Purpose of a run; empty if its file has none."""
     minutes: float | None = None
     """Minutes to the stop condition; None if they were not measured."""
     measured_on: str = ""
