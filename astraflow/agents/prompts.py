@@ -37,7 +37,7 @@ class Prompt:
     bridge: Int32Array
     """Tokens after those of the parent; without one the whole prompt. int32 `[n]`."""
     digest: bytes
-    """Equal for calls that ask the same."""
+    """Equal for calls with the same request."""
     messages: tuple[AgentMessage, ...] = ()
     """Messages after the parent's; empty for calls with tokens."""
     chain: MessageChain | None = None

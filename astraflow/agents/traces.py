@@ -40,7 +40,7 @@ class Reply:
     message: AgentMessage | None = None
     """Reply as the client got it; None after a call with tokens."""
     is_malformed: bool = False
-    """It has text that looks like a function call and is none."""
+    """True if the reply contains text that looks like a function call but cannot be parsed."""
     begun: int = 0
     """Number of the call in the session, in order of arrival."""
     committed: int = 0

@@ -84,7 +84,7 @@ def hold_conversation(request: ChatRequest) -> None:
 
 @contextmanager
 def _event_loop() -> Iterator[_Run]:
-    """Runs an event loop in a thread, where an engine's tasks go on while the main thread waits for a line."""
+    """Runs an event loop in a thread, where an engine's tasks continue while the main thread waits for a line."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="event-loop", daemon=True)
     thread.start()

@@ -33,7 +33,7 @@ class TextArenaOptions(Config):
 class TextArenaFactory:
     """Games of TextArena for the prompts of the dataset `games`: ConnectFour, KuhnPoker, Nim, Othello, PigDice and
     TicTacToe. An action is the last text in square brackets of an answer, or a short answer without brackets. A player
-    who breaks the rules is told so and may try once more; the second time in a row it loses."""
+    who breaks the rules is informed and may try once more; the second time in a row it loses."""
 
     def __init__(self, options: TextArenaOptions) -> None:
         del options

@@ -51,7 +51,7 @@ class McpOptions(Config):
     tools: Annotated[tuple[str, ...], SettableBy.AGENT] = ()
     """Names of the tools that the policy gets; empty: all."""
     server_per_episode: bool = False
-    """Connects anew for each episode, which starts another program for a `command`: for servers with state. Otherwise
+    """Connects again for each episode, which starts another program for a `command`: for servers with state. Otherwise
     all episodes of the flow share one connection."""
     start_s: float = Field(default=30.0, gt=0)
     """Time limit of a start, with the list of tools."""

@@ -85,7 +85,7 @@ class LaunchedRanks:
     threads: int
     """CPU threads of torch in each."""
     listener: socket.socket
-    """Where the first rank must serve the ranks' store. The others connect to it already; it answers later."""
+    """Socket on which the first rank must serve the ranks' store. The other ranks may connect before it answers."""
     processes: dict[int, subprocess.Popen[bytes]]
     """By rank."""
 

@@ -34,7 +34,7 @@ class DriftingPolicy:
 
     @property
     def tokenizer(self) -> ChatTokenizer:
-        """That of the test."""
+        """Tokenizer of the test."""
         return self._tokenizer
 
     async def generate(self, prompt: Int32Array, sampling: Sampling) -> Generation:

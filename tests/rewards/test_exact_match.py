@@ -17,7 +17,7 @@ from tests import make
     ],
 )
 def test_truncated_answers_score_zero(completion: str, finish: Finish, score: float) -> None:
-    """What was not ended is no answer at all."""
+    """A truncated completion has no answer, even if its text contains one."""
     answer = completion if finish is Finish.STOP else ""
     found = rewards.build({"kind": "exact_match"}).score(make.prompt(), completion, finish)
     assert found == Score(value=score, answer=answer)

@@ -76,7 +76,7 @@ class Children:
     """Starts jobs and ends them, with all their processes."""
 
     def __init__(self, confinement: Confinement, host: socket.socket) -> None:
-        """host: connection whose end means that nobody wants results any more."""
+        """host: connection to the process that receives the results; when it closes, results are discarded."""
         self._confinement = confinement
         self._host = host
         self._own_namespace = os.open("/proc/self/ns/pid", os.O_RDONLY) if confinement.has_namespaces else -1

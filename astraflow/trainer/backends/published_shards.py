@@ -67,7 +67,7 @@ def _part_shard(part: PublishedPart, shard: LocalShard, whole: tuple[int, ...]) 
 
 
 def _box(part: PublishedPart, whole: tuple[int, ...]) -> Box:
-    """Returns the elements of a part as a box in its parameter. Raises: InvalidInput when they are none."""
+    """Returns the elements of a part as a box in its parameter. Raises: InvalidInput when the part has no elements."""
     leading = len(whole) - len(part.shape)
     shape = (1,) * leading + part.shape if leading >= 0 else part.shape
     offsets = tuple(int(index) for index in np.unravel_index(part.offset, whole))

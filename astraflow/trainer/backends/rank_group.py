@@ -70,7 +70,7 @@ class RankGroup:
         return _run_collective(send)
 
     def exchange(self, out: Mapping[int, Buffer], into: Mapping[int, Buffer]) -> None:
-        """Sends buffers to ranks and fills others with the data of ranks, concurrently. Buffers are contiguous uint8."""
+        """Sends buffers to ranks and fills others from ranks, concurrently. Buffers are contiguous uint8."""
 
         def send_and_receive() -> None:
             works = [

@@ -52,7 +52,7 @@ class BootOptions(Config):
         if len(sources) != 1:
             set_options = " and ".join(sources) or "none of them"
             raise ValueError(
-                f"cannot install astraflow on the instance: {set_options} is set; set exactly one of wheel, image, program"
+                f"cannot install astraflow on the instance: {set_options} set; set exactly one of wheel, image, program"
             )
         if self.program and not self.program[0].startswith("/"):
             raise ValueError("cannot use this program: it does not begin with an absolute path; give a list that does")
