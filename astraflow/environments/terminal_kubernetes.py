@@ -111,8 +111,8 @@ class KubernetesRunner:
         return result
 
     async def _call(self, *arguments: str, stdin: str = "", timeout_s: float = COMMAND_S) -> JobResult:
-        place = (f"--namespace={self._options.namespace}",) if self._options.namespace else ()
-        return await self._kubectl.call(*place, *arguments, timeout_s=timeout_s, stdin=stdin)
+        namespace_option = (f"--namespace={self._options.namespace}",) if self._options.namespace else ()
+        return await self._kubectl.call(*namespace_option, *arguments, timeout_s=timeout_s, stdin=stdin)
 
     def _pod(self, task: TerminalTask) -> Mapping[str, Any]:
         size = {"cpu": f"{task.cpus:g}", "memory": str(task.memory_bytes)}

@@ -56,16 +56,16 @@ def run_rank(build: BuildWork) -> NoReturn:
     Raises: InvalidInput for a wrong environment, Unavailable when the first rank does not answer.
     """
     make_files_private()
-    place = RankPlace.from_environment()
-    if place is None or place.is_first:
+    rank_place = RankPlace.from_environment()
+    if rank_place is None or rank_place.is_first:
         raise InvalidInput(
             "cannot run a rank of a trainer: RANK is not set, or is 0; rank 0 is the trainer itself "
             "(`astraflow serve trainer`), start the others with RANK from 1",
             code="trainer.bad_rank_environment",
         )
     _die_with_parent()
-    store = open_store(place, timeout_s=JOIN_TIMEOUT_S)
-    _Rank(_connect(store, place), store, place, build).run()
+    store = open_store(rank_place, timeout_s=JOIN_TIMEOUT_S)
+    _Rank(_connect(store, rank_place), store, rank_place, build).run()
     sys.stderr.flush()
     os._exit(0)  # gloo's threads can abort a process that tears them down
 

@@ -47,9 +47,9 @@ class Output:
         except BlockingIOError:
             return
         self.is_open = bool(chunk)
-        kept = chunk[: max(0, self.limit - len(self.content))]
-        self.content += kept
-        self.is_cut = self.is_cut or len(kept) < len(chunk)
+        stored = chunk[: max(0, self.limit - len(self.content))]
+        self.content += stored
+        self.is_cut = self.is_cut or len(stored) < len(chunk)
 
 
 @dataclass

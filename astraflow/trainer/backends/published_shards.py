@@ -29,7 +29,7 @@ class PublishedShards:
             name: parts.get(name, (PublishedPart(name=name, shape=tuple(parameter.shape)),))
             for name, parameter in parameters.items()
         }
-        self.shapes = {part.name: part.shape for found in self._parts.values() for part in found}
+        self.shapes = {part.name: part.shape for parameter_parts in self._parts.values() for part in parameter_parts}
         """Shapes of the whole published tensors, of which this rank may hold a part."""
 
     def tensor_shapes(self, dtype: Dtype) -> TensorShapes:
@@ -42,9 +42,9 @@ class PublishedShards:
         written = {}
         for name, shard in shards.items():
             for part in self._parts[name]:
-                found = _part_shard(part, shard, tuple(self._parameters[name].shape))
-                if found is not None:
-                    written[part.name] = found
+                part_shard = _part_shard(part, shard, tuple(self._parameters[name].shape))
+                if part_shard is not None:
+                    written[part.name] = part_shard
         return written
 
 
