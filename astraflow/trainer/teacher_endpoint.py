@@ -60,7 +60,8 @@ class TeacherEndpoint:
                 written = np.flatnonzero(trajectory.loss_mask())
                 async with slots:
                     scores = await self._scores(client, trajectory.tokens, int(written[0]))
-                return scores[written - written[0]]
+                own: Float32Array = scores[written - written[0]]
+                return own
 
             return await asyncio.gather(*map(score_one, trajectories.values()))
 
