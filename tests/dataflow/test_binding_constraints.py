@@ -21,7 +21,8 @@ def monitor(*, is_attached: bool = True, policies: tuple[PolicyId, ...] = (SOLVE
 
 
 def flow(**changes: Any) -> FlowReport:
-    return replace(make.flow_report(), **{"episodes": {}, "dropped": {}, "open": 8, "tasks_leased": 8} | changes)
+    values: dict[str, Any] = {"episodes": {}, "dropped": {}, "open": 8, "tasks_leased": 8}
+    return replace(make.flow_report(), **values | changes)
 
 
 def node(error: str = "", **changes: Any) -> NodeReport:
@@ -119,7 +120,7 @@ def test_normal_waits_are_no_problem(name: str) -> None:
 
 def test_the_text_stays_the_same_while_the_cause_holds_and_goes_when_groups_arrive() -> None:
     watch = monitor()
-    texts = set()
+    texts = set[str]()
     for second in range(60):
         counts = flow(episodes={"accepted": 9 * second}, dropped={"informative": 9 * second})
         texts.update(watch.problems(at(second, counts=counts)))
