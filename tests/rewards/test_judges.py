@@ -293,3 +293,8 @@ async def test_the_question_is_needed() -> None:
     async with pairwise(longer) as (judge, _):
         with raises_code(InvalidInput, "reward.no_answer_field"):
             await judge.scores(Prompt(id=PromptId("p"), fields={}), members("a", "b"))
+
+
+def test_a_policy_of_the_run_cannot_compare_and_what_can_is_named() -> None:
+    with raises_code(InvalidInput, "config.invalid", "base_url", "llm_judge"):
+        group_rewards.build({"kind": "pairwise_judge", "policy": "judge"})
