@@ -21,10 +21,10 @@ from astraflow.datasets import datasets
 from astraflow.environments import environments
 from astraflow.environments.base import Observation
 from astraflow.environments.episodes import Expert, plan_of_answer, play
-from astraflow.raas.builders import BuiltFlow, build_flow
+from astraflow.raas.builders import build_flow
 from astraflow.raas.counters import NodeCounters
 from astraflow.raas.recorder import RolloutRecorder
-from astraflow.raas.runner import Runner
+from astraflow.raas.runner import BuiltFlow, Runner
 from astraflow.runtime.clock import SystemClock
 from astraflow.runtime.managed_plugins import start_managed
 from tests import make
@@ -164,7 +164,7 @@ async def test_a_killed_or_stopped_worker_is_a_counted_failure_and_the_episode_c
     world = WORLDS[name]
     async with node_of(world) as node:
         (won,) = (await node.episode()).trajectories
-        assert (won.reward, won.ending) == (pytest.approx(1.0), Ending.WON)
+        assert won.ending is Ending.WON and won.reward == pytest.approx(1.0)
         for number, (sent, cause) in enumerate(
             ((signal.SIGKILL, "ended with status -9"), (signal.SIGSTOP, "no answer")), 1
         ):
