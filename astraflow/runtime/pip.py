@@ -22,7 +22,7 @@ class PipProblem(Enum):
     NO_PACKAGE = "no_package"
     """The index has no such package, or none for this Python and machine."""
     WRONG_HASH = "wrong_hash"
-    """A package is not the one that was required."""
+    """A package differs from the required one."""
     OTHER = "other"
 
 

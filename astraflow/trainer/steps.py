@@ -33,7 +33,7 @@ from astraflow.trainer.shares import OptimizerBatch, Plan, Share, plan_step, row
 from astraflow.trainer.teacher_endpoint import TeacherEndpoint
 
 _ROLES = {Pass.REFERENCE: ModelRole.REFERENCE, Pass.TEACHER: ModelRole.TEACHER}
-"""Roles of the passes with logprobs at the start of a batch, beside the policy's own."""
+"""Roles of the passes with logprobs at the start of a batch, in addition to the policy's role."""
 
 
 class StepPlanner:

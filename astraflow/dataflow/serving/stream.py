@@ -168,7 +168,7 @@ class Stream:
 
     @property
     def has_batch(self) -> bool:
-        """True if a batch is open, or could be made."""
+        """True if a batch is open or can be assembled."""
         return bool(self.open_batches) or len(self.buffer) >= self._fresh_needed
 
     @property
