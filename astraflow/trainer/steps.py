@@ -48,7 +48,7 @@ class StepPlanner:
         cost: ForwardCost,
         teacher: TeacherEndpoint | None = None,
     ) -> None:
-        """teacher: server that is asked for the logprobs of each batch; None without one."""
+        """teacher: server that returns the logprobs of each batch; None for no server."""
         self._algorithm = algorithm
         self._teacher = teacher
         self._advantages = [advantages.build(spec) for spec in algorithm.advantages]

@@ -151,7 +151,7 @@ class Stream:
         )
 
     def pace(self) -> Pace | None:
-        """Returns how many groups may be outstanding, and how many are; None while the gate alone decides."""
+        """Returns how many groups may be outstanding, and how many are; None while only the gate decides."""
         if self.pacer is None:
             return None
         return self.pacer.pace(
