@@ -41,7 +41,8 @@ FLEET_CLASSES: tuple[tuple[Path, SettableBy], ...] = (
 a path applies."""
 
 _ROLES: Mapping[str, Any] = {"dataflow": DataflowConfig, "trainer": TrainerConfig}
-"""Types of the tables that a recipe passes to a role. The maintainer's has none here: only the recipe sets it."""
+"""Types of the tables that a recipe passes to a role. The table of the maintainer is missing: only the recipe sets
+it."""
 
 _ABSENT = object()
 

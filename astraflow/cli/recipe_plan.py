@@ -151,9 +151,11 @@ def _disk(recipe: Recipe, shapes: Mapping[str, ModelShape | None], rows: Mapping
         if shape is None:
             continue
         trained = shape.adapter_parameters(setup.lora_rank, setup.lora_targets) if setup.lora_rank else shape.parameters
-        kept = trainer_config(recipe, name).keep_checkpoints + 1
+        checkpoints = trainer_config(recipe, name).keep_checkpoints + 1
         sizes["models"] += BFLOAT16 * shape.parameters
-        sizes["checkpoints"] += kept * (FLOAT32 + 2 * setup.moment_bytes) * trained * (2 if setup.has_critic else 1)
+        sizes["checkpoints"] += (
+            checkpoints * (FLOAT32 + 2 * setup.moment_bytes) * trained * (2 if setup.has_critic else 1)
+        )
         base = shape.parameters if setup.lora_rank else 0
         sizes["weight store"] += BFLOAT16 * (snapshots * trained + base)
         groups = (policy.max_staleness + 1) * policy.batch_groups

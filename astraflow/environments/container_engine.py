@@ -192,7 +192,7 @@ def _may_be_of_engine(result: JobResult) -> bool:
 
 async def _read(stream: asyncio.StreamReader | None) -> bytes:
     """Reads a stream to its end; what exceeds the limit is discarded."""
-    kept = bytearray()
+    output = bytearray()
     while stream is not None and (chunk := await stream.read(2**16)):
-        kept += chunk[: _MAX_OUTPUT_BYTES - len(kept)]
-    return bytes(kept)
+        output += chunk[: _MAX_OUTPUT_BYTES - len(output)]
+    return bytes(output)

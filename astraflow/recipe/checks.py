@@ -99,7 +99,11 @@ def _temperatures(recipe: Recipe, policy: str) -> dict[str, float]:
         for name, flow in recipe.flows.items()
         if policy in workflows.build(flow.workflow).policies
     }
-    return {name: found.temperature for name, found in options.items() if isinstance(found, AnswerOptions)}
+    return {
+        name: workflow_options.temperature
+        for name, workflow_options in options.items()
+        if isinstance(workflow_options, AnswerOptions)
+    }
 
 
 def _check_sampling(options: Config, path: tuple[str, ...], origin: ValueOrigin) -> None:

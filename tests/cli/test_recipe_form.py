@@ -25,8 +25,8 @@ def here(tmp_path: Path) -> str:
 
 
 def field(form: RecipeForm, key: str) -> FormField:
-    (found,) = (field for field in form.fields if field.key == key)
-    return found
+    (form_field,) = (field for field in form.fields if field.key == key)
+    return form_field
 
 
 def test_the_short_form_has_environment_pools_bounds_and_budget(here: str) -> None:

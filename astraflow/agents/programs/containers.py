@@ -173,11 +173,11 @@ class _RunningContainer:
         try:
             for name, text in files.items():
                 (folder / name).write_text(text)
-            made = await self._container.execute("mkdir", "-p", self._folder, timeout_s=COMMAND_S)
+            mkdir_result = await self._container.execute("mkdir", "-p", self._folder, timeout_s=COMMAND_S)
             copied = await self._container.copy_folder(folder, self._folder)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-        for result in (made, copied):
+        for result in (mkdir_result, copied):
             if result.outcome is not Outcome.PASSED:
                 cause = f"files cannot be copied into the container: {result.stderr.strip()[-300:]!r}"
                 raise program_failure(cause, "check the container engine", code="agent.container_failed")
