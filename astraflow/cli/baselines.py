@@ -18,7 +18,8 @@ from astraflow.baselines.subjects import Subject, endpoint_subject, folder_subje
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.evaluations import EvaluationState
 from astraflow.raas.engines import engines
-from astraflow.recipe import Check, Recipe, load_recipe
+from astraflow.recipe.config import Recipe
+from astraflow.recipe.loading import Check, load_recipe
 from astraflow.runtime import logs
 from astraflow.runtime.service import run_process, run_until
 

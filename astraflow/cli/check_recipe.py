@@ -32,7 +32,7 @@ def recipe(
     from importlib.util import find_spec
 
     from astraflow.cli.recipe_plan import plan_recipe
-    from astraflow.recipe import Check, load_recipe
+    from astraflow.recipe.loading import Check, load_recipe
 
     loaded = load_recipe(name, overrides, check=Check.ALL if find_spec("torch") else Check.LIGHT)
     plan = plan_recipe(loaded, gpu_bytes=int(gpu_gib * GIB))

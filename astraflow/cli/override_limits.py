@@ -11,7 +11,9 @@ from typing import Any
 
 from astraflow.contract.errors import InvalidInput
 from astraflow.dataflow.config import DataflowConfig
-from astraflow.recipe import Recipe, plugin_lists, plugin_specs, snapshot
+from astraflow.recipe.config import Recipe
+from astraflow.recipe.loading import snapshot
+from astraflow.recipe.plugins import plugin_lists, plugin_specs
 from astraflow.runtime.data_locations import location_problem
 from astraflow.runtime.plugins import Registry
 from astraflow.runtime.setting_permissions import SettableBy, declared_class, settable_by

@@ -20,14 +20,9 @@ from astraflow.cli.recipe_checks import LOOPBACK, FormCheck, checks
 from astraflow.cli.setting_facts import FieldKind, bounds, field_info, kind_of, literals, options_type, walk
 from astraflow.cli.setting_titles import is_basic, owner_of, title_of
 from astraflow.contract.errors import InvalidInput, NotPermitted
-from astraflow.recipe import (
-    Check,
-    Recipe,
-    load_recipe,
-    plugin_lists,
-    plugin_specs,
-    snapshot,
-)
+from astraflow.recipe.config import Recipe
+from astraflow.recipe.loading import Check, load_recipe, snapshot
+from astraflow.recipe.plugins import plugin_lists, plugin_specs
 from astraflow.runtime.plugins import Registry
 from astraflow.runtime.setting_permissions import SettableBy
 from astraflow.runtime.toml import toml_text

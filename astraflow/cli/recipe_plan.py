@@ -10,7 +10,7 @@ from astraflow.cli.recipe_limits import engine_context, longest_row, problems
 from astraflow.contract.errors import InvalidInput
 from astraflow.models.shapes import ModelShape, model_shape
 from astraflow.raas.engines.memory import SERVERS, ServerMemory, server_memory
-from astraflow.recipe import Recipe, trainer_config
+from astraflow.recipe.config import Recipe, trainer_config
 from astraflow.trainer.memory import BFLOAT16, FLOAT32, TrainerMemory
 from astraflow.workflows import workflows
 

@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from astraflow.recipe import dataflow_config, trainer_config
+from astraflow.recipe.config import dataflow_config, trainer_config
 from tests.benchmarks.asynchronous.__main__ import plot, sensitivity_table, table
 from tests.benchmarks.asynchronous.experiment import ASYNCHRONOUS, COLOCATED, MODES, SYNCHRONOUS, Mode, Setting, recipe
 from tests.benchmarks.asynchronous.measurement import Outcome, measure

@@ -13,7 +13,10 @@ from astraflow.contract.errors import InvalidInput
 from astraflow.runtime.plugins import PLUGINS_VARIABLE
 from tests.errors import raises_code
 
-LOAD = "from astraflow.recipe import load_recipe; own = load_recipe('.'); print(own.name, own.flows['train'].reward)"
+LOAD = (
+    "from astraflow.recipe.loading import load_recipe; own = load_recipe('.'); "
+    "print(own.name, own.flows['train'].reward)"
+)
 
 
 def test_a_new_task_has_a_valid_recipe_and_its_tests_pass(tmp_path: Path) -> None:

@@ -13,7 +13,9 @@ from astraflow.cli.recipe_form import preflight_recipe, recipe_form
 from astraflow.contract.errors import NotPermitted
 from astraflow.dataflow.config import DataflowConfig
 from astraflow.datasets import datasets
-from astraflow.recipe import Recipe, load_recipe, plugin_specs
+from astraflow.recipe.config import Recipe
+from astraflow.recipe.loading import load_recipe
+from astraflow.recipe.plugins import plugin_specs
 from astraflow.runtime.config import Config
 from astraflow.runtime.plugins import Registry
 from astraflow.runtime.setting_permissions import SettableBy, declared_class, settable_by

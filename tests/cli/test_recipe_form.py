@@ -7,7 +7,7 @@ import pytest
 from astraflow.algorithms.losses import losses
 from astraflow.cli.recipe_form import FormField, RecipeForm, preflight_recipe, recipe_form
 from astraflow.contract.errors import InvalidInput
-from astraflow.recipe import load_recipe
+from astraflow.recipe.loading import load_recipe
 from tests.fakes.ec2_server import CREDENTIALS, serving_ec2
 
 HERE = """

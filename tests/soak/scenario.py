@@ -11,7 +11,7 @@ from astraflow.client.weight_plane import WeightPlaneClient
 from astraflow.contract.errors import AstraFlowError
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.reports import Report
-from astraflow.recipe import load_recipe
+from astraflow.recipe.loading import load_recipe
 from astraflow.runtime.retries import retry
 from astraflow.weights.puller import Puller
 from astraflow.weights.weight_sources import WeightSource, WeightSources

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import Field
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.recipe import EXAMPLES, PACKAGED
+from astraflow.recipe.files import EXAMPLES, PACKAGED
 from astraflow.runtime.plugins import import_plugins
 from astraflow.runtime.setting_permissions import SettableBy, settable_by
 from astraflow.tools import tool_sources

@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 
 from astraflow.contract.reports import Report, StreamReport
-from astraflow.recipe import snapshot
+from astraflow.recipe.loading import snapshot
 from tests.benchmarks.asynchronous.experiment import POLICIES, Mode, Setting, recipe
 from tests.system.processes import RunningRun, assert_balanced, running
 

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from astraflow.recipe import load_recipe, snapshot
+from astraflow.recipe.loading import load_recipe, snapshot
 from tests.fakes.launching import FakeLauncher
 from tests.fakes.web import shown_secret
 from tests.web.launching.test_launching_fleets import EVERYWHERE, HERE, page_of
