@@ -97,21 +97,25 @@ class MessageChain:
     """
 
     def __init__(self, tools: Sequence[ToolSchema]) -> None:
-        self._hash = blake2b(_canonical([dict(tool) for tool in tools]).encode(), digest_size=16)
+        described = _canonical([dict(tool) for tool in tools]) if tools else ""
+        self._hash = blake2b(described.encode(), digest_size=16)
         self._numbers: dict[str, int] = {}
 
     def append(self, message: AgentMessage) -> bytes:
         """Appends a message; returns the digest up to and including it."""
-        is_assistant = message.role is Role.ASSISTANT
-        content = message.content.strip() if is_assistant else message.content
+        content = message.content.strip() if message.role is Role.ASSISTANT else message.content
+        text = content.encode(errors="surrogatepass")
+        references = self._references(message) if message.function_calls or message.call_id else ""
+        head = f"{message.role.value} {len(text)}{references}\n"  # without a line break, so equal only if all parts are
+        self._hash.update(head.encode() + text)
+        return self._hash.digest()
+
+    def _references(self, message: AgentMessage) -> str:
+        """Returns the function calls of a message, and which one it answers, by their numbers in the conversation."""
         calls = [[call.name, canonical_arguments(call.arguments)] for call in message.function_calls]
         for call in message.function_calls:
             self._numbers[call.id] = len(self._numbers)
-        answered = self._numbers.get(message.call_id, message.call_id)
-        text = content.encode(errors="surrogatepass")
-        self._hash.update(_canonical([message.role.value, len(text), calls, answered]).encode())
-        self._hash.update(text)
-        return self._hash.digest()
+        return _canonical([calls, self._numbers.get(message.call_id, message.call_id)])
 
     @property
     def digest(self) -> bytes:
