@@ -6,6 +6,7 @@ encoded again.
 """
 
 import json
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -50,6 +51,12 @@ class Reply:
     children: "list[Reply]" = field(default_factory=list)
     ending: Ending | None = None
     """Limit at which a call that would have continued this reply was refused."""
+    length: int = field(init=False)
+    """Number of tokens from the root to the end of this reply."""
+
+    def __post_init__(self) -> None:
+        known = 0 if self.parent is None else self.parent.length
+        self.length = known + len(self.bridge) + len(self.generation.tokens)
 
     @property
     def path(self) -> "list[Reply]":
@@ -73,11 +80,6 @@ class Reply:
     def is_unfinished(self) -> bool:
         """True if the length limit cut it, or a function call in it is not readable."""
         return self.is_malformed or self.generation.finish is Finish.LENGTH
-
-    @property
-    def length(self) -> int:
-        """Number of tokens from the root to the end of this reply."""
-        return sum(len(node.bridge) + len(node.generation.tokens) for node in self.path)
 
     def tokens(self) -> Int32Array:
         """Returns all tokens from the root to the end of this reply: int32 `[n]`."""
@@ -122,6 +124,28 @@ class MessageChain:
         """Digest of the messages so far."""
         return self._hash.digest()
 
+    def copy(self) -> "MessageChain":
+        """Returns a chain that grows on its own."""
+        chain = MessageChain(())
+        chain._hash, chain._numbers = self._hash.copy(), dict(self._numbers)
+        return chain
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Conversation:
+    """Messages of a call with their digests. A call that continues it digests only what is new."""
+
+    tools: tuple[ToolSchema, ...]
+    messages: tuple[AgentMessage, ...]
+    chain: MessageChain
+    """All messages; to be copied before it grows."""
+    answers: tuple[tuple[int, bytes], ...]
+    """Number of messages up to and including each message of the assistant, and their digest."""
+
+    def digest_with(self, message: AgentMessage) -> bytes:
+        """Returns the digest of the conversation and one more message."""
+        return self.chain.copy().append(message)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Match:
@@ -131,8 +155,12 @@ class Match:
     """Reply that the call continues; None: it begins a conversation."""
     messages: tuple[AgentMessage, ...]
     """Messages after those of the parent."""
-    chain: MessageChain
-    """All messages of the call."""
+    conversation: Conversation
+    """The whole call."""
+
+
+_RECENT = 8
+"""Conversations of answered calls that are kept for those that continue them. Count."""
 
 
 class TokenTree:
@@ -144,20 +172,29 @@ class TokenTree:
         """In order of commit."""
         self._roots: list[Reply] = []
         self._by_digest: dict[bytes, list[Reply]] = {}
+        self._recent: deque[Conversation] = deque(maxlen=_RECENT)
 
     def match(self, messages: Sequence[AgentMessage], tools: Sequence[ToolSchema]) -> Match:
         """Returns the deepest reply whose conversation begins this one. Reasoning that the client left out matches,
         reasoning that it changed does not."""
-        chain = MessageChain(tools)
-        candidates: list[tuple[int, Reply]] = []
-        for count, message in enumerate(messages, start=1):
+        conversation = self._conversation(tuple(messages), tuple(tools))
+        for count, digest in reversed(conversation.answers):
+            for reply in reversed(self._by_digest.get(digest, ())):
+                if _has_same_reasoning(reply, messages[:count]):
+                    return Match(parent=reply, messages=conversation.messages[count:], conversation=conversation)
+        return Match(parent=None, messages=conversation.messages, conversation=conversation)
+
+    def _conversation(self, messages: tuple[AgentMessage, ...], tools: tuple[ToolSchema, ...]) -> Conversation:
+        """Returns a conversation with its digests, from those of an answered one that it continues if there is one."""
+        known = next((recent for recent in reversed(self._recent) if _continues(messages, tools, recent)), None)
+        count = 0 if known is None else len(known.messages)
+        chain = MessageChain(tools) if known is None else known.chain.copy()
+        answers = [] if known is None else list(known.answers)
+        for number, message in enumerate(messages[count:], start=count + 1):
             digest = chain.append(message)
             if message.role is Role.ASSISTANT:
-                candidates += [(count, reply) for reply in self._by_digest.get(digest, ())]
-        for count, reply in reversed(candidates):
-            if _has_same_reasoning(reply.conversation(), messages):
-                return Match(parent=reply, messages=tuple(messages[count:]), chain=chain)
-        return Match(parent=None, messages=tuple(messages), chain=chain)
+                answers.append((number, digest))
+        return Conversation(tools=tools, messages=messages, chain=chain, answers=tuple(answers))
 
     def match_tokens(self, prompt: Int32Array) -> tuple[Reply | None, Int32Array]:
         """Returns the deepest reply whose tokens begin the prompt, and the tokens of the prompt after it."""
@@ -172,12 +209,14 @@ class TokenTree:
                     pending.append((child, rest[size:]))
         return best
 
-    def add(self, reply: Reply) -> None:
-        """Adds a reply under its parent."""
+    def add(self, reply: Reply, conversation: Conversation | None = None) -> None:
+        """Adds a reply under its parent. conversation: of its call; None after a call with tokens."""
         self.replies.append(reply)
         (self._roots if reply.parent is None else reply.parent.children).append(reply)
         if reply.digest:
             self._by_digest.setdefault(reply.digest, []).append(reply)
+        if conversation is not None:
+            self._recent.append(conversation)
 
     def remove(self, reply: Reply) -> None:
         """Removes a reply that the client never got and that nothing continues."""
@@ -221,9 +260,15 @@ def _canonical(value: Any) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
-def _has_same_reasoning(ours: Sequence[AgentMessage], theirs: Sequence[AgentMessage]) -> bool:
-    """Returns whether the client left out the reasoning or sent it unchanged."""
-    pairs = zip(ours, theirs, strict=False)  # a call has more messages
+def _continues(messages: Sequence[AgentMessage], tools: Sequence[ToolSchema], earlier: Conversation) -> bool:
+    return messages[: len(earlier.messages)] == earlier.messages and tools == earlier.tools
+
+
+def _has_same_reasoning(reply: Reply, theirs: Sequence[AgentMessage]) -> bool:
+    """Returns whether the client left out the reasoning of a conversation or sent it unchanged."""
+    if not any(message.reasoning for message in theirs):
+        return True
+    pairs = zip(reply.conversation(), theirs, strict=True)
     return all(not their.reasoning or (our.reasoning or "").strip() == their.reasoning.strip() for our, their in pairs)
 
 

@@ -66,7 +66,7 @@ class _Conversation:
         self.length = len(prompt.tokens()) + len(tokens)
 
     def _commit(self, prompt: Prompt, tokens: Int32Array, message: AgentMessage) -> None:
-        assert prompt.chain is not None
+        assert prompt.conversation is not None
         self.prompts.tree.add(
             Reply(
                 id=f"reply_{self._count}",
@@ -78,11 +78,12 @@ class _Conversation:
                     spans=(VersionSpan(version=Version(0), length=len(tokens)),),
                     finish=Finish.STOP,
                 ),
-                digest=prompt.chain.append(message),
+                digest=prompt.conversation.digest_with(message),
                 prompt_digest=prompt.digest,
                 messages=prompt.messages,
                 message=message,
-            )
+            ),
+            prompt.conversation,
         )
 
     def measure(self) -> None:
