@@ -11,8 +11,8 @@ HEADER_LIMIT_S = 15.0
 MAX_HEADER_BYTES = 65536
 WRITE_LIMIT_S = 60.0
 DISCONNECTED = "astraflow.disconnected"
-"""Key of a future in the `extensions` of a request's scope, which is done when the client has disconnected: waiting for it
-costs no task, other than waiting for the message `http.disconnect`."""
+"""Key of a future in the `extensions` of a request's scope, which is done when the client has disconnected: waiting for
+it costs no task, other than waiting for the message `http.disconnect`."""
 
 
 class BoundedConnection(HttpToolsProtocol):

@@ -67,8 +67,6 @@ class ByteTokenizer:
     def decode(self, ids: Int32Array, *, keep_special_tokens: bool = False) -> str:
         """Returns the text of the ids; bytes that are not valid UTF-8 become the replacement character."""
         if keep_special_tokens:
-            pieces = np.split(ids, np.flatnonzero(ids >= _START))
-            return "".join(
-                _SPECIAL_TOKENS.get(int(piece[0]), "") + self.decode(piece) for piece in pieces if len(piece)
-            )
+            pieces = (piece for piece in np.split(ids, np.flatnonzero(ids >= _START)) if len(piece))
+            return "".join(_SPECIAL_TOKENS.get(int(piece[0]), "") + self.decode(piece) for piece in pieces)
         return ids[ids < _START].astype(np.uint8).tobytes().decode(errors="replace")

@@ -12,6 +12,7 @@ import asyncio
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
@@ -88,7 +89,7 @@ class _Conversation:
 
     def measure(self) -> None:
         """Measures one call that continues the conversation; commits nothing."""
-        next_call = call(*self.messages)
+        next_call = call(*(replace(message, content=f"{message.content} "[:-1]) for message in self.messages))  # anew
         match = self._timed("match", lambda: self.prompts.tree.match(next_call.messages, next_call.tools))
         parent = match.parent
         assert parent is not None and len(match.messages) == 1
