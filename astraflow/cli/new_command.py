@@ -29,9 +29,7 @@ def new(
     target = folder or Path(name)
     if agent:
         file = _write_agent(name, target, agent)
-        typer.echo(
-            f"created {target}: recipe.toml, which trains a tiny model; name your model, dataset and reward in it"
-        )
+        typer.echo(f"created {target}: recipe.toml, with a tiny model; name your model, dataset and reward in it")
         typer.echo(f"next:  astraflow --plugin {file} run {target / 'recipe.toml'}")
         return
     _write(name, target)
@@ -77,13 +75,16 @@ def _write_agent(name: str, target: Path, agent: str) -> Path:
             code="new.no_function",
         )
     _check_folder(target)
-    text = (
-        (PACKAGED / EXAMPLES / "openai_agent.toml").read_text().replace("openai_agent:solve", f"{file.stem}:{function}")
-    )
-    text = text.replace("see openai_agent.py, and docs/agents.md", f"{file.name}").replace("openai-agent", name)
-    text = text.replace("Example: an agent with a tool, written against the openai SDK,", f"The agent of {file.name}")
+    recipe = (PACKAGED / EXAMPLES / "openai_agent.toml").read_text()
+    for example, own in (
+        ("openai_agent:solve", f"{file.stem}:{function}"),
+        ("see openai_agent.py, and docs/agents.md", file.name),
+        ("openai-agent", name),
+        ("Example: an agent with a tool, written against the openai SDK,", f"The agent of {file.name}"),
+    ):
+        recipe = recipe.replace(example, own)
     target.mkdir(parents=True)
-    (target / "recipe.toml").write_text(text)
+    (target / "recipe.toml").write_text(recipe)
     return file
 
 
