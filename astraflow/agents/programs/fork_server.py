@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 from typing import Any, BinaryIO, NoReturn
 
 from astraflow.agents.programs.base import AgentTask
@@ -201,8 +202,8 @@ def _become_agent(start: Start, clients: Sequence[tuple[str, Any]]) -> NoReturn:
         point_clients(clients, start.task.environment)
         os.chdir(folder / WORK)
         status = _run(start)
-    except BaseException:  # becomes the exit status, as in the interpreter
-        traceback.print_exc()
+    except BaseException as problem:  # becomes the exit status, as in the interpreter
+        traceback.print_exception(problem.with_traceback(_of_agent(problem.__traceback__)))
     finally:
         with suppress(OSError, ValueError):
             sys.stdout.flush()
@@ -221,6 +222,14 @@ def _run(start: Start) -> int:
     except SystemExit as problem:
         return problem.code if isinstance(problem.code, int) else int(problem.code is not None)
     return 0
+
+
+def _of_agent(frames: TracebackType | None) -> TracebackType | None:
+    """Returns the frames of the agent: those after the last of this module, or all when there are no others."""
+    own = frames
+    while own is not None and own.tb_frame.f_code.co_filename == __file__:
+        own = own.tb_next
+    return own or frames
 
 
 async def _awaited(value: Any) -> Any:
