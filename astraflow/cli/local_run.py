@@ -30,7 +30,8 @@ from astraflow.cli.tally import Summary, Tally
 from astraflow.contract.errors import AstraFlowError, InvalidInput
 from astraflow.contract.ids import PolicyId
 from astraflow.contract.reports import NodeState, Report
-from astraflow.recipe import Recipe, snapshot
+from astraflow.recipe.config import Recipe
+from astraflow.recipe.loading import snapshot
 from astraflow.runtime import logs
 from astraflow.runtime.hosts import is_loopback
 from astraflow.runtime.service import EXIT_FAILED, flattened_errors, make_files_private, run_process, run_until
@@ -81,6 +82,8 @@ class LocalRun:
         """Latest exit message of each program that failed."""
         self._problems: tuple[str, ...] = ()
         """Problems in the latest report."""
+        self._page_address = ""
+        """Address of the page; empty while it does not serve."""
         self._busy_with = "starting"
         self._reason = "stopped by the user"
 
@@ -180,7 +183,7 @@ class LocalRun:
         was_complete = self._tally.has_learned
         self._tally.observe(report)
         for problem in set(report.problems) - set(self._problems):
-            self._screen.print_message(problem, style="yellow")
+            self._screen.print_message(problem.replace("; see /", f"; see {self._page_address}/"), style="yellow")
         self._problems = report.problems
         if any(stream.steps for stream in report.streams):
             self._screen.progress(report)
@@ -203,6 +206,7 @@ class LocalRun:
         if event.kind == "started":
             self._pids[program] = event.pid
         elif event.kind == "ready" and program == WEB:
+            self._page_address = message.rstrip("/")
             self._screen.print_message(f"The run's page: {self._page(message)}", style="bold")
         elif event.kind == "progress":
             self._busy_with = message

@@ -6,6 +6,7 @@ from collections.abc import Coroutine, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, TypeVar
 
+from astraflow.client.model_server import ServerRefused, ServerUnreachable
 from astraflow.contract.errors import InvalidInput, Unavailable
 from astraflow.contract.generation import Generation, Sampling
 from astraflow.contract.ids import Version
@@ -15,7 +16,6 @@ from astraflow.raas.engines.base import EXACT, ROUNDED, EngineGauges, LoadTiming
 from astraflow.raas.engines.merged_adapters import AdapterMerger
 from astraflow.raas.engines.server.dialect import Dialect
 from astraflow.raas.engines.server.environments import Environment, find_environment
-from astraflow.raas.engines.server.http import ServerRefused, ServerUnreachable
 from astraflow.raas.engines.server.model_folder import ModelFolder
 from astraflow.raas.engines.server.options import ServerOptions
 from astraflow.raas.engines.server.replica import Replica, ServerLost
@@ -33,9 +33,9 @@ _T = TypeVar("_T")
 class ServerEngine:
     """Serves a policy with servers that this process starts, supervises and refreshes.
 
-    A load stages the new weights in shared memory while the servers go on, then pauses, loads and resumes each server;
-    requests in flight are computed again on the new weights. Servers that hold the base of a delta get the changed
-    elements only, if engine and model support it, and everything otherwise. After a failed load the weights are
+    A load stages the new weights in shared memory while the servers continue, then pauses, loads and resumes each
+    server; requests in flight are computed again on the new weights. Servers that hold the base of a delta get the
+    changed elements only, if engine and model support it, and everything otherwise. After a failed load the weights are
     unknown: the server is restarted and loads the staged version.
 
     A request whose server is lost is repeated on another server, or on the restarted one: its sampled tokens were not

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from astraflow.client.model_server import ServerClient, ServerRefused
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.generation import Finish, Generation, Sampling
 from astraflow.contract.trajectories import Float32Array, Int32Array
@@ -27,7 +28,6 @@ from astraflow.raas.engines.server.formats import (
     routes_from_int32,
     version_spans,
 )
-from astraflow.raas.engines.server.http import ServerClient, ServerRefused
 from astraflow.raas.engines.server.model_folder import WEIGHTS
 from astraflow.raas.engines.server.options import ServerOptions
 from astraflow.weights.adapters import PEFT_CONFIG, PEFT_WEIGHTS
@@ -189,7 +189,7 @@ class SglangDialect:
         """Stops generation. KEEP is `retract`, which discards the cache of the requests.
 
         SGLang answers before it pauses, so a flush follows: its answer comes after the step in flight. The flush is
-        refused while a request waits for its grammar, which is compiled only while generation goes on; the same flush
+        refused while a request waits for its grammar, which is compiled only while generation runs; the same flush
         would be refused after an update, when the weights have changed.
         """
         if mode is PauseMode.ABORT:
