@@ -62,7 +62,7 @@ def _write(name: str, target: Path) -> None:
 
 def _write_agent(name: str, target: Path, agent: str) -> Path:
     """Writes the recipe of the example agent for another one; returns the file of the agent. Raises: InvalidInput."""
-    from astraflow.recipe import EXAMPLES, PACKAGED
+    from astraflow.recipe.files import EXAMPLES, PACKAGED
 
     _check_name(name)
     path, _, function = agent.rpartition(":")
