@@ -264,12 +264,13 @@ class PolicySession:
     ) -> Reply:
         """Adds a complete reply to its tree. Raises: CallRefused when the session has ended meanwhile."""
         self._check_open()
+        conversation = prompt.conversation
         reply = Reply(
             id=f"reply_{prompt.number}",
             parent=prompt.parent,
             bridge=prompt.bridge,
             generation=generation,
-            digest=b"" if prompt.chain is None or message is None else prompt.chain.append(message),
+            digest=b"" if conversation is None or message is None else conversation.digest_with(message),
             prompt_digest=prompt.digest,
             messages=prompt.messages,
             message=message,
@@ -278,7 +279,7 @@ class PolicySession:
             committed=self.usage.turns,
             calls_before_commit=self.usage.calls,
         )
-        prompts.tree.add(reply)
+        prompts.tree.add(reply, conversation)
         self._replies[reply.id] = (prompts, reply)
         self.usage.commit(len(generation.tokens))
         return reply

@@ -9,7 +9,7 @@ import numpy as np
 
 from astraflow.agents.calls import AgentMessage, CallRefused, ModelCall, Refusal, TokenCall
 from astraflow.agents.renderers import ParsedReply, Renderer
-from astraflow.agents.traces import MessageChain, Reply, TokenTree
+from astraflow.agents.traces import Conversation, Reply, TokenTree
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.failures import Boundary, RolloutFailed
 from astraflow.contract.generation import Finish, Generation
@@ -40,7 +40,7 @@ class Prompt:
     """Equal for calls with the same request."""
     messages: tuple[AgentMessage, ...] = ()
     """Messages after the parent's; empty for calls with tokens."""
-    chain: MessageChain | None = None
+    conversation: Conversation | None = None
     """All messages; None for calls with tokens."""
 
     def tokens(self) -> Int32Array:
@@ -82,9 +82,9 @@ class PolicyPrompts:
             number=number,
             parent=parent,
             bridge=bridge,
-            digest=match.chain.digest,
+            digest=match.conversation.chain.digest,
             messages=messages,
-            chain=match.chain,
+            conversation=match.conversation,
         )
 
     def of_tokens(self, number: int, call: TokenCall) -> Prompt:

@@ -236,7 +236,7 @@ class ProxyApp:
     ) -> Any:
         """Returns the result of a handler's call, and sends comments to a stream meanwhile. Cancels the call when the
         client disconnects. Raises: CallRefused, ClientGone."""
-        gone = asyncio.create_task(request.disconnected())
+        gone = request.disconnected
         wait_s = None if stream is None else self._keep_alive_s if stream.has_begun else self._first_byte_s
         try:
             while True:
@@ -249,10 +249,9 @@ class ProxyApp:
                     await _send_event(stream, _COMMENT, more=True)
                     wait_s = self._keep_alive_s
         finally:
-            pending = [waiting for waiting in (task, gone) if not waiting.done()]
-            for waiting in pending:
-                waiting.cancel()
-            await asyncio.gather(*pending, return_exceptions=True)
+            if not task.done():
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
 
     def _context(self, session: ProxySession, request: HttpRequest) -> CallContext:
         return CallContext(

@@ -2,17 +2,20 @@
 which a client does not read its answer."""
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
-from uvicorn.protocols.http.auto import AutoHTTPProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 MAX_CONNECTIONS = 4096
 HEADER_LIMIT_S = 15.0
 MAX_HEADER_BYTES = 65536
 WRITE_LIMIT_S = 60.0
+DISCONNECTED = "astraflow.disconnected"
+"""Key of a future in the `extensions` of a request's scope, which is done when the client has disconnected: waiting for
+it costs no task, other than waiting for the message `http.disconnect`."""
 
 
-class BoundedConnection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
+class BoundedConnection(HttpToolsProtocol):
     """Connection that is closed when the headers of a request take too long or are too large, and when the client stops
     reading."""
 
@@ -21,10 +24,11 @@ class BoundedConnection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
         self._deadline: asyncio.TimerHandle | None = None
         self._header_bytes = 0
         self._write_deadline: asyncio.TimerHandle | None = None
+        self._disconnected: asyncio.Future[None] = self.loop.create_future()
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         """Closes the connection at once when there are too many."""
-        super().connection_made(transport)
+        super().connection_made(cast("asyncio.Transport", _JoinedWrites(transport, self.loop)))
         if len(self.connections) > MAX_CONNECTIONS:
             transport.close()
         else:
@@ -42,12 +46,18 @@ class BoundedConnection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
         elif self._is_idle() and self._header_bytes > MAX_HEADER_BYTES:
             self.transport.close()
 
+    def on_message_begin(self) -> None:
+        """Tells the application how it learns that the client disconnects."""
+        super().on_message_begin()
+        self.scope["extensions"] = {DISCONNECTED: self._disconnected}
+
     def connection_lost(self, problem: Exception | None) -> None:
-        """Stops the timers."""
+        """Stops the timers, and tells the application."""
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
         self._stop_write_deadline()
+        self._disconnected.set_result(None)
         super().connection_lost(problem)
 
     def pause_writing(self) -> None:
@@ -82,3 +92,32 @@ class BoundedConnection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
             self.transport.close()
         elif self._header_bytes:
             self._await_headers()
+
+
+class _JoinedWrites:
+    """Transport that sends what is written in one step of the event loop at once. uvicorn writes head and body of an
+    answer separately: two system calls, and two wake-ups of the client."""
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._pending: list[bytes] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        """Sends the data after this step of the event loop."""
+        if not self._pending:
+            self._loop.call_soon(self._flush)
+        self._pending.append(data)
+
+    def close(self) -> None:
+        """Closes the connection when everything is sent."""
+        self._flush()
+        self._transport.close()
+
+    def _flush(self) -> None:
+        data, self._pending = b"".join(self._pending), []
+        if data and not self._transport.is_closing():
+            self._transport.write(data)

@@ -1,13 +1,14 @@
 """HTTP requests to the proxy: target, credentials and body, within limits."""
 
 import asyncio
-import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from blake3 import blake3
 from starlette.types import Receive, Scope
 
 from astraflow.agents.calls import CallRefused, Refusal
 from astraflow.agents.dialects.dialect import InvalidCall
+from astraflow.agents.proxy_connections import DISCONNECTED
 from astraflow.agents.proxy_sessions import ProxySession
 
 MAX_BODY_BYTES = 64 * 2**20
@@ -29,6 +30,8 @@ class HttpRequest:
 
     scope: Scope
     receive: Receive
+    path: str = field(init=False)
+    """Path without the session's prefix, such as `/v1/models`."""
     body: bytes = b""
     """Complete once `read` has returned."""
     size_bytes: int = 0
@@ -37,16 +40,19 @@ class HttpRequest:
     """The body was read, or discarded."""
     must_close: bool = False
     """The client still sends: the connection cannot be used for another request."""
+    _secret: str = field(init=False)
+    """Secret in the URL; empty without one."""
+    _headers: dict[bytes, bytes] = field(init=False)
+    """First value of each header."""
+
+    def __post_init__(self) -> None:
+        self._secret, self.path = self._split()
+        self._headers = dict(reversed(self.scope["headers"]))
 
     @property
     def method(self) -> str:
         """HTTP method."""
         return str(self.scope["method"])
-
-    @property
-    def path(self) -> str:
-        """Path without the session's prefix, such as `/v1/models`."""
-        return self._split()[1]
 
     @property
     def is_anthropic(self) -> bool:
@@ -55,8 +61,8 @@ class HttpRequest:
 
     def secrets(self) -> list[str]:
         """Returns the credentials: the credential in the URL, otherwise those in headers."""
-        if secret := self._split()[0]:
-            return [secret]
+        if self._secret:
+            return [self._secret]
         bearer = self.header(b"authorization")
         scheme, _, key = bearer.partition(" ")
         presented = [self.header(b"x-api-key"), key.strip() if scheme.lower() == "bearer" else ""]
@@ -64,14 +70,13 @@ class HttpRequest:
 
     def header(self, name: bytes) -> str:
         """Returns a header, or an empty string."""
-        return next((value.decode("latin-1") for key, value in self.scope["headers"] if key == name), "")
+        return self._headers.get(name, b"").decode("latin-1")
 
     def retry_key(self) -> str:
         """Returns what a call and its retries have in common: an idempotency key, or a digest of path and body."""
         if key := self.header(b"idempotency-key"):
             return f"key:{key[:_MAX_KEY_CHARACTERS]}"
-        digest = hashlib.blake2b(self.body, digest_size=16, key=hashlib.blake2b(self.path.encode()).digest())
-        return f"body:{digest.hexdigest()}"
+        return f"body:{self.path}:{blake3(self.body).hexdigest()}"
 
     def is_retry(self) -> bool:
         """Returns whether the call may repeat an earlier one: it says so, or names its key itself."""
@@ -116,10 +121,11 @@ class HttpRequest:
         """Ends the accounting of the body."""
         session.body_bytes -= self.size_bytes
 
-    async def disconnected(self) -> None:
-        """Waits until the client disconnects."""
-        while (await self.receive())["type"] != "http.disconnect":
-            pass
+    @property
+    def disconnected(self) -> "asyncio.Future[None]":
+        """Done when the client has disconnected; without a result before that. Not to be cancelled."""
+        disconnected: asyncio.Future[None] = self.scope["extensions"][DISCONNECTED]
+        return disconnected
 
     async def _chunk(self) -> bytes:
         """Returns the next bytes of the body; empty at its end."""

@@ -63,7 +63,7 @@ def _defect(generation: Generation, sampling: Sampling, vocab_size: int) -> str:
         return f"the engine returned {count} tokens of at most {sampling.max_new_tokens}"
     if not np.isfinite(generation.logprobs).all():
         return "the engine returned a logprob that is not finite"
-    if generation.tokens.min() < 0 or generation.tokens.max() >= vocab_size:
+    if (generation.tokens.view(np.uint32) >= vocab_size).any():  # negative ids are large then
         return f"the engine returned a token that is not in the vocabulary of {vocab_size} tokens"
     return ""
 

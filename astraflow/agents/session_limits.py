@@ -154,8 +154,11 @@ class SessionUsage:
     async def time_limit(self) -> AsyncIterator[None]:
         """Cancels the body at the session's limit of time. Raises: LimitReached."""
         limit_s = self._options.max_seconds
+        if not limit_s:
+            yield
+            return
         try:
-            async with asyncio.timeout(limit_s - self.age_s if limit_s else None) as limit:
+            async with asyncio.timeout(limit_s - self.age_s) as limit:
                 yield
         except TimeoutError:
             if not limit.expired():

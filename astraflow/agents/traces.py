@@ -6,6 +6,7 @@ encoded again.
 """
 
 import json
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -50,6 +51,12 @@ class Reply:
     children: "list[Reply]" = field(default_factory=list)
     ending: Ending | None = None
     """Limit by which a call that continues this reply was refused; None without such a call."""
+    length: int = field(init=False)
+    """Number of tokens from the root to the end of this reply."""
+
+    def __post_init__(self) -> None:
+        known = 0 if self.parent is None else self.parent.length
+        self.length = known + len(self.bridge) + len(self.generation.tokens)
 
     @property
     def path(self) -> "list[Reply]":
@@ -74,11 +81,6 @@ class Reply:
         """True if the length limit cut the reply, or a function call in it cannot be parsed."""
         return self.is_malformed or self.generation.finish is Finish.LENGTH
 
-    @property
-    def length(self) -> int:
-        """Number of tokens from the root to the end of this reply."""
-        return sum(len(node.bridge) + len(node.generation.tokens) for node in self.path)
-
     def tokens(self) -> Int32Array:
         """Returns all tokens from the root to the end of this reply: int32 `[n]`."""
         return np.concatenate([part for node in self.path for part in (node.bridge, node.generation.tokens)])
@@ -97,26 +99,52 @@ class MessageChain:
     """
 
     def __init__(self, tools: Sequence[ToolSchema]) -> None:
-        self._hash = blake2b(_canonical([dict(tool) for tool in tools]).encode(), digest_size=16)
+        described = _canonical([dict(tool) for tool in tools]) if tools else ""
+        self._hash = blake2b(described.encode(), digest_size=16)
         self._numbers: dict[str, int] = {}
 
     def append(self, message: AgentMessage) -> bytes:
         """Appends a message; returns the digest up to and including it."""
-        is_assistant = message.role is Role.ASSISTANT
-        content = message.content.strip() if is_assistant else message.content
+        content = message.content.strip() if message.role is Role.ASSISTANT else message.content
+        text = content.encode(errors="surrogatepass")
+        references = self._references(message) if message.function_calls or message.call_id else ""
+        head = f"{message.role.value} {len(text)}{references}\n"  # without a line break, so equal only if all parts are
+        self._hash.update(head.encode() + text)
+        return self._hash.digest()
+
+    def _references(self, message: AgentMessage) -> str:
+        """Returns the function calls of a message, and which one it answers, by their numbers in the conversation."""
         calls = [[call.name, canonical_arguments(call.arguments)] for call in message.function_calls]
         for call in message.function_calls:
             self._numbers[call.id] = len(self._numbers)
-        answered = self._numbers.get(message.call_id, message.call_id)
-        text = content.encode(errors="surrogatepass")
-        self._hash.update(_canonical([message.role.value, len(text), calls, answered]).encode())
-        self._hash.update(text)
-        return self._hash.digest()
+        return _canonical([calls, self._numbers.get(message.call_id, message.call_id)])
 
     @property
     def digest(self) -> bytes:
         """Digest of the messages so far."""
         return self._hash.digest()
+
+    def copy(self) -> "MessageChain":
+        """Returns a chain that grows on its own."""
+        chain = MessageChain(())
+        chain._hash, chain._numbers = self._hash.copy(), dict(self._numbers)
+        return chain
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Conversation:
+    """Messages of a call with their digests. A call that continues it digests only what is new."""
+
+    tools: tuple[ToolSchema, ...]
+    messages: tuple[AgentMessage, ...]
+    chain: MessageChain
+    """All messages; to be copied before it grows."""
+    answers: tuple[tuple[int, bytes], ...]
+    """Number of messages up to and including each message of the assistant, and their digest."""
+
+    def digest_with(self, message: AgentMessage) -> bytes:
+        """Returns the digest of the conversation and one more message."""
+        return self.chain.copy().append(message)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,8 +155,12 @@ class Match:
     """Reply that the call continues; None for a call that begins a conversation."""
     messages: tuple[AgentMessage, ...]
     """Messages after those of the parent."""
-    chain: MessageChain
-    """All messages of the call."""
+    conversation: Conversation
+    """The whole call."""
+
+
+_RECENT = 8
+"""Conversations of answered calls that are kept for those that continue them. Count."""
 
 
 class TokenTree:
@@ -140,20 +172,29 @@ class TokenTree:
         """In order of commit."""
         self._roots: list[Reply] = []
         self._by_digest: dict[bytes, list[Reply]] = {}
+        self._recent: deque[Conversation] = deque(maxlen=_RECENT)
 
     def match(self, messages: Sequence[AgentMessage], tools: Sequence[ToolSchema]) -> Match:
         """Returns the deepest reply whose conversation is the beginning of this one. A reply still matches if the
         client left out its reasoning, but not if the client changed it."""
-        chain = MessageChain(tools)
-        candidates: list[tuple[int, Reply]] = []
-        for count, message in enumerate(messages, start=1):
+        conversation = self._conversation(tuple(messages), tuple(tools))
+        for count, digest in reversed(conversation.answers):
+            for reply in reversed(self._by_digest.get(digest, ())):
+                if _has_same_reasoning(reply, messages[:count]):
+                    return Match(parent=reply, messages=conversation.messages[count:], conversation=conversation)
+        return Match(parent=None, messages=conversation.messages, conversation=conversation)
+
+    def _conversation(self, messages: tuple[AgentMessage, ...], tools: tuple[ToolSchema, ...]) -> Conversation:
+        """Returns a conversation with its digests, from those of an answered one that it continues if there is one."""
+        known = next((recent for recent in reversed(self._recent) if _continues(messages, tools, recent)), None)
+        count = 0 if known is None else len(known.messages)
+        chain = MessageChain(tools) if known is None else known.chain.copy()
+        answers = [] if known is None else list(known.answers)
+        for number, message in enumerate(messages[count:], start=count + 1):
             digest = chain.append(message)
             if message.role is Role.ASSISTANT:
-                candidates += [(count, reply) for reply in self._by_digest.get(digest, ())]
-        for count, reply in reversed(candidates):
-            if _has_same_reasoning(reply.conversation(), messages):
-                return Match(parent=reply, messages=tuple(messages[count:]), chain=chain)
-        return Match(parent=None, messages=tuple(messages), chain=chain)
+                answers.append((number, digest))
+        return Conversation(tools=tools, messages=messages, chain=chain, answers=tuple(answers))
 
     def match_tokens(self, prompt: Int32Array) -> tuple[Reply | None, Int32Array]:
         """Returns the deepest reply whose tokens are the beginning of the prompt, and the remaining tokens of the
@@ -169,12 +210,14 @@ class TokenTree:
                     pending.append((child, rest[size:]))
         return best
 
-    def add(self, reply: Reply) -> None:
-        """Adds a reply under its parent."""
+    def add(self, reply: Reply, conversation: Conversation | None = None) -> None:
+        """Adds a reply under its parent. conversation: of its call; None after a call with tokens."""
         self.replies.append(reply)
         (self._roots if reply.parent is None else reply.parent.children).append(reply)
         if reply.digest:
             self._by_digest.setdefault(reply.digest, []).append(reply)
+        if conversation is not None:
+            self._recent.append(conversation)
 
     def remove(self, reply: Reply) -> None:
         """Removes a reply that the client did not get and that no other reply continues."""
@@ -218,9 +261,15 @@ def _canonical(value: Any) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
-def _has_same_reasoning(ours: Sequence[AgentMessage], theirs: Sequence[AgentMessage]) -> bool:
-    """Returns whether the client left out the reasoning or sent it unchanged."""
-    pairs = zip(ours, theirs, strict=False)  # a call has more messages
+def _continues(messages: Sequence[AgentMessage], tools: Sequence[ToolSchema], earlier: Conversation) -> bool:
+    return messages[: len(earlier.messages)] == earlier.messages and tools == earlier.tools
+
+
+def _has_same_reasoning(reply: Reply, theirs: Sequence[AgentMessage]) -> bool:
+    """Returns whether the client left out the reasoning of a conversation or sent it unchanged."""
+    if not any(message.reasoning for message in theirs):
+        return True
+    pairs = zip(reply.conversation(), theirs, strict=True)
     return all(not their.reasoning or (our.reasoning or "").strip() == their.reasoning.strip() for our, their in pairs)
 
 

@@ -1,6 +1,6 @@
 """Tokenizer without dependencies or vocabulary file: UTF-8 bytes and three special tokens. For simulation and tests."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -66,12 +66,7 @@ class ByteTokenizer:
 
     def decode(self, ids: Int32Array, *, keep_special_tokens: bool = False) -> str:
         """Returns the text of the ids; bytes that are not valid UTF-8 become the replacement character."""
-        return b"".join(_pieces(ids, keep_special_tokens=keep_special_tokens)).decode(errors="replace")
-
-
-def _pieces(ids: Int32Array, *, keep_special_tokens: bool) -> Iterator[bytes]:
-    for token in ids.tolist():
-        if token < _START:
-            yield bytes((token,))
-        elif keep_special_tokens:
-            yield _SPECIAL_TOKENS[token].encode()
+        if keep_special_tokens:
+            pieces = (piece for piece in np.split(ids, np.flatnonzero(ids >= _START)) if len(piece))
+            return "".join(_SPECIAL_TOKENS.get(int(piece[0]), "") + self.decode(piece) for piece in pieces)
+        return ids[ids < _START].astype(np.uint8).tobytes().decode(errors="replace")

@@ -12,7 +12,7 @@ from inspect import getdoc
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from astraflow.contract.errors import InvalidInput
+from astraflow.contract.errors import AstraFlowError, InvalidInput
 from astraflow.runtime.config import Config, suggest_name
 
 T = TypeVar("T")
@@ -30,10 +30,14 @@ def import_plugins(target: str) -> None:
             _import_file(Path(target))
         else:
             import_module(target)
-    except (ImportError, OSError, SyntaxError) as problem:
+    except AstraFlowError:
+        raise
+    except Exception as problem:
+        remedy = "give a Python file, or a module that Python finds here"
+        if not isinstance(problem, ImportError | OSError | SyntaxError):
+            remedy = "correct the module; astraflow --verbose shows the traceback"
         raise InvalidInput(
-            f"cannot import the plugins of {target!r}: {type(problem).__name__}: {problem}; give a Python file, or a "
-            "module that Python finds here",
+            f"cannot import the plugins of {target!r}: {type(problem).__name__}: {problem}; {remedy}",
             code="plugin.not_importable",
         ) from problem
 

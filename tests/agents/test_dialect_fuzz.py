@@ -15,6 +15,7 @@ from openai.types.responses import Response
 
 from astraflow.agents.calls import AgentMessage, FunctionCall, ReplyFinish, Role
 from astraflow.agents.proxy_app import ProxyApp
+from astraflow.agents.proxy_connections import DISCONNECTED
 from astraflow.agents.proxy_sessions import SessionTable
 from astraflow.runtime.clock import SystemClock
 from tests.agents.strict_models import strictly
@@ -178,7 +179,10 @@ async def call(path: str, body: bytes, handler: ScriptedHandler) -> tuple[int, b
     clock = SystemClock()
     sessions = SessionTable(clock)
     session = sessions.open(handler, is_recorded=True)
-    scope = {"type": "http", "method": "POST", "path": path, "headers": [(b"x-api-key", session.secret.encode())]}
+    headers = [(b"x-api-key", session.secret.encode())]
+    connected: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    extensions = {DISCONNECTED: connected}
+    scope = {"type": "http", "method": "POST", "path": path, "headers": headers, "extensions": extensions}
     sent: list[dict[str, Any]] = []
     is_read = False
 

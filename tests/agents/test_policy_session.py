@@ -295,7 +295,7 @@ class TestLimits:
 
     async def test_time(self) -> None:
         policy = HeldPolicy("a")
-        agent = session(policy=policy, max_seconds=0.02)
+        agent = session(policy=policy, max_seconds=0.2)
         for _ in range(2):
             with raises_code(CallRefused, "agent.limit"):
                 await agent.complete(call(user("?")))

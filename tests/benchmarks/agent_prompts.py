@@ -12,6 +12,7 @@ import asyncio
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
@@ -66,7 +67,7 @@ class _Conversation:
         self.length = len(prompt.tokens()) + len(tokens)
 
     def _commit(self, prompt: Prompt, tokens: Int32Array, message: AgentMessage) -> None:
-        assert prompt.chain is not None
+        assert prompt.conversation is not None
         self.prompts.tree.add(
             Reply(
                 id=f"reply_{self._count}",
@@ -78,16 +79,17 @@ class _Conversation:
                     spans=(VersionSpan(version=Version(0), length=len(tokens)),),
                     finish=Finish.STOP,
                 ),
-                digest=prompt.chain.append(message),
+                digest=prompt.conversation.digest_with(message),
                 prompt_digest=prompt.digest,
                 messages=prompt.messages,
                 message=message,
-            )
+            ),
+            prompt.conversation,
         )
 
     def measure(self) -> None:
         """Measures one call that continues the conversation; commits nothing."""
-        next_call = call(*self.messages)
+        next_call = call(*(replace(message, content=f"{message.content} "[:-1]) for message in self.messages))  # anew
         match = self._timed("match", lambda: self.prompts.tree.match(next_call.messages, next_call.tools))
         parent = match.parent
         assert parent is not None and len(match.messages) == 1

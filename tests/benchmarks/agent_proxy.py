@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import orjson
+import uvloop
 
 from astraflow.agents.calls import CallHandler
 from astraflow.agents.dialects.chat import ChatDialect
@@ -196,7 +197,7 @@ def measured(name: str, load: Load, work: Callable[[], Awaitable[list[float]]]) 
         return await work()
 
     before = resource.getrusage(resource.RUSAGE_SELF)
-    overheads = np.array(asyncio.run(main())) * 1e3
+    overheads = np.array(uvloop.run(main())) * 1e3
     after = resource.getrusage(resource.RUSAGE_SELF)
     cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     calls = load.sessions * load.turns
@@ -217,7 +218,7 @@ def main() -> None:
         sessions=arguments.sessions, turns=arguments.turns, tokens=arguments.tokens, engine_s=arguments.engine_s
     )
     if arguments.client:
-        sys.stdout.write(json.dumps(asyncio.run(run_clients(load, json.loads(sys.stdin.read())))))
+        sys.stdout.write(json.dumps(uvloop.run(run_clients(load, json.loads(sys.stdin.read())))))
         return
     sys.stdout.write(f"{floor(load)}\n| path | overhead p50, ms | p95, ms | CPU per call, ms |\n|---|---|---|---|\n")
     for handler, handler_of in (("without traces", scripted_handler), ("with traces", traced_handler)):

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -49,3 +50,28 @@ def test_an_unusable_name_is_refused(tmp_path: Path, name: str, code: str) -> No
 def test_an_existing_folder_is_not_overwritten(tmp_path: Path) -> None:
     with raises_code(InvalidInput, "new.folder_in_use"):
         CliRunner().invoke(app, ["new", "word-sort", "--to", str(tmp_path)], catch_exceptions=False)
+
+
+def test_a_recipe_for_an_agent_names_its_function(tmp_path: Path) -> None:
+    agent = tmp_path / "shop.py"
+    agent.write_text("client = create()\ndef reverse(text): ...\nasync def ask(question): ...\n")
+    folder = tmp_path / "shop-agent"
+    arguments = ["new", "shop-agent", "--to", str(folder), "--agent", f"{agent}:ask"]
+    assert CliRunner().invoke(app, arguments, catch_exceptions=False).exit_code == 0
+    recipe = tomllib.loads((folder / "recipe.toml").read_text())
+    assert recipe["flows"]["train"]["workflow"]["program"] == {"kind": "callable", "function": "shop:ask"}
+    assert "openai" not in str(recipe["name"]) + str(recipe["summary"])
+
+
+@pytest.mark.parametrize(
+    ("agent", "code"),
+    [("shop.py:none", "new.no_function"), ("shop:ask", "new.no_agent"), ("nowhere.py:ask", "new.no_agent")],
+)
+def test_an_agent_that_is_not_there_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, agent: str, code: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("shop.py").write_text("def ask(question): ...\n")
+    with raises_code(InvalidInput, code):
+        CliRunner().invoke(app, ["new", "shop-agent", "--agent", agent], catch_exceptions=False)
+    assert not Path("shop-agent").exists()

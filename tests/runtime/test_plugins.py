@@ -158,7 +158,9 @@ def test_files_of_the_environment_register_plugins(
     assert registry.build({"kind": "filed", "name": "ada"}).greet() == "ADA"
 
 
-@pytest.mark.parametrize("content", ["import no.such.module", "def", None], ids=["import", "syntax", "missing"])
+@pytest.mark.parametrize(
+    "content", ["import no.such.module", "def", "1 / 0", None], ids=["import", "syntax", "defect", "missing"]
+)
 def test_files_that_do_not_import_are_refused(
     registry: Registry[Greeter], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str | None
 ) -> None:

@@ -42,6 +42,11 @@ class LiveSessionsView:
         """Sessions that the report leaves out. Count."""
         return self.total - len(self.rows)
 
+    @property
+    def idle(self) -> int:
+        """Sessions among the rows whose program may hang. Count."""
+        return sum(row.is_idle for row in self.rows)
+
 
 def live_sessions(nodes: Sequence[NodeReport]) -> LiveSessionsView:
     """Returns the sessions that the nodes report."""

@@ -140,14 +140,14 @@ def _message(message: Json, where: str) -> AgentMessage:
             f"cannot use {where}: `reasoning_content` is not a string; send a string or leave it out",
             code="agent.invalid_field",
         )
+    content = message.get("content")
+    if not isinstance(content, str):
+        kinds = ("text", "refusal") if is_assistant else ("text",)
+        separator = "" if is_assistant else "\n"
+        content = fields.joined_text(content, f"{where}.content", kinds=kinds, separator=separator)
     return AgentMessage(
         role=role,
-        content=fields.joined_text(
-            message.get("content"),
-            f"{where}.content",
-            kinds=("text", "refusal") if is_assistant else ("text",),
-            separator="" if is_assistant else "\n",
-        ),
+        content=content,
         reasoning=reasoning,
         function_calls=_function_calls(message, where) if is_assistant else (),
         call_id=fields.required_text(message, "tool_call_id") if role is Role.TOOL else "",

@@ -26,8 +26,9 @@ from astraflow.agents.programs.base import (
     RunningProgram,
     program_failure,
 )
-from astraflow.agents.programs.fork_server import OUTPUTS, VALUE, WORK, Start, function_named
+from astraflow.agents.programs.fork_server import OUTPUTS, UNSET_KEY, UNSET_URL, VALUE, WORK, Start, function_named
 from astraflow.agents.programs.fork_server import __name__ as server_module
+from astraflow.agents.proxy import environment as client_environment
 from astraflow.contract.errors import InternalError, InvalidInput
 from astraflow.runtime.config import Config
 from astraflow.runtime.plugins import PLUGINS_VARIABLE, import_named_plugins
@@ -164,6 +165,7 @@ class _ForkServer:
             await self.close()
             names = (*_VARIABLES, *self._variables)
             environment = {name: os.environ[name] for name in names if name in os.environ}
+            environment |= client_environment(UNSET_URL, UNSET_KEY)
             environment |= {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable, "-P", "-m", server_module,
@@ -173,14 +175,14 @@ class _ForkServer:
             assert self._process.stdout is not None  # noqa: S101 (a pipe)
             try:
                 async with asyncio.timeout(_START_S):
-                    is_ready = bool(await self._process.stdout.readline())
+                    answer = json.loads(await self._process.stdout.readline() or "{}")
             except TimeoutError:
-                is_ready = False
-            if not is_ready:
+                answer = {"error": f"it took longer than {_START_S:g} s"}
+            if "ready" not in answer:
                 await self.close()
+                cause = answer.get("error", "the process that imports their modules ended")
                 raise InvalidInput(
-                    "cannot start agents: the process that imports their modules ended or did not become ready; read "
-                    "the error that it printed above",
+                    f"cannot start agents: {cause}; correct the module, or read its traceback in the log of the node",
                     code="agent.modules_not_imported",
                 )
             self._reading = asyncio.create_task(self._read(self._process.stdout))

@@ -17,10 +17,11 @@ import selectors
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 from typing import Any, BinaryIO, NoReturn
 
 from astraflow.agents.programs.base import AgentTask
@@ -30,6 +31,13 @@ OUTPUTS = ("stdout", "stderr")
 VALUE = "value.json"
 WORK = "work"
 """Names in the folder of an episode: standard output and error, the return value, the working directory."""
+
+UNSET_URL = "http://127.0.0.1:9/astraflow"
+UNSET_KEY = "key-of-no-episode"
+"""Base URL and key while modules are imported. Clients of SDKs that a module creates with them get those of each
+episode."""
+_CLIENTS = {"openai": ("OpenAI", "AsyncOpenAI"), "anthropic": ("Anthropic", "AsyncAnthropic")}
+"""Classes of clients in the packages of the SDKs, and the prefix of their environment variables in small letters."""
 
 _PR_SET_PDEATHSIG = 1
 _CHUNK_BYTES = 2**16
@@ -54,10 +62,15 @@ def main() -> None:
     """Serves until standard input is closed."""
     replies = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)  # what a module prints is not a reply
-    import_named_plugins()
+    try:
+        import_named_plugins()
+    except BaseException as problem:
+        _reply(replies, {"error": f"{problem}" or type(problem).__name__})
+        raise
     gc.collect()
+    clients = early_clients()
     gc.freeze()  # forks share the pages of everything that was imported
-    server = _Server(replies)
+    server = _Server(replies, clients)
     _reply(replies, {"ready": True})
     server.serve()
 
@@ -65,8 +78,9 @@ def main() -> None:
 class _Server:
     """Agents by their ids."""
 
-    def __init__(self, replies: BinaryIO) -> None:
+    def __init__(self, replies: BinaryIO, clients: Sequence[tuple[str, Any]]) -> None:
         self._replies = replies
+        self._clients = clients
         self._selector = selectors.DefaultSelector()
         self._running: dict[int, int] = {}
         """Process of each agent."""
@@ -100,7 +114,7 @@ class _Server:
     def _start(self, number: int, start: Start) -> None:
         process = os.fork()
         if process == 0:
-            _become_agent(start)
+            _become_agent(start, self._clients)
         self._running[number] = process
         self._selector.register(os.pidfd_open(process), selectors.EVENT_READ, (number, process))
 
@@ -146,7 +160,28 @@ def called_with(function: Callable[..., Any], task: AgentTask) -> dict[str, Any]
     return arguments
 
 
-def _become_agent(start: Start) -> NoReturn:
+def early_clients() -> list[tuple[str, Any]]:
+    """Returns the clients of SDKs that were created while modules were imported, each with the name of its SDK; those
+    with a base URL or key of their own are not among them."""
+    kinds = {
+        getattr(sys.modules[sdk], name): sdk for sdk, names in _CLIENTS.items() if sdk in sys.modules for name in names
+    }
+    clients = [(kinds[type(thing)], thing) for thing in gc.get_objects() if type(thing) in kinds]
+    return [
+        (sdk, client)
+        for sdk, client in clients
+        if client.api_key == UNSET_KEY and str(client.base_url).startswith(UNSET_URL)
+    ]
+
+
+def point_clients(clients: Sequence[tuple[str, Any]], environment: Mapping[str, str]) -> None:
+    """Gives clients base URL and key of an episode."""
+    for sdk, client in clients:
+        client.base_url = environment[f"{sdk.upper()}_BASE_URL"]
+        client.api_key = environment[f"{sdk.upper()}_API_KEY"]
+
+
+def _become_agent(start: Start, clients: Sequence[tuple[str, Any]]) -> NoReturn:
     status = 1
     folder = Path(start.folder)
     try:
@@ -164,10 +199,11 @@ def _become_agent(start: Start) -> NoReturn:
             resource.setrlimit(kind, (value, value))
         del os.environ["PYTHONPATH"]  # programs that the agent starts have their own
         os.environ.update(start.task.environment)
+        point_clients(clients, start.task.environment)
         os.chdir(folder / WORK)
         status = _run(start)
-    except BaseException:  # becomes the exit status, as in the interpreter
-        traceback.print_exc()
+    except BaseException as problem:  # becomes the exit status, as in the interpreter
+        traceback.print_exception(problem.with_traceback(_of_agent(problem.__traceback__)))
     finally:
         with suppress(OSError, ValueError):
             sys.stdout.flush()
@@ -186,6 +222,14 @@ def _run(start: Start) -> int:
     except SystemExit as problem:
         return problem.code if isinstance(problem.code, int) else int(problem.code is not None)
     return 0
+
+
+def _of_agent(frames: TracebackType | None) -> TracebackType | None:
+    """Returns the frames of the agent: those after the last of this module, or all when there are no others."""
+    own = frames
+    while own is not None and own.tb_frame.f_code.co_filename == __file__:
+        own = own.tb_next
+    return own or frames
 
 
 async def _awaited(value: Any) -> Any:

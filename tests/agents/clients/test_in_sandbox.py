@@ -1,5 +1,6 @@
 """Coding agents of others, as released, in sessions of the sandbox: they reach the proxy and nothing else."""
 
+import json
 import os
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -106,3 +107,15 @@ async def test_codex_fixes_a_bug_in_the_sandbox(program: Callable[..., dict[str,
     options = "--skip-git-repo-check --dangerously-bypass-approvals-and-sandbox --model solver"
     command = f'exec {NODE.program("codex")} exec {options} {provider} "{TASK}"'
     await fixes_the_bug(node_program(program, "/bin/sh", "-c", command), bug_fixer("exec_command", "cmd"))
+
+
+async def test_qwen_code_fixes_a_bug_in_the_sandbox(program: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
+    """Its shell tool is told to use pipes, because a session has no pseudo-terminals."""
+    settings = tmp_path / "settings.json"
+    settings.write_text(json.dumps({"tools": {"shell": {"enableInteractiveShell": False}}}))
+    options = ("--auth-type", "openai", "--yolo", "--prompt", TASK)
+    agent = node_program(program, NODE.program("qwen"), *options, OPENAI_MODEL="solver")
+    agent["files"][".qwen/settings.json"] = str(settings)
+    agent["sandbox"]["readable_paths"].append("/etc/passwd")
+    runs = {"description": "Runs the check", "is_background": False}
+    await fixes_the_bug(agent, bug_fixer("run_shell_command", "command", **runs))

@@ -1,0 +1,45 @@
+"""Process that imports the modules of agents and forks for each episode."""
+
+from pathlib import Path
+
+import pytest
+from anthropic import Anthropic
+from openai import AsyncOpenAI, OpenAI
+
+from astraflow.agents.programs.callables import CallableOptions, CallableProgram
+from astraflow.agents.programs.fork_server import UNSET_KEY, UNSET_URL, early_clients, point_clients
+from astraflow.agents.proxy import environment
+from astraflow.contract.errors import InvalidInput
+from astraflow.runtime.plugins import PLUGINS_VARIABLE
+from tests.errors import raises_code
+
+
+def test_clients_that_a_module_creates_get_base_url_and_key_of_each_episode(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in environment(UNSET_URL, UNSET_KEY).items():
+        monkeypatch.setenv(name, value)
+    clients = [OpenAI(), AsyncOpenAI(), Anthropic()]
+    judge = OpenAI(base_url="http://judge/v1")
+    found = early_clients()
+    assert {id(client) for _, client in found} >= {id(client) for client in clients}
+    assert id(judge) not in {id(client) for _, client in found}
+
+    point_clients(found, environment("http://127.0.0.1:4321/s/secret", "secret"))
+    bases = ["http://127.0.0.1:4321/s/secret/v1/"] * 2 + ["http://127.0.0.1:4321/s/secret/"]
+    assert [str(client.base_url) for client in clients] == bases
+    assert [client.auth_headers for client in clients[:2]] == [{"Authorization": "Bearer secret"}] * 2
+    assert [value.removeprefix("Bearer ") for value in clients[2].auth_headers.values()] == ["secret"]
+
+
+@pytest.mark.anyio
+async def test_a_module_that_fails_in_the_process_is_named_with_its_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = tmp_path / "agent_without_credentials.py"
+    module.write_text(
+        "import sys\ndef ask(question): ...\nif 'fork_server' in sys.argv[0]: raise ValueError('no key')\n"
+    )
+    monkeypatch.setenv(PLUGINS_VARIABLE, str(module))
+    program = CallableProgram(CallableOptions(function="agent_without_credentials:ask"))
+    with raises_code(InvalidInput, "agent.modules_not_imported", "no key"):
+        await program.start()
+    await program.close()
