@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from types import ModuleType
 from typing import Any, cast
 
@@ -239,6 +240,7 @@ def decoded_or_refused(decode: Callable[[], Any]) -> None:
         assert str(problem)
 
 
+@cache
 def messages(kind: type[Message]) -> st.SearchStrategy[Any]:
     """Generates any message of a type, as an untrusted peer may send it."""
     return st.fixed_dictionaries({}, optional={field.name: _values(field) for field in kind.DESCRIPTOR.fields}).map(
