@@ -83,12 +83,14 @@ def shared_certificates() -> Iterator[None]:
     create = _config.create_ssl_context
 
     @cache
-    def usual() -> ssl.SSLContext:
+    def usual(file: str | None, folder: str | None) -> ssl.SSLContext:
+        """file, folder: certificates that the environment names, which `create` loads."""
         return create()
 
     def create_or_share(verify: Any = True, cert: Any = None, trust_env: bool = True) -> ssl.SSLContext:
-        is_usual = verify is True and cert is None and not {"SSL_CERT_FILE", "SSL_CERT_DIR"} & os.environ.keys()
-        return usual() if is_usual else create(verify=verify, cert=cert, trust_env=trust_env)
+        if verify is True and cert is None and trust_env:
+            return usual(os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
+        return create(verify=verify, cert=cert, trust_env=trust_env)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(default, "create_ssl_context", create_or_share)

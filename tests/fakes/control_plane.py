@@ -6,7 +6,7 @@ To work on the pages, run it alone: `python -m tests.fakes.control_plane --port 
 import argparse
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from functools import cache
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 from astraflow.contract.errors import InvalidInput, UnknownNode
 from astraflow.contract.plugins import PluginChange
 from astraflow.contract.recommendations import FleetConstraints
+from astraflow.contract.reports import Report
 from astraflow.scaling.options import Spec
 from astraflow.scaling.what_if import changed_spec, replay
 from astraflow.wire.codec_control import decode_change, encode_event, encode_report
@@ -37,9 +38,15 @@ TOKEN = "run-token"
 
 
 @cache
-def _usual_past_report(second: int) -> pb.Report:
-    """Returns a report that hundreds of tests read. Do not change it."""
-    return encode_report(SyntheticRun().report(second, is_history=True))
+def _usual_past_report(second: int) -> Report:
+    """Returns a report that hundreds of tests read."""
+    return SyntheticRun().report(second, is_history=True)
+
+
+@cache
+def _usual_past_message(second: int) -> pb.Report:
+    """Returns the message of such a report. Do not change it."""
+    return encode_report(_usual_past_report(second))
 
 
 class FakeControlPlane(ControlPlaneServicer):
@@ -86,12 +93,15 @@ class FakeControlPlane(ControlPlaneServicer):
 
     async def History(self, request: pb.HistoryRequest, context: Any) -> pb.HistoryReply:  # noqa: N802 (the service's name)
         first = max(request.after_sequence + 1, self.sequence - min(request.limit, self._history) + 1, 1)
-        return pb.HistoryReply(reports=[self._past_report(second) for second in range(first, self.sequence + 1)])
-
-    def _past_report(self, second: int) -> pb.Report:
+        seconds = range(first, self.sequence + 1)
         if self.synthetic_run == SyntheticRun():
-            return _usual_past_report(second)
-        return encode_report(self.synthetic_run.report(second, is_history=True))
+            return pb.HistoryReply(reports=map(_usual_past_message, seconds))
+        return pb.HistoryReply(reports=map(encode_report, self._past_reports(seconds)))
+
+    def _past_reports(self, seconds: range) -> Iterator[Report]:
+        if self.synthetic_run == SyntheticRun():
+            return map(_usual_past_report, seconds)
+        return (self.synthetic_run.report(second, is_history=True) for second in seconds)
 
     async def Trajectories(self, request: pb.TrajectoriesRequest, context: Any) -> pb.TrajectoriesReply:  # noqa: N802 (the service's name)
         page = self.synthetic_run.trajectories(self.sequence, decode_trajectory_query(request))
@@ -198,7 +208,7 @@ class FakeControlPlane(ControlPlaneServicer):
 
     async def WhatIf(self, request: pb.WhatIfRequest, context: Any) -> pb.WhatIfReply:  # noqa: N802 (the service's name)
         question = decode_question(request)
-        reports = (self.synthetic_run.report(sequence, is_history=True) for sequence in range(1, self.sequence + 1))
+        reports = self._past_reports(range(1, self.sequence + 1))
         return encode_answer(replay(reports, changed_spec(Spec(), options=question.options, pools=question.pools)))
 
 
