@@ -115,6 +115,12 @@ def _with_inline_code(text: str) -> Markup:
     return Markup(re.sub(r"`([^`]*)`", r"<code>\1</code>", str(escape(text))))  # noqa: S704 (the text is escaped; only our tags are added)
 
 
+def _with_links(text: str) -> Markup:
+    """Escaped text with inline code, and with addresses of the run's trajectories as links."""
+    pattern = r"(?<!\S)(/trajectories\?[a-z_]+=[\w%+-]*)"
+    return Markup(re.sub(pattern, r'<a href="\1">the trajectories</a>', str(_with_inline_code(text))))  # noqa: S704 (escaped; only our tags are added)
+
+
 @cache
 def _environment() -> Environment:
     environment = Environment(
@@ -146,6 +152,7 @@ def _environment() -> Environment:
         "short_names": formats.with_short_names,
         "bare": event_sentence,
         "ticked": _with_inline_code,
+        "with_links": _with_links,
         "since": lambda at: formats.since(clock.wall() - at),
         "ahead": lambda at: formats.duration(max(0.1, at - clock.wall())),
     }

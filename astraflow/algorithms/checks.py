@@ -123,14 +123,30 @@ def _check_token_advantages(config: AlgorithmConfig) -> None:
             "begin token_advantages with {kind = 'gae'}, or remove both",
             code="algorithm.critic_and_gae",
         )
-    if ("distillation" in kinds) != (config.teacher is not None):
-        raise InvalidInput(
-            "cannot use the token advantage 'distillation' without a teacher, or a teacher without it; set teacher to "
-            "a model and add {kind = 'distillation'} to token_advantages, or remove both",
-            code="algorithm.teacher_and_distillation",
-        )
+    _check_teacher(config, is_needed="distillation" in kinds)
     if config.critic is not None:
         _check_critic(config, config.critic)
+
+
+def _check_teacher(config: AlgorithmConfig, *, is_needed: bool) -> None:
+    teachers = (config.teacher is not None) + (config.teacher_endpoint is not None)
+    if is_needed != bool(teachers):
+        raise InvalidInput(
+            "cannot use the token advantage 'distillation' without a teacher, or a teacher without it; set teacher to "
+            "a model or teacher_endpoint to its server, and add {kind = 'distillation'} to token_advantages, or remove "
+            "both",
+            code="algorithm.teacher_and_distillation",
+        )
+    if teachers > 1:
+        raise InvalidInput(
+            "cannot distil from two teachers: set teacher or teacher_endpoint, not both", code="algorithm.two_teachers"
+        )
+    if config.teacher_endpoint is not None and config.temperature != 1:
+        raise InvalidInput(
+            f"cannot compare the teacher at {config.teacher_endpoint.base_url!r} with a policy at temperature "
+            f"{config.temperature}: servers score at temperature 1; set temperature = 1, or load the model as teacher",
+            code="algorithm.teacher_temperature",
+        )
 
 
 def _check_turn_returns(config: AlgorithmConfig, kinds: Sequence[str]) -> None:

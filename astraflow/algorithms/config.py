@@ -1,10 +1,11 @@
 """Configuration of a policy's learning algorithm: advantages, loss, and the sampling facts that both depend on."""
 
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field
 
 from astraflow.runtime.config import Config
+from astraflow.runtime.setting_permissions import SettableBy
 
 
 class CriticConfig(Config):
@@ -23,6 +24,26 @@ class CriticConfig(Config):
     """Loss spec: `kind` and its options."""
 
 
+class TeacherEndpointConfig(Config):
+    """Server of a teacher that is too large for the trainer's devices, such as SGLang or vLLM. It must have the
+    policy's tokenizer, and score at temperature 1."""
+
+    base_url: Annotated[str, SettableBy.RECIPE] = Field(pattern=r"^https?://[^\s?#]+$")
+    """Address, such as `http://teacher.internal:8000`, with or without a final `/v1`."""
+    model: Annotated[str, SettableBy.RECIPE] = Field(min_length=1)
+    """Name of the model on the server."""
+    key_variable: Annotated[str, SettableBy.RECIPE] = Field(default="", pattern=r"^(ASTRAFLOW_TEACHER_KEY[A-Z0-9_]*)?$")
+    """Name of the environment variable of the trainer with the server's key, `ASTRAFLOW_TEACHER_KEY` or a name that
+    begins so. Empty: no key."""
+    concurrency: int = Field(default=32, ge=1)
+    """Trajectories that are scored at the same time."""
+    request_timeout_s: float = Field(default=120.0, gt=0)
+    """Time limit of one trajectory. Seconds."""
+    attempts: int = Field(default=12, ge=1, le=100)
+    """Attempts of a request that the server refused for its load or whose connection failed, with doubling pauses of
+    at most 30 s. The trainer restarts and repeats the batch after the last one."""
+
+
 class AlgorithmConfig(Config):
     """GRPO by default: group-relative advantages, clipped ratio against the recorded behaviour logprobs, token mean."""
 
@@ -36,6 +57,8 @@ class AlgorithmConfig(Config):
     """Required by the token advantage `gae`; None: no critic is trained."""
     teacher: dict[str, Any] | None = None
     """Model spec of the teacher, required by the token advantage `distillation`; None: no teacher is loaded."""
+    teacher_endpoint: TeacherEndpointConfig | None = None
+    """Server of the teacher, instead of `teacher`; None: no teacher is asked."""
     temperature: float = Field(default=1.0, gt=0)
     """Sampling temperature of rollouts. Recorded logprobs and the trainer's are of the tempered distribution."""
     mask_truncated: bool = False

@@ -4,7 +4,7 @@ import sqlite3
 
 from astraflow.archive.conditions import Conditions
 from astraflow.contract.evaluations import EvaluationReport
-from astraflow.wire.codec_evaluations import decode_evaluation, encode_evaluation
+from astraflow.wire.converter import from_message, to_message
 from astraflow.wire.pb import control_plane_pb2 as pb
 
 MAX_STORED_ROUNDS = 10_000
@@ -16,7 +16,7 @@ DELETE_OLD_ROUNDS = "delete from rounds where round <= (select round from rounds
 
 def round_columns(report: EvaluationReport) -> tuple[int, bytes]:
     """Returns the row of a round, for `INSERT_ROUND`."""
-    return report.round, encode_evaluation(report).SerializeToString()
+    return report.round, to_message(report, pb.EvaluationReport).SerializeToString()
 
 
 def find_rounds(database: sqlite3.Connection, *, before: int | None, limit: int) -> list[EvaluationReport]:
@@ -25,4 +25,4 @@ def find_rounds(database: sqlite3.Connection, *, before: int | None, limit: int)
     conditions.add("round < ?", before)
     select = f"select body from rounds where {conditions.text} order by round desc limit ?"  # noqa: S608 (values are apart)
     rows = database.execute(select, (*conditions.values, limit))
-    return [decode_evaluation(pb.EvaluationReport.FromString(body)) for (body,) in rows]
+    return [from_message(pb.EvaluationReport.FromString(body), EvaluationReport) for (body,) in rows]

@@ -11,7 +11,7 @@ from google.protobuf.message import DecodeError
 from astraflow.archive.connection import open_recorded
 from astraflow.contract.errors import CorruptData, InvalidInput
 from astraflow.contract.reports import Report
-from astraflow.wire.codec_control import decode_report, encode_report
+from astraflow.wire.converter import from_message, to_message
 from astraflow.wire.pb import control_plane_pb2 as pb
 
 _COMPRESSION_LEVEL = 1
@@ -63,14 +63,16 @@ def read_reports(
 
 def compress_report(report: Report) -> bytes:
     """Report -> body of its row."""
-    return zstandard.ZstdCompressor(level=_COMPRESSION_LEVEL).compress(encode_report(report).SerializeToString())
+    return zstandard.ZstdCompressor(level=_COMPRESSION_LEVEL).compress(
+        to_message(report, pb.Report).SerializeToString()
+    )
 
 
 def decompress_report(body: bytes) -> Report:
     """Returns the report in the body of a row. Raises: CorruptData."""
     message = decompress_body(body)
     try:
-        return decode_report(pb.Report.FromString(message))
+        return from_message(pb.Report.FromString(message), Report)
     except (ArithmeticError, DecodeError, LookupError, TypeError, ValueError, InvalidInput) as problem:
         raise CorruptData(
             f"cannot read a recorded report: {type(problem).__name__} ({problem}); use the release that wrote it",

@@ -20,7 +20,7 @@ from astraflow.contract.queries import (
 )
 from astraflow.contract.reports import SampledTrajectory
 from astraflow.wire.codec_agent_calls import block_size_bytes
-from astraflow.wire.codec_queries import decode_sample
+from astraflow.wire.converter import from_message
 from astraflow.wire.pb import control_plane_pb2 as pb
 
 PAGE_BYTES = 16 * 2**20
@@ -232,7 +232,7 @@ def _sample(row: tuple[Any, ...]) -> SampledTrajectory:
     message = pb.SampledTrajectory.FromString(body)
     message.MergeFromString(tokens_body)
     message.calls = calls_body
-    sample = decode_sample(message)
+    sample = from_message(message, SampledTrajectory)
     return replace(sample, step=step, outcome=outcome, prompt_text=prompt_text, completion_text=completion_text)
 
 

@@ -81,6 +81,8 @@ class LocalRun:
         """Latest exit message of each program that failed."""
         self._problems: tuple[str, ...] = ()
         """Problems in the latest report."""
+        self._page_address = ""
+        """Address of the page; empty while it does not serve."""
         self._busy_with = "starting"
         self._reason = "stopped by the user"
 
@@ -180,7 +182,7 @@ class LocalRun:
         was_complete = self._tally.has_learned
         self._tally.observe(report)
         for problem in set(report.problems) - set(self._problems):
-            self._screen.print_message(problem, style="yellow")
+            self._screen.print_message(problem.replace("; see /", f"; see {self._page_address}/"), style="yellow")
         self._problems = report.problems
         if any(stream.steps for stream in report.streams):
             self._screen.progress(report)
@@ -203,6 +205,7 @@ class LocalRun:
         if event.kind == "started":
             self._pids[program] = event.pid
         elif event.kind == "ready" and program == WEB:
+            self._page_address = message.rstrip("/")
             self._screen.print_message(f"The run's page: {self._page(message)}", style="bold")
         elif event.kind == "progress":
             self._busy_with = message

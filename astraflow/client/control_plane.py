@@ -15,25 +15,14 @@ from astraflow.contract.queries import (
     GroupQuery,
     RewardHistogram,
     RewardQuery,
+    SampledGroup,
     TrajectoryPage,
     TrajectoryQuery,
 )
 from astraflow.contract.recommendations import FleetConstraints, WhatIfAnswer, WhatIfQuestion
-from astraflow.contract.reports import NodeReport, Report
+from astraflow.contract.reports import Event, NodeReport, Report, SampledTrajectory
 from astraflow.wire.channel import ServiceChannel
-from astraflow.wire.codec_control import decode_event, decode_report, encode_change
-from astraflow.wire.codec_evaluations import decode_evaluation
-from astraflow.wire.codec_nodes import NodeReader
-from astraflow.wire.codec_queries import (
-    decode_histogram,
-    decode_sample,
-    decode_sampled_group,
-    encode_event_query,
-    encode_group_query,
-    encode_reward_query,
-    encode_trajectory_query,
-)
-from astraflow.wire.codec_recommendations import decode_answer, encode_fleet_constraints, encode_question
+from astraflow.wire.converter import Memo, from_message, to_message
 from astraflow.wire.pb import control_plane_pb2 as pb
 from astraflow.wire.pb.control_plane_pb2_grpc import ControlPlaneStub
 
@@ -59,7 +48,9 @@ class ControlPlaneClient:
 
     async def report(self) -> Report:
         """Returns the state of the run."""
-        return decode_report(await self._link.call(self._stub.GetReport, pb.GetReportRequest(), timeout_s=TIMEOUT_S))
+        return from_message(
+            await self._link.call(self._stub.GetReport, pb.GetReportRequest(), timeout_s=TIMEOUT_S), Report
+        )
 
     async def watch_report(self, *, nodes_per_s: int | None = None) -> AsyncIterator[Report]:
         """Yields the latest report at once, then one report a second, until it is cancelled. Raises: Unavailable when
@@ -69,17 +60,17 @@ class ControlPlaneClient:
         some seconds old: the same tuple object until newer nodes are decoded, in small pieces between reports.
         """
         nodes: tuple[NodeReport, ...] = ()
-        due, reader = 0, NodeReader()
+        due, memo = 0, Memo()
         async for message in self._link.stream(self._stub.WatchReport, pb.WatchReportRequest(), timeout_s=None):
             if nodes_per_s is None or not nodes or len(message.nodes) <= nodes_per_s:
-                nodes = tuple(reader.read(message.nodes))
-                report = decode_report(message, nodes=nodes)
+                nodes = await _nodes_of(message, memo, nodes_per_turn=None)
+                report = from_message(message, Report, replaced={"nodes": nodes})
                 due = report.sequence + 1
                 yield report
                 continue
-            yield decode_report(message, nodes=nodes)
+            yield from_message(message, Report, replaced={"nodes": nodes})
             if message.sequence >= due:
-                nodes = await _nodes_of(message, reader)
+                nodes = await _nodes_of(message, memo, nodes_per_turn=NODES_PER_TURN)
                 due = message.sequence + -(-len(nodes) // nodes_per_s)
 
     async def history(self, *, after_sequence: int = 0, limit: int = 900, resolution_s: int = 1) -> tuple[Report, ...]:
@@ -93,7 +84,7 @@ class ControlPlaneClient:
         while True:
             request = pb.HistoryRequest(after_sequence=after_sequence, limit=limit, resolution_s=resolution_s)
             reply = await self._link.call(self._stub.History, request, timeout_s=TIMEOUT_S)
-            reports += [decode_report(report) for report in reply.reports]
+            reports += [from_message(report, Report) for report in reply.reports]
             if not reply.has_more:
                 return tuple(reports[-limit:]) if limit else ()
             after_sequence = reports[-1].sequence
@@ -109,33 +100,37 @@ class ControlPlaneClient:
             has_more = reply.has_more
             for index, message in enumerate(reply.reports):
                 after_sequence = message.sequence
-                yield decode_report(message)
+                yield from_message(message, Report)
                 if index % REPORTS_PER_TURN == 0:
                     await asyncio.sleep(0)
 
     async def trajectories(self, query: TrajectoryQuery) -> TrajectoryPage:
         """Returns sampled trajectories; for the next page, `before` is the ordinal of the last one seen."""
-        reply = await self._link.call(self._stub.Trajectories, encode_trajectory_query(query), timeout_s=TIMEOUT_S)
+        reply = await self._link.call(
+            self._stub.Trajectories, to_message(query, pb.TrajectoriesRequest), timeout_s=TIMEOUT_S
+        )
         return TrajectoryPage(
-            trajectories=tuple(decode_sample(sample) for sample in reply.trajectories),
+            trajectories=tuple(from_message(sample, SampledTrajectory) for sample in reply.trajectories),
             has_older=reply.has_older,
             has_newer=reply.has_newer,
         )
 
     async def groups(self, query: GroupQuery) -> GroupPage:
         """Returns the groups of sampled trajectories with their statistics."""
-        reply = await self._link.call(self._stub.Groups, encode_group_query(query), timeout_s=TIMEOUT_S)
-        return GroupPage(groups=tuple(decode_sampled_group(group) for group in reply.groups), has_older=reply.has_older)
+        reply = await self._link.call(self._stub.Groups, to_message(query, pb.GroupsRequest), timeout_s=TIMEOUT_S)
+        return GroupPage(
+            groups=tuple(from_message(group, SampledGroup) for group in reply.groups), has_older=reply.has_older
+        )
 
     async def rewards(self, query: RewardQuery) -> RewardHistogram:
         """Returns the reward histogram of sampled trajectories. Raises: InvalidInput."""
-        reply = await self._link.call(self._stub.Rewards, encode_reward_query(query), timeout_s=TIMEOUT_S)
-        return decode_histogram(reply)
+        reply = await self._link.call(self._stub.Rewards, to_message(query, pb.RewardsRequest), timeout_s=TIMEOUT_S)
+        return from_message(reply, RewardHistogram)
 
     async def events(self, query: EventQuery) -> EventPage:
         """Returns events of the whole run."""
-        reply = await self._link.call(self._stub.Events, encode_event_query(query), timeout_s=TIMEOUT_S)
-        return EventPage(events=tuple(decode_event(event) for event in reply.events), has_older=reply.has_older)
+        reply = await self._link.call(self._stub.Events, to_message(query, pb.EventsRequest), timeout_s=TIMEOUT_S)
+        return EventPage(events=tuple(from_message(event, Event) for event in reply.events), has_older=reply.has_older)
 
     async def drain_node(self, node: NodeId, *, actor: str, reason: str, deadline_s: float = 0.0) -> str:
         """Requests that a node finishes its tasks and leaves; returns a confirmation message.
@@ -161,7 +156,7 @@ class ControlPlaneClient:
         """
         pinned_versions = {str(policy): int(version) for policy, version in (versions or {}).items()}
         request = pb.EvaluateRequest(flow=flow, versions=pinned_versions, actor=actor, reason=reason)
-        return decode_evaluation(await self._link.call(self._stub.Evaluate, request, timeout_s=TIMEOUT_S))
+        return from_message(await self._link.call(self._stub.Evaluate, request, timeout_s=TIMEOUT_S), EvaluationReport)
 
     async def evaluations(
         self, *, flow: FlowId | None = None, before: int | None = None, limit: int = 50
@@ -173,7 +168,7 @@ class ControlPlaneClient:
         """
         request = pb.EvaluationsRequest(flow=flow or "", before=before, limit=limit)
         reply = await self._link.call(self._stub.Evaluations, request, timeout_s=TIMEOUT_S)
-        return tuple(decode_evaluation(report) for report in reply.evaluations)
+        return tuple(from_message(report, EvaluationReport) for report in reply.evaluations)
 
     async def stop_evaluation(self, flow: FlowId, *, actor: str, reason: str) -> str:
         """Stops the running round of an evaluation; returns a confirmation message. Raises: InvalidInput when none
@@ -186,7 +181,11 @@ class ControlPlaneClient:
 
         Raises: InvalidInput for an unknown flow, an unknown kind or invalid options; UnknownPolicy.
         """
-        return (await self._link.call(self._stub.ChangePlugins, encode_change(change), timeout_s=TIMEOUT_S)).message
+        return (
+            await self._link.call(
+                self._stub.ChangePlugins, to_message(change, pb.ChangePluginsRequest), timeout_s=TIMEOUT_S
+            )
+        ).message
 
     async def mint_join_token(
         self,
@@ -248,7 +247,7 @@ class ControlPlaneClient:
         Raises: InvalidInput for contradictory limits.
         """
         await self._link.call(
-            self._stub.ReportFleetConstraints, encode_fleet_constraints(constraints), timeout_s=TIMEOUT_S
+            self._stub.ReportFleetConstraints, to_message(constraints, pb.FleetConstraints), timeout_s=TIMEOUT_S
         )
 
     async def what_if(self, question: WhatIfQuestion) -> WhatIfAnswer:
@@ -256,16 +255,20 @@ class ControlPlaneClient:
 
         Raises: InvalidInput for invalid options, or when no report is recorded.
         """
-        return decode_answer(
-            await self._link.call(self._stub.WhatIf, encode_question(question), timeout_s=WHAT_IF_TIMEOUT_S)
+        return from_message(
+            await self._link.call(
+                self._stub.WhatIf, to_message(question, pb.WhatIfRequest), timeout_s=WHAT_IF_TIMEOUT_S
+            ),
+            WhatIfAnswer,
         )
 
 
-async def _nodes_of(message: pb.Report, reader: NodeReader) -> tuple[NodeReport, ...]:
-    """Decodes the nodes of a large report, yielding to the event loop in between."""
+async def _nodes_of(message: pb.Report, memo: Memo, *, nodes_per_turn: int | None) -> tuple[NodeReport, ...]:
+    """Decodes the nodes of a report. nodes_per_turn: yields to the event loop after so many; None: not at all."""
+    memo.begin()
     nodes: list[NodeReport] = []
-    for node in reader.read(message.nodes):
-        nodes.append(node)
-        if len(nodes) % NODES_PER_TURN == 0:
+    for node in message.nodes:
+        nodes.append(from_message(node, NodeReport, memo=memo))
+        if nodes_per_turn is not None and len(nodes) % nodes_per_turn == 0:
             await asyncio.sleep(0)
     return tuple(nodes)

@@ -10,18 +10,10 @@ from astraflow.contract.partial_rollouts import PartialRollout
 from astraflow.contract.tasks import Lease
 from astraflow.contract.trajectories import Episode
 from astraflow.wire.channel import ServiceChannel
-from astraflow.wire.codec_common import encode_facts
-from astraflow.wire.codec_data import (
-    decode_batch,
-    decode_directive,
-    decode_join_result,
-    decode_lease,
-    decode_trainer_attachment,
-    encode_push,
-    encode_status,
-    encode_step,
-)
+from astraflow.wire.codec_data import decode_batch, decode_lease, encode_push, encode_status, encode_step
 from astraflow.wire.codec_partial_rollouts import encode_partial_rollout
+from astraflow.wire.converter import from_message, to_message
+from astraflow.wire.pb import common_pb2
 from astraflow.wire.pb import data_plane_pb2 as pb
 from astraflow.wire.pb.data_plane_pb2_grpc import NodeDataStub, TrainerDataStub
 from astraflow.wire.request_limits import clipped_to_limits
@@ -43,8 +35,10 @@ class NodeDataClient:
 
     async def join(self, facts: NodeFacts) -> JoinResult:
         """Joins the run. Joining again under the same name replaces the earlier incarnation."""
-        reply = await self._link.call(self._stub.Join, clipped_to_limits(encode_facts(facts)), timeout_s=TIMEOUT_S)
-        return decode_join_result(reply)
+        reply = await self._link.call(
+            self._stub.Join, clipped_to_limits(to_message(facts, common_pb2.NodeFacts)), timeout_s=TIMEOUT_S
+        )
+        return from_message(reply, JoinResult)
 
     async def lease(
         self,
@@ -86,7 +80,9 @@ class NodeDataClient:
 
     async def heartbeat(self, status: NodeStatus) -> Directive:
         """Reports the running tasks, which renews their leases; returns a directive."""
-        return decode_directive(await self._link.call(self._stub.Heartbeat, encode_status(status), timeout_s=TIMEOUT_S))
+        return from_message(
+            await self._link.call(self._stub.Heartbeat, encode_status(status), timeout_s=TIMEOUT_S), Directive
+        )
 
     async def leave(self, node: NodeId, *, reason: str, is_preempted: bool = False) -> int:
         """Leaves the run; hands back all unfinished tasks and returns their number. is_preempted: the machine is
@@ -109,7 +105,7 @@ class TrainerDataClient:
     async def attach(self, *, version: Version, backend: str, is_simulated: bool) -> TrainerAttachment:
         """Registers this trainer as the consumer of the policy's stream, from `version` on."""
         request = pb.AttachRequest(policy=self._policy, version=version, backend=backend, is_simulated=is_simulated)
-        return decode_trainer_attachment(await self._link.call(self._stub.Attach, request, timeout_s=TIMEOUT_S))
+        return from_message(await self._link.call(self._stub.Attach, request, timeout_s=TIMEOUT_S), TrainerAttachment)
 
     async def pull_batch(self, *, version: Version, wait_s: float, unacknowledged: int = 0) -> Batch | None:
         """Returns the next batch for a trainer at `version`, or None when none was complete within `wait_s`.

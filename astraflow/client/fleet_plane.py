@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from astraflow.contract.errors import PlanRefused
 from astraflow.contract.fleet import (
     Actor,
     AppliedPlan,
@@ -31,27 +32,7 @@ from astraflow.contract.maintainer import (
 )
 from astraflow.contract.preflight import PreflightResult, ProviderFacts
 from astraflow.wire.channel import ServiceChannel, dial, folder_client_tls
-from astraflow.wire.codec_fleet import (
-    decode_applied,
-    decode_decision,
-    decode_injected_fault,
-    decode_instance,
-    decode_plan,
-    decode_pool,
-    decode_status,
-    encode_actor,
-    encode_request,
-    encode_spec,
-)
-from astraflow.wire.codec_maintainer import (
-    decode_control_state,
-    decode_entry,
-    decode_maintainer,
-    decode_proposal,
-    encode_entry,
-    encode_maintainer_status,
-)
-from astraflow.wire.codec_preflight import decode_preflight_result, decode_provider
+from astraflow.wire.converter import from_message, to_message
 from astraflow.wire.pb import fleet_plane_pb2 as pb
 from astraflow.wire.pb.fleet_plane_pb2_grpc import FleetPlaneStub
 
@@ -73,7 +54,9 @@ class FleetPlaneClient:
 
     async def status(self) -> FleetStatus:
         """Returns the state of the service and its pools."""
-        return decode_status(await self._link.call(self._stub.GetFleet, pb.GetFleetRequest(), timeout_s=TIMEOUT_S))
+        return from_message(
+            await self._link.call(self._stub.GetFleet, pb.GetFleetRequest(), timeout_s=TIMEOUT_S), FleetStatus
+        )
 
     async def put_pool(self, spec: PoolSpec, *, observed_version: int, actor: Actor, key: str, reason: str) -> Pool:
         """Creates a pool (`observed_version` 0), or changes its spec.
@@ -81,13 +64,20 @@ class FleetPlaneClient:
         Raises: InvalidInput, NotPermitted, Conflict when the pool has another version.
         """
         request = pb.PutPoolRequest(
-            spec=encode_spec(spec), observed_version=observed_version, mutation=_mutation(actor, key, reason)
+            spec=to_message(spec, pb.FleetPoolSpec),
+            observed_version=observed_version,
+            mutation=_mutation(actor, key, reason),
         )
-        return decode_pool(await self._link.call(self._stub.PutPool, request, timeout_s=TIMEOUT_S))
+        return from_message(await self._link.call(self._stub.PutPool, request, timeout_s=TIMEOUT_S), Pool)
 
     async def plan(self, request: PlanRequest) -> Plan:
         """Returns the plan of a change without applying it. Raises: InvalidInput for an unknown pool or instance."""
-        return decode_plan(await self._link.call(self._stub.PlanChange, encode_request(request), timeout_s=TIMEOUT_S))
+        return from_message(
+            await self._link.call(
+                self._stub.PlanChange, to_message(request, pb.PlanChangeRequest), timeout_s=TIMEOUT_S
+            ),
+            Plan,
+        )
 
     async def apply(self, plan: PlanId, *, key: str, approver: Actor | None = None) -> AppliedPlan:
         """Applies a plan. Instances start and end after the answer; `instances` shows them.
@@ -96,26 +86,31 @@ class FleetPlaneClient:
         plan was made, or the plan has expired.
         """
         request = pb.ApplyPlanRequest(
-            plan=plan, idempotency_key=key, approver=encode_actor(approver) if approver is not None else None
+            plan=plan,
+            idempotency_key=key,
+            approver=to_message(approver, pb.FleetActor) if approver is not None else None,
         )
-        return decode_applied(await self._link.call(self._stub.ApplyPlan, request, timeout_s=TIMEOUT_S))
+        reply = await self._link.call(self._stub.ApplyPlan, request, timeout_s=TIMEOUT_S)
+        if reply.refusal:
+            raise PlanRefused(reply.refusal, guard_json=reply.guard_json, code="fleet.plan_refused")
+        return from_message(reply, AppliedPlan)
 
     async def set_override(self, pool: PoolId, *, minutes: float, actor: Actor, key: str, reason: str) -> Decision:
         """Sets a manual override: no node of the pool is removed for `minutes`; 0 ends the override. Raises:
         InvalidInput."""
         request = pb.SetPoolOverrideRequest(pool=pool, minutes=minutes, mutation=_mutation(actor, key, reason))
-        return decode_decision(await self._link.call(self._stub.SetPoolOverride, request, timeout_s=TIMEOUT_S))
+        return from_message(await self._link.call(self._stub.SetPoolOverride, request, timeout_s=TIMEOUT_S), Decision)
 
     async def escalate(self, severity: str, *, actor: Actor, key: str, reason: str) -> Decision:
         """Records a message for people in the audit log. severity: info, warning or critical."""
         request = pb.EscalateRequest(severity=severity, mutation=_mutation(actor, key, reason))
-        return decode_decision(await self._link.call(self._stub.Escalate, request, timeout_s=TIMEOUT_S))
+        return from_message(await self._link.call(self._stub.Escalate, request, timeout_s=TIMEOUT_S), Decision)
 
     async def kill_switch(self, scope: KillScope, *, actor: Actor, key: str, reason: str) -> Decision:
         """Sets the kill switch: stops agents, all changes, or none. Raises: NotPermitted when the actor's role may not
         turn it off."""
         request = pb.SetKillSwitchRequest(scope=scope.value, mutation=_mutation(actor, key, reason))
-        return decode_decision(await self._link.call(self._stub.SetKillSwitch, request, timeout_s=TIMEOUT_S))
+        return from_message(await self._link.call(self._stub.SetKillSwitch, request, timeout_s=TIMEOUT_S), Decision)
 
     async def inject_fault(self, pool: PoolId, *, share: float, actor: Actor, key: str, reason: str) -> InjectedFault:
         """Injects a fault: terminates `share` of a pool's nodes at once, as if their machines had failed.
@@ -124,7 +119,7 @@ class FleetPlaneClient:
         provider does not support it.
         """
         request = pb.InjectFaultRequest(pool=pool, share=share, mutation=_mutation(actor, key, reason))
-        return decode_injected_fault(await self._link.call(self._stub.InjectFault, request, timeout_s=TIMEOUT_S))
+        return from_message(await self._link.call(self._stub.InjectFault, request, timeout_s=TIMEOUT_S), InjectedFault)
 
     async def instances(
         self,
@@ -137,7 +132,7 @@ class FleetPlaneClient:
         """Returns instances of the ledger, newest first; for the next page, `before` is the id of the last one seen."""
         request = pb.InstancesRequest(pool=pool or "", with_gone=with_gone, before=before or "", limit=limit)
         reply = await self._link.call(self._stub.Instances, request, timeout_s=TIMEOUT_S)
-        return tuple(decode_instance(instance) for instance in reply.instances)
+        return tuple(from_message(instance, Instance) for instance in reply.instances)
 
     async def decisions(
         self, *, pool: PoolId | None = None, before: int | None = None, limit: int = 100
@@ -145,7 +140,7 @@ class FleetPlaneClient:
         """Returns the audit log, newest first; for the next page, `before` is the ordinal of the last entry seen."""
         request = pb.DecisionsRequest(pool=pool or "", before=before, limit=limit)
         reply = await self._link.call(self._stub.Decisions, request, timeout_s=TIMEOUT_S)
-        return tuple(decode_decision(decision) for decision in reply.decisions)
+        return tuple(from_message(decision, Decision) for decision in reply.decisions)
 
     async def propose(self, plan: PlanId, *, actor: Actor, key: str, reason: str) -> Proposal:
         """Proposes the caller's own plan to people. They approve it with `apply` and an approver.
@@ -153,12 +148,12 @@ class FleetPlaneClient:
         Raises: Conflict when the plan is no longer known, NotPermitted when the guard refuses it in any case.
         """
         request = pb.ProposePlanRequest(plan=plan, mutation=_mutation(actor, key, reason))
-        return decode_proposal(await self._link.call(self._stub.ProposePlan, request, timeout_s=TIMEOUT_S))
+        return from_message(await self._link.call(self._stub.ProposePlan, request, timeout_s=TIMEOUT_S), Proposal)
 
     async def reject(self, plan: PlanId, *, actor: Actor, key: str, reason: str) -> Decision:
         """Rejects a proposal. Raises: InvalidInput when it is not waiting, NotPermitted, Conflict."""
         request = pb.RejectPlanRequest(plan=plan, mutation=_mutation(actor, key, reason))
-        return decode_decision(await self._link.call(self._stub.RejectPlan, request, timeout_s=TIMEOUT_S))
+        return from_message(await self._link.call(self._stub.RejectPlan, request, timeout_s=TIMEOUT_S), Decision)
 
     async def proposals(
         self, *, only_waiting: bool = True, before: PlanId | None = None, limit: int = 100
@@ -166,38 +161,42 @@ class FleetPlaneClient:
         """Returns the waiting proposals, or all of them; newest first."""
         request = pb.ProposalsRequest(only_waiting=only_waiting, before=before or "", limit=limit)
         reply = await self._link.call(self._stub.Proposals, request, timeout_s=TIMEOUT_S)
-        return tuple(decode_proposal(proposal) for proposal in reply.proposals)
+        return tuple(from_message(proposal, Proposal) for proposal in reply.proposals)
 
     async def hand_over(
         self, message: str, *, pool: PoolId | None = None, actor: Actor, key: str, reason: str
     ) -> Decision:
         """Records a handover note in the audit log. Raises: InvalidInput."""
         request = pb.HandOverRequest(pool=pool or "", message=message, mutation=_mutation(actor, key, reason))
-        return decode_decision(await self._link.call(self._stub.HandOver, request, timeout_s=TIMEOUT_S))
+        return from_message(await self._link.call(self._stub.HandOver, request, timeout_s=TIMEOUT_S), Decision)
 
     async def send_maintainer_heartbeat(
         self, status: MaintainerStatus, *, timeout_s: float = TIMEOUT_S
     ) -> MaintainerControlState:
         """Reports the maintainer's status and returns its control state."""
-        request = encode_maintainer_status(status)
-        return decode_control_state(await self._link.call(self._stub.MaintainerHeartbeat, request, timeout_s=timeout_s))
+        request = to_message(status, pb.FleetMaintainerStatus)
+        return from_message(
+            await self._link.call(self._stub.MaintainerHeartbeat, request, timeout_s=timeout_s), MaintainerControlState
+        )
 
     async def maintainer(self) -> Maintainer:
         """Returns the maintainer's mode and its last reported status."""
         request = pb.GetMaintainerRequest()
-        return decode_maintainer(await self._link.call(self._stub.GetMaintainer, request, timeout_s=TIMEOUT_S))
+        return from_message(await self._link.call(self._stub.GetMaintainer, request, timeout_s=TIMEOUT_S), Maintainer)
 
     async def set_maintainer_mode(self, mode: MaintainerMode, *, actor: Actor, key: str, reason: str) -> Decision:
         """Sets the maintainer's mode. Raises: NotPermitted for callers other than people."""
         request = pb.SetMaintainerModeRequest(mode=mode.value, mutation=_mutation(actor, key, reason))
-        return decode_decision(await self._link.call(self._stub.SetMaintainerMode, request, timeout_s=TIMEOUT_S))
+        return from_message(await self._link.call(self._stub.SetMaintainerMode, request, timeout_s=TIMEOUT_S), Decision)
 
     async def append_transcript(self, chain: str, entries: tuple[TranscriptEntry, ...]) -> int:
         """Stores a copy of the maintainer's transcript entries; returns the next expected ordinal.
 
         chain: hash of the first entry. Raises: CorruptData, Conflict for entries that do not follow or were changed.
         """
-        request = pb.AppendTranscriptRequest(chain=chain, entries=[encode_entry(entry) for entry in entries])
+        request = pb.AppendTranscriptRequest(
+            chain=chain, entries=[to_message(entry, pb.FleetTranscriptEntry) for entry in entries]
+        )
         return int((await self._link.call(self._stub.AppendTranscript, request, timeout_s=TIMEOUT_S)).next_ordinal)
 
     async def transcript(
@@ -207,22 +206,22 @@ class FleetPlaneClient:
         seen."""
         request = pb.TranscriptRequest(chain=chain, wake=wake, before=before, limit=limit)
         reply = await self._link.call(self._stub.Transcript, request, timeout_s=TIMEOUT_S)
-        entries = tuple(decode_entry(entry) for entry in reply.entries)
+        entries = tuple(from_message(entry, TranscriptEntry) for entry in reply.entries)
         return TranscriptPage(chain=reply.chain, entries=entries, has_older=reply.has_older)
 
     async def providers(self) -> tuple[ProviderFacts, ...]:
         """Returns the configured providers by name, each with its latest preflight result."""
         reply = await self._link.call(self._stub.Providers, pb.ProvidersRequest(), timeout_s=TIMEOUT_S)
-        return tuple(decode_provider(provider) for provider in reply.providers)
+        return tuple(from_message(provider, ProviderFacts) for provider in reply.providers)
 
     async def run_preflight(self, provider: str, *, actor: Actor) -> PreflightResult:
         """Runs the preflight checks of a provider; nothing is started. Failed checks are in the result.
 
         Raises: InvalidInput for an unknown provider, NotPermitted, RateLimited.
         """
-        request = pb.RunPreflightRequest(provider=provider, actor=encode_actor(actor))
-        return decode_preflight_result(
-            await self._link.call(self._stub.RunPreflight, request, timeout_s=PREFLIGHT_TIMEOUT_S)
+        request = pb.RunPreflightRequest(provider=provider, actor=to_message(actor, pb.FleetActor))
+        return from_message(
+            await self._link.call(self._stub.RunPreflight, request, timeout_s=PREFLIGHT_TIMEOUT_S), PreflightResult
         )
 
 
@@ -239,4 +238,4 @@ async def connect_fleet(address: str, token: str, *, authority: Path | None = No
 
 
 def _mutation(actor: Actor, key: str, reason: str) -> pb.FleetMutation:
-    return pb.FleetMutation(actor=encode_actor(actor), idempotency_key=key, reason=reason)
+    return pb.FleetMutation(actor=to_message(actor, pb.FleetActor), idempotency_key=key, reason=reason)

@@ -6,16 +6,8 @@ from contextlib import aclosing
 from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.weights import Chunk, Manifest, Part, SharedFile, Transfer, TransferPlan, VersionNotice
 from astraflow.wire.channel import ServiceChannel
-from astraflow.wire.codec_weights import (
-    decode_chunk,
-    decode_notice,
-    decode_plan,
-    encode_chunk,
-    encode_manifest,
-    encode_part,
-    encode_shared,
-    encode_transfer,
-)
+from astraflow.wire.codec_weights import decode_chunk, decode_plan, encode_chunk, encode_manifest, encode_transfer
+from astraflow.wire.converter import from_message, to_message
 from astraflow.wire.pb import weight_plane_pb2 as pb
 from astraflow.wire.pb.weight_plane_pb2_grpc import WeightPlaneStub
 
@@ -62,7 +54,7 @@ class WeightPlaneClient:
         request = pb.WatchRequest(policy=policy or "", after=after)
         async with aclosing(self._link.stream(self._stub.Watch, request, timeout_s=None)) as notices:
             async for notice in notices:
-                yield decode_notice(notice)
+                yield from_message(notice, VersionNotice)
 
     async def plan(self, policy: PolicyId, *, have: Version | None, want: Version | None = None) -> TransferPlan:
         """Returns the transfer plan with the fewest bytes from `have` to `want` (default: the latest). Raises:
@@ -83,7 +75,7 @@ class WeightPlaneClient:
     async def versions(self, policy: PolicyId) -> tuple[VersionNotice, ...]:
         """Returns the stored versions, oldest first; empty for a policy without any."""
         reply = await self._link.call(self._stub.Versions, pb.VersionsRequest(policy=policy), timeout_s=TIMEOUT_S)
-        return tuple(decode_notice(notice) for notice in reply.versions)
+        return tuple(from_message(notice, VersionNotice) for notice in reply.versions)
 
 
 def _publish_pieces(
@@ -97,8 +89,8 @@ def _publish_pieces(
     head = pb.PublishHead(
         manifest=encode_manifest(manifest),
         transfer=encode_transfer(transfer),
-        shared=encode_shared(shared) if shared else None,
-        part=encode_part(part) if part else None,
+        shared=to_message(shared, pb.SharedFile) if shared else None,
+        part=to_message(part, pb.Part) if part else None,
     )
     yield pb.PublishPiece(head=head)
     for chunk in chunks:

@@ -265,6 +265,12 @@ TRAINING_METRICS: tuple[TrainingMetric, ...] = (
             "Time of the passes that the loss needs before training: proximal, reference, values, teacher.",
         ),
         (
+            "teacher_s",
+            "Asking the teacher's server",
+            MetricUnit.SECONDS,
+            "Time of the requests to the server of a teacher, before the passes. Absent without a server.",
+        ),
+        (
             "forward_backward_s",
             "Forward and backward",
             MetricUnit.SECONDS,

@@ -15,8 +15,8 @@ from astraflow.dataflow.issuing.groups import OpenGroup, UnfinishedTask, parse_t
 from astraflow.dataflow.journal import Journal
 from astraflow.dataflow.serving.batches import ServedBatch
 from astraflow.wire.codec_data import decode_push, encode_push
-from astraflow.wire.codec_evaluations import decode_evaluation, encode_evaluation
 from astraflow.wire.codec_partial_rollouts import decode_partial_rollout, encode_partial_rollout
+from astraflow.wire.converter import from_message, to_message
 from astraflow.wire.pb import control_plane_pb2 as pb
 from astraflow.wire.pb import data_plane_pb2 as data
 
@@ -134,7 +134,7 @@ class Records:
 
     def record_evaluation(self, report: EvaluationReport) -> None:
         """Records an ended round of an evaluation."""
-        body = encode_evaluation(report).SerializeToString()
+        body = to_message(report, pb.EvaluationReport).SerializeToString()
         self._journal.put("insert into evaluations values (?, ?)", report.round, body)
 
     def recover(self) -> RecoveredRun:
@@ -157,7 +157,7 @@ class Records:
             replayable=waiting[True],
             batches=self._batches(batched),
             evaluations=[
-                decode_evaluation(pb.EvaluationReport.FromString(body))
+                from_message(pb.EvaluationReport.FromString(body), EvaluationReport)
                 for (body,) in self._journal.rows("select body from evaluations order by round")
             ],
             partials=self._partials(groups),

@@ -39,6 +39,7 @@ from astraflow.dataflow.pool.credential_ledger import CredentialLedger
 from astraflow.dataflow.pool.credentials import Credentials
 from astraflow.dataflow.pool.registry import Node, NodeRegistry
 from astraflow.dataflow.reporting.archive import Archive
+from astraflow.dataflow.reporting.binding_constraints import ConstraintMonitor, FlowRole
 from astraflow.dataflow.reporting.events import Events
 from astraflow.dataflow.reporting.health import HealthMonitor
 from astraflow.dataflow.reporting.history import History
@@ -194,6 +195,15 @@ class Service:
         self._archive = archive
         self._history = History(journal, archive, seconds=config.history, minutes=config.history_minutes)
         self._health_monitor = HealthMonitor()
+        self._constraint_monitor = ConstraintMonitor(
+            {
+                flow.id: FlowRole(
+                    policies=flow.policies, served_policies=flow.served_policies, needs_nodes=flow.answers is None
+                )
+                for flow in run.flows.values()
+            },
+            is_attached=lambda policy: policy in run.trainers,
+        )
         pools = {PoolId(name): options for name, options in config.pools.items()}
         spec = Spec(options=config.scaling, pools=pools)
         self._recommender = Recommender(spec, journal=journal, events=run.events)
@@ -321,6 +331,7 @@ class Service:
         """Reports once. Errors are counted and suppressed: a report never ends the service."""
         with self._archive.losses.counting("report"):
             report = self.report()
+            report = replace(report, problems=(*report.problems, *self._constraint_monitor.problems(report)))
             for finding in self._health_monitor.findings(report):
                 self._run.events.add(finding.kind, finding.subject, finding.message)
             self._run.events.tick()

@@ -7,10 +7,13 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from astraflow.access.callers import Role, audit_actor, check_own_pool, current_caller
-from astraflow.contract.batches import TrainerAttachment
+from astraflow.contract.batches import StepReport, TrainerAttachment
 from astraflow.contract.errors import CorruptData, InvalidInput, NotPermitted
 from astraflow.contract.ids import FlowId, NodeId, PolicyId, Version
-from astraflow.contract.nodes import MAX_CAPACITY, JoinResult
+from astraflow.contract.nodes import MAX_CAPACITY, JoinResult, NodeFacts
+from astraflow.contract.plugins import PluginChange
+from astraflow.contract.queries import EventQuery, GroupQuery, RewardQuery, TrajectoryQuery
+from astraflow.contract.recommendations import FleetConstraints, WhatIfQuestion
 from astraflow.contract.reports import Report
 from astraflow.dataflow.evaluation.evaluator import Evaluator
 from astraflow.dataflow.node_operations import NodeOperations
@@ -21,30 +24,10 @@ from astraflow.dataflow.reporting.recommender import FLEET_CONSTRAINTS_VALID_S, 
 from astraflow.dataflow.run import Run
 from astraflow.dataflow.trainer_operations import TrainerOperations
 from astraflow.scaling.what_if import changed_spec, replay
-from astraflow.wire.codec_common import decode_facts, decode_versions
-from astraflow.wire.codec_control import decode_change, decode_report, encode_event, encode_report
-from astraflow.wire.codec_data import (
-    decode_push,
-    decode_status,
-    decode_step,
-    encode_batch,
-    encode_directive,
-    encode_join_result,
-    encode_lease,
-    encode_trainer_attachment,
-)
-from astraflow.wire.codec_evaluations import encode_evaluation
+from astraflow.wire.codec_common import decode_versions
+from astraflow.wire.codec_data import decode_push, decode_status, encode_batch, encode_lease
 from astraflow.wire.codec_partial_rollouts import decode_partial_rollout
-from astraflow.wire.codec_queries import (
-    decode_event_query,
-    decode_group_query,
-    decode_reward_query,
-    decode_trajectory_query,
-    encode_histogram,
-    encode_sample,
-    encode_sampled_group,
-)
-from astraflow.wire.codec_recommendations import decode_fleet_constraints, decode_question, encode_answer
+from astraflow.wire.converter import from_message, to_message
 from astraflow.wire.pb import common_pb2 as common
 from astraflow.wire.pb import control_plane_pb2 as control
 from astraflow.wire.pb import data_plane_pb2 as data
@@ -77,7 +60,7 @@ class NodeDataService(NodeDataServicer):
     async def Join(self, request: common.NodeFacts, context: Any) -> data.JoinReply:  # noqa: N802 (named in the proto)
         """See the proto."""
         await self._nodes.check_nodes_needed()
-        return encode_join_result(self._join_result_of(self._nodes.join(decode_facts(request))))
+        return to_message(self._join_result_of(self._nodes.join(from_message(request, NodeFacts))), data.JoinReply)
 
     async def Lease(self, request: data.LeaseRequest, context: Any) -> data.LeaseReply:  # noqa: N802
         """See the proto."""
@@ -105,7 +88,7 @@ class NodeDataService(NodeDataServicer):
         directive = self._nodes.heartbeat(decode_status(request))
         if directive.action == "leave":  # a node that leaves does not return: the reason must survive a restart
             await self._nodes.wait_durable()
-        return encode_directive(directive)
+        return to_message(directive, data.HeartbeatReply)
 
     async def Leave(self, request: data.LeaveRequest, context: Any) -> data.LeaveReply:  # noqa: N802
         """See the proto."""
@@ -131,13 +114,14 @@ class TrainerDataService(TrainerDataServicer):
             backend=request.backend,
             is_simulated=request.is_simulated,
         )
-        return encode_trainer_attachment(
+        return to_message(
             TrainerAttachment(
                 run=self._name,
                 weights_address=self._weights_address,
                 acknowledged_steps=acknowledged_steps,
                 weights_key=self._weights_key,
-            )
+            ),
+            data.AttachReply,
         )
 
     async def PullBatch(  # type: ignore[override]  # noqa: N802 (raw)
@@ -156,7 +140,7 @@ class TrainerDataService(TrainerDataServicer):
 
     async def ReportStep(self, request: data.ReportStepRequest, context: Any) -> data.ReportStepReply:  # noqa: N802
         """See the proto."""
-        return data.ReportStepReply(is_first=await self._trainers.report_step(decode_step(request)))
+        return data.ReportStepReply(is_first=await self._trainers.report_step(from_message(request, StepReport)))
 
 
 @dataclass(slots=True)
@@ -228,7 +212,7 @@ class ControlService(ControlPlaneServicer):
 
     async def GetReport(self, request: control.GetReportRequest, context: Any) -> control.Report:  # noqa: N802
         """See the proto."""
-        return encode_report(self._report())
+        return to_message(self._report(), control.Report)
 
     async def WatchReport(  # noqa: N802
         self, request: control.WatchReportRequest, context: Any
@@ -242,7 +226,7 @@ class ControlService(ControlPlaneServicer):
     def _frame(self, report: Report) -> control.Report | None:
         """Returns the frame of a report for a watcher; None, counted, if it cannot be encoded."""
         with self._history.losses.counting("frame", sequence=report.sequence):
-            message = encode_report(report)
+            message = to_message(report, control.Report)
             if not is_finite(message):
                 raise CorruptData(
                     "cannot send a report: it contains a number that is not finite; it is left out",
@@ -261,30 +245,32 @@ class ControlService(ControlPlaneServicer):
         self, request: control.TrajectoriesRequest, context: Any
     ) -> control.TrajectoriesReply:
         """See the proto."""
-        query = decode_trajectory_query(request)
+        query = from_message(request, TrajectoryQuery)
         page = await self._run.samples.page(replace(query, limit=min(query.limit, MAX_PAGE)))
         return control.TrajectoriesReply(
-            trajectories=[encode_sample(sample) for sample in page.trajectories],
+            trajectories=[to_message(sample, control.SampledTrajectory) for sample in page.trajectories],
             has_older=page.has_older,
             has_newer=page.has_newer,
         )
 
     async def Groups(self, request: control.GroupsRequest, context: Any) -> control.GroupsReply:  # noqa: N802
         """See the proto."""
-        query = decode_group_query(request)
+        query = from_message(request, GroupQuery)
         page = await self._run.samples.groups(replace(query, limit=min(query.limit, MAX_PAGE)))
-        groups = [encode_sampled_group(group) for group in page.groups]
+        groups = [to_message(group, control.SampledGroup) for group in page.groups]
         return control.GroupsReply(groups=groups, has_older=page.has_older)
 
     async def Rewards(self, request: control.RewardsRequest, context: Any) -> control.RewardsReply:  # noqa: N802
         """See the proto."""
-        return encode_histogram(await self._run.samples.rewards(decode_reward_query(request)))
+        return to_message(await self._run.samples.rewards(from_message(request, RewardQuery)), control.RewardsReply)
 
     async def Events(self, request: control.EventsRequest, context: Any) -> control.EventsReply:  # noqa: N802
         """See the proto."""
-        query = decode_event_query(request)
+        query = from_message(request, EventQuery)
         page = await self._run.events.page(replace(query, limit=min(query.limit, MAX_PAGE)))
-        return control.EventsReply(events=[encode_event(event) for event in page.events], has_older=page.has_older)
+        return control.EventsReply(
+            events=[to_message(event, control.Event) for event in page.events], has_older=page.has_older
+        )
 
     async def DrainNode(self, request: control.DrainNodeRequest, context: Any) -> control.ControlReply:  # noqa: N802
         """See the proto."""
@@ -311,7 +297,7 @@ class ControlService(ControlPlaneServicer):
             FlowId(request.flow), versions, actor=audit_actor(request.actor), reason=request.reason
         )
         await self._run.journal.wait_durable()
-        return encode_evaluation(report)
+        return to_message(report, control.EvaluationReport)
 
     async def Evaluations(  # noqa: N802
         self, request: control.EvaluationsRequest, context: Any
@@ -322,7 +308,7 @@ class ControlService(ControlPlaneServicer):
             before=request.before if request.HasField("before") else None,
             limit=min(request.limit, MAX_PAGE),
         )
-        return control.EvaluationsReply(evaluations=[encode_evaluation(report) for report in page])
+        return control.EvaluationsReply(evaluations=[to_message(report, control.EvaluationReport) for report in page])
 
     async def StopEvaluation(  # noqa: N802
         self, request: control.StopEvaluationRequest, context: Any
@@ -336,7 +322,7 @@ class ControlService(ControlPlaneServicer):
         self, request: control.ChangePluginsRequest, context: Any
     ) -> control.ControlReply:
         """See the proto."""
-        change = decode_change(request)
+        change = from_message(request, PluginChange)
         message = self._run.change_plugins(replace(change, actor=audit_actor(change.actor)))
         await self._run.journal.wait_durable()
         return control.ControlReply(message=message)
@@ -394,18 +380,18 @@ class ControlService(ControlPlaneServicer):
 
     async def ReportFleetConstraints(self, request: control.FleetConstraints, context: Any) -> control.ControlReply:  # noqa: N802
         """See the proto."""
-        self._recommender.set_fleet_constraints(decode_fleet_constraints(request))
+        self._recommender.set_fleet_constraints(from_message(request, FleetConstraints))
         message = f"recommendations respect these constraints for {FLEET_CONSTRAINTS_VALID_S:g} s"
         return control.ControlReply(message=message)
 
     async def WhatIf(self, request: control.WhatIfRequest, context: Any) -> control.WhatIfReply:  # noqa: N802
         """See the proto."""
-        question = decode_question(request)
+        question = from_message(request, WhatIfQuestion)
         spec = changed_spec(self._recommender.spec, options=question.options, pools=question.pools)
         limit = min(question.limit, MAX_REPLAYED)
         messages = await self._history.all_reports_after(0, limit=limit, resolution_s=question.resolution_s)
-        answer = await asyncio.to_thread(lambda: replay((decode_report(message) for message in messages), spec))
-        return encode_answer(answer)
+        answer = await asyncio.to_thread(lambda: replay((from_message(message, Report) for message in messages), spec))
+        return to_message(answer, control.WhatIfReply)
 
 
 def _wait_s(requested_s: float) -> float:

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from astraflow.contract.tasks import Prompt
 from astraflow.datasets import datasets
-from astraflow.datasets.base import generated_prompt, sampled_fingerprint
+from astraflow.datasets.base import GeneratedDataset, generated_prompt
 from astraflow.datasets.shuffle import Shuffle
 from astraflow.runtime.config import Config
 
@@ -22,26 +22,17 @@ class ArithmeticOptions(Config):
 
 
 @datasets.register("arithmetic", options=ArithmeticOptions)
-class Arithmetic:
+class Arithmetic(GeneratedDataset):
     """Every pair of numbers, in an order shuffled by the seed. Fields: question, answer, expression (what a calculator
     reads)."""
 
     def __init__(self, options: ArithmeticOptions, seed: int) -> None:
         self._operation = options.operation
         self._numbers = int(10**options.digits)
+        super().__init__(self._numbers**2)
         self._order = Shuffle(self.size, seed=seed)
 
-    @property
-    def size(self) -> int:
-        """Number of pairs."""
-        return self._numbers * self._numbers
-
-    @property
-    def fingerprint(self) -> str:
-        """Fingerprint of the prompts."""
-        return sampled_fingerprint(self)
-
-    def prompt(self, index: int) -> Prompt:
+    def _prompt(self, index: int) -> Prompt:
         """Returns a prompt such as `3+4=`."""
         left, right = divmod(self._order.item(index), self._numbers)
         match self._operation:

@@ -2,6 +2,7 @@
 
 import json
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
@@ -50,6 +51,32 @@ class Dataset(Protocol):
 
     def prompt(self, index: int) -> Prompt:
         """Returns prompt number `index`. Raises: InvalidInput outside `0 <= index < size`."""
+
+
+class GeneratedDataset(ABC):
+    """Dataset whose prompts are computed from options, seed and index."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+
+    @property
+    def size(self) -> int:
+        """Number of prompts."""
+        return self._size
+
+    @property
+    def fingerprint(self) -> str:
+        """Fingerprint of the prompts."""
+        return sampled_fingerprint(self)
+
+    def prompt(self, index: int) -> Prompt:
+        """Returns prompt number `index`."""
+        check_index(index, self._size)
+        return self._prompt(index)
+
+    @abstractmethod
+    def _prompt(self, index: int) -> Prompt:
+        """Returns a prompt whose index is in range."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from astraflow.contract.ids import PromptId
 from astraflow.contract.tasks import Prompt
 from astraflow.contract.values import Json
 from astraflow.datasets import datasets
-from astraflow.datasets.base import ANSWER, QUESTION, check_index, sampled_fingerprint
+from astraflow.datasets.base import ANSWER, QUESTION, GeneratedDataset, check_index
 from astraflow.runtime.config import Config
 
 _SYLLABLES = tuple(consonant + vowel for consonant in "bdfghklmnprst" for vowel in "aeo")
@@ -175,27 +175,17 @@ class FactWorld:
 
 
 @datasets.register("facts", options=FactQuestionOptions)
-class Facts:
+class Facts(GeneratedDataset):
     """Fields: question, answer, answers (the answer alone), pages (addresses of the documents with the facts)."""
 
     def __init__(self, options: FactQuestionOptions, seed: int) -> None:
+        super().__init__(options.size)
         self._options = options
         self._world = FactWorld(options.facts)
         self._order = random.Random(f"facts/order/{seed}").randrange(2**32)
 
-    @property
-    def size(self) -> int:
-        """Number of questions."""
-        return self._options.size
-
-    @property
-    def fingerprint(self) -> str:
-        """Fingerprint of the prompts."""
-        return sampled_fingerprint(self)
-
-    def prompt(self, index: int) -> Prompt:
+    def _prompt(self, index: int) -> Prompt:
         """Returns question number `index`."""
-        check_index(index, self.size)
         fact = self._world.question(self._order + index, self._options.hops)
         fields: dict[str, Json] = {
             QUESTION: fact.question,

@@ -11,7 +11,7 @@ from astraflow.contract.ids import PromptId
 from astraflow.contract.tasks import Prompt
 from astraflow.contract.values import Json
 from astraflow.datasets import datasets
-from astraflow.datasets.base import ANSWER, QUESTION, check_index, sampled_fingerprint
+from astraflow.datasets.base import ANSWER, QUESTION, GeneratedDataset
 from astraflow.runtime.config import Config
 from astraflow.runtime.setting_permissions import SettableBy
 
@@ -36,27 +36,17 @@ class FunctionOptions(Config):
 
 
 @datasets.register("functions", options=FunctionOptions)
-class Functions:
+class Functions(GeneratedDataset):
     """Fields: question (values of a function `f`), answer (a solution in a fenced block), tests, as of the dataset
     `code`."""
 
     def __init__(self, options: FunctionOptions, seed: int) -> None:
+        super().__init__(options.size)
         self._options = options
         self._seed = seed
 
-    @property
-    def size(self) -> int:
-        """Number of problems."""
-        return self._options.size
-
-    @property
-    def fingerprint(self) -> str:
-        """Fingerprint of the prompts."""
-        return sampled_fingerprint(self)
-
-    def prompt(self, index: int) -> Prompt:
+    def _prompt(self, index: int) -> Prompt:
         """Returns problem number `index`."""
-        check_index(index, self.size)
         options = self._options
         rng = random.Random(f"functions/{self._seed}/{index}")
         operation, constant = rng.choice(options.operations), rng.randint(1, options.largest)

@@ -8,7 +8,7 @@ from astraflow.contract.ids import PromptId
 from astraflow.contract.tasks import Prompt
 from astraflow.contract.values import Json
 from astraflow.datasets import datasets
-from astraflow.datasets.base import ANSWER, QUESTION, check_index, sampled_fingerprint
+from astraflow.datasets.base import ANSWER, QUESTION, GeneratedDataset
 from astraflow.runtime.config import Config
 from astraflow.runtime.setting_permissions import SettableBy
 
@@ -51,27 +51,17 @@ class GamesOptions(Config):
 
 
 @datasets.register("games", options=GamesOptions)
-class Games:
+class Games(GeneratedDataset):
     """Fields: question (name of the game; the game itself tells its rules), answer (empty: the game decides), game,
     deal (seed of cards and dice, the same for all members of a group)."""
 
     def __init__(self, options: GamesOptions, seed: int) -> None:
+        super().__init__(options.size)
         self._options = options
         self._seed = seed
 
-    @property
-    def size(self) -> int:
-        """Number of prompts."""
-        return self._options.size
-
-    @property
-    def fingerprint(self) -> str:
-        """Fingerprint of the prompts."""
-        return sampled_fingerprint(self)
-
-    def prompt(self, index: int) -> Prompt:
+    def _prompt(self, index: int) -> Prompt:
         """Returns prompt number `index`."""
-        check_index(index, self.size)
         game = self._options.games[index % len(self._options.games)]
         deal = f"{self._seed}/{index}"
         fields: dict[str, Json] = {QUESTION: f"Play {game}.", ANSWER: "", "game": game, "deal": deal}

@@ -8,7 +8,7 @@ from pydantic import Field, field_validator
 from astraflow.contract.tasks import Prompt
 from astraflow.contract.values import Json
 from astraflow.datasets import datasets
-from astraflow.datasets.base import HISTORY, generated_prompt, sampled_fingerprint
+from astraflow.datasets.base import HISTORY, GeneratedDataset, generated_prompt
 from astraflow.datasets.shuffle import Shuffle
 from astraflow.runtime.config import Config
 from astraflow.runtime.setting_permissions import SettableBy
@@ -40,24 +40,15 @@ class LettersOptions(Config):
 
 
 @datasets.register("letters", options=LettersOptions)
-class Letters:
+class Letters(GeneratedDataset):
     """Every string of that length over the alphabet, in an order shuffled by the seed."""
 
     def __init__(self, options: LettersOptions, seed: int) -> None:
+        super().__init__(int(len(options.alphabet) ** options.length))
         self._options = options
         self._order = Shuffle(self.size, seed=seed)
 
-    @property
-    def size(self) -> int:
-        """Number of strings."""
-        return int(len(self._options.alphabet) ** self._options.length)
-
-    @property
-    def fingerprint(self) -> str:
-        """Fingerprint of the prompts."""
-        return sampled_fingerprint(self)
-
-    def prompt(self, index: int) -> Prompt:
+    def _prompt(self, index: int) -> Prompt:
         """Returns a prompt such as `rev abcd=` or `sort 3142=`."""
         options = self._options
         text = self._string(self._order.item(index))

@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 
 from astraflow.contract.tasks import Prompt
 from astraflow.datasets import datasets
-from astraflow.datasets.base import check_index, generated_prompt, sampled_fingerprint
+from astraflow.datasets.base import GeneratedDataset, generated_prompt
 from astraflow.runtime.config import Config
 
 _ANSWER_PATTERN = re.compile(r"\bsay (\w+)")
@@ -60,26 +60,16 @@ class ScriptedOptions(Config):
 
 
 @datasets.register("scripted", options=ScriptedOptions)
-class Scripted:
+class Scripted(GeneratedDataset):
     """Numbered questions with the answer `right`."""
 
     def __init__(self, options: ScriptedOptions, seed: int) -> None:
+        super().__init__(options.size)
         self._options = options
         self._seed = seed
 
-    @property
-    def size(self) -> int:
-        """Number of prompts."""
-        return self._options.size
-
-    @property
-    def fingerprint(self) -> str:
-        """Fingerprint of the prompts."""
-        return sampled_fingerprint(self)
-
-    def prompt(self, index: int) -> Prompt:
+    def _prompt(self, index: int) -> Prompt:
         """Returns a prompt such as `item 7, difficulty=0.30: say right`."""
-        check_index(index, self.size)
         options = self._options
         difficulty = random.Random(f"scripted/{self._seed}/{index}").uniform(options.easiest, options.hardest)
         return generated_prompt(

@@ -16,7 +16,7 @@ from astraflow.contract.ids import PromptId
 from astraflow.contract.tasks import Prompt
 from astraflow.contract.values import Json
 from astraflow.datasets import datasets
-from astraflow.datasets.base import ANSWER, QUESTION, check_index, sampled_fingerprint
+from astraflow.datasets.base import ANSWER, QUESTION, GeneratedDataset
 from astraflow.runtime.config import Config
 
 _MATERIALS = (
@@ -92,26 +92,16 @@ class Task:
 
 
 @datasets.register("textcraft", options=TextcraftOptions)
-class Textcraft:
+class Textcraft(GeneratedDataset):
     """Fields: question, answer (commands that reach the goal), goal, recipes, depth, crafts (in that answer)."""
 
     def __init__(self, options: TextcraftOptions, seed: int) -> None:
+        super().__init__(options.size)
         self._options = options
         self._seed = seed
 
-    @property
-    def size(self) -> int:
-        """Number of tasks."""
-        return self._options.size
-
-    @property
-    def fingerprint(self) -> str:
-        """Fingerprint of the prompts."""
-        return sampled_fingerprint(self)
-
-    def prompt(self, index: int) -> Prompt:
+    def _prompt(self, index: int) -> Prompt:
         """Returns task number `index`."""
-        check_index(index, self.size)
         task = next(
             task for attempt in count() if (task := self._task(index, attempt)).craft_count <= self._options.max_crafts
         )

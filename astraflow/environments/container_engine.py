@@ -19,6 +19,8 @@ GRACE_S = 10.0
 _MAX_OUTPUT_BYTES = 2**20
 _TIMED_OUT = 124
 """Exit status of `timeout` when it stopped the command; 137 when it had to kill it."""
+_ENGINE_STATUS = 125
+"""Lowest exit status that engines use for failures of their own; others end with 1 and `Error`. Commands may, too."""
 _PROCESSES = 512
 
 
@@ -44,14 +46,23 @@ class ContainerEngine:
             )
 
     def container(
-        self, image: str, *, network: str, memory_bytes: int, cpus: float, label: str, start_s: float
+        self,
+        image: str,
+        *,
+        network: str,
+        memory_bytes: int,
+        cpus: float,
+        label: str,
+        start_s: float,
+        mounts: Mapping[Path, str] | None = None,
     ) -> AbstractAsyncContextManager["Container"]:
         """Starts a container that waits for commands, and removes it at the end. network: of the engine; empty: its
-        default. Raises: SandboxError."""
+        default. mounts: paths in the container by folders of this machine. Raises: SandboxError."""
         limits = ("--memory", f"{memory_bytes}b", "--cpus", f"{cpus:g}", "--pids-limit", str(_PROCESSES))
         networks = ("--network", network) if network else ()
+        volumes = [word for folder, path in (mounts or {}).items() for word in ("--volume", f"{folder}:{path}")]
         return self._container(
-            image, ("--detach", "--rm", "--label", f"astraflow={label}", *networks, *limits), start_s
+            image, ("--detach", "--rm", "--label", f"astraflow={label}", *networks, *limits, *volumes), start_s
         )
 
     @asynccontextmanager
@@ -117,8 +128,9 @@ class Container:
     """A running container."""
 
     def __init__(self, engine: ContainerEngine, name: str) -> None:
+        self.name = name
+        """Id of the container."""
         self._engine = engine
-        self._name = name
 
     async def execute(
         self,
@@ -131,19 +143,31 @@ class Container:
         """Runs a command in the container, which stops it: ending the engine's client would not.
 
         folder: working directory; empty: that of the image. variables: of its environment; they do not appear on a
-        command line.
+        command line. Raises: SandboxError when the container is not running any more.
         """
         options = [*(("--workdir", folder) if folder else ()), *(("--interactive",) if stdin else ())]
         options += [word for name in variables or () for word in ("--env", name)]
         result = await self._engine.call(
-            "exec", *options, self._name, *stopped_command(command, timeout_s),
+            "exec", *options, self.name, *stopped_command(command, timeout_s),
             timeout_s=timeout_s + GRACE_S, stdin=stdin, variables=variables,
         )  # fmt: skip
+        if _may_be_of_engine(result):
+            await self._check_running()
         return with_timeout(result, timeout_s)
+
+    async def _check_running(self) -> None:
+        """Raises: SandboxError when the container does not run: the status of the command is the engine's."""
+        status = await self._engine.call("inspect", "--format", "{{.State.Status}}", self.name, timeout_s=COMMAND_S)
+        if status.stdout.strip() != "running":
+            cause = status.stdout.strip() or status.stderr.strip()[-300:] or status.outcome.value
+            raise SandboxError(
+                f"cannot continue in container {self.name[:12]!r}: it is not running ({cause}); look for what ended it",
+                code="environment.container_failed",
+            )
 
     async def copy_folder(self, source: Path, target: str) -> JobResult:
         """Copies the contents of a folder of this machine into a folder of the container, which exists."""
-        return await self._engine.call("cp", f"{source}/.", f"{self._name}:{target}", timeout_s=COMMAND_S)
+        return await self._engine.call("cp", f"{source}/.", f"{self.name}:{target}", timeout_s=COMMAND_S)
 
 
 def stopped_command(command: Sequence[str], timeout_s: float) -> tuple[str, ...]:
@@ -155,6 +179,15 @@ def with_timeout(result: JobResult, timeout_s: float) -> JobResult:
     """Returns the result of a `stopped_command` with the outcome TIMEOUT, if its container stopped it."""
     is_late = result.exit_status in (_TIMED_OUT, 128 + 9) and result.wall_s >= timeout_s
     return replace(result, outcome=Outcome.TIMEOUT, exit_status=None) if is_late else result
+
+
+def _may_be_of_engine(result: JobResult) -> bool:
+    """Returns whether the engine may have reported its own failure as the status of a command.
+
+    Neither status nor text tells: the command chooses both.
+    """
+    is_stopped = result.outcome is Outcome.TIMEOUT or (result.exit_status or 0) >= _ENGINE_STATUS
+    return is_stopped or (result.outcome is not Outcome.PASSED and result.stderr.startswith("Error"))
 
 
 async def _read(stream: asyncio.StreamReader | None) -> bytes:

@@ -147,7 +147,7 @@ def _hub_file(file: Any) -> HubFile:
 
 def _chosen(source: RemoteSource, names: Sequence[str], card: Mapping[str, Any]) -> list[str]:
     """Returns the files that the parts of a source need. Raises: InvalidInput for a part without files."""
-    visible = [name for name in names if not any(part.startswith(".") for part in name.split("/"))]
+    visible = [name for name in names if _is_visible(name)]
     chosen = {name for name in visible if any(fnmatch(name, pattern) for pattern in _DESCRIPTIONS)}
     for part in source.parts:
         patterns = _patterns(part, card)
@@ -162,6 +162,11 @@ def _chosen(source: RemoteSource, names: Sequence[str], card: Mapping[str, Any])
     has_safetensors = source.kind is SourceKind.MODEL and any(name.endswith(".safetensors") for name in chosen)
     left_out = _OTHER_WEIGHTS if has_safetensors else ()
     return sorted(name for name in chosen if not any(fnmatch(name, pattern) for pattern in left_out))
+
+
+def _is_visible(name: str) -> bool:
+    """Returns whether a file is not hidden and below its folder: a mirror may list `/etc/passwd` or `../other`."""
+    return not any(part == "" or part.startswith(".") for part in name.split("/"))
 
 
 def _patterns(part: str, card: Mapping[str, Any]) -> list[str]:

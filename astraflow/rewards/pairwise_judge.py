@@ -7,7 +7,7 @@ import asyncio
 import re
 from collections.abc import Sequence
 from itertools import combinations
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -49,6 +49,16 @@ class PairwiseJudgeOptions(JudgeOptions):
     """Members that each member is compared with, its neighbours in a circle; 0: with all others."""
     swaps: bool = True
     """Ask about each pair in both orders, since judges favour a position; else one order, alternating."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_judge(cls, values: dict[str, Any]) -> dict[str, Any]:
+        if "policy" in values:
+            raise ValueError(
+                "a policy of the run cannot compare: group rewards run in dataflow, which has no engines; serve the "
+                "judge's model and set base_url and model, or grade single answers with llm_judge, which takes a policy"
+            )
+        return values
 
     @model_validator(mode="after")
     def _check(self) -> Self:

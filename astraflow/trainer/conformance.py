@@ -21,7 +21,8 @@ from astraflow.contract.trajectories import Trajectory
 from astraflow.weights.config import WeightsConfig
 from astraflow.weights.service import running
 from astraflow.wire.channel import dial
-from astraflow.wire.codec_data import decode_step, encode_batch, encode_trainer_attachment
+from astraflow.wire.codec_data import encode_batch
+from astraflow.wire.converter import from_message, to_message
 from astraflow.wire.pb import data_plane_pb2 as pb
 from astraflow.wire.pb.data_plane_pb2_grpc import TrainerDataServicer, add_TrainerDataServicer_to_server
 from astraflow.wire.server import ListenOptions, serving
@@ -170,8 +171,11 @@ class _ScriptedDataflow(TrainerDataServicer):
             raise UnknownPolicy(f"cannot attach to policy {request.policy!r}: the check serves {self._check.policy!r}")
         if ATTACHES not in self._kept:
             self._judge(ATTACHES, request.version == 0, f"it attached at version {request.version}")
-        return encode_trainer_attachment(
-            TrainerAttachment(run="check", weights_address=self._weights_address, acknowledged_steps=self._acknowledged)
+        return to_message(
+            TrainerAttachment(
+                run="check", weights_address=self._weights_address, acknowledged_steps=self._acknowledged
+            ),
+            pb.AttachReply,
         )
 
     async def PullBatch(  # type: ignore[override]  # noqa: N802 (gRPC's name; raw)
@@ -197,7 +201,7 @@ class _ScriptedDataflow(TrainerDataServicer):
         self, request: pb.ReportStepRequest, context: Context
     ) -> pb.ReportStepReply:
         """See the proto."""
-        report = decode_step(request)
+        report = from_message(request, StepReport)
         number = next((index for index, batch in enumerate(self._batches) if batch.id == report.batch), BATCHES)
         if number < self._acknowledged:
             return pb.ReportStepReply(is_first=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from astraflow.algorithms.tokens import RowData, TokenData
 from astraflow.contract.batches import Batch, Row
+from astraflow.contract.trajectories import Float32Array
 from astraflow.trainer.balance import balanced_parts, imbalance
 from astraflow.trainer.engines.base import Pack, Segment
 from astraflow.trainer.flops import ForwardCost
@@ -69,6 +70,8 @@ class Share:
     turn_discounts: Tensor
     optimizer_batches: tuple[OptimizerBatch, ...]
     """At least one."""
+    teacher_logprobs: Tensor | None = None
+    """float32 `[tokens]`, from a teacher's server; None without one."""
 
     def token_data(self, device: torch.device) -> TokenData:
         """Returns this rank's tokens of the whole batch on `device`, with the advantages of their rows."""
@@ -80,6 +83,7 @@ class Share:
             advantages=self.row_advantages[self.row_indices].to(device),
             turn_rewards=self.turn_rewards.to(device),
             turn_discounts=self.turn_discounts.to(device),
+            teacher_logprobs=None if self.teacher_logprobs is None else self.teacher_logprobs.to(device),
         )
 
     def encode(self) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
@@ -95,6 +99,8 @@ class Share:
         }
         arrays = {f"rows.{name}": getattr(self.rows, name) for name in RowData.__slots__}
         arrays |= {name: getattr(self, name) for name in _SHARE_TENSORS}
+        if self.teacher_logprobs is not None:
+            arrays["teacher_logprobs"] = self.teacher_logprobs
         arrays |= {f"packs.{name}": torch.cat([getattr(pack, name) for pack in packs]) for name in _PACK_TENSORS}
         arrays["packs.segments"] = torch.tensor([segment for part in segments for segment in part]).reshape(-1, 4)
         arrays["lengths"] = torch.stack([batch.lengths for batch in self.optimizer_batches])
@@ -124,6 +130,7 @@ class Share:
             version=facts["version"],
             rows=RowData(**{name: tensors[f"rows.{name}"] for name in RowData.__slots__}),
             **{name: tensors[name] for name in _SHARE_TENSORS},
+            teacher_logprobs=tensors.get("teacher_logprobs"),
             optimizer_batches=tuple(
                 OptimizerBatch(packs=tuple(packs[begin:end]), lengths=lengths)
                 for begin, end, lengths in zip(ends[:-1], ends[1:], tensors["lengths"], strict=True)
@@ -163,6 +170,18 @@ class Plan:
 
     shares: tuple[Share, ...]
     facts: PlanFacts
+    teacher_s: float | None = None
+    """Duration of the requests to a teacher's server. Seconds; None without one."""
+
+    def with_teacher(self, logprobs: Mapping[int, Float32Array], *, duration_s: float) -> Plan:
+        """Returns the plan with a teacher's logprobs of the trained tokens of each trained row, by row."""
+
+        def in_share(share: Share) -> Share:
+            rows = torch.unique_consecutive(share.row_indices).tolist()  # all tokens of a row are adjacent
+            parts = [torch.from_numpy(logprobs[row]) for row in rows]
+            return replace(share, teacher_logprobs=torch.cat([torch.zeros(0), *parts]))
+
+        return replace(self, shares=tuple(map(in_share, self.shares)), teacher_s=duration_s)
 
 
 def row_data(batch: Batch, *, is_excluded: Sequence[bool]) -> RowData:

@@ -43,6 +43,8 @@ def step_metrics(
         **result.mismatch,
         **result.seconds,
     }
+    if plan.teacher_s is not None:
+        metrics["teacher_s"] = plan.teacher_s
     if peak_flops is not None:
         metrics["mfu"] = needed_flops / duration_s / peak_flops
     return {name: value for name, value in metrics.items() if math.isfinite(value)}

@@ -10,6 +10,7 @@ optimizer batch.
 """
 
 import math
+import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -29,6 +30,7 @@ from astraflow.trainer.engines.base import Engine, ModelRole, Pack, UpdateResult
 from astraflow.trainer.flops import FORWARD_AND_BACKWARD, ForwardCost
 from astraflow.trainer.phase_timer import PhaseTimer
 from astraflow.trainer.shares import OptimizerBatch, Plan, Share, plan_step, row_data
+from astraflow.trainer.teacher_endpoint import TeacherEndpoint
 
 _ROLES = {Pass.REFERENCE: ModelRole.REFERENCE, Pass.TEACHER: ModelRole.TEACHER}
 """Roles of the passes with logprobs at the start of a batch, beside the policy's own."""
@@ -38,16 +40,27 @@ class StepPlanner:
     """Plans steps on the first rank."""
 
     def __init__(
-        self, algorithm: AlgorithmConfig, *, data_ranks: int, micro_batch_tokens: int, cost: ForwardCost
+        self,
+        algorithm: AlgorithmConfig,
+        *,
+        data_ranks: int,
+        micro_batch_tokens: int,
+        cost: ForwardCost,
+        teacher: TeacherEndpoint | None = None,
     ) -> None:
+        """teacher: server that is asked for the logprobs of each batch; None without one."""
         self._algorithm = algorithm
+        self._teacher = teacher
         self._advantages = [advantages.build(spec) for spec in algorithm.advantages]
         self._data_ranks = data_ranks
         self._micro_batch_tokens = micro_batch_tokens
         self._cost = cost
 
     def plan(self, batch: Batch) -> Plan:
-        """Computes the advantages of the rows and divides the batch. Raises: InvalidInput for a row without context."""
+        """Computes the advantages of the rows and divides the batch; asks the teacher's server, if there is one.
+
+        Raises: InvalidInput for a row without context; the errors of `TeacherEndpoint.logprobs`.
+        """
         rows = row_data(
             batch,
             is_excluded=[self._algorithm.mask_truncated and row.trajectory.is_truncated for row in batch.rows],
@@ -55,7 +68,7 @@ class StepPlanner:
         values = torch.tensor([row.trajectory.reward for row in batch.rows], dtype=torch.float32)
         for advantage in self._advantages:
             values = advantage(values, rows)
-        return plan_step(
+        plan = plan_step(
             batch,
             rows,
             values,
@@ -64,6 +77,13 @@ class StepPlanner:
             max_tokens=self._micro_batch_tokens,
             cost=self._cost,
         )
+        if self._teacher is None:
+            return plan
+        began = time.perf_counter()
+        logprobs = self._teacher.logprobs(
+            {index: row.trajectory for index, row in enumerate(batch.rows) if rows.is_counted[index]}
+        )
+        return plan.with_teacher(logprobs, duration_s=time.perf_counter() - began)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,6 +201,8 @@ class StepRunner:
         for needed in sorted(
             self._needs & _ROLES.keys(), key=lambda needed: needed.value
         ):  # the same order on every rank
+            if needed is Pass.TEACHER and tokens.teacher_logprobs is not None:  # from its server
+                continue
             results[f"{needed.value}_logprobs"] = self._scored(packs, _ROLES[needed])
             sums.passes += needed is not Pass.TEACHER  # whose size is another
         if Pass.VALUES in self._needs:

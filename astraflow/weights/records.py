@@ -18,7 +18,8 @@ from astraflow.contract.errors import CorruptData, InvalidInput
 from astraflow.contract.ids import Version
 from astraflow.contract.weights import Manifest, Transfer, TransferKind, TransferPlan, VersionNotice
 from astraflow.weights.routes import RouteSegment
-from astraflow.wire.codec_weights import decode_notice, decode_plan, encode_notice, encode_plan
+from astraflow.wire.codec_weights import decode_plan, encode_plan
+from astraflow.wire.converter import from_message, to_message
 from astraflow.wire.pb import weight_plane_pb2 as pb
 
 _HEAD = struct.Struct("<8sII32s")
@@ -92,7 +93,7 @@ def file_name(file: Transfer) -> str:
 
 def encode_record(record: Record) -> bytes:
     """Encodes a record as a file."""
-    notice = encode_notice(record.notice).SerializeToString()
+    notice = to_message(record.notice, pb.VersionNotice).SerializeToString()
     plan = encode_plan(TransferPlan(manifest=record.manifest, transfers=record.files)).SerializeToString()
     return _HEAD.pack(_MAGIC, len(notice), len(plan), blake3(notice + plan).digest()) + notice + plan
 
@@ -107,7 +108,7 @@ def decode_record(data: bytes) -> Record:
         raise CorruptData("the record does not match its checksum", code="weights.damaged_record")
     try:
         plan = decode_plan(pb.PlanReply.FromString(body[notice_bytes:]))
-        notice = decode_notice(pb.VersionNotice.FromString(body[:notice_bytes]))
+        notice = from_message(pb.VersionNotice.FromString(body[:notice_bytes]), VersionNotice)
     except (DecodeError, InvalidInput) as problem:
         raise CorruptData(f"the record cannot be decoded: {problem}", code="weights.damaged_record") from problem
     return Record(

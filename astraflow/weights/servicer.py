@@ -10,7 +10,7 @@ import grpc
 
 from astraflow.contract.errors import InvalidInput, NotPermitted, Unavailable
 from astraflow.contract.ids import PolicyId, Version
-from astraflow.contract.weights import Manifest, Transfer, VersionNotice
+from astraflow.contract.weights import Manifest, Part, SharedFile, Transfer, VersionNotice
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
 from astraflow.weights.chunks import CHUNK_BYTES, chunk_at, unhashed_transfer
@@ -20,16 +20,8 @@ from astraflow.weights.multipart_upload import MultipartUpload
 from astraflow.weights.store import WeightStore
 from astraflow.weights.tensors import VerifiedWeights
 from astraflow.weights.upload import Upload
-from astraflow.wire.codec_weights import (
-    decode_chunk,
-    decode_manifest,
-    decode_part,
-    decode_shared,
-    decode_transfer,
-    encode_notice,
-    encode_plan,
-    frame_chunk,
-)
+from astraflow.wire.codec_weights import decode_chunk, decode_manifest, decode_transfer, encode_plan, frame_chunk
+from astraflow.wire.converter import from_message, to_message
 from astraflow.wire.pb import weight_plane_pb2 as pb
 from astraflow.wire.pb.weight_plane_pb2_grpc import WeightPlaneServicer
 
@@ -83,9 +75,9 @@ class WeightsServicer(WeightPlaneServicer):
         manifest, transfer = decode_manifest(head.manifest), decode_transfer(head.transfer)
         if head.HasField("part"):
             chunks = (decode_chunk(piece.chunk) async for piece in request_iterator)
-            is_new = await self._multipart_publishes.publish(manifest, decode_part(head.part), transfer, chunks)
+            is_new = await self._multipart_publishes.publish(manifest, from_message(head.part, Part), transfer, chunks)
             return pb.PublishReply(is_new=is_new)
-        shared = decode_shared(head.shared) if head.HasField("shared") else None
+        shared = from_message(head.shared, SharedFile) if head.HasField("shared") else None
         upload = await asyncio.to_thread(self._store.begin_upload, manifest, transfer, shared=shared)
         if upload is None:
             return pb.PublishReply(is_new=False)
@@ -115,7 +107,7 @@ class WeightsServicer(WeightPlaneServicer):
         while True:
             for policy, notices in (await self._wait_for_newer(request.policy, sent_versions, after)).items():
                 for notice in notices if policy in sent_versions else notices[-1:]:
-                    yield encode_notice(notice)
+                    yield to_message(notice, pb.VersionNotice)
                 sent_versions[policy] = notices[-1].version
 
     async def Plan(self, request: pb.PlanRequest, context: Context) -> pb.PlanReply:
@@ -159,7 +151,7 @@ class WeightsServicer(WeightPlaneServicer):
     async def Versions(self, request: pb.VersionsRequest, context: Context) -> pb.VersionsReply:
         """Lists every stored version."""
         notices = self._store.notices(PolicyId(request.policy))
-        return pb.VersionsReply(versions=[encode_notice(notice) for notice in notices])
+        return pb.VersionsReply(versions=[to_message(notice, pb.VersionNotice) for notice in notices])
 
     async def _commit_multipart(self, upload: MultipartUpload) -> bool:
         """Stores a version of which all parts have arrived."""

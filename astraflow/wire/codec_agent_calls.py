@@ -9,9 +9,8 @@ from collections.abc import Iterable, Sequence
 import zstandard
 from google.protobuf.message import DecodeError
 
-from astraflow.contract.agent_calls import MAX_BODY_CHARACTERS, MAX_CALLS, AgentCall, CallOutcome, LiveSession
+from astraflow.contract.agent_calls import MAX_BODY_CHARACTERS, MAX_CALLS, AgentCall, CallOutcome
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.ids import FlowId, TaskId
 from astraflow.wire.channel import MAX_MESSAGE_BYTES
 from astraflow.wire.codec_common import matching_fields, optional_fields
 from astraflow.wire.pb import common_pb2 as pb
@@ -24,7 +23,6 @@ _COMPRESSION_LEVEL = 1
 """Compression level: the repetitions are long, so higher levels gain little and take longer."""
 
 _CALL_FIELDS = ("began_s", "duration_s", "dialect", "model", "request", "reply")
-_SESSION_FIELDS = ("age_s", "calls", "waiting_calls", "tokens", "idle_s")
 _OUTCOMES = {outcome.value: outcome for outcome in CallOutcome}
 
 
@@ -70,18 +68,6 @@ def block_size_bytes(block: bytes) -> int:
     if size_bytes < 0:
         raise _invalid("their size is not declared; send a zstd frame with its content size")
     return int(size_bytes)
-
-
-def encode_session(session: LiveSession) -> pb.LiveSession:
-    """Live session -> message."""
-    return pb.LiveSession(task=session.task, flow=session.flow, **matching_fields(session, _SESSION_FIELDS))
-
-
-def decode_session(message: pb.LiveSession) -> LiveSession:
-    """Message -> live session. Raises: InvalidInput for an invalid id."""
-    return LiveSession(
-        task=TaskId(message.task), flow=FlowId(message.flow), **matching_fields(message, _SESSION_FIELDS)
-    )
 
 
 def decode_outcome(name: str) -> CallOutcome:

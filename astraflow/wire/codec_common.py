@@ -7,33 +7,10 @@ from functools import lru_cache
 from typing import Any
 
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.ids import PolicyId, PoolId, TaskId, Version
-from astraflow.contract.nodes import NodeFacts
+from astraflow.contract.ids import PolicyId, Version
 from astraflow.contract.spans import Author, Ending, Span
 from astraflow.contract.values import Json
-from astraflow.contract.weight_reports import LinkReport
 from astraflow.wire.pb import common_pb2 as pb
-
-_LINK_FIELDS = (
-    "source",
-    "versions",
-    "full_bytes",
-    "delta_bytes",
-    "shared_bytes",
-    "fetch_s",
-    "decode_s",
-    "stage_s",
-    "verify_s",
-    "pause_s",
-    "apply_s",
-    "resume_s",
-    "resumes",
-    "failures",
-    "latest_bytes",
-    "latest_fetch_s",
-    "latest_versions_behind",
-    "latest_changed_share",
-)
 
 
 def encode_json(value: Mapping[str, Json]) -> str:
@@ -88,50 +65,6 @@ def decode_ending(name: str) -> Ending | None:
             f"cannot decode a trajectory: unknown ending {name!r}; use one of {', '.join(e.value for e in Ending)}",
             code="trajectory.invalid",
         ) from None
-
-
-def encode_facts(facts: NodeFacts) -> pb.NodeFacts:
-    """Node facts -> message."""
-    return pb.NodeFacts(
-        name=facts.name,
-        pool=facts.pool,
-        region=facts.region,
-        engine=facts.engine,
-        is_simulated=facts.is_simulated,
-        hardware=facts.hardware,
-        capacity=facts.capacity,
-        price_per_hour=facts.price_per_hour,
-        software=facts.software,
-        running=facts.running,
-        policies=facts.policies,
-    )
-
-
-def decode_facts(message: pb.NodeFacts) -> NodeFacts:
-    """Message -> node facts."""
-    return NodeFacts(
-        name=message.name,
-        pool=PoolId(message.pool),
-        region=message.region,
-        engine=message.engine,
-        is_simulated=message.is_simulated,
-        hardware=message.hardware,
-        capacity=message.capacity,
-        price_per_hour=message.price_per_hour,
-        software=message.software,
-        running=tuple(TaskId(task) for task in message.running),
-        policies=tuple(PolicyId(policy) for policy in message.policies),
-    )
-
-
-def encode_link(link: LinkReport) -> pb.LinkReport:
-    """Link report -> message."""
-    return pb.LinkReport(**matching_fields(link, _LINK_FIELDS))
-
-
-def decode_link(message: pb.LinkReport) -> LinkReport:
-    """Message -> link report."""
-    return LinkReport(**matching_fields(message, _LINK_FIELDS))
 
 
 def decode_versions(versions: Mapping[str, int]) -> dict[PolicyId, Version]:

@@ -3,31 +3,17 @@
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
-from astraflow.contract.batches import Batch, Row, StepReport, TrainerAttachment
+from astraflow.contract.batches import Batch, Row, StepReport
 from astraflow.contract.errors import InvalidInput
-from astraflow.contract.failures import Boundary, Failure
-from astraflow.contract.ids import BatchId, FlowId, GroupId, NodeId, PolicyId, PromptId, TaskId, Version
-from astraflow.contract.nodes import NODE_COUNTERS, NODE_GAUGES, Directive, FlowSpec, JoinResult, NodeStatus, PolicySpec
+from astraflow.contract.ids import BatchId, FlowId, GroupId, NodeId, PolicyId, TaskId, Version
+from astraflow.contract.nodes import NODE_COUNTERS, NODE_GAUGES, NodeStatus
 from astraflow.contract.tasks import Lease, Prompt, Task
 from astraflow.contract.trajectories import Episode
-from astraflow.wire.codec_agent_calls import (
-    check_blocks,
-    decode_calls,
-    decode_session,
-    encode_calls,
-    encode_session,
-)
-from astraflow.wire.codec_common import (
-    decode_json,
-    decode_link,
-    decode_versions,
-    encode_json,
-    encode_link,
-    select_entries,
-    sorted_map,
-)
+from astraflow.wire.codec_agent_calls import check_blocks, decode_calls, encode_calls
+from astraflow.wire.codec_common import decode_versions, select_entries
 from astraflow.wire.codec_partial_rollouts import decode_recorded_generation, encode_recorded_generation
 from astraflow.wire.codec_trajectories import arrays_of, decode_trajectories, encode_trajectory
+from astraflow.wire.converter import decode_failure, encode_failure, from_message, to_message
 from astraflow.wire.frames import join, split
 from astraflow.wire.pb import common_pb2 as common
 from astraflow.wire.pb import data_plane_pb2 as pb
@@ -37,61 +23,6 @@ PIECE_BYTES = 4 * 2**20
 """Approximate size of the pieces in which a batch is sent."""
 
 
-def encode_join_result(result: JoinResult) -> pb.JoinReply:
-    """Join result -> message."""
-    return pb.JoinReply(
-        node=result.node,
-        lease_s=result.lease_s,
-        heartbeat_s=result.heartbeat_s,
-        run=result.run,
-        weights_address=result.weights_address,
-        flows=[
-            pb.FlowSpec(
-                id=flow.id,
-                workflow_json=encode_json(flow.workflow),
-                reward_json=encode_json(flow.reward),
-                evaluation_share=flow.evaluation_share,
-                attaches_texts=flow.attaches_texts,
-            )
-            for flow in result.flows
-        ],
-        policies=[common.Spec(id=policy.id, json=encode_json(policy.model)) for policy in result.policies],
-        engine_json=encode_json(result.engine),
-        weights_key=result.weights_key,
-        engines=[common.Spec(id=policy, json=encode_json(engine)) for policy, engine in result.engines.items()],
-    )
-
-
-def decode_join_result(message: pb.JoinReply) -> JoinResult:
-    """Message -> join result."""
-    return JoinResult(
-        node=NodeId(message.node),
-        lease_s=message.lease_s,
-        heartbeat_s=message.heartbeat_s,
-        run=message.run,
-        weights_address=message.weights_address,
-        flows=tuple(
-            FlowSpec(
-                id=FlowId(flow.id),
-                workflow=decode_json(flow.workflow_json, what=f"workflow of {flow.id}"),
-                reward=decode_json(flow.reward_json, what=f"reward of {flow.id}"),
-                evaluation_share=flow.evaluation_share if flow.HasField("evaluation_share") else None,
-                attaches_texts=flow.attaches_texts,
-            )
-            for flow in message.flows
-        ),
-        policies=tuple(
-            PolicySpec(id=PolicyId(policy.id), model=decode_json(policy.json, what=f"model of {policy.id}"))
-            for policy in message.policies
-        ),
-        engine=decode_json(message.engine_json, what="engine"),
-        weights_key=message.weights_key,
-        engines={
-            PolicyId(engine.id): decode_json(engine.json, what=f"engine of {engine.id}") for engine in message.engines
-        },
-    )
-
-
 def encode_lease(lease: Lease) -> pb.LeaseReply:
     """Lease -> message; members of a group share one prompt."""
     reply = pb.LeaseReply(lease_s=lease.lease_s)
@@ -99,7 +30,7 @@ def encode_lease(lease: Lease) -> pb.LeaseReply:
     for task in lease.tasks:
         if task.group not in prompt_indexes:
             prompt_indexes[task.group] = len(reply.prompts)
-            reply.prompts.append(encode_prompt(task.prompt))
+            reply.prompts.append(to_message(task.prompt, common.Prompt))
         reply.tasks.add(
             id=task.id,
             group=task.group,
@@ -115,7 +46,7 @@ def encode_lease(lease: Lease) -> pb.LeaseReply:
 
 def decode_lease(message: pb.LeaseReply) -> Lease:
     """Message -> lease."""
-    prompts = [decode_prompt(prompt) for prompt in message.prompts]
+    prompts = [from_message(prompt, Prompt) for prompt in message.prompts]
     tasks = []
     for task in message.tasks:
         if task.prompt >= len(prompts):
@@ -168,7 +99,7 @@ def decode_push(raw: bytes, *, is_checked: bool = False) -> tuple[NodeId, list[E
             task=TaskId(episode.task),
             node=node,
             trajectories=tuple(islice(trajectories, len(episode.trajectories))),
-            failure=_decode_failure(episode),
+            failure=decode_failure(episode),
             duration_s=episode.duration_s,
             attempt=episode.attempt,
             continued_tokens=episode.continued_tokens,
@@ -186,89 +117,25 @@ def _encode_episode(episode: Episode) -> pb.Episode:
         attempt=episode.attempt,
         continued_tokens=episode.continued_tokens,
         failed_calls=encode_calls(episode.failed_calls),
+        **encode_failure(episode.failure),
     )
-    if episode.failure is not None:
-        message.failure_boundary = episode.failure.boundary.value
-        message.failure_message = episode.failure.message
     return clipped_to_limits(message)
-
-
-def _decode_failure(message: pb.Episode) -> Failure | None:
-    if not message.failure_boundary:
-        return None
-    try:
-        boundary = Boundary(message.failure_boundary)
-    except ValueError:
-        boundaries = ", ".join(boundary.value for boundary in Boundary)
-        raise InvalidInput(
-            f"cannot decode episode {message.task!r}: unknown boundary {message.failure_boundary!r}; "
-            f"use one of {boundaries}",
-            code="message.unknown_value",
-        ) from None
-    return Failure(boundary=boundary, message=message.failure_message)
 
 
 def encode_status(status: NodeStatus) -> pb.HeartbeatRequest:
     """Node status -> message, clipped to the limits of requests, so that no number or text invalidates a heartbeat."""
-    return clipped_to_limits(
-        pb.HeartbeatRequest(
-            node=status.node,
-            running=status.running,
-            versions={policy: int(version) for policy, version in status.versions.items()},
-            counters=dict(status.counters),
-            gauges=dict(status.gauges),
-            errors=status.errors,
-            leave_reason=status.leave_reason,
-            is_preempted=status.is_preempted,
-            links=[encode_link(link) for link in status.links],
-            sessions=[encode_session(session) for session in status.sessions],
-        )
-    )
+    return clipped_to_limits(to_message(status, pb.HeartbeatRequest))
 
 
 def decode_status(message: pb.HeartbeatRequest) -> NodeStatus:
     """Message -> node status. Unknown counters and gauges are omitted."""
-    return NodeStatus(
-        node=NodeId(message.node),
-        running=tuple(TaskId(task) for task in message.running),
-        versions=decode_versions(message.versions),
-        counters=select_entries(message.counters, NODE_COUNTERS),
-        gauges=select_entries(message.gauges, NODE_GAUGES),
-        errors=tuple(message.errors),
-        leave_reason=message.leave_reason,
-        is_preempted=message.is_preempted,
-        links=tuple(decode_link(link) for link in message.links),
-        sessions=tuple(decode_session(session) for session in message.sessions),
-    )
-
-
-def encode_directive(directive: Directive) -> pb.HeartbeatReply:
-    """Directive -> message."""
-    return pb.HeartbeatReply(action=directive.action, reason=directive.reason, deadline_s=directive.deadline_s)
-
-
-def decode_directive(message: pb.HeartbeatReply) -> Directive:
-    """Message -> directive."""
-    return Directive(action=message.action, reason=message.reason, deadline_s=message.deadline_s)
-
-
-def encode_trainer_attachment(attachment: TrainerAttachment) -> pb.AttachReply:
-    """Trainer attachment -> message."""
-    return pb.AttachReply(
-        run=attachment.run,
-        weights_address=attachment.weights_address,
-        acknowledged_steps=attachment.acknowledged_steps,
-        weights_key=attachment.weights_key,
-    )
-
-
-def decode_trainer_attachment(message: pb.AttachReply) -> TrainerAttachment:
-    """Message -> trainer attachment."""
-    return TrainerAttachment(
-        run=message.run,
-        weights_address=message.weights_address,
-        acknowledged_steps=message.acknowledged_steps,
-        weights_key=message.weights_key,
+    return from_message(
+        message,
+        NodeStatus,
+        replaced={
+            "counters": select_entries(message.counters, NODE_COUNTERS),
+            "gauges": select_entries(message.gauges, NODE_GAUGES),
+        },
     )
 
 
@@ -336,37 +203,4 @@ def _encode_rows(rows: Sequence[Row]) -> bytes:
 def encode_step(report: StepReport) -> pb.ReportStepRequest:
     """Step report -> message, clipped to the limits of requests, so that a metric that is not finite does not
     stop the training."""
-    return clipped_to_limits(
-        pb.ReportStepRequest(
-            batch=report.batch,
-            policy=report.policy,
-            version=report.version,
-            wait_s=report.wait_s,
-            compute_s=report.compute_s,
-            publish_s=report.publish_s,
-            metrics=dict(report.metrics),
-        )
-    )
-
-
-def decode_step(message: pb.ReportStepRequest) -> StepReport:
-    """Message -> step report."""
-    return StepReport(
-        batch=BatchId(message.batch),
-        policy=PolicyId(message.policy),
-        version=Version(message.version),
-        wait_s=message.wait_s,
-        compute_s=message.compute_s,
-        publish_s=message.publish_s,
-        metrics=sorted_map(message.metrics),
-    )
-
-
-def encode_prompt(prompt: Prompt) -> common.Prompt:
-    """Prompt -> message."""
-    return common.Prompt(id=prompt.id, fields_json=encode_json(prompt.fields))
-
-
-def decode_prompt(message: common.Prompt) -> Prompt:
-    """Message -> prompt."""
-    return Prompt(id=PromptId(message.id), fields=decode_json(message.fields_json, what=f"prompt {message.id}"))
+    return clipped_to_limits(to_message(report, pb.ReportStepRequest))

@@ -8,16 +8,15 @@ from astraflow.contract.weights import (
     Chunk,
     Dtype,
     Manifest,
-    Part,
     Probe,
     SharedFile,
     TensorSpec,
     Transfer,
     TransferKind,
     TransferPlan,
-    VersionNotice,
 )
 from astraflow.wire.codec_common import sorted_map
+from astraflow.wire.converter import from_message, to_message
 from astraflow.wire.frames import varint
 from astraflow.wire.pb import weight_plane_pb2 as pb
 
@@ -108,7 +107,7 @@ def encode_plan(plan: TransferPlan) -> pb.PlanReply:
     return pb.PlanReply(
         manifest=encode_manifest(plan.manifest),
         transfers=[encode_transfer(transfer) for transfer in plan.transfers],
-        shared=encode_shared(plan.shared) if plan.shared else None,
+        shared=to_message(plan.shared, pb.SharedFile) if plan.shared else None,
     )
 
 
@@ -117,28 +116,8 @@ def decode_plan(message: pb.PlanReply) -> TransferPlan:
     return TransferPlan(
         manifest=decode_manifest(message.manifest),
         transfers=tuple(decode_transfer(transfer) for transfer in message.transfers),
-        shared=decode_shared(message.shared) if message.HasField("shared") else None,
+        shared=from_message(message.shared, SharedFile) if message.HasField("shared") else None,
     )
-
-
-def encode_shared(file: SharedFile) -> pb.SharedFile:
-    """Shared file -> message."""
-    return pb.SharedFile(host=file.host, path=file.path, size_bytes=file.size_bytes)
-
-
-def decode_shared(message: pb.SharedFile) -> SharedFile:
-    """Message -> shared file. `astraflow.weights.shared_memory` decides whether it may be opened."""
-    return SharedFile(host=message.host, path=message.path, size_bytes=message.size_bytes)
-
-
-def encode_part(part: Part) -> pb.Part:
-    """Part -> message."""
-    return pb.Part(offset=part.offset, size_bytes=part.size_bytes)
-
-
-def decode_part(message: pb.Part) -> Part:
-    """Message -> part. `astraflow.weights.parts` decides whether the version has it."""
-    return Part(offset=message.offset, size_bytes=message.size_bytes)
 
 
 def encode_chunk(chunk: Chunk) -> pb.Chunk:
@@ -163,36 +142,6 @@ def decode_chunk(message: pb.Chunk) -> Chunk:
             code="chunk.checksum_mismatch",
         )
     return Chunk(offset=message.offset, data=message.data, checksum=message.checksum)
-
-
-def encode_notice(notice: VersionNotice) -> pb.VersionNotice:
-    """Version notice -> message."""
-    return pb.VersionNotice(
-        policy=notice.policy,
-        version=notice.version,
-        root_hash=notice.root_hash,
-        full_bytes=notice.full_bytes,
-        delta_bytes=notice.delta_bytes,
-        published_at=notice.published_at,
-        changed_elements=notice.changed_elements,
-        elements=notice.elements,
-        is_durable=notice.is_durable,
-    )
-
-
-def decode_notice(message: pb.VersionNotice) -> VersionNotice:
-    """Message -> version notice."""
-    return VersionNotice(
-        policy=PolicyId(message.policy),
-        version=Version(message.version),
-        root_hash=message.root_hash,
-        full_bytes=message.full_bytes,
-        delta_bytes=message.delta_bytes,
-        published_at=message.published_at,
-        changed_elements=message.changed_elements,
-        elements=message.elements,
-        is_durable=message.is_durable,
-    )
 
 
 def _decode_tensor(message: pb.Tensor) -> TensorSpec:

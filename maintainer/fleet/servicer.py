@@ -7,32 +7,10 @@ from typing import Any
 from astraflow.access import callers
 from astraflow.access.callers import current_caller
 from astraflow.contract.errors import InvalidInput, PlanRefused, Unavailable
-from astraflow.contract.fleet import Actor, FleetStatus, KillScope, PlanId, Role
+from astraflow.contract.fleet import Actor, FleetStatus, KillScope, PlanId, PlanRequest, PoolSpec, Role
 from astraflow.contract.ids import PoolId
-from astraflow.contract.maintainer import MaintainerMode
-from astraflow.wire.codec_fleet import (
-    choice,
-    decode_actor,
-    decode_request,
-    decode_spec,
-    encode_applied,
-    encode_decision,
-    encode_injected_fault,
-    encode_instance,
-    encode_plan,
-    encode_pool,
-    encode_refused,
-    encode_status,
-)
-from astraflow.wire.codec_maintainer import (
-    decode_entry,
-    decode_maintainer_status,
-    encode_control_state,
-    encode_entry,
-    encode_maintainer,
-    encode_proposal,
-)
-from astraflow.wire.codec_preflight import encode_preflight_result, encode_provider
+from astraflow.contract.maintainer import MaintainerMode, MaintainerStatus, TranscriptEntry
+from astraflow.wire.converter import enum_member, from_message, to_message
 from astraflow.wire.pb import fleet_plane_pb2 as pb
 from astraflow.wire.pb.fleet_plane_pb2_grpc import FleetPlaneServicer as Base
 from maintainer.fleet.fault_injection import FaultInjector
@@ -70,20 +48,23 @@ class FleetPlaneServicer(Base):
         self._on_change = on_change
 
     async def GetFleet(self, request: pb.GetFleetRequest, context: Any) -> pb.FleetStatus:  # noqa: N802 (the service's name)
-        return encode_status(self._status())
+        return to_message(self._status(), pb.FleetStatus)
 
     async def PutPool(self, request: pb.PutPoolRequest, context: Any) -> pb.FleetPool:  # noqa: N802 (the service's name)
         pool = await self._manager.put_pool(
-            decode_spec(request.spec), observed_version=request.observed_version, **_mutation(request.mutation)
+            from_message(request.spec, PoolSpec),
+            observed_version=request.observed_version,
+            **_mutation(request.mutation),
         )
         self._on_change()
-        return encode_pool(pool)
+        return to_message(pool, pb.FleetPool)
 
     async def PlanChange(self, request: pb.PlanChangeRequest, context: Any) -> pb.FleetPlan:  # noqa: N802 (the service's name)
         try:
-            plan_request = decode_request(request)
-            return encode_plan(
-                await self._manager.plans.make(replace(plan_request, actor=_acting_actor(plan_request.actor)))
+            plan_request = from_message(request, PlanRequest)
+            return to_message(
+                await self._manager.plans.make(replace(plan_request, actor=_acting_actor(plan_request.actor))),
+                pb.FleetPlan,
             )
         except Invalid as problem:
             raise InvalidInput(str(problem), code="fleet.invalid_launch") from problem
@@ -91,7 +72,7 @@ class FleetPlaneServicer(Base):
             raise Unavailable(str(problem), code="fleet.provider_unavailable") from problem
 
     async def ApplyPlan(self, request: pb.ApplyPlanRequest, context: Any) -> pb.AppliedPlan:  # noqa: N802 (the service's name)
-        approver = _acting_actor(decode_actor(request.approver)) if request.HasField("approver") else None
+        approver = _acting_actor(from_message(request.approver, Actor)) if request.HasField("approver") else None
         try:
             applied = await self._manager.apply(
                 PlanId(request.plan),
@@ -100,36 +81,38 @@ class FleetPlaneServicer(Base):
                 applier=approver or _credential_actor(),
             )
         except PlanRefused as problem:
-            return encode_refused(request.plan, problem)
+            return pb.AppliedPlan(plan=request.plan, refusal=str(problem), guard_json=problem.guard_json)
         self._on_change()
-        return encode_applied(applied)
+        return to_message(applied, pb.AppliedPlan)
 
     async def SetPoolOverride(self, request: pb.SetPoolOverrideRequest, context: Any) -> pb.FleetDecision:  # noqa: N802 (the service's name)
         decision = await self._manager.set_override(
             PoolId(request.pool), minutes=request.minutes, **_mutation(request.mutation)
         )
-        return encode_decision(decision)
+        return to_message(decision, pb.FleetDecision)
 
     async def Escalate(self, request: pb.EscalateRequest, context: Any) -> pb.FleetDecision:  # noqa: N802 (the service's name)
-        return encode_decision(await self._manager.escalate(request.severity, **_mutation(request.mutation)))
+        return to_message(
+            await self._manager.escalate(request.severity, **_mutation(request.mutation)), pb.FleetDecision
+        )
 
     async def SetKillSwitch(self, request: pb.SetKillSwitchRequest, context: Any) -> pb.FleetDecision:  # noqa: N802 (the service's name)
-        scope = choice(KillScope, request.scope)
-        return encode_decision(await self._manager.kill_switch(scope, **_mutation(request.mutation)))
+        scope = enum_member(KillScope, request.scope)
+        return to_message(await self._manager.kill_switch(scope, **_mutation(request.mutation)), pb.FleetDecision)
 
     async def InjectFault(self, request: pb.InjectFaultRequest, context: Any) -> pb.InjectedFault:  # noqa: N802 (the service's name)
         try:
             fault = await self._faults.inject(PoolId(request.pool), share=request.share, **_mutation(request.mutation))
         except ProviderError as problem:
             raise Unavailable(str(problem), code="fleet.provider_unavailable") from problem
-        return encode_injected_fault(fault)
+        return to_message(fault, pb.InjectedFault)
 
     async def Instances(self, request: pb.InstancesRequest, context: Any) -> pb.InstancesReply:  # noqa: N802 (the service's name)
         records, has_older = await self._ledger.instances(
             pool=request.pool, with_gone=request.with_gone, before=request.before, limit=_page(request.limit)
         )
         return pb.InstancesReply(
-            instances=[encode_instance(record.instance) for record in records], has_older=has_older
+            instances=[to_message(record.instance, pb.FleetInstance) for record in records], has_older=has_older
         )
 
     async def Decisions(self, request: pb.DecisionsRequest, context: Any) -> pb.DecisionsReply:  # noqa: N802 (the service's name)
@@ -137,38 +120,48 @@ class FleetPlaneServicer(Base):
         decisions, has_older = await self._ledger.decisions(
             pool=request.pool, before=before, limit=_page(request.limit)
         )
-        return pb.DecisionsReply(decisions=[encode_decision(decision) for decision in decisions], has_older=has_older)
+        return pb.DecisionsReply(
+            decisions=[to_message(decision, pb.FleetDecision) for decision in decisions], has_older=has_older
+        )
 
     async def ProposePlan(self, request: pb.ProposePlanRequest, context: Any) -> pb.FleetProposal:  # noqa: N802 (the service's name)
-        return encode_proposal(await self._proposals.propose(PlanId(request.plan), **_mutation(request.mutation)))
+        return to_message(
+            await self._proposals.propose(PlanId(request.plan), **_mutation(request.mutation)), pb.FleetProposal
+        )
 
     async def RejectPlan(self, request: pb.RejectPlanRequest, context: Any) -> pb.FleetDecision:  # noqa: N802 (the service's name)
-        return encode_decision(await self._proposals.reject(PlanId(request.plan), **_mutation(request.mutation)))
+        return to_message(
+            await self._proposals.reject(PlanId(request.plan), **_mutation(request.mutation)), pb.FleetDecision
+        )
 
     async def Proposals(self, request: pb.ProposalsRequest, context: Any) -> pb.ProposalsReply:  # noqa: N802 (the service's name)
         proposals, has_older = await self._proposals.page(
             only_waiting=request.only_waiting, before=request.before, limit=_page(request.limit)
         )
-        return pb.ProposalsReply(proposals=[encode_proposal(proposal) for proposal in proposals], has_older=has_older)
+        return pb.ProposalsReply(
+            proposals=[to_message(proposal, pb.FleetProposal) for proposal in proposals], has_older=has_older
+        )
 
     async def HandOver(self, request: pb.HandOverRequest, context: Any) -> pb.FleetDecision:  # noqa: N802 (the service's name)
         decision = await self._maintainer_api.add_note(
             request.message, pool=request.pool, **_mutation(request.mutation)
         )
-        return encode_decision(decision)
+        return to_message(decision, pb.FleetDecision)
 
     async def MaintainerHeartbeat(self, request: pb.FleetMaintainerStatus, context: Any) -> pb.MaintainerControlState:  # noqa: N802 (the service's name)
-        return encode_control_state(self._maintainer_api.receive_status(decode_maintainer_status(request)))
+        return to_message(
+            self._maintainer_api.receive_status(from_message(request, MaintainerStatus)), pb.MaintainerControlState
+        )
 
     async def GetMaintainer(self, request: pb.GetMaintainerRequest, context: Any) -> pb.FleetMaintainer:  # noqa: N802 (the service's name)
-        return encode_maintainer(self._maintainer_api.view())
+        return to_message(self._maintainer_api.view(), pb.FleetMaintainer)
 
     async def SetMaintainerMode(self, request: pb.SetMaintainerModeRequest, context: Any) -> pb.FleetDecision:  # noqa: N802 (the service's name)
-        mode = choice(MaintainerMode, request.mode)
-        return encode_decision(await self._maintainer_api.set_mode(mode, **_mutation(request.mutation)))
+        mode = enum_member(MaintainerMode, request.mode)
+        return to_message(await self._maintainer_api.set_mode(mode, **_mutation(request.mutation)), pb.FleetDecision)
 
     async def AppendTranscript(self, request: pb.AppendTranscriptRequest, context: Any) -> pb.AppendTranscriptReply:  # noqa: N802 (the service's name)
-        entries = tuple(decode_entry(entry) for entry in request.entries)
+        entries = tuple(from_message(entry, TranscriptEntry) for entry in request.entries)
         return pb.AppendTranscriptReply(
             next_ordinal=await self._maintainer_api.store_transcript(request.chain, entries)
         )
@@ -178,20 +171,24 @@ class FleetPlaneServicer(Base):
         chain, entries, has_older = await self._maintainer_api.transcript_page(
             chain=request.chain, wake=request.wake, before=before, limit=_page(request.limit)
         )
-        return pb.TranscriptReply(chain=chain, entries=[encode_entry(entry) for entry in entries], has_older=has_older)
+        return pb.TranscriptReply(
+            chain=chain, entries=[to_message(entry, pb.FleetTranscriptEntry) for entry in entries], has_older=has_older
+        )
 
     async def Providers(self, request: pb.ProvidersRequest, context: Any) -> pb.ProvidersReply:  # noqa: N802 (the service's name)
         return pb.ProvidersReply(
-            providers=[encode_provider(provider) for provider in self._preflight_checks.providers()]
+            providers=[to_message(provider, pb.FleetProvider) for provider in self._preflight_checks.providers()]
         )
 
     async def RunPreflight(self, request: pb.RunPreflightRequest, context: Any) -> pb.FleetPreflightResult:  # noqa: N802 (the service's name)
-        actor = _acting_actor(decode_actor(request.actor))
-        return encode_preflight_result(await self._preflight_checks.preflight(request.provider, actor=actor))
+        actor = _acting_actor(from_message(request.actor, Actor))
+        return to_message(
+            await self._preflight_checks.preflight(request.provider, actor=actor), pb.FleetPreflightResult
+        )
 
 
 def _mutation(message: pb.FleetMutation) -> dict[str, Any]:
-    actor: Actor = decode_actor(message.actor)
+    actor: Actor = from_message(message.actor, Actor)
     return {"actor": _acting_actor(actor), "key": message.idempotency_key, "reason": message.reason}
 
 

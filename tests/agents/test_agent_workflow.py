@@ -207,7 +207,6 @@ async def test_a_field_that_the_prompt_lacks_is_refused() -> None:
         ({"program": {"kind": "callable", "function": "nowhere:none"}}, "agent.function_not_found"),
         ({"models": {"small": "stranger"}}, "agent.unknown_policy"),
         ({"score": {"by": "command", "command": ["true"]}}, "agent.score_not_available"),
-        ({"program": {"kind": "container", "image": "x", "command": ["x"]}}, "agent.container_network"),
     ],
 )
 async def test_options_that_cannot_work_are_refused_at_the_build(options: dict[str, Any], code: str) -> None:

@@ -1,24 +1,29 @@
 """Programs of agents that run as commands, in containers, and as services."""
 
+import asyncio
 import json
 import os
+import socket
 import subprocess
 import sys
 import sysconfig
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from inspect import getsource
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from aiohttp import ClientSession, web
 
 from astraflow.agents.programs.base import AgentTask
 from astraflow.agents.programs.commands import CommandFields, command_of
-from astraflow.contract.errors import AstraFlowError, InvalidInput
+from astraflow.contract.errors import AstraFlowError
 from astraflow.contract.failures import Boundary, RolloutFailed
 from astraflow.contract.trajectories import Ending, Trajectory
 from astraflow.runtime.managed_plugins import start_managed
+from astraflow.sandbox import forwarding
 from astraflow.sandbox.base import SandboxError
 from astraflow.sandbox.isolation import find_python
 from astraflow.workflows import workflows
@@ -158,27 +163,54 @@ def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-async def test_an_agent_runs_in_a_container(docker: Path) -> None:
+@pytest.mark.parametrize("shares_network", [False, True])
+async def test_an_agent_runs_in_a_container(docker: Path, shares_network: bool) -> None:
     program = {
         "kind": "container",
         "image": "agents:1",
+        "relay_image": "relays:1",
         "folder": "/app",
-        "shares_network": True,
+        "shares_network": shares_network,
         "command": [sys.executable, "-S", "-c", AGENT, "{question}"],
     }
     async with started(program, score={"by": "command", "command": list(JUDGE)}) as workflow:
         assert (await episode(workflow)).reward == 1.0
     calls = [json.loads(line) for line in (docker / "calls.jsonl").read_text().splitlines()]
-    run = next(call for call in calls if call[0] == "run")
-    assert run[run.index("--network") + 1] == "host"
+    networks = [call[call.index("--network") + 1] for call in calls if call[0] == "run"]
+    assert networks == (["host"] if shares_network else ["none", "container:container-0"])
+    assert [("--volume" in call, "relays:1" in call) for call in calls if call[0] == "run"][1:] == [
+        (True, True) for _ in networks[1:]
+    ]
     assert "sk-" not in json.dumps(calls)  # secrets are no arguments
     assert calls[-1][0] == "rm"
     assert not list(docker.glob("container-*"))
 
 
+async def test_the_relay_of_a_container_forwards_its_port_to_a_unix_socket(tmp_path: Path) -> None:
+    async def greet(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"hello")
+        writer.close()
+
+    path = str(tmp_path / "calls")
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port = unused.getsockname()[1]
+    server = await asyncio.start_unix_server(greet, path)
+    relay = await asyncio.create_subprocess_exec(sys.executable, "-I", "-c", getsource(forwarding), str(port), path)
+    assert await relay.wait() == 0  # it listens, in the background
+    try:
+        for _ in range(2):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            assert await reader.read() == b"hello"
+            writer.close()
+    finally:
+        (left,) = [child for child in psutil.process_iter(["cmdline"]) if path in (child.info["cmdline"] or ())]
+        left.kill()
+        server.close()
+
+
 @pytest.mark.parametrize("verb", ["run", "cp"])
 async def test_a_container_that_does_not_work_is_a_failure_of_the_place(docker: Path, verb: str) -> None:
-    program = {"kind": "container", "image": "x", "folder": "/app", "shares_network": True, "command": ["true"]}
+    program = {"kind": "container", "image": "x", "folder": "/app", "command": ["true"]}
     (docker / f"fail-{verb}").touch()
     async with started(program) as workflow:
         with pytest.raises(RolloutFailed) as caught:
@@ -283,11 +315,6 @@ async def test_a_service_that_fails() -> None:
         with raises_code(RolloutFailed, "agent.endpoint_failed") as caught:
             await episode(workflow)
     assert caught.value.boundary is Boundary.ENVIRONMENT
-
-
-def test_a_container_without_a_network_is_refused() -> None:
-    with raises_code(InvalidInput, "agent.container_network"):
-        workflows.build({"kind": "agent", "program": {"kind": "container", "image": "x", "command": ["x"]}})
 
 
 class TestCommandConformance(WorkflowSuite):

@@ -21,6 +21,7 @@ def with_correction(loss: str, correction: str, **options: Any) -> AlgorithmConf
 
 GAE = {"advantages": [], "token_advantages": [{"kind": "gae"}]}
 DISTILLATION = {"token_advantages": [{"kind": "distillation"}]}
+ENDPOINT = {"base_url": "http://teacher:8000", "model": "large"}
 TWO = [{"kind": "tis"}, {"kind": "icepop"}]
 REFUSED: list[tuple[str, AlgorithmConfig]] = [
     ("algorithm.critic_as_policy", config({"kind": "critic"})),
@@ -44,6 +45,15 @@ REFUSED: list[tuple[str, AlgorithmConfig]] = [
     ("algorithm.critic_and_gae", config({"kind": "ppo"}, critic={})),
     ("algorithm.teacher_and_distillation", config({"kind": "ppo"}, **DISTILLATION)),
     ("algorithm.teacher_and_distillation", config({"kind": "ppo"}, teacher={"kind": "tiny"})),
+    ("algorithm.teacher_and_distillation", config({"kind": "ppo"}, teacher_endpoint=ENDPOINT)),
+    (
+        "algorithm.two_teachers",
+        config({"kind": "ppo"}, teacher={"kind": "tiny"}, teacher_endpoint=ENDPOINT, **DISTILLATION),
+    ),
+    (
+        "algorithm.teacher_temperature",
+        config({"kind": "ppo"}, teacher_endpoint=ENDPOINT, temperature=0.7, **DISTILLATION),
+    ),
     ("config.invalid", config({"kind": "cispo", "dual_clip": 3.0})),
     ("config.invalid", config({"kind": "dpo", "corrections": [{"kind": "tis"}]})),
     ("config.invalid", config({"kind": "decoupled_ppo", "anchor": "behaviour"})),
@@ -80,6 +90,7 @@ def test_an_invalid_combination_is_refused(code: str, algorithm: AlgorithmConfig
             critic={"warmup_steps": 5},
         ),
         config({"kind": "reinforce"}, teacher={"kind": "tiny"}, **DISTILLATION),
+        config({"kind": "reinforce"}, teacher_endpoint=ENDPOINT, **DISTILLATION),
     ],
     ids=str,
 )

@@ -35,6 +35,7 @@ import psutil
 import torch
 from transformers import PreTrainedModel
 
+from astraflow.client.model_server import ServerClient
 from astraflow.contract.errors import CorruptData
 from astraflow.contract.generation import Sampling
 from astraflow.contract.ids import PolicyId, Version
@@ -46,7 +47,6 @@ from astraflow.raas.counters import NodeCounters
 from astraflow.raas.engines import engines
 from astraflow.raas.engines.base import LoadTimings
 from astraflow.raas.engines.server.engine import ServerEngine
-from astraflow.raas.engines.server.http import ServerClient
 from astraflow.raas.recorder import RolloutRecorder
 from astraflow.raas.served_policies import ServedPolicy, TaskPolicy
 from astraflow.runtime.logs import configure

@@ -1,4 +1,4 @@
-"""Steps per second of environments, with their experts: `python -m tests.benchmarks.environments`.
+"""Steps per second of environments and games, with their experts: `python -m tests.benchmarks.environments`.
 
 Columns: actions per second of one episode after another, and of 16 episodes at once; milliseconds of a begin and of an
 action (median, 95th percentile) in the first case.
@@ -18,13 +18,15 @@ import numpy as np
 
 from astraflow.contract.tasks import Prompt
 from astraflow.datasets import datasets
+from astraflow.datasets.games import GAMES
 from astraflow.environments import environments, games
-from astraflow.environments.base import EnvironmentFactory
+from astraflow.environments.base import EnvironmentFactory, Observation
 from astraflow.environments.episodes import Expert, act, begin, plan_of_answer, play
 from astraflow.environments.serve import serving_environment
 from astraflow.runtime.json_service import ServiceAddress
 from astraflow.runtime.managed_plugins import start_managed
 from tests.environments.experts import recorded_plan, solver
+from tests.environments.game_experts import expert_of, play_game
 from tests.environments.test_webshop import shopper
 
 Spec = dict[str, Any]
@@ -90,9 +92,6 @@ SUBJECTS = (
     ),
 )
 
-GAMES = ("Nim-v0", "ConnectFour-v0", "KuhnPoker-v0")
-"""Games for two players."""
-
 
 async def measure(subject: Subject, seconds: float) -> Figures:
     """Plays episodes for `seconds`, first one after another and then 16 at once."""
@@ -152,8 +151,9 @@ async def _at_once(factory: EnvironmentFactory, prompts: Sequence[Prompt], exper
 
 
 async def measure_game(name: str, seconds: float) -> Figures:
-    """Plays a game of two players with possible actions at random, first one after another and then 16 at once."""
+    """Plays a game of two players, both with the expert, first one after another and then 16 at once."""
     factory, dataset = games.build({"kind": "textarena"}), datasets.build({"kind": "games", "games": [name]}, 0)
+    expert = expert_of(name)
     begins: list[float] = []
     acts: list[float] = []
 
@@ -163,20 +163,23 @@ async def measure_game(name: str, seconds: float) -> Figures:
             game = factory.make()
             turn = await game.begin(dataset.prompt(number % dataset.size), number)
             begins.append(perf_counter() - at)
+            seen: tuple[list[Observation], list[Observation]] = ([], [])
             while not turn.is_over:
-                action, at = rng.choice(turn.observation.actions), perf_counter()
+                seen[turn.player].append(turn.observation)
+                action, at = expert(seen[turn.player], rng), perf_counter()
                 turn = await game.act(turn.player, action)
                 acts.append(perf_counter() - at)
             await game.close()
 
-    await factory.make().begin(dataset.prompt(0), 0)  # imports the games
+    await play_game(factory, dataset.prompt(0), (expert, expert))  # imports the game
+    began = perf_counter()
     await matches(0)
-    begin_ms, act_ms, serial = _percentiles(begins), _percentiles(acts), len(acts)
+    begin_ms, act_ms, serial, taken = _percentiles(begins), _percentiles(acts), len(acts), perf_counter() - began
     await asyncio.gather(*map(matches, range(AT_ONCE)))
     return Figures(
         name=name,
-        serial_per_s=serial / seconds,
-        at_once_per_s=(len(acts) - serial) / seconds,
+        serial_per_s=serial / taken,
+        at_once_per_s=(len(acts) - serial) / (perf_counter() - began - taken),
         begin_ms=begin_ms,
         act_ms=act_ms,
     )

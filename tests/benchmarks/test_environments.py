@@ -24,6 +24,11 @@ def test_every_environment_is_measured(subject: environments.Subject) -> None:
     assert environments.table([figures]).count("\n") == 2
 
 
+def test_games_are_measured() -> None:
+    figures = asyncio.run(environments.measure_game("ConnectFour-v0", seconds=0.05))
+    assert min(figures.serial_per_s, figures.at_once_per_s) > 0
+
+
 def test_small_corpora_are_measured() -> None:
     figures = search.measure(documents=300, queries=20)
     assert figures.documents == 300

@@ -1,6 +1,7 @@
-"""docker-compose.yml in a real Docker Engine, with kills, an engine restart and a power loss.
+"""docker-compose.yml in a real Docker Engine, with kills, an engine restart and a power loss; and terminal tasks and
+agents in its containers.
 
-    python -m tests.containers [--keep]
+    python -m tests.containers [--keep] [--only compose|tasks]
 
 Starts an engine of its own, builds the image, and checks what docs/deploy.md promises. The last line is the verdict:
 `containers: passed`, `containers: failed` (exit code 1), or `containers: not started` (exit code 69) where no engine
@@ -21,11 +22,13 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from astraflow.contract.errors import AstraFlowError
 from tests.containers.checks import Checks
 from tests.containers.engine import SOURCE, CommandFailed, Engine
 from tests.containers.host import NotStarted, check_host
 from tests.containers.image import build_base, build_image, engine_root
 from tests.containers.stack import CheckFailed, Stack
+from tests.containers.tasks import TaskChecks
 
 VERDICT = SOURCE / "build" / "containers.txt"
 
@@ -40,13 +43,15 @@ def main() -> int:
     parser.add_argument(
         "--keep", action="store_true", help="keep the folder with the engine's logs and say where it is"
     )
-    is_kept = parser.parse_args().keep
+    parser.add_argument("--only", choices=("compose", "tasks"), help="run a part of the checks")
+    options = parser.parse_args()
+    is_kept = options.keep
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
     VERDICT.unlink(missing_ok=True)  # an interrupted check leaves no verdict file
     state = Path(tempfile.mkdtemp(prefix="astraflow-containers-"))
     try:
-        code, line = judged(partial(_checked, state))
+        code, line = judged(partial(_checked, state, options.only))
     finally:
         if is_kept:
             _say(f"logs are in {state}")
@@ -64,12 +69,12 @@ def judged(check: Callable[[], str]) -> tuple[int, str]:
         code, name, said = PASSED, "passed", check()
     except NotStarted as problem:
         code, name, said = NOT_STARTED, "not started", str(problem)
-    except (CheckFailed, CommandFailed, subprocess.SubprocessError) as problem:
+    except (AstraFlowError, CheckFailed, CommandFailed, subprocess.SubprocessError) as problem:
         code, name, said = FAILED, "failed", str(problem)
     return code, f"containers: {name}: {' '.join(said.split())}"
 
 
-def _checked(state: Path) -> str:
+def _checked(state: Path, only: str | None) -> str:
     began = time.monotonic()
 
     def say(what: str) -> None:
@@ -86,9 +91,14 @@ def _checked(state: Path) -> str:
             say("the engine runs")
             _cleared(engine)
             base = build_base(engine)
-            size_bytes = build_image(engine, base)
-            say(f"the image is built: {size_bytes / 1e9:.2f} GB")
-            return _tried(engine, say)
+            figures = []
+            if only != "compose":
+                figures.append(TaskChecks(engine=engine, base=base, say=say).run())
+            if only != "tasks":
+                size_bytes = build_image(engine, base)
+                say(f"the image is built: {size_bytes / 1e9:.2f} GB")
+                figures.append(_tried(engine, say))
+            return "; ".join(figures)
         finally:
             engine.cut()
 

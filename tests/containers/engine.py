@@ -60,7 +60,7 @@ class Engine:
 
     def start_daemon(self) -> None:
         """Starts the engine in the namespaces, and waits until it answers. Raises: NotStarted."""
-        self._daemon = self._started("daemon", [*self._beside(), "dockerd"])
+        self._daemon = self._started("daemon", [*self.beside(), "dockerd"])
         self._wait(lambda: self.run("docker", "version", is_checked=False).returncode == 0, self._daemon, "daemon")
 
     def stop_daemon(self) -> float:
@@ -90,7 +90,7 @@ class Engine:
     ) -> subprocess.CompletedProcess[str]:
         """Runs a command in the engine's namespaces, in the repository. Raises: CommandFailed if checked."""
         done = subprocess.run(
-            [*self._beside(), "env", *(f"{name}={value}" for name, value in (environment or {}).items()), *command],
+            [*self.beside(), "env", *(f"{name}={value}" for name, value in (environment or {}).items()), *command],
             capture_output=True,
             text=True,
             check=False,
@@ -107,9 +107,10 @@ class Engine:
 
     def feed(self, command: Sequence[str], source: IO[bytes]) -> None:
         """Runs a command in the engine's namespaces with `source` as standard input. Raises: CalledProcessError."""
-        subprocess.run([*self._beside(), *command], stdin=source, check=True, stdout=subprocess.DEVNULL, timeout=600)
+        subprocess.run([*self.beside(), *command], stdin=source, check=True, stdout=subprocess.DEVNULL, timeout=600)
 
-    def _beside(self) -> list[str]:
+    def beside(self) -> list[str]:
+        """Returns the begin of a command line that runs the rest in the engine's namespaces."""
         return ["nsenter", "--target", str(self._first), *_ENTER, "--root", "--wdns=/src", "--"]
 
     def _unshare(self, groups: ControlGroups) -> list[str]:

@@ -2,7 +2,7 @@
 # Prepares the namespaces of one Docker Engine and becomes their first process: engine.sh ROOT SOURCE STATE [CONTROLLERS...]
 #   ROOT         the file system that holds the engine; it becomes /
 #   SOURCE       the repository, read-only at /src
-#   STATE        a folder for what the check exchanges with the engine, at /state
+#   STATE        a folder for what the check exchanges with the engine, at /state and at its own path
 #   CONTROLLERS  hierarchies of cgroup version 1, as `cpu,cpuacct`; none on a host with version 2
 # Called by tests/containers/engine.py with `unshare`; the engine itself is started later, so that it can be restarted.
 set -eu
@@ -19,6 +19,8 @@ mount --rbind /dev "$root/dev"
 mount --bind "$source" "$root/src"
 mount -o remount,bind,ro "$root/src"
 mount --bind "$state" "$root/state"
+mkdir -p "$root$state"
+mount --bind "$state" "$root$state"
 
 groups=$root/sys/fs/cgroup
 if [ "$#" -eq 0 ]; then

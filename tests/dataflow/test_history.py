@@ -18,7 +18,8 @@ from astraflow.dataflow.journal import Journal
 from astraflow.dataflow.reporting import history as history_module
 from astraflow.dataflow.reporting.archive import Archive
 from astraflow.dataflow.reporting.history import History
-from astraflow.wire.codec_control import decode_report, encode_report
+from astraflow.wire.converter import from_message, to_message
+from astraflow.wire.pb import control_plane_pb2
 from tests import make
 from tests.fakes.clock import ManualClock
 
@@ -52,7 +53,7 @@ async def test_reports_are_stored_completely_except_for_node_errors(tmp_path: Pa
         given = replace(report(1), nodes=(node,))
         history.add(given)
         reply = await history.page_after(0, limit=10, resolution_s=0)
-        assert decode_report(reply.reports[0]) == replace(given, nodes=(replace(node, errors=()),))
+        assert from_message(reply.reports[0], Report) == replace(given, nodes=(replace(node, errors=()),))
         assert history.latest == given
 
 
@@ -120,7 +121,7 @@ def bad_rows() -> list[bytes]:
     """Returns rows that cannot be read or displayed as a report."""
     node = make.node_report()
     priceless = replace(node, facts=replace(node.facts, price_per_hour=math.nan))
-    unknown = encode_report(replace(report(3), nodes=(node,)))
+    unknown = to_message(replace(report(3), nodes=(node,)), control_plane_pb2.Report)
     unknown.nodes[0].state = "melted"
     compress = zstandard.ZstdCompressor().compress
     return [

@@ -483,7 +483,7 @@ async def test_reports_that_fail_to_build_or_encode_are_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Fails each step of a report once: the watcher still receives later reports from the same process."""
-    failing = {"build_report": service_module, "encode_report": servicers_module}
+    failing = {"build_report": service_module, "to_message": servicers_module}
     for name, module in failing.items():
         monkeypatch.setattr(module, name, failing_once(getattr(module, name)))
     async with running(tmp_path) as service:

@@ -8,13 +8,13 @@ from unittest import mock
 
 import numpy as np
 
+from astraflow.client.model_server import ServerClient
 from astraflow.contract.errors import AstraFlowError
 from astraflow.contract.generation import Generation, Sampling
 from astraflow.raas.engines.base import PauseMode
 from astraflow.raas.engines.server import replica
 from astraflow.raas.engines.server.engine import ServerEngine
 from astraflow.raas.engines.server.formats import _FIELDS
-from astraflow.raas.engines.server.http import ServerClient
 from tests.suites.engine_suite import Weights
 
 Answers = dict[str, dict[str, Any]]

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from astraflow.client.model_server import ServerClient, ServerRefused
 from astraflow.contract.errors import InvalidInput, Unavailable
 from astraflow.contract.generation import Finish, Generation, Sampling
 from astraflow.contract.trajectories import Float32Array, Int32Array
@@ -18,7 +19,6 @@ from astraflow.raas.engines.base import Engine, PauseMode
 from astraflow.raas.engines.server import replica
 from astraflow.raas.engines.server.dialect import Dialect
 from astraflow.raas.engines.server.engine import ServerEngine
-from astraflow.raas.engines.server.http import ServerClient, ServerRefused
 from astraflow.raas.engines.server.options import ServerOptions
 from astraflow.raas.engines.server.sglang import SglangDialect, SglangOptions
 from astraflow.raas.engines.server.vllm import VllmDialect, VllmOptions

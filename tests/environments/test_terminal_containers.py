@@ -100,6 +100,19 @@ async def test_the_folder_lasts_and_a_timeout_ends_the_command(docker: Docker) -
     assert docker.calls[-1][0] == "rm"
 
 
+async def test_a_lost_container_is_a_failure_and_a_command_that_pretends_it_is_not(docker: Docker) -> None:
+    environment = factory_of().make()
+    await environment.begin(prompt_of("greeting"), 0)
+    for action in ("echo Error response from daemon >&2; exit 1", "exit 137"):
+        assert "[exit status" in (await environment.act(action)).text
+    shutil.rmtree(docker.folder / "container-0")
+    with raises_code(RolloutFailed, "environment.container_failed") as caught:
+        await environment.act("true")
+    assert caught.value.boundary is Boundary.ENVIRONMENT
+    (docker.folder / "container-0").mkdir()
+    await environment.close()
+
+
 @pytest.mark.parametrize("verb", ["build", "run"])
 async def test_a_container_that_does_not_start_is_a_failure(docker: Docker, verb: str) -> None:
     docker.breaks(verb)

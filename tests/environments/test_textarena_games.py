@@ -1,9 +1,6 @@
 """Games for two players: rules, results, and independence of each other and of the process's random numbers."""
 
 import random
-from collections.abc import Callable
-from functools import reduce
-from operator import xor
 from typing import Any
 
 import pytest
@@ -16,11 +13,11 @@ from astraflow.datasets.games import GAMES
 from astraflow.environments import games
 from astraflow.environments.two_player import GameTurn
 from tests import make
+from tests.environments.game_experts import GameExpert, expert_of, play_game, random_player
 from tests.errors import raises_code
 
 pytestmark = pytest.mark.anyio
 
-Player = Callable[[GameTurn, random.Random], str]
 FACTORY = games.build({"kind": "textarena"})
 
 
@@ -28,30 +25,19 @@ def prompt_of(game: str, deal: int = 0) -> Prompt:
     return datasets.build({"kind": "games", "games": [game]}, 0).prompt(deal)
 
 
-def random_player(turn: GameTurn, rng: random.Random) -> str:
-    return rng.choice(turn.observation.actions)
+async def played(prompt: Prompt, players: tuple[GameExpert, GameExpert], seed: int = 0) -> list[GameTurn]:
+    return await play_game(FACTORY, prompt, players, seed)
 
 
-def nim_expert(turn: GameTurn, rng: random.Random) -> str:
-    """Plays so that the exclusive or of the piles is 0, where that is possible."""
-    lines = [line for line in turn.observation.text.splitlines() if line.strip().startswith("pile ")]
-    piles = [int(line.split(":")[1]) for line in lines]
-    total = reduce(xor, piles)
-    for pile, size in enumerate(piles):
-        if size ^ total < size:
-            return f"[{pile} {size - (size ^ total)}]"
-    return random_player(turn, rng)
-
-
-async def played(prompt: Prompt, players: tuple[Player, Player], seed: int = 0) -> list[GameTurn]:
-    """Plays a game to its end; returns all turns."""
-    game, rng = FACTORY.make(), random.Random(seed)
-    turns = [await game.begin(prompt, seed)]
-    while not turns[-1].is_over:
-        turn = turns[-1]
-        turns.append(await game.act(turn.player, players[turn.player](turn, rng)))
-    await game.close()
-    return turns
+async def results_of(game: str, player: int, opponent: GameExpert, number: int) -> list[float]:
+    """Returns the rewards of the expert as a player against an opponent."""
+    expert, rewards = expert_of(game), []
+    for seed in range(number):
+        players = (expert, opponent) if player == 0 else (opponent, expert)
+        turns = await played(prompt_of(game, seed), players, seed)
+        assert not any(turn.observation.is_malformed for turn in turns)
+        rewards.append(turns[-1].results[player].reward)
+    return rewards
 
 
 @pytest.mark.parametrize("name", GAMES)
@@ -69,11 +55,51 @@ async def test_every_game_repeats_itself_and_ends_with_opposite_rewards(name: st
         assert turns[-1].observation == results[turns[-1].player]
 
 
-async def test_the_first_player_wins_nim_with_the_perfect_strategy() -> None:
-    for seed in range(20):
-        turns = await played(prompt_of("Nim-v0"), (nim_expert, random_player), seed)
-        assert turns[0].player == 0
-        assert turns[-1].results[0].reward == 1.0
+@pytest.mark.parametrize(
+    ("game", "player", "is_forced"),
+    [
+        ("Nim-v0", 0, True),
+        ("Nim-v0-medium", 0, True),
+        ("Nim-v0-large", 0, True),
+        ("Othello-v0-tiny", 1, True),
+        ("TicTacToe-v0", 0, False),
+        ("TicTacToe-v0", 1, False),
+    ],
+)
+async def test_perfect_experts_never_lose_and_win_where_a_win_can_be_forced(
+    game: str, player: int, is_forced: bool
+) -> None:
+    for opponent, number in ((random_player, 200), (expert_of(game), 2)):
+        rewards = await results_of(game, player, opponent, number)
+        assert min(rewards) >= (1.0 if is_forced else 0.0)
+
+
+_LONG = pytest.mark.long  # games of Othello take tens of milliseconds
+
+
+@pytest.mark.parametrize(
+    ("game", "shares"),
+    [
+        ("ConnectFour-v0", (0.99, 0.95)),
+        ("ConnectFour-v0-large", (0.99, 0.99)),
+        ("KuhnPoker-v0", (0.7, 0.7)),
+        ("KuhnPoker-v0-short", (0.75, 0.75)),
+        ("KuhnPoker-v0-medium", (0.8, 0.8)),
+        ("Nim-v0", (1.0, 0.95)),
+        ("Nim-v0-medium", (1.0, 0.95)),
+        ("Nim-v0-large", (1.0, 0.95)),
+        pytest.param("Othello-v0-tiny", (0.9, 1.0), marks=_LONG),
+        pytest.param("Othello-v0-small", (0.85, 0.9), marks=_LONG),
+        pytest.param("Othello-v0", (0.9, 0.9), marks=_LONG),
+        ("PigDice-v0", (0.95, 0.95)),
+        ("PigDice-v0-short", (0.75, 0.75)),
+        ("TicTacToe-v0", (0.95, 0.8)),
+    ],
+)
+async def test_experts_win_their_share_of_games_against_a_random_player(game: str, shares: tuple[float, float]) -> None:
+    for player, share in enumerate(shares):
+        rewards = await results_of(game, player, random_player, 100)
+        assert rewards.count(1.0) >= share * len(rewards)
 
 
 @pytest.mark.parametrize("name", ["KuhnPoker-v0", "PigDice-v0"])
@@ -93,7 +119,7 @@ async def test_games_at_the_same_time_do_not_disturb_each_other_nor_the_process(
     while not all(own[-1].is_over for own in turns):
         for game, rng, own in zip(running, generators, turns, strict=True):
             if not own[-1].is_over:
-                own.append(await game.act(own[-1].player, random_player(own[-1], rng)))
+                own.append(await game.act(own[-1].player, random_player([own[-1].observation], rng)))
     assert turns == alone
     assert random.getstate() == state
 

@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -65,6 +65,10 @@ class CompletionsServer:
             logprobs=np.array(scores, dtype="<f4").tobytes(),
         )
 
+    def score(self, tokens: Sequence[int]) -> list[float]:
+        """Returns the logprobs of all tokens but the first."""
+        return [logprob(before, token, self.version) for before, token in itertools.pairwise(tokens)]
+
     async def _models(self, request: web.Request) -> web.Response:
         return self._refusal(request) or web.json_response({"data": [{"id": "policy"}]})
 
@@ -92,7 +96,7 @@ class CompletionsServer:
         version, tokens = self.version, list(body["prompt"])
         for _ in range(body["max_tokens"]):
             tokens.append((tokens[-1] * 5 + version + 1) % VOCABULARY)
-        scores = [None, *(logprob(a, b, version) for a, b in itertools.pairwise(tokens))]
+        scores = [None, *self.score(tokens)]
         begin = len(body["prompt"])
         choice: dict[str, Any] = {"finish_reason": "length", "text": ""}
         if "token_ids" in self.fields:

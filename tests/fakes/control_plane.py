@@ -13,21 +13,12 @@ from typing import Any
 
 from astraflow.contract.errors import InvalidInput, UnknownNode
 from astraflow.contract.plugins import PluginChange
-from astraflow.contract.recommendations import FleetConstraints
+from astraflow.contract.queries import GroupQuery, RewardQuery, TrajectoryQuery
+from astraflow.contract.recommendations import FleetConstraints, WhatIfQuestion
 from astraflow.contract.reports import Report
 from astraflow.scaling.options import Spec
 from astraflow.scaling.what_if import changed_spec, replay
-from astraflow.wire.codec_control import decode_change, encode_event, encode_report
-from astraflow.wire.codec_evaluations import encode_evaluation
-from astraflow.wire.codec_queries import (
-    decode_group_query,
-    decode_reward_query,
-    decode_trajectory_query,
-    encode_histogram,
-    encode_sample,
-    encode_sampled_group,
-)
-from astraflow.wire.codec_recommendations import decode_fleet_constraints, decode_question, encode_answer
+from astraflow.wire.converter import from_message, to_message
 from astraflow.wire.pb import control_plane_pb2 as pb
 from astraflow.wire.pb.control_plane_pb2_grpc import ControlPlaneServicer, add_ControlPlaneServicer_to_server
 from astraflow.wire.server import ListenOptions, serving
@@ -46,7 +37,7 @@ def _usual_past_report(second: int) -> Report:
 @cache
 def _usual_past_message(second: int) -> pb.Report:
     """Returns the message of such a report. Do not change it."""
-    return encode_report(_usual_past_report(second))
+    return to_message(_usual_past_report(second), pb.Report)
 
 
 class FakeControlPlane(ControlPlaneServicer):
@@ -80,7 +71,7 @@ class FakeControlPlane(ControlPlaneServicer):
             yield address
 
     async def GetReport(self, request: pb.GetReportRequest, context: Any) -> pb.Report:  # noqa: N802 (the service's name)
-        return encode_report(self.synthetic_run.report(self.sequence))
+        return to_message(self.synthetic_run.report(self.sequence), pb.Report)
 
     async def WatchReport(self, request: pb.WatchReportRequest, context: Any) -> AsyncIterator[pb.Report]:  # noqa: N802 (the service's name)
         sent = 0
@@ -89,14 +80,15 @@ class FakeControlPlane(ControlPlaneServicer):
                 while self.sequence <= sent:
                     await self._moved.wait()
                 sent = self.sequence
-            yield encode_report(self.synthetic_run.report(sent))
+            yield to_message(self.synthetic_run.report(sent), pb.Report)
 
     async def History(self, request: pb.HistoryRequest, context: Any) -> pb.HistoryReply:  # noqa: N802 (the service's name)
         first = max(request.after_sequence + 1, self.sequence - min(request.limit, self._history) + 1, 1)
         seconds = range(first, self.sequence + 1)
         if self.synthetic_run == SyntheticRun():
             return pb.HistoryReply(reports=map(_usual_past_message, seconds))
-        return pb.HistoryReply(reports=map(encode_report, self._past_reports(seconds)))
+        reports = self._past_reports(seconds)
+        return pb.HistoryReply(reports=[to_message(report, pb.Report) for report in reports])
 
     def _past_reports(self, seconds: range) -> Iterator[Report]:
         if self.synthetic_run == SyntheticRun():
@@ -104,19 +96,23 @@ class FakeControlPlane(ControlPlaneServicer):
         return (self.synthetic_run.report(second, is_history=True) for second in seconds)
 
     async def Trajectories(self, request: pb.TrajectoriesRequest, context: Any) -> pb.TrajectoriesReply:  # noqa: N802 (the service's name)
-        page = self.synthetic_run.trajectories(self.sequence, decode_trajectory_query(request))
+        page = self.synthetic_run.trajectories(self.sequence, from_message(request, TrajectoryQuery))
         return pb.TrajectoriesReply(
-            trajectories=[encode_sample(sample) for sample in page.trajectories],
+            trajectories=[to_message(sample, pb.SampledTrajectory) for sample in page.trajectories],
             has_older=page.has_older,
             has_newer=page.has_newer,
         )
 
     async def Groups(self, request: pb.GroupsRequest, context: Any) -> pb.GroupsReply:  # noqa: N802 (the service's name)
-        page = self.synthetic_run.groups(self.sequence, decode_group_query(request))
-        return pb.GroupsReply(groups=[encode_sampled_group(group) for group in page.groups], has_older=page.has_older)
+        page = self.synthetic_run.groups(self.sequence, from_message(request, GroupQuery))
+        return pb.GroupsReply(
+            groups=[to_message(group, pb.SampledGroup) for group in page.groups], has_older=page.has_older
+        )
 
     async def Rewards(self, request: pb.RewardsRequest, context: Any) -> pb.RewardsReply:  # noqa: N802 (the service's name)
-        return encode_histogram(self.synthetic_run.rewards(self.sequence, decode_reward_query(request)))
+        return to_message(
+            self.synthetic_run.rewards(self.sequence, from_message(request, RewardQuery)), pb.RewardsReply
+        )
 
     async def Events(self, request: pb.EventsRequest, context: Any) -> pb.EventsReply:  # noqa: N802 (the service's name)
         known = {
@@ -127,7 +123,7 @@ class FakeControlPlane(ControlPlaneServicer):
             and request.text.casefold() in f"{event.subject} {event.message}".casefold()
         }
         newest = sorted(known, reverse=True)
-        shown = [encode_event(known[ordinal]) for ordinal in newest[: request.limit]]
+        shown = [to_message(known[ordinal], pb.Event) for ordinal in newest[: request.limit]]
         return pb.EventsReply(events=shown, has_older=len(newest) > len(shown))
 
     async def DrainNode(self, request: pb.DrainNodeRequest, context: Any) -> pb.ControlReply:  # noqa: N802 (the service's name)
@@ -156,7 +152,7 @@ class FakeControlPlane(ControlPlaneServicer):
         if request.flow != self.synthetic_run.evaluation:
             raise InvalidInput(f"this run has no evaluation {request.flow!r}")
         self.actions.append(("evaluate", request.flow, request.actor))
-        return encode_evaluation(self.synthetic_run.rounds(self.sequence)[0])
+        return to_message(self.synthetic_run.rounds(self.sequence)[0], pb.EvaluationReport)
 
     async def Evaluations(self, request: pb.EvaluationsRequest, context: Any) -> pb.EvaluationsReply:  # noqa: N802 (the service's name)
         rounds = [
@@ -164,14 +160,16 @@ class FakeControlPlane(ControlPlaneServicer):
             for round_ in self.synthetic_run.rounds(self.sequence)
             if request.flow in ("", round_.flow) and (not request.HasField("before") or round_.round < request.before)
         ]
-        return pb.EvaluationsReply(evaluations=[encode_evaluation(round_) for round_ in rounds[: request.limit]])
+        return pb.EvaluationsReply(
+            evaluations=[to_message(round_, pb.EvaluationReport) for round_ in rounds[: request.limit]]
+        )
 
     async def StopEvaluation(self, request: pb.StopEvaluationRequest, context: Any) -> pb.ControlReply:  # noqa: N802 (the service's name)
         self.actions.append(("stop", request.flow, request.actor))
         return pb.ControlReply(message=f"the round of {request.flow} is stopped")
 
     async def ChangePlugins(self, request: pb.ChangePluginsRequest, context: Any) -> pb.ControlReply:  # noqa: N802 (the service's name)
-        change = decode_change(request)
+        change = from_message(request, PluginChange)
         known = {"uniform", "greso", "informative", "length", "keep_all", "fresh", "replay"}
         for slot, specs in change.specs_by_slot().items():
             for spec in specs:
@@ -203,13 +201,15 @@ class FakeControlPlane(ControlPlaneServicer):
         return pb.ControlReply(message=f"{request.role} {request.name} is let in no more")
 
     async def ReportFleetConstraints(self, request: pb.FleetConstraints, context: Any) -> pb.ControlReply:  # noqa: N802 (the service's name)
-        self.terms = decode_fleet_constraints(request)
+        self.terms = from_message(request, FleetConstraints)
         return pb.ControlReply(message="advice keeps to it")
 
     async def WhatIf(self, request: pb.WhatIfRequest, context: Any) -> pb.WhatIfReply:  # noqa: N802 (the service's name)
-        question = decode_question(request)
+        question = from_message(request, WhatIfQuestion)
         reports = self._past_reports(range(1, self.sequence + 1))
-        return encode_answer(replay(reports, changed_spec(Spec(), options=question.options, pools=question.pools)))
+        return to_message(
+            replay(reports, changed_spec(Spec(), options=question.options, pools=question.pools)), pb.WhatIfReply
+        )
 
 
 async def _show(port: int, began: int, synthetic_run: SyntheticRun) -> None:

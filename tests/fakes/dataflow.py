@@ -15,9 +15,9 @@ from astraflow.contract.nodes import Directive, FlowSpec, JoinResult, NodeFacts,
 from astraflow.contract.partial_rollouts import PartialRollout
 from astraflow.contract.tasks import Lease, Task
 from astraflow.contract.trajectories import Episode
-from astraflow.wire.codec_common import decode_facts
-from astraflow.wire.codec_data import decode_push, decode_status, encode_directive, encode_join_result, encode_lease
+from astraflow.wire.codec_data import decode_push, decode_status, encode_lease
 from astraflow.wire.codec_partial_rollouts import decode_partial_rollout
+from astraflow.wire.converter import from_message, to_message
 from astraflow.wire.pb import common_pb2 as common
 from astraflow.wire.pb import data_plane_pb2 as pb
 from astraflow.wire.pb.data_plane_pb2_grpc import NodeDataServicer, add_NodeDataServicer_to_server
@@ -101,11 +101,11 @@ class FakeDataflow(NodeDataServicer):
         self._changed = asyncio.Event()
 
     async def Join(self, request: common.NodeFacts, context: Context) -> pb.JoinReply:  # noqa: N802 (gRPC's name)
-        facts = decode_facts(request)
+        facts = from_message(request, NodeFacts)
         self.joins.append(facts)
         self._node = NodeId(f"{facts.name}.{len(self.joins)}")
         self.notify()
-        return encode_join_result(
+        return to_message(
             JoinResult(
                 node=self._node,
                 lease_s=5.0,
@@ -115,7 +115,8 @@ class FakeDataflow(NodeDataServicer):
                 flows=self.flows,
                 policies=self.policies,
                 engine=self.engine,
-            )
+            ),
+            pb.JoinReply,
         )
 
     async def Lease(self, request: pb.LeaseRequest, context: Context) -> pb.LeaseReply:  # noqa: N802 (gRPC's name)
@@ -165,7 +166,7 @@ class FakeDataflow(NodeDataServicer):
         self._check(request.node)
         self.beats.append(decode_status(request))
         self.notify()
-        return encode_directive(self.directive)
+        return to_message(self.directive, pb.HeartbeatReply)
 
     async def Leave(self, request: pb.LeaveRequest, context: Context) -> pb.LeaveReply:  # noqa: N802 (gRPC's name)
         self._check(request.node)

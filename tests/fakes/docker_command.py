@@ -32,10 +32,14 @@ def main() -> int:
         container = folder / f"container-{number}"
         image = folder / arguments[-2]
         shutil.copytree(image, container / "app") if image.is_dir() else (container / "app").mkdir(parents=True)
+        if any(word.startswith("container:") for word in arguments):
+            (container / "relays").touch()  # commands share the network of this machine, so it has nothing to relay
         sys.stdout.write(f"{container.name}\n")
     elif verb == "cp":
         name, path = arguments[1].split(":")
         shutil.copytree(arguments[0], f"{folder / name}{path}", dirs_exist_ok=True)
+    elif verb == "inspect":
+        sys.stdout.write("running\n" if (folder / arguments[-1]).is_dir() else "")
     elif verb == "exec":
         return execute(folder, arguments)
     elif verb == "rm":
@@ -53,6 +57,11 @@ def execute(folder: Path, arguments: list[str]) -> int:
         place = arguments[1] if arguments[0] == "--workdir" else place
         arguments = arguments[2:]
     container, command = folder / arguments[0], arguments[1:]
+    if not container.is_dir():
+        sys.stderr.write(f"Error response from daemon: No such container: {arguments[0]}\n")
+        return 1
+    if (container / "relays").exists():
+        return 0
     (container / "tmp").mkdir(exist_ok=True)
     for root in ROOTS:
         command = [word.replace(root, f"{container}{root}") if root in word else word for word in command]

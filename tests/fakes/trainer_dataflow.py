@@ -10,7 +10,8 @@ import grpc
 from astraflow.contract.batches import Batch, StepReport, TrainerAttachment
 from astraflow.contract.errors import UnknownPolicy
 from astraflow.contract.ids import PolicyId
-from astraflow.wire.codec_data import decode_step, encode_batch, encode_trainer_attachment
+from astraflow.wire.codec_data import encode_batch
+from astraflow.wire.converter import from_message, to_message
 from astraflow.wire.pb import data_plane_pb2 as pb
 from astraflow.wire.pb.data_plane_pb2_grpc import TrainerDataServicer, add_TrainerDataServicer_to_server
 
@@ -59,13 +60,14 @@ class FakeTrainerData(TrainerDataServicer):
         if self.batches and PolicyId(request.policy) != self.batches[0].policy:
             raise UnknownPolicy(f"no policy {request.policy}")
         self.attached.append(request)
-        return encode_trainer_attachment(
+        return to_message(
             TrainerAttachment(
                 run=self.run,
                 weights_address=self.weights_address,
                 acknowledged_steps=len(self.reports),
                 weights_key=self.weights_key,
-            )
+            ),
+            pb.AttachReply,
         )
 
     async def PullBatch(  # type: ignore[override]  # noqa: N802 (gRPC's name; raw)
@@ -87,7 +89,7 @@ class FakeTrainerData(TrainerDataServicer):
     async def ReportStep(  # noqa: N802 (gRPC's name)
         self, request: pb.ReportStepRequest, context: Context
     ) -> pb.ReportStepReply:
-        report = decode_step(request)
+        report = from_message(request, StepReport)
         is_first = report.batch not in self.reports
         if is_first:
             self.reports[report.batch] = report

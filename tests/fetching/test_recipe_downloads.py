@@ -237,6 +237,21 @@ def test_a_part_that_the_repository_lacks_is_refused(hub: FakeHub, recipe: str, 
         fetch(recipe, root, other)
 
 
+def test_a_mirror_writes_and_deletes_nothing_outside_of_the_data_root(
+    hub: FakeHub, recipe: str, root: Path, tmp_path: Path
+) -> None:
+    victim = tmp_path / "victim.json"
+    victim.write_text("own")
+    hostile = {str(victim): b"other", "../../victim.json": b"other", "a/../../../victim.json": b"other"}
+    name = f"models/{MODEL}"
+    hub.repositories = hub.repositories | {name: hub.repositories[name] | hostile}
+
+    fetched = fetch_sources(sources_of(recipe), root, command="fetch", progress=print)
+
+    assert victim.read_text() == "own"
+    assert not any("victim" in file.path for source in fetched for file in source.files)
+
+
 def test_a_folder_with_other_files_or_a_damaged_manifest_is_refused(recipe: str, root: Path) -> None:
     root.mkdir()
     (root / "notes.txt").touch()

@@ -105,6 +105,14 @@ async def test_a_server_that_fails_is_asked_again_and_a_refusal_is_final(monkeyp
 
 
 @pytest.mark.anyio
+async def test_a_reply_of_10_mb_is_read_to_its_limit_and_is_no_verdict() -> None:
+    async with judging(lambda _: "x" * 10_000_000 + "\nSCORE: 10", attempts=2) as (reward, server):
+        with raises_code(JudgeFailed, "judge.unreadable_verdict"):
+            await verdict(reward)
+    assert (len(server.requests), reward.client.counts["malformed_replies"]) == (2, 2)
+
+
+@pytest.mark.anyio
 async def test_an_unreachable_or_silent_server_is_a_failure() -> None:
     async with judging(attempts=1, timeout_s=0.2) as (reward, server):
         server.url = ""
@@ -293,3 +301,8 @@ async def test_the_question_is_needed() -> None:
     async with pairwise(longer) as (judge, _):
         with raises_code(InvalidInput, "reward.no_answer_field"):
             await judge.scores(Prompt(id=PromptId("p"), fields={}), members("a", "b"))
+
+
+def test_a_policy_of_the_run_cannot_compare_and_what_can_is_named() -> None:
+    with raises_code(InvalidInput, "config.invalid", "base_url", "llm_judge"):
+        group_rewards.build({"kind": "pairwise_judge", "policy": "judge"})

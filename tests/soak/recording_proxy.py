@@ -12,9 +12,11 @@ from typing import Any
 
 import grpc
 
+from astraflow.contract.batches import StepReport
 from astraflow.contract.ids import PolicyId, Version
-from astraflow.wire.codec_data import decode_batch, decode_lease, decode_push, decode_step
+from astraflow.wire.codec_data import decode_batch, decode_lease, decode_push
 from astraflow.wire.codec_weights import decode_manifest
+from astraflow.wire.converter import from_message
 from astraflow.wire.pb import data_plane_pb2 as data
 from astraflow.wire.pb import weight_plane_pb2 as weights
 from tests.soak.ledger import Ledger
@@ -82,7 +84,7 @@ class CallRecorder:
             self._ledger.delivered(batch)
 
     def _step_answered(self, requests: Sequence[bytes], replies: Sequence[bytes]) -> None:
-        report = decode_step(data.ReportStepRequest.FromString(requests[0]))
+        report = from_message(data.ReportStepRequest.FromString(requests[0]), StepReport)
         self._ledger.step_answered(report, is_first=data.ReportStepReply.FromString(replies[0]).is_first)
 
     def _publish_asked(self, request: bytes) -> None:

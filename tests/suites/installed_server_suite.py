@@ -15,12 +15,12 @@ import numpy as np
 import psutil
 import pytest
 
+from astraflow.client.model_server import ServerClient
 from astraflow.contract.errors import Unavailable
 from astraflow.contract.generation import Sampling
 from astraflow.contract.trajectories import Float32Array, Int32Array
 from astraflow.raas.engines.server.engine import ServerEngine
 from astraflow.raas.engines.server.guardian import mapped_shared_memory
-from astraflow.raas.engines.server.http import ServerClient
 from astraflow.raas.engines.server.model_folder import ModelFolder
 from astraflow.raas.engines.server.replica import _free_port
 from astraflow.runtime.home import HOME

@@ -24,7 +24,8 @@ from astraflow.weights.storage.memory import MemoryOptions, MemoryStorage
 from astraflow.weights.tensors import SnapshotTensors
 from astraflow.weights.weight_sources import WeightSource, WeightSources
 from astraflow.wire.channel import dial
-from astraflow.wire.codec_weights import encode_manifest, encode_shared, encode_transfer
+from astraflow.wire.codec_weights import encode_manifest, encode_transfer
+from astraflow.wire.converter import to_message
 from astraflow.wire.pb import weight_plane_pb2 as pb
 from astraflow.wire.pb.weight_plane_pb2_grpc import WeightPlaneStub
 from tests.weights.running import TOKEN, BriskClock, client_of
@@ -160,7 +161,7 @@ async def _share(address: str, snapshots: list[SnapshotTensors], acknowledged: a
                 head = pb.PublishHead(
                     manifest=encode_manifest(manifest),
                     transfer=encode_transfer(unhashed_transfer(manifest)),
-                    shared=encode_shared(buffer.file),
+                    shared=to_message(buffer.file, pb.SharedFile),
                 )
 
                 async def handed_in(head: pb.PublishHead = head) -> None:

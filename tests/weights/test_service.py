@@ -32,7 +32,8 @@ from astraflow.weights.servicer import WeightsServicer
 from astraflow.weights.shared_memory import SharedBuffer
 from astraflow.weights.store import open_store
 from astraflow.wire.channel import ServiceChannel, dial
-from astraflow.wire.codec_weights import decode_chunk, encode_manifest, encode_shared, encode_transfer
+from astraflow.wire.codec_weights import decode_chunk, encode_manifest, encode_transfer
+from astraflow.wire.converter import to_message
 from astraflow.wire.pb import weight_plane_pb2 as pb
 from astraflow.wire.pb.weight_plane_pb2_grpc import WeightPlaneStub
 from astraflow.wire.server import ListenOptions
@@ -60,7 +61,7 @@ async def _share(link: ServiceChannel, manifest: Manifest, file: SharedFile) -> 
     head = pb.PublishHead(
         manifest=encode_manifest(manifest),
         transfer=encode_transfer(unhashed_transfer(manifest)),
-        shared=encode_shared(file),
+        shared=to_message(file, pb.SharedFile),
     )
     call = link.call(WeightPlaneStub(link.channel).Publish, iter([pb.PublishPiece(head=head)]), timeout_s=10)
     return bool((await call).is_new)

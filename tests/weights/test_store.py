@@ -7,10 +7,11 @@ import pytest
 
 from astraflow.contract.errors import Conflict, CorruptData, InvalidInput, StorageFull, UnknownPolicy, UnknownVersion
 from astraflow.contract.ids import PolicyId, Version
-from astraflow.contract.weights import TransferKind
+from astraflow.contract.weights import TransferKind, VersionNotice
 from astraflow.weights.config import WeightsConfig
 from astraflow.weights.store import open_store
-from astraflow.wire.codec_weights import decode_notice, encode_notice
+from astraflow.wire.converter import from_message, to_message
+from astraflow.wire.pb import weight_plane_pb2
 from tests.errors import raises_code
 from tests.weights.stored_versions import got, names, open_test_store, put, put_all, put_full, read
 from tests.weights.versions import POLICY, delta_file, full_file, history, layout, snapshot, stepped
@@ -307,4 +308,4 @@ def test_notices_say_whether_a_version_is_durable(tmp_path: Path, kind: str, is_
     with open_test_store(tmp_path, WeightsConfig(storage={"kind": kind})) as store:
         put_full(store, snapshot(), 0)
         (notice,) = store.notices(POLICY)
-    assert decode_notice(encode_notice(notice)).is_durable is is_durable
+    assert from_message(to_message(notice, weight_plane_pb2.VersionNotice), VersionNotice).is_durable is is_durable

@@ -7,16 +7,11 @@ from typing import Any
 import pytest
 import zstandard
 
-from astraflow.contract.agent_calls import MAX_BODY_CHARACTERS, MAX_CALLS, AgentCall, CallOutcome
+from astraflow.contract.agent_calls import MAX_BODY_CHARACTERS, MAX_CALLS, AgentCall, CallOutcome, LiveSession
 from astraflow.contract.errors import InvalidInput
-from astraflow.wire.codec_agent_calls import (
-    MAX_BLOCK_BYTES,
-    check_blocks,
-    decode_calls,
-    decode_session,
-    encode_calls,
-)
+from astraflow.wire.codec_agent_calls import MAX_BLOCK_BYTES, check_blocks, decode_calls, encode_calls
 from astraflow.wire.codec_trajectories import arrays_of, decode_trajectories, encode_trajectory
+from astraflow.wire.converter import from_message
 from astraflow.wire.frames import Arrays
 from astraflow.wire.pb import common_pb2 as pb
 from tests import make
@@ -118,7 +113,7 @@ def test_blocks_that_expand_beyond_the_size_of_a_message_are_refused_before_they
 )
 def test_a_session_without_an_id_is_refused(change: Callable[[pb.LiveSession], object]) -> None:
     message = pb.LiveSession(task="train:0/0", flow="train")
-    assert decode_session(message).task == "train:0/0"
+    assert from_message(message, LiveSession).task == "train:0/0"
     change(message)
     with pytest.raises(InvalidInput):
-        decode_session(message)
+        from_message(message, LiveSession)

@@ -26,7 +26,7 @@ KINDS = [
     if issubclass(kind, AstraFlowError) and kind is not AstraFlowError
 ]
 TOLD = [kind for kind in KINDS if kind is not errors.PlanRefused]
-"""Errors sent by status; a refused plan has evidence and its own message (`codec_fleet.encode_refused`)."""
+"""Errors sent by status; a refused plan has evidence and its own message (`AppliedPlan`)."""
 
 both_ways = pytest.mark.parametrize("call", [unary, stream])
 

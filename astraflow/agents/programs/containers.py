@@ -1,9 +1,11 @@
 """Agent programs that are commands in a container of Docker or Podman."""
 
 import shutil
+import socket
 import tempfile
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from inspect import getsource
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -18,10 +20,15 @@ from astraflow.agents.programs.base import (
     program_failure,
 )
 from astraflow.agents.programs.commands import CommandFields, command_of, sandbox_failures
-from astraflow.contract.errors import InvalidInput
 from astraflow.environments.container_engine import COMMAND_S, Container, ContainerEngine
 from astraflow.runtime.setting_permissions import SettableBy
+from astraflow.sandbox import forwarding
 from astraflow.sandbox.base import Command, JobResult, Outcome
+from astraflow.sandbox.forwarding import forwarded
+
+_RELAY_BYTES = 128 * 2**20
+_MOUNTED = "/run/astraflow"
+_SOCKET = "calls"
 
 
 class ContainerOptions(CommandFields):
@@ -29,13 +36,15 @@ class ContainerOptions(CommandFields):
 
     image: Annotated[str, SettableBy.RECIPE] = Field(min_length=1)
     """Image with the agent and the program `timeout` of GNU coreutils or BusyBox."""
+    relay_image: Annotated[str, SettableBy.RECIPE] = ""
+    """Image with `timeout` and `python3` (3.9 or newer) for the relay of model calls; empty: that of the agent."""
     runner: Literal["docker", "podman"] = "docker"
     """Program that runs containers."""
     folder: Annotated[str, SettableBy.RECIPE] = "/work"
     """Working directory, which is created; `task.json` is there."""
     shares_network: Annotated[bool, SettableBy.RECIPE] = False
-    """Must be true: the container has the network of the node, because model calls are answered on the node's
-    loopback. The agent then reaches everything that the node reaches."""
+    """The container has the network of the node, so that the agent reaches everything that the node reaches. Otherwise
+    it reaches the model calls of its session and nothing else."""
     memory_mib: int = Field(default=4096, ge=16)
     """Memory of a container. MiB."""
     cpus: float = Field(default=1.0, gt=0)
@@ -46,18 +55,15 @@ class ContainerOptions(CommandFields):
 
 @programs.register("container", options=ContainerOptions)
 class ContainerProgram:
-    """Gives each episode a container and runs a command in it. The container has the network of the node."""
+    """Gives each episode a container and runs a command in it.
+
+    Without the network of the node, a second container relays the model calls: it shares the network of the first,
+    which has none but its loopback, and a Unix socket of the node.
+    """
 
     features = ProgramFeatures(has_files=True, has_commands=True)
 
     def __init__(self, options: ContainerOptions) -> None:
-        if not options.shares_network:
-            raise InvalidInput(
-                "cannot run agents in containers without a network: model calls are answered on the loopback address "
-                "of the node; set shares_network = true where the agent may reach all that the node reaches, or use "
-                "the program 'command', whose sandbox reaches the model calls only",
-                code="agent.container_network",
-            )
         self._options = options
         self._engine = ContainerEngine(options.runner)
 
@@ -76,15 +82,56 @@ class ContainerProgram:
     async def _opened(self, task: AgentTask) -> AsyncIterator[RunningProgram]:
         options = self._options
         with sandbox_failures():
-            async with self._engine.container(
-                options.image,
-                network="host",
-                memory_bytes=options.memory_mib * 2**20,
-                cpus=options.cpus,
-                label="agent",
-                start_s=options.start_s,
-            ) as container:
+            async with AsyncExitStack() as resources:
+                container = await resources.enter_async_context(
+                    self._engine.container(
+                        options.image,
+                        network="host" if options.shares_network else "none",
+                        memory_bytes=options.memory_mib * 2**20,
+                        cpus=options.cpus,
+                        label="agent",
+                        start_s=options.start_s,
+                    )
+                )
+                if not options.shares_network:
+                    await resources.enter_async_context(self._relayed(container, task.port))
                 yield _RunningContainer(container, options.folder, command_of(options, task, {}))
+
+    @asynccontextmanager
+    async def _relayed(self, container: Container, port: int) -> AsyncIterator[None]:
+        """Makes `port` of the container's loopback reach the same port of this machine's."""
+        options, folder = self._options, Path(tempfile.mkdtemp(prefix="astraflow-relay-"))
+        try:
+            listener = _listening_in(folder)
+            relaying = self._engine.container(
+                options.relay_image or options.image,
+                network=f"container:{container.name}",
+                memory_bytes=_RELAY_BYTES,
+                cpus=options.cpus,
+                label="relay",
+                start_s=options.start_s,
+                mounts={folder: _MOUNTED},
+            )
+            async with forwarded(listener, port), relaying as relay:
+                command = ("python3", "-c", getsource(forwarding), str(port), f"{_MOUNTED}/{_SOCKET}")
+                result = await relay.execute(*command, timeout_s=COMMAND_S)
+                if result.outcome is not Outcome.PASSED:
+                    cause = f"model calls cannot be relayed into the container: {result.stderr.strip()[-300:]!r}"
+                    remedy = "name a relay_image with timeout and python3"
+                    raise program_failure(cause, remedy, code="agent.container_failed")
+                yield
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _listening_in(folder: Path) -> socket.socket:
+    """Returns a listening socket, which the relay may use as any user."""
+    folder.chmod(0o711)
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(folder / _SOCKET))
+    (folder / _SOCKET).chmod(0o666)
+    listener.listen()
+    return listener
 
 
 class _RunningContainer:

@@ -19,7 +19,7 @@ from astraflow.dataflow.reporting.archive import Archive
 from astraflow.dataflow.reporting.repeats import RepeatedEvent, RepeatFilter
 from astraflow.runtime.clock import Clock
 from astraflow.runtime.logs import get_logger
-from astraflow.wire.codec_control import decode_event, encode_event
+from astraflow.wire.converter import from_message, to_message
 from astraflow.wire.pb import control_plane_pb2 as pb
 
 log = get_logger()
@@ -51,7 +51,9 @@ class Events:
         """Records an action, as durable as its effect. details: text where kind and subject do not suffice."""
         by = f"by {actor}: {reason or 'no reason given'}"
         event = self._new_event(kind, subject, f"{details}, {by}" if details else by)
-        self._journal.put("insert into acts values (?, ?)", event.ordinal, encode_event(event).SerializeToString())
+        self._journal.put(
+            "insert into acts values (?, ?)", event.ordinal, to_message(event, pb.Event).SerializeToString()
+        )
         self._journal.put(
             "delete from acts where ordinal <= (select ordinal from acts order by ordinal desc limit 1 offset ?)",
             MAX_JOURNALED_ACTIONS,
@@ -97,7 +99,9 @@ class Events:
         if saved is not None:
             self.load_state_dict(saved)
         self._journal.register_state("events", self.state_dict)
-        actions = [decode_event(pb.Event.FromString(body)) for (body,) in self._journal.rows("select body from acts")]
+        actions = [
+            from_message(pb.Event.FromString(body), Event) for (body,) in self._journal.rows("select body from acts")
+        ]
         rows = self._archive.rows("select * from events order by ordinal desc limit ?", (RECENT_EVENTS,))
         events_by_ordinal = {event.ordinal: event for event in (event_from_row(row) for row in rows)}
         for action in actions:

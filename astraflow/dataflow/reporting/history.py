@@ -15,7 +15,7 @@ from astraflow.dataflow.journal import Journal
 from astraflow.dataflow.reporting.archive import Archive
 from astraflow.dataflow.reporting.losses import Losses
 from astraflow.dataflow.reporting.minutes import MINUTE_S, MinuteAggregator
-from astraflow.wire.codec_control import decode_report
+from astraflow.wire.converter import from_message
 from astraflow.wire.pb import control_plane_pb2 as pb
 from astraflow.wire.request_limits import is_finite
 
@@ -145,7 +145,7 @@ class History:
     def _readable(self, sequence: int, body: bytes) -> Report | None:
         """Returns the report of a row; None, counted, if it is unreadable in this release or has non-finite figures."""
         try:
-            return decode_report(_message(body))
+            return from_message(_message(body), Report)
         except Exception as problem:  # damaged bytes fail in zstandard, protobuf and contract types
             self._archive.losses.add("row_read", problem, sequence=sequence)
             return None

@@ -25,7 +25,7 @@ from astraflow.dataflow.issuing.groups import parse_task_id
 from astraflow.dataflow.reporting.archive import Archive
 from astraflow.dataflow.serving.stream import BUFFERED
 from astraflow.wire.codec_agent_calls import encode_calls
-from astraflow.wire.codec_queries import encode_sample
+from astraflow.wire.converter import to_message
 from astraflow.wire.pb import control_plane_pb2 as pb
 
 UNRECORDED = "unrecorded"
@@ -240,7 +240,7 @@ def _columns(sample: SampledTrajectory, size_bytes: int) -> tuple[object, ...]:
         sample.is_truncated,
         sample.failure.message if sample.failure is not None else None,
         size_bytes,
-        lambda: encode_sample(rest).SerializeToString(),
+        lambda: to_message(rest, pb.SampledTrajectory).SerializeToString(),
         sample.prompt_text,
         sample.completion_text,
         sample.ending.value if sample.ending else "",

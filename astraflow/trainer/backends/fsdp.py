@@ -24,6 +24,7 @@ from astraflow.trainer.model_preparation import prepare_model
 from astraflow.trainer.rank_channel import Message
 from astraflow.trainer.step_metrics import step_metrics
 from astraflow.trainer.steps import StepPlanner
+from astraflow.trainer.teacher_endpoint import TeacherEndpoint
 from astraflow.weights.staging_buffers import StagedVersion
 from astraflow.weights.tensors import TensorShapes
 
@@ -76,6 +77,7 @@ class FsdpBackend:
             data_ranks=self._rank.engine.layout.data_ranks,
             micro_batch_tokens=options.micro_batch_tokens,
             cost=self._rank.cost,
+            teacher=TeacherEndpoint.of(self._algorithm, vocabulary=self._rank.config.vocab_size),
         )
         self._peak_flops = options.peak_flops or peak_flops(device)
         self._mismatch_steps = 0

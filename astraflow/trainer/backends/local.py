@@ -41,6 +41,7 @@ from astraflow.trainer.model_preparation import prepare_model
 from astraflow.trainer.rank_launch import DEFAULT_THREADS
 from astraflow.trainer.step_metrics import step_metrics
 from astraflow.trainer.steps import StepPlanner, StepRunner
+from astraflow.trainer.teacher_endpoint import TeacherEndpoint
 from astraflow.weights.staging_buffers import StagedVersion
 from astraflow.weights.tensors import TensorShapes
 
@@ -124,6 +125,7 @@ class LocalBackend:
             data_ranks=1,
             micro_batch_tokens=options.micro_batch_tokens,
             cost=ForwardCost.of_model(loaded),
+            teacher=TeacherEndpoint.of(self._algorithm, vocabulary=loaded.config.get_text_config().vocab_size),
         )
         self._runner = StepRunner(self._engine, self._algorithm)
         self._peak_flops = options.peak_flops or peak_flops(self._device)

@@ -336,47 +336,23 @@ class Prompt(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     ID_FIELD_NUMBER: _builtins.int
-    FIELDS_JSON_FIELD_NUMBER: _builtins.int
+    FIELDS_FIELD_NUMBER: _builtins.int
     id: _builtins.str
-    fields_json: _builtins.str
+    fields: _builtins.str
     """A JSON object."""
     def __init__(
         self,
         *,
         id: _builtins.str = ...,
-        fields_json: _builtins.str = ...,
+        fields: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["fields_json", b"fields_json", "id", b"id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fields", b"fields", "id", b"id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Prompt: _TypeAlias = Prompt  # noqa: Y015
-
-@_typing.final
-class Spec(_message.Message):
-    """Plugin kind with its options: a JSON object with the key "kind"."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    ID_FIELD_NUMBER: _builtins.int
-    JSON_FIELD_NUMBER: _builtins.int
-    id: _builtins.str
-    json: _builtins.str
-    def __init__(
-        self,
-        *,
-        id: _builtins.str = ...,
-        json: _builtins.str = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "json", b"json"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___Spec: _TypeAlias = Spec  # noqa: Y015
 
 @_typing.final
 class LinkReport(_message.Message):

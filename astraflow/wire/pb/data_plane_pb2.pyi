@@ -23,6 +23,26 @@ DESCRIPTOR: _descriptor.FileDescriptor
 class JoinReply(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class EnginesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     NODE_FIELD_NUMBER: _builtins.int
     LEASE_S_FIELD_NUMBER: _builtins.int
     HEARTBEAT_S_FIELD_NUMBER: _builtins.int
@@ -30,7 +50,7 @@ class JoinReply(_message.Message):
     WEIGHTS_ADDRESS_FIELD_NUMBER: _builtins.int
     FLOWS_FIELD_NUMBER: _builtins.int
     POLICIES_FIELD_NUMBER: _builtins.int
-    ENGINE_JSON_FIELD_NUMBER: _builtins.int
+    ENGINE_FIELD_NUMBER: _builtins.int
     WEIGHTS_KEY_FIELD_NUMBER: _builtins.int
     ENGINES_FIELD_NUMBER: _builtins.int
     node: _builtins.str
@@ -38,7 +58,8 @@ class JoinReply(_message.Message):
     heartbeat_s: _builtins.float
     run: _builtins.str
     weights_address: _builtins.str
-    engine_json: _builtins.str
+    engine: _builtins.str
+    """Plugin kind with its options: a JSON object, like all specs here."""
     weights_key: _builtins.bytes
     """Ed25519 public key, 32 bytes, that verifies the run's versions; empty when the run does not sign."""
     @_builtins.property
@@ -46,10 +67,10 @@ class JoinReply(_message.Message):
         """Workflow and reward of each flow; model of each policy."""
 
     @_builtins.property
-    def policies(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Spec]: ...
+    def policies(self) -> _containers.RepeatedCompositeFieldContainer[Global___PolicySpec]: ...
     @_builtins.property
-    def engines(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Spec]:
-        """Engines of single policies, instead of engine_json."""
+    def engines(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """Engines of single policies, instead of engine."""
 
     def __init__(
         self,
@@ -60,31 +81,53 @@ class JoinReply(_message.Message):
         run: _builtins.str = ...,
         weights_address: _builtins.str = ...,
         flows: _abc.Iterable[Global___FlowSpec] | None = ...,
-        policies: _abc.Iterable[_common_pb2.Spec] | None = ...,
-        engine_json: _builtins.str = ...,
+        policies: _abc.Iterable[Global___PolicySpec] | None = ...,
+        engine: _builtins.str = ...,
         weights_key: _builtins.bytes = ...,
-        engines: _abc.Iterable[_common_pb2.Spec] | None = ...,
+        engines: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["engine_json", b"engine_json", "engines", b"engines", "flows", b"flows", "heartbeat_s", b"heartbeat_s", "lease_s", b"lease_s", "node", b"node", "policies", b"policies", "run", b"run", "weights_address", b"weights_address", "weights_key", b"weights_key"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["engine", b"engine", "engines", b"engines", "flows", b"flows", "heartbeat_s", b"heartbeat_s", "lease_s", b"lease_s", "node", b"node", "policies", b"policies", "run", b"run", "weights_address", b"weights_address", "weights_key", b"weights_key"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___JoinReply: _TypeAlias = JoinReply  # noqa: Y015
 
 @_typing.final
+class PolicySpec(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    model: _builtins.str
+    def __init__(
+        self,
+        *,
+        id: _builtins.str = ...,
+        model: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "model", b"model"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PolicySpec: _TypeAlias = PolicySpec  # noqa: Y015
+
+@_typing.final
 class FlowSpec(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     ID_FIELD_NUMBER: _builtins.int
-    WORKFLOW_JSON_FIELD_NUMBER: _builtins.int
-    REWARD_JSON_FIELD_NUMBER: _builtins.int
+    WORKFLOW_FIELD_NUMBER: _builtins.int
+    REWARD_FIELD_NUMBER: _builtins.int
     EVALUATION_SHARE_FIELD_NUMBER: _builtins.int
     ATTACHES_TEXTS_FIELD_NUMBER: _builtins.int
     id: _builtins.str
-    workflow_json: _builtins.str
-    reward_json: _builtins.str
+    workflow: _builtins.str
+    reward: _builtins.str
     evaluation_share: _builtins.float
     """For an evaluation, the largest share of a node's capacity that it uses; absent for a flow that is trained on."""
     attaches_texts: _builtins.bool
@@ -93,14 +136,14 @@ class FlowSpec(_message.Message):
         self,
         *,
         id: _builtins.str = ...,
-        workflow_json: _builtins.str = ...,
-        reward_json: _builtins.str = ...,
+        workflow: _builtins.str = ...,
+        reward: _builtins.str = ...,
         evaluation_share: _builtins.float | None = ...,
         attaches_texts: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_evaluation_share", b"_evaluation_share", "evaluation_share", b"evaluation_share"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_evaluation_share", b"_evaluation_share", "attaches_texts", b"attaches_texts", "evaluation_share", b"evaluation_share", "id", b"id", "reward_json", b"reward_json", "workflow_json", b"workflow_json"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_evaluation_share", b"_evaluation_share", "attaches_texts", b"attaches_texts", "evaluation_share", b"evaluation_share", "id", b"id", "reward", b"reward", "workflow", b"workflow"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__evaluation_share: _TypeAlias = _typing.Literal["evaluation_share"]  # noqa: Y015
     _WhichOneofArgType__evaluation_share: _TypeAlias = _typing.Literal["_evaluation_share", b"_evaluation_share"]  # noqa: Y015

@@ -90,7 +90,7 @@ class FleetPoolSpec(_message.Message):
     ENGINE_FIELD_NUMBER: _builtins.int
     CAPACITY_FIELD_NUMBER: _builtins.int
     DRAIN_S_FIELD_NUMBER: _builtins.int
-    OPTIONS_JSON_FIELD_NUMBER: _builtins.int
+    OPTIONS_FIELD_NUMBER: _builtins.int
     POLICIES_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     provider: _builtins.str
@@ -106,7 +106,7 @@ class FleetPoolSpec(_message.Message):
     engine: _builtins.str
     capacity: _builtins.int
     drain_s: _builtins.float
-    options_json: _builtins.str
+    options: _builtins.str
     """A JSON object."""
     @_builtins.property
     def policies(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -128,12 +128,12 @@ class FleetPoolSpec(_message.Message):
         engine: _builtins.str = ...,
         capacity: _builtins.int | None = ...,
         drain_s: _builtins.float = ...,
-        options_json: _builtins.str = ...,
+        options: _builtins.str = ...,
         policies: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_capacity", b"_capacity", "_usd_per_day_max", b"_usd_per_day_max", "_usd_per_hour_max", b"_usd_per_hour_max", "capacity", b"capacity", "usd_per_day_max", b"usd_per_day_max", "usd_per_hour_max", b"usd_per_hour_max"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_capacity", b"_capacity", "_usd_per_day_max", b"_usd_per_day_max", "_usd_per_hour_max", b"_usd_per_hour_max", "capacity", b"capacity", "drain_s", b"drain_s", "engine", b"engine", "id", b"id", "is_spot", b"is_spot", "max_nodes", b"max_nodes", "min_nodes", b"min_nodes", "mode", b"mode", "options_json", b"options_json", "policies", b"policies", "provider", b"provider", "region", b"region", "type", b"type", "usd_per_day_max", b"usd_per_day_max", "usd_per_hour_max", b"usd_per_hour_max"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_capacity", b"_capacity", "_usd_per_day_max", b"_usd_per_day_max", "_usd_per_hour_max", b"_usd_per_hour_max", "capacity", b"capacity", "drain_s", b"drain_s", "engine", b"engine", "id", b"id", "is_spot", b"is_spot", "max_nodes", b"max_nodes", "min_nodes", b"min_nodes", "mode", b"mode", "options", b"options", "policies", b"policies", "provider", b"provider", "region", b"region", "type", b"type", "usd_per_day_max", b"usd_per_day_max", "usd_per_hour_max", b"usd_per_hour_max"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__capacity: _TypeAlias = _typing.Literal["capacity"]  # noqa: Y015
     _WhichOneofArgType__capacity: _TypeAlias = _typing.Literal["_capacity", b"_capacity"]  # noqa: Y015
@@ -1593,14 +1593,14 @@ class FleetTranscriptEntry(_message.Message):
     AT_FIELD_NUMBER: _builtins.int
     WAKE_FIELD_NUMBER: _builtins.int
     KIND_FIELD_NUMBER: _builtins.int
-    BODY_JSON_FIELD_NUMBER: _builtins.int
+    BODY_FIELD_NUMBER: _builtins.int
     PREVIOUS_FIELD_NUMBER: _builtins.int
     HASH_FIELD_NUMBER: _builtins.int
     ordinal: _builtins.int
     at: _builtins.float
     wake: _builtins.str
     kind: _builtins.str
-    body_json: _builtins.str
+    body: _builtins.str
     """A JSON object."""
     previous: _builtins.str
     hash: _builtins.str
@@ -1611,13 +1611,13 @@ class FleetTranscriptEntry(_message.Message):
         at: _builtins.float = ...,
         wake: _builtins.str = ...,
         kind: _builtins.str = ...,
-        body_json: _builtins.str = ...,
+        body: _builtins.str = ...,
         previous: _builtins.str = ...,
         hash: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "body_json", b"body_json", "hash", b"hash", "kind", b"kind", "ordinal", b"ordinal", "previous", b"previous", "wake", b"wake"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "body", b"body", "hash", b"hash", "kind", b"kind", "ordinal", b"ordinal", "previous", b"previous", "wake", b"wake"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -20,7 +20,7 @@ from typing import Any
 from astraflow.contract.evaluations import EvaluationReport
 from astraflow.contract.reports import NodeState
 from astraflow.dataflow.reporting.history import PAGE_BYTES
-from astraflow.wire.codec_control import encode_report
+from astraflow.wire.converter import to_message
 from astraflow.wire.pb import control_plane_pb2 as pb
 from tests.fakes.control_plane import FakeControlPlane
 from tests.fakes.fleet import running_fleet
@@ -50,7 +50,7 @@ class ReportSource(FakeControlPlane):
 
     def __init__(self, nodes: int) -> None:
         super().__init__(LargeRun(nodes=tuple(f"node-{place:05}" for place in range(nodes))), sequence=BEGIN)
-        self._made = [encode_report(self.synthetic_run.report(BEGIN + second)) for second in range(MADE)]
+        self._made = [to_message(self.synthetic_run.report(BEGIN + second), pb.Report) for second in range(MADE)]
         self._past = LargeRun(nodes=())
 
     def report_at(self, sequence: int, *, at: float) -> pb.Report:
@@ -74,7 +74,7 @@ class ReportSource(FakeControlPlane):
         first = max(request.after_sequence + 1, self.sequence - min(request.limit, kept) + 1, 1)
         now, reply, size_bytes = time.time(), pb.HistoryReply(), 0
         for sequence in range(first, self.sequence + 1 if kept else first):
-            report = encode_report(self._past.report(sequence, is_history=True))
+            report = to_message(self._past.report(sequence, is_history=True), pb.Report)
             report.at = now - (self.sequence - sequence)
             size_bytes += report.ByteSize()
             if size_bytes > PAGE_BYTES:

@@ -13,11 +13,11 @@ import pytest
 import torch
 from safetensors import safe_open
 
+from astraflow.client.model_server import ServerRefused
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.generation import Sampling
 from astraflow.raas.engines.server.adapter_folder import write_adapter
 from astraflow.raas.engines.server.dialect import Dialect
-from astraflow.raas.engines.server.http import ServerRefused
 from astraflow.raas.engines.server.model_folder import ModelFolder
 from astraflow.raas.engines.server.sglang import SglangDialect
 from astraflow.raas.engines.server.vllm import VllmDialect

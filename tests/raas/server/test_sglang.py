@@ -5,11 +5,11 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from astraflow.client.model_server import ServerClient, ServerRefused
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.generation import Sampling
 from astraflow.raas.engines.base import PauseMode
 from astraflow.raas.engines.server import sglang
-from astraflow.raas.engines.server.http import ServerClient, ServerRefused
 from tests.errors import raises_code
 
 pytestmark = pytest.mark.anyio

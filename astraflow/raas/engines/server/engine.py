@@ -6,6 +6,7 @@ from collections.abc import Coroutine, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, TypeVar
 
+from astraflow.client.model_server import ServerRefused, ServerUnreachable
 from astraflow.contract.errors import InvalidInput, Unavailable
 from astraflow.contract.generation import Generation, Sampling
 from astraflow.contract.ids import Version
@@ -15,7 +16,6 @@ from astraflow.raas.engines.base import EXACT, ROUNDED, EngineGauges, LoadTiming
 from astraflow.raas.engines.merged_adapters import AdapterMerger
 from astraflow.raas.engines.server.dialect import Dialect
 from astraflow.raas.engines.server.environments import Environment, find_environment
-from astraflow.raas.engines.server.http import ServerRefused, ServerUnreachable
 from astraflow.raas.engines.server.model_folder import ModelFolder
 from astraflow.raas.engines.server.options import ServerOptions
 from astraflow.raas.engines.server.replica import Replica, ServerLost

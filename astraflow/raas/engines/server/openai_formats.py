@@ -1,14 +1,14 @@
 """Requests to `/v1/completions` with token ids, and their answers."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from astraflow.contract.errors import CorruptData, InvalidInput
+from astraflow.client.openai_server import first_choice, invalid_answer
+from astraflow.contract.errors import InvalidInput
 from astraflow.contract.generation import Finish, Generation, Sampling, VersionSpan
 from astraflow.contract.ids import Version
-from astraflow.contract.trajectories import Float32Array, Int32Array
+from astraflow.contract.trajectories import Int32Array
 
 _FINISH = {"stop": Finish.STOP, "length": Finish.LENGTH, "abort": Finish.ABORT}
 
@@ -60,18 +60,6 @@ def completion_request(
     return body
 
 
-def score_request(model: str, tokens: Int32Array) -> dict[str, Any]:
-    """Returns the request that reads `tokens`; the options for their logprobs differ between servers."""
-    return {
-        "model": model,
-        "prompt": tokens,
-        "max_tokens": 1,
-        "temperature": 1.0,
-        "return_token_ids": True,
-        "add_special_tokens": False,
-    }
-
-
 def parse_completion(answer: Any, version: Version) -> Generation:
     """Returns the generation of an answer to `/v1/completions`, all of it by `version`. Raises: CorruptData."""
     choice = first_choice(answer)
@@ -92,44 +80,4 @@ def parse_completion(answer: Any, version: Version) -> Generation:
             finish=_FINISH[choice["finish_reason"]],
         )
     except (KeyError, TypeError, ValueError, AttributeError) as problem:
-        raise _invalid_answer(problem, answer) from problem
-
-
-def parse_prompt_logprobs(choice: Mapping[str, Any], tokens: Int32Array, scored_from: int) -> Float32Array:
-    """Returns the scores from vLLM's `prompt_logprobs`: per token, a map of token ids. Raises: CorruptData."""
-    try:
-        entries, scored = choice["prompt_logprobs"][scored_from:], tokens[scored_from:].tolist()
-        logprobs = [entry[str(token)]["logprob"] for entry, token in zip(entries, scored, strict=True)]
-        return np.minimum(np.array(logprobs, dtype=np.float32), 0.0)
-    except (KeyError, TypeError, IndexError, ValueError) as problem:
-        raise _invalid_answer(problem, choice) from problem
-
-
-def parse_echo(choice: Mapping[str, Any], length: int, scored_from: int) -> Float32Array:
-    """Returns the scores from the logprobs of an echoed prompt of `length` tokens. Raises: CorruptData."""
-    try:
-        entries = choice["logprobs"]["token_logprobs"][scored_from:length]
-        if len(entries) != length - scored_from or any(entry is None for entry in entries):
-            raise ValueError("neither prompt_logprobs nor logprobs of the echoed prompt")
-        return np.minimum(np.array(entries, dtype=np.float32), 0.0)
-    except (KeyError, TypeError, ValueError) as problem:
-        raise _invalid_answer(problem, choice) from problem
-
-
-def first_choice(answer: Any) -> Mapping[str, Any]:
-    """Returns the only choice of an answer. Raises: CorruptData."""
-    try:
-        choice = answer["choices"][0]
-        if not isinstance(choice, dict):
-            raise TypeError("a choice is no object")
-        return choice
-    except (KeyError, TypeError, IndexError) as problem:
-        raise _invalid_answer(problem, answer) from problem
-
-
-def _invalid_answer(problem: Exception, answer: Any) -> CorruptData:
-    return CorruptData(
-        f"cannot use the answer of the server: {problem}: {str(answer)[:300]}; use an endpoint that returns token ids "
-        "and logprobs, such as vLLM",
-        code="engine.invalid_completion",
-    )
+        raise invalid_answer(problem, answer) from problem

@@ -14,26 +14,16 @@ from typing import Annotated, Any, Literal, TypeVar
 import numpy as np
 from pydantic import Field
 
-from astraflow.contract.errors import (
-    Conflict,
-    InvalidInput,
-    Unavailable,
-)
+from astraflow.client.model_server import ServerRefused, ServerUnreachable
+from astraflow.client.openai_server import COMPLETIONS, OpenAIClient, read_key
+from astraflow.contract.errors import Conflict, InvalidInput, Unavailable
 from astraflow.contract.generation import Finish, Generation, Sampling
 from astraflow.contract.ids import Version
 from astraflow.contract.trajectories import Float32Array, Int32Array
 from astraflow.raas.engines import engines
 from astraflow.raas.engines.base import EXACT, ROUNDED, EngineGauges, LoadTimings, LogprobTolerance, PauseMode
-from astraflow.raas.engines.server.http import ServerRefused
-from astraflow.raas.engines.server.openai_client import OpenAIClient, read_key
-from astraflow.raas.engines.server.openai_formats import (
-    completion_request,
-    first_choice,
-    parse_completion,
-    parse_echo,
-    parse_prompt_logprobs,
-    score_request,
-)
+from astraflow.raas.engines.server.formats import parse_metrics
+from astraflow.raas.engines.server.openai_formats import completion_request, parse_completion
 from astraflow.raas.logprob_gap import logprob_gap
 from astraflow.runtime.clock import Clock, SystemClock
 from astraflow.runtime.config import Config
@@ -45,7 +35,6 @@ log = get_logger()
 
 _T = TypeVar("_T")
 
-COMPLETIONS = "/v1/completions"
 CONTROL_S = 30.0
 """Time limit of a score or a control request. Seconds."""
 GAUGES_EVERY_S = 1.0
@@ -119,7 +108,6 @@ class OpenAITokensEngine:
         self._numbers = count()
         self._start_lock = asyncio.Lock()
         self._load_lock = asyncio.Lock()
-        self._scores_by_echo = False
         self._server_gauges: EngineGauges | None = None
 
     @property
@@ -146,7 +134,7 @@ class OpenAITokensEngine:
                 clock=self._clock,
             )
             try:
-                await self._check_model(self._client)
+                await self._client.check_model(self._options.model, limit_s=CONTROL_S)
             except BaseException:
                 await self._client.close()
                 raise
@@ -202,15 +190,8 @@ class OpenAITokensEngine:
                 code="engine.invalid_score_range",
             )
         await self.start()
-        request = score_request(self._options.model, tokens)
-        if not self._scores_by_echo:
-            choice = first_choice(await self._post({**request, "prompt_logprobs": 0}, limit_s=CONTROL_S))
-            if choice.get("prompt_logprobs") is not None:
-                return parse_prompt_logprobs(choice, tokens, scored_from)
-            self._scores_by_echo = True
-        echo = {**request, "echo": True, "logprobs": 1}  # with 0, SGLang leaves out those of the prompt
-        choice = first_choice(await self._post(echo, limit_s=CONTROL_S))
-        return parse_echo(choice, len(tokens), scored_from)
+        assert self._client is not None  # noqa: S101 (set by start)
+        return await self._client.token_logprobs(self._options.model, tokens, scored_from, limit_s=CONTROL_S)
 
     async def load(self, weights: VerifiedWeights) -> LoadTimings:
         """Waits until the server serves this version, by its probe; at most `refresh_timeout_s`.
@@ -271,14 +252,6 @@ class OpenAITokensEngine:
             await asyncio.wait({self._observer})
         if self._client is not None:
             await self._client.close()
-
-    async def _check_model(self, client: OpenAIClient) -> None:
-        if f'"{self._options.model}"' not in await client.get("/v1/models", limit_s=CONTROL_S):
-            raise InvalidInput(
-                f"cannot use the server at {self._options.base_url!r}: it serves no model {self._options.model!r}; "
-                "name one of its /v1/models",
-                code="engine.unknown_model",
-            )
 
     async def _until_aborted(self, work: Awaitable[Generation], aborted: asyncio.Future[None]) -> Generation:
         task = asyncio.ensure_future(work)
@@ -342,9 +315,19 @@ class OpenAITokensEngine:
         assert self._client is not None  # noqa: S101 (set by start)
         while True:
             try:
-                self._server_gauges = await self._client.gauges()
+                self._server_gauges = await _gauges(self._client)
             except ServerRefused as problem:
                 log.info("engine_without_metrics", server=self._options.base_url, status=problem.status)
                 self._server_gauges = None
                 return
             await self._clock.sleep(GAUGES_EVERY_S)
+
+
+async def _gauges(client: OpenAIClient) -> EngineGauges | None:
+    """Returns the load by `/metrics`; None while it is unknown. Raises: ServerRefused for a server without them."""
+    try:
+        text = await client.get_once("/metrics", limit_s=5.0)
+        prefix = next((prefix for prefix in ("vllm:", "sglang:") if prefix in text), None)
+        return parse_metrics(text, prefix=prefix).gauges if prefix else None
+    except (ServerUnreachable, TimeoutError, ValueError):  # ValueError: a line in another format
+        return None

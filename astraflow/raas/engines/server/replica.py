@@ -19,12 +19,12 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from astraflow.client.model_server import ServerClient
 from astraflow.contract.errors import AstraFlowError, Unavailable
 from astraflow.contract.ids import Version
 from astraflow.raas.engines.base import EngineGauges
 from astraflow.raas.engines.server.dialect import Dialect
 from astraflow.raas.engines.server.environments import Environment
-from astraflow.raas.engines.server.http import ServerClient
 from astraflow.raas.engines.server.options import ServerOptions
 from astraflow.raas.engines.server.process import ServerProcess
 from astraflow.runtime.clock import Clock

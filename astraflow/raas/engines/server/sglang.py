@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from astraflow.client.model_server import ServerClient, ServerRefused
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.generation import Finish, Generation, Sampling
 from astraflow.contract.trajectories import Float32Array, Int32Array
@@ -27,7 +28,6 @@ from astraflow.raas.engines.server.formats import (
     routes_from_int32,
     version_spans,
 )
-from astraflow.raas.engines.server.http import ServerClient, ServerRefused
 from astraflow.raas.engines.server.model_folder import WEIGHTS
 from astraflow.raas.engines.server.options import ServerOptions
 from astraflow.weights.adapters import PEFT_CONFIG, PEFT_WEIGHTS

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from astraflow.client.model_server import ServerClient
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.generation import Finish, Generation, Sampling
 from astraflow.contract.trajectories import Float32Array, Int32Array
@@ -17,7 +18,6 @@ from astraflow.raas.engines.server.dialect import CONTROL_S, MODEL_NAME, RELOAD_
 from astraflow.raas.engines.server.engine import ServerEngine
 from astraflow.raas.engines.server.environments import Environment
 from astraflow.raas.engines.server.formats import invalid_answer, parse_metrics, routes_from_npy, version_spans
-from astraflow.raas.engines.server.http import ServerClient
 from astraflow.raas.engines.server.model_folder import WEIGHTS
 from astraflow.raas.engines.server.options import ServerOptions
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from aiohttp import web
 
-from astraflow.raas.engines.server.http import ServerClient, ServerRefused, ServerUnreachable
+from astraflow.client.model_server import ServerClient, ServerRefused, ServerUnreachable
 from tests.errors import raises_code
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

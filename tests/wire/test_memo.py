@@ -1,4 +1,4 @@
-"""Nodes of successive reports: unchanged nodes are the same object, changed ones are new."""
+"""Nodes of successive reports: unchanged facts and links are the same objects, changed ones are new."""
 
 import dataclasses
 
@@ -8,7 +8,8 @@ from astraflow.contract.causes import Cause
 from astraflow.contract.errors import InvalidInput
 from astraflow.contract.reports import NodeReport
 from astraflow.contract.weight_reports import LinkReport
-from astraflow.wire.codec_nodes import NodeReader, encode_node
+from astraflow.wire.converter import Memo, from_message, to_message
+from astraflow.wire.pb import control_plane_pb2 as pb
 from tests.errors import raises_code
 from tests.fakes.synthetic_run import SyntheticRun
 
@@ -17,15 +18,16 @@ def nodes_of(second: int) -> tuple[NodeReport, ...]:
     return SyntheticRun(nodes=("a", "b")).report(second).nodes
 
 
-def read(reader: NodeReader, nodes: tuple[NodeReport, ...]) -> tuple[NodeReport, ...]:
-    return tuple(reader.read([encode_node(node) for node in nodes]))
+def read(memo: Memo, nodes: tuple[NodeReport, ...]) -> tuple[NodeReport, ...]:
+    memo.begin()
+    return tuple(from_message(to_message(node, pb.NodeReport), NodeReport, memo=memo) for node in nodes)
 
 
 def test_unchanged_facts_and_links_are_not_decoded_again() -> None:
-    reader, first = NodeReader(), nodes_of(100)
+    memo, first = Memo(), nodes_of(100)
     later = tuple(dataclasses.replace(node, leased=node.leased + 1) for node in first)
 
-    before, after = read(reader, first), read(reader, later)
+    before, after = read(memo, first), read(memo, later)
 
     assert (before, after) == (first, later)
     for sent, other in zip(before, after, strict=True):
@@ -34,21 +36,21 @@ def test_unchanged_facts_and_links_are_not_decoded_again() -> None:
 
 
 def test_changed_nodes_are_decoded_again() -> None:
-    reader, first = NodeReader(), nodes_of(100)
-    read(reader, first)
+    memo, first = Memo(), nodes_of(100)
+    read(memo, first)
     moved = dataclasses.replace(first[0].facts, region="elsewhere")
     link = LinkReport(source="10.0.0.1:1", versions=7)
     changed = (dataclasses.replace(first[0], facts=moved, links=(link,)), first[1])
 
-    assert read(reader, changed) == changed
+    assert read(memo, changed) == changed
 
 
 def test_cached_values_of_departed_nodes_are_removed() -> None:
-    reader, (first, second) = NodeReader(), nodes_of(100)
-    (before, _) = read(reader, (first, second))
-    read(reader, (second,))
+    memo, (first, second) = Memo(), nodes_of(100)
+    (before, _) = read(memo, (first, second))
+    read(memo, (second,))
 
-    (after,) = read(reader, (first,))
+    (after,) = read(memo, (first,))
 
     assert after == before
     assert after.facts is not before.facts
@@ -58,27 +60,20 @@ def test_cached_values_of_departed_nodes_are_removed() -> None:
 def test_the_cause_of_a_departure_round_trips(cause: Cause | None) -> None:
     nodes = tuple(dataclasses.replace(node, cause=cause) for node in nodes_of(100))
 
-    assert read(NodeReader(), nodes) == nodes
+    assert read(Memo(), nodes) == nodes
 
 
-def test_an_unknown_cause_is_refused_with_the_node() -> None:
-    message = encode_node(nodes_of(100)[0])
-    message.cause = "bored"
+@pytest.mark.parametrize("field", ["state", "cause"])
+def test_an_unknown_value_of_an_enum_is_refused(field: str) -> None:
+    message = to_message(nodes_of(100)[0], pb.NodeReport)
+    setattr(message, field, "asleep")
 
-    with raises_code(InvalidInput, "message.unknown_value", "node 'n0'", "'bored'"):
-        list(NodeReader().read([message]))
-
-
-def test_an_unknown_state_is_refused_with_the_node() -> None:
-    message = encode_node(nodes_of(100)[0])
-    message.state = "asleep"
-
-    with raises_code(InvalidInput, "message.unknown_value", "node 'n0'", "'asleep'"):
-        list(NodeReader().read([message]))
+    with raises_code(InvalidInput, "message.unknown_value", "'asleep'"):
+        from_message(message, NodeReport)
 
 
 def test_counter_names_are_shared_between_nodes() -> None:
-    one, other = read(NodeReader(), nodes_of(100))
+    one, other = read(Memo(), nodes_of(100))
 
     assert one.counters
     assert all(name is same for name, same in zip(one.counters, other.counters, strict=True))

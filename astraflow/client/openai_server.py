@@ -1,0 +1,203 @@
+"""Client of an OpenAI-compatible model server: repeats refused and cut requests, and explains their failures."""
+
+import os
+from collections.abc import Awaitable, Callable, Mapping
+from itertools import count
+from typing import Any, TypeVar
+
+import numpy as np
+
+from astraflow.client.model_server import ServerClient, ServerRefused, ServerUnreachable
+from astraflow.contract.errors import (
+    AstraFlowError,
+    CorruptData,
+    InvalidInput,
+    NotAuthenticated,
+    RateLimited,
+    Unavailable,
+)
+from astraflow.contract.trajectories import Float32Array, Int32Array
+from astraflow.runtime.clock import Clock
+from astraflow.runtime.logs import get_logger
+
+log = get_logger()
+
+_T = TypeVar("_T")
+
+COMPLETIONS = "/v1/completions"
+
+_FIRST_BACKOFF_S = 0.5
+
+
+class OpenAIClient:
+    """Client of `/v1` routes.
+
+    Its calls raise InvalidInput and NotAuthenticated when the server refuses the request, RateLimited and Unavailable
+    when it still does after all attempts.
+    """
+
+    def __init__(
+        self, base_url: str, *, key: str, key_variable: str, attempts: int, max_backoff_s: float, clock: Clock
+    ) -> None:
+        """base_url: with or without a final `/v1`. key: empty without one; `key_variable` had it, for messages.
+
+        attempts: of a request, 1 or more. max_backoff_s: longest wait before the next attempt, in seconds.
+        """
+        self._client = ServerClient(base_url.rstrip("/").removesuffix("/v1"), key=key)
+        self._base_url = base_url
+        self._key_variable = key_variable
+        self._attempts = attempts
+        self._max_backoff_s = max_backoff_s
+        self._clock = clock
+        self._scores_by_echo = False
+
+    async def get(self, path: str, *, limit_s: float) -> str:
+        """Returns the body of a GET request."""
+        answer = await self._with_retries(lambda: self._client.get(path, limit_s=limit_s))
+        return answer.decode(errors="replace")
+
+    async def get_once(self, path: str, *, limit_s: float) -> str:
+        """Returns the body of a GET request that is not repeated.
+
+        Raises: ServerRefused, ServerUnreachable, TimeoutError instead of the errors of the class.
+        """
+        return (await self._client.get(path, limit_s=limit_s)).decode(errors="replace")
+
+    async def post(self, path: str, body: Mapping[str, Any], *, limit_s: float) -> Any:
+        """Returns the JSON answer to a POST request."""
+        return await self._with_retries(lambda: self._client.post(path, body, limit_s=limit_s))
+
+    async def check_model(self, model: str, *, limit_s: float) -> None:
+        """Raises: InvalidInput when the server does not serve `model`."""
+        if f'"{model}"' not in await self.get("/v1/models", limit_s=limit_s):
+            raise InvalidInput(
+                f"cannot use the server at {self._base_url!r}: it serves no model {model!r}; name one of its "
+                "/v1/models",
+                code="engine.unknown_model",
+            )
+
+    async def token_logprobs(self, model: str, tokens: Int32Array, scored_from: int, *, limit_s: float) -> Float32Array:
+        """Returns the logprobs of `tokens[scored_from:]`, at temperature 1. The server generates one token more.
+
+        scored_from: at least 1. Raises: CorruptData for an answer without them.
+        """
+        request = {
+            "model": model,
+            "prompt": tokens,
+            "max_tokens": 1,
+            "temperature": 1.0,
+            "return_token_ids": True,
+            "add_special_tokens": False,
+        }
+        if not self._scores_by_echo:
+            choice = first_choice(await self.post(COMPLETIONS, {**request, "prompt_logprobs": 0}, limit_s=limit_s))
+            if choice.get("prompt_logprobs") is not None:
+                return _parse_prompt_logprobs(choice, tokens, scored_from)
+            self._scores_by_echo = True
+        echo = {**request, "echo": True, "logprobs": 1}  # with 0, SGLang leaves out those of the prompt
+        choice = first_choice(await self.post(COMPLETIONS, echo, limit_s=limit_s))
+        return _parse_echo(choice, len(tokens), scored_from)
+
+    async def close(self) -> None:
+        """Closes all connections; requests in flight fail."""
+        await self._client.close()
+
+    async def _with_retries(self, send: Callable[[], Awaitable[_T]]) -> _T:
+        """Returns the answer; repeats a request that was refused for load or cut, which returned nothing yet."""
+        backoff_s = _FIRST_BACKOFF_S
+        for attempt in count(1):
+            try:
+                return await send()
+            except (ServerRefused, ServerUnreachable, TimeoutError) as problem:
+                failure = self._failure(problem)
+                if attempt >= self._attempts or not isinstance(failure, RateLimited | Unavailable):
+                    raise failure from problem
+                retry_after_s = problem.retry_after_s if isinstance(problem, ServerRefused) else None
+                wait_s = min(self._max_backoff_s, backoff_s if retry_after_s is None else retry_after_s)
+            log.info("engine_request_repeated", server=self._base_url, attempt=attempt, wait_s=wait_s)
+            await self._clock.sleep(wait_s)
+            backoff_s *= 2
+        raise AssertionError
+
+    def _failure(self, problem: ServerRefused | ServerUnreachable | TimeoutError) -> AstraFlowError:
+        """Returns the error that a caller gets."""
+        where, detail = self._base_url, str(problem)
+        if isinstance(problem, ServerRefused):
+            if problem.status in (401, 403):
+                variable = self._key_variable or "nothing: set key_variable"
+                return NotAuthenticated(
+                    f"cannot use the server at {where!r}: it refused the key from {variable}; set the variable to a "
+                    "valid key where the server is called",
+                    code="engine.key_refused",
+                )
+            if problem.status in (429, 503):
+                return RateLimited(
+                    f"cannot use the server at {where!r}: it is overloaded, after {self._attempts} attempts; "
+                    "send fewer requests at a time, or add servers",
+                    code="engine.overloaded",
+                )
+            if problem.status < 500:
+                return InvalidInput(
+                    f"cannot use the server at {where!r}: it refused the request: {detail}; check its model, context "
+                    "length and release",
+                    code="engine.request_refused",
+                )
+        return Unavailable(
+            f"cannot reach the server at {where!r}: {detail or type(problem).__name__}; check that it runs",
+            code="engine.unreachable",
+        )
+
+
+def read_key(variable: str) -> str:
+    """Returns the key in an environment variable; empty without a variable. Raises: InvalidInput when it is not set."""
+    if not variable:
+        return ""
+    key = os.environ.get(variable, "")
+    if not key:
+        raise InvalidInput(
+            f"cannot use the model server: the environment variable {variable} is not set; set it to the key of the "
+            "server where the server is called",
+            code="engine.key_missing",
+        )
+    return key
+
+
+def first_choice(answer: Any) -> Mapping[str, Any]:
+    """Returns the only choice of an answer of `/v1/completions`. Raises: CorruptData."""
+    try:
+        choice = answer["choices"][0]
+        if not isinstance(choice, dict):
+            raise TypeError("a choice is no object")
+        return choice
+    except (KeyError, TypeError, IndexError) as problem:
+        raise invalid_answer(problem, answer) from problem
+
+
+def invalid_answer(problem: Exception, answer: Any) -> CorruptData:
+    """Returns the error for an answer that lacks what was asked for."""
+    return CorruptData(
+        f"cannot use the answer of the server: {problem}: {str(answer)[:300]}; use an endpoint that returns token ids "
+        "and logprobs, such as vLLM",
+        code="engine.invalid_completion",
+    )
+
+
+def _parse_prompt_logprobs(choice: Mapping[str, Any], tokens: Int32Array, scored_from: int) -> Float32Array:
+    """Returns the scores from vLLM's `prompt_logprobs`: per token, a map of token ids."""
+    try:
+        entries, scored = choice["prompt_logprobs"][scored_from:], tokens[scored_from:].tolist()
+        logprobs = [entry[str(token)]["logprob"] for entry, token in zip(entries, scored, strict=True)]
+        return np.minimum(np.array(logprobs, dtype=np.float32), 0.0)
+    except (KeyError, TypeError, IndexError, ValueError) as problem:
+        raise invalid_answer(problem, choice) from problem
+
+
+def _parse_echo(choice: Mapping[str, Any], length: int, scored_from: int) -> Float32Array:
+    """Returns the scores from the logprobs of an echoed prompt of `length` tokens."""
+    try:
+        entries = choice["logprobs"]["token_logprobs"][scored_from:length]
+        if len(entries) != length - scored_from or any(entry is None for entry in entries):
+            raise ValueError("neither prompt_logprobs nor logprobs of the echoed prompt")
+        return np.minimum(np.array(entries, dtype=np.float32), 0.0)
+    except (KeyError, TypeError, ValueError) as problem:
+        raise invalid_answer(problem, choice) from problem

@@ -1,0 +1,259 @@
+"""Names what keeps a trainer without a batch: a fold over reports, with one problem for each policy.
+
+    supplied ──the same cause for HELD_S──► a problem names it ──another cause or none for HELD_S──► supplied
+
+A trainer that waits for rollouts which run and succeed has no problem, however long they take.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from urllib.parse import urlencode
+
+from astraflow.contract.failures import Boundary
+from astraflow.contract.ids import FlowId, PolicyId
+from astraflow.contract.reports import FlowReport, NodeReport, NodeState, Report, StreamReport
+
+HELD_S = 10.0
+"""A cause is reported when it holds for this long, and forgotten when it has not held for this long. Seconds."""
+
+MIN_GROUPS = 8
+"""Groups without an admitted one, after which the filters count as the cause."""
+
+MIN_EPISODES = 4
+"""Failed episodes without a successful one, after which failures count as the cause."""
+
+_FAILED = {f"failed_{boundary.value}" for boundary in Boundary} | {"retried"}
+_LIVE = (NodeState.JOINING, NodeState.READY)
+
+
+class Constraint(Enum):
+    """Cause for which a trainer gets no batch."""
+
+    NO_TRAINER = "no_trainer"
+    """Nothing pulls batches for the policy."""
+    PAUSED = "paused"
+    """All flows of the policy are paused."""
+    NO_NODE = "no_node"
+    """No node is in the run."""
+    NODES_STARTING = "nodes_starting"
+    """No node has loaded a version yet."""
+    EPISODES_FAIL = "episodes_fail"
+    """All episodes fail: engine, environment, workflow or reward."""
+    FILTERED = "filtered"
+    """All groups are dropped when they are admitted."""
+    OTHER_POLICY = "other_policy"
+    """The staleness gate of another policy of the flow is closed."""
+    OLD_WEIGHTS = "old_weights"
+    """The staleness gate is closed, because all nodes serve versions that are too old."""
+    NO_LEASES = "no_leases"
+    """Nodes are ready and lease no task."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowRole:
+    """Part of a flow in the run: whose trainers it supplies."""
+
+    policies: tuple[PolicyId, ...]
+    served_policies: tuple[PolicyId, ...]
+    """Policies that a node must serve: the flow's own and its judges."""
+    needs_nodes: bool
+    """False for a flow that is trained on the answers of its dataset."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Finding:
+    constraint: Constraint
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Counts:
+    """Cumulative counts of the flows of a policy."""
+
+    accepted: int
+    failed: Counter[str]
+    """Failed episodes by outcome."""
+    dropped: Counter[str]
+    """Groups that were not admitted, by reason."""
+
+    @classmethod
+    def of(cls, flows: Iterable[FlowReport]) -> "_Counts":
+        episodes, dropped = Counter[str](), Counter[str]()
+        for flow in flows:
+            episodes.update(flow.episodes)
+            dropped.update(flow.dropped)
+        return cls(
+            accepted=episodes["accepted"],
+            failed=Counter({outcome: count for outcome, count in episodes.items() if outcome in _FAILED}),
+            dropped=dropped,
+        )
+
+    def since(self, earlier: "_Counts") -> "_Counts":
+        """Returns the counts after an earlier time."""
+        return _Counts(
+            accepted=self.accepted - earlier.accepted,
+            failed=self.failed - earlier.failed,
+            dropped=self.dropped - earlier.dropped,
+        )
+
+
+@dataclass(slots=True)
+class _StreamState:
+    progress: tuple[int, int]
+    """Steps and admitted groups."""
+    base: _Counts
+    """Counts when the progress changed last."""
+    candidate: Constraint | None = None
+    """Cause at the latest report, not yet reported."""
+    candidate_since: float = 0.0
+    reported: _Finding | None = None
+    seen_at: float = 0.0
+    """Uptime at which the reported cause held last."""
+
+
+class ConstraintMonitor:
+    """Compares each report with the previous ones. Its problems keep their text while their cause holds."""
+
+    def __init__(self, flows: Mapping[FlowId, FlowRole], *, is_attached: Callable[[PolicyId], bool]) -> None:
+        """is_attached: whether a trainer of the policy has ever attached."""
+        self._flows = flows
+        self._is_attached = is_attached
+        self._streams: dict[PolicyId, _StreamState] = {}
+
+    def problems(self, report: Report) -> tuple[str, ...]:
+        """Returns a sentence for each policy whose trainer gets no batch. Call it once for each report, in order."""
+        if report.completion is not None and report.completion.ends_run:
+            return ()
+        findings = (self._reported(report, stream) for stream in report.streams)
+        return tuple(finding.text for finding in findings if finding is not None)
+
+    def _reported(self, report: Report, stream: StreamReport) -> _Finding | None:
+        flows = [flow for flow in report.flows if stream.policy in self._flows[flow.id].policies]
+        counts = _Counts.of(flows)
+        progress = (stream.steps, stream.admitted)
+        state = self._streams.get(stream.policy)
+        if state is None:
+            state = self._streams[stream.policy] = _StreamState(progress=progress, base=counts)
+        if progress != state.progress:
+            state.progress, state.base = progress, counts
+        finding = self._finding(report, stream, flows, counts.since(state.base))
+        return _debounced(state, finding, now=report.uptime_s)
+
+    def _finding(
+        self, report: Report, stream: StreamReport, flows: Sequence[FlowReport], counts: _Counts
+    ) -> _Finding | None:
+        """Returns the first cause that holds now, in the order of a rollout's way to the trainer."""
+        if not stream.is_waiting:
+            return self._trainer_finding(stream)
+        running = [flow for flow in flows if not flow.is_paused]
+        if not running:
+            names = ", ".join(repr(str(flow.id)) for flow in flows)
+            return _found(Constraint.PAUSED, stream, f"the flows {names} are paused: resume them")
+        served = {policy for flow in running for policy in self._flows[flow.id].served_policies}
+        nodes = [node for node in report.nodes if node.state in _LIVE and node.facts.serves(served)]
+        if any(self._flows[flow.id].needs_nodes for flow in running):
+            finding = _node_finding(report, stream, nodes)
+            if finding is not None:
+                return finding
+        return (
+            _failures(stream, counts, nodes)
+            or _drops(stream, counts)
+            or self._gate_finding(report, stream, running)
+            or _lease_finding(report, stream, running, nodes)
+        )
+
+    def _trainer_finding(self, stream: StreamReport) -> _Finding | None:
+        if not self._is_attached(stream.policy):
+            text = "its trainer has not connected yet: wait while it prepares the model, or read its log"
+        elif stream.in_batch or stream.buffered < stream.batch_groups:
+            return None  # it computes a step, or would have to wait
+        else:
+            text = f"its trainer pulls no batch, although {stream.buffered} groups are ready: restart the trainer"
+        return _found(Constraint.NO_TRAINER, stream, text)
+
+    def _gate_finding(self, report: Report, stream: StreamReport, flows: Sequence[FlowReport]) -> _Finding | None:
+        """Returns the other policy whose trainer makes no step while a flow waits for it."""
+        if any(flow.open for flow in flows):
+            return None
+        others = {policy for flow in flows for policy in self._flows[flow.id].policies if policy != stream.policy}
+        full = [other.policy for other in report.streams if other.policy in others and other.issue_headroom <= 0]
+        if not full:
+            return None
+        text = f"its flow waits for the trainer of {full[0]!r}, which has groups for all versions that its staleness "
+        return _found(Constraint.OTHER_POLICY, stream, f"{text}allows: see why that trainer makes no steps")
+
+
+def _debounced(state: _StreamState, finding: _Finding | None, *, now: float) -> _Finding | None:
+    """Returns the reported finding: a new one after it has held, none after it has not held, for `HELD_S`."""
+    constraint = finding.constraint if finding else None
+    if constraint != state.candidate:
+        state.candidate, state.candidate_since = constraint, now
+    if state.reported is not None and constraint is state.reported.constraint:
+        state.seen_at = now
+    elif now - state.candidate_since >= HELD_S and (finding is not None or state.reported is not None):
+        state.reported, state.seen_at = finding, now
+    return state.reported
+
+
+def _node_finding(report: Report, stream: StreamReport, nodes: Sequence[NodeReport]) -> _Finding | None:
+    if any(node.state is NodeState.READY for node in nodes):
+        return None
+    if nodes:
+        text = f"{len(nodes)} nodes have joined and load their engine and weights{_latest_error(nodes)}"
+        return _found(Constraint.NODES_STARTING, stream, text)
+    if any(node.state in _LIVE for node in report.nodes):
+        return None  # none that serves the policies, which is a problem of its own
+    return _found(Constraint.NO_NODE, stream, "no node is in the run: start one with `astraflow join`, or a pool")
+
+
+def _failures(stream: StreamReport, counts: _Counts, nodes: Sequence[NodeReport]) -> _Finding | None:
+    failed = sum(counts.failed.values())
+    if counts.accepted or failed < MIN_EPISODES:
+        return None
+    text = f"all {failed} episodes {_since(stream)} failed ({_shares(counts.failed)}){_latest_error(nodes)}"
+    return _found(Constraint.EPISODES_FAIL, stream, text, outcome="failed")
+
+
+def _drops(stream: StreamReport, counts: _Counts) -> _Finding | None:
+    dropped = sum(counts.dropped.values())
+    if dropped >= MIN_GROUPS:
+        reason = counts.dropped.most_common(1)[0][0]
+        text = f"{dropped} groups came in {_since(stream)}, and all were dropped ({_shares(counts.dropped)}); the mean "
+        text += f"reward of the latest rollouts is {stream.reward_produced:.3g}"
+        return _found(Constraint.FILTERED, stream, text, outcome=reason)
+    return None
+
+
+def _lease_finding(
+    report: Report, stream: StreamReport, flows: Sequence[FlowReport], nodes: Sequence[NodeReport]
+) -> _Finding | None:
+    if not nodes or any(flow.tasks_leased for flow in flows):
+        return None
+    lag = min(report.lag(node).get(stream.policy, 0) for node in nodes)
+    if lag > stream.max_staleness:
+        text = f"all nodes are {lag} or more versions behind its trainer, more than max_staleness = "
+        text += f"{stream.max_staleness} allows{_latest_error(nodes)}"
+        return _found(Constraint.OLD_WEIGHTS, stream, text)
+    text = f"{len(nodes)} nodes are ready and lease no task{_latest_error(nodes)}"
+    return _found(Constraint.NO_LEASES, stream, text)
+
+
+def _found(constraint: Constraint, stream: StreamReport, text: str, *, outcome: str = "") -> _Finding:
+    """outcome: of the trajectories that show the cause; empty without any."""
+    link = f"; see /trajectories?{urlencode({'outcome': outcome})}" if outcome else ""
+    return _Finding(constraint=constraint, text=f"the policy {stream.policy!r} is not trained: {text}{link}")
+
+
+def _latest_error(nodes: Iterable[NodeReport]) -> str:
+    latest = next((node.errors[-1] for node in nodes if node.errors), "")
+    return f": {latest}" if latest else ""
+
+
+def _since(stream: StreamReport) -> str:
+    return f"since step {stream.steps}" if stream.steps else "so far"
+
+
+def _shares(counts: Counter[str]) -> str:
+    return ", ".join(f"{count} `{name}`" for name, count in counts.most_common(4))

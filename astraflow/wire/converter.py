@@ -1,0 +1,298 @@
+"""Generic converter between contract types and messages, by the names of their fields.
+
+    message = to_message(report, pb.Report)
+    report = from_message(message, Report)
+
+| field of the dataclass | field of the message |
+|---|---|
+| `str`, `int`, `float`, `bool`, `bytes`, an id | scalar; ids are checked |
+| enum | string with its value |
+| mapping of JSON values | string with a JSON object |
+| dataclass | message |
+| tuple | repeated |
+| mapping | map, read in the order of its keys |
+| `T | None` | field with presence; a string without presence is empty for None |
+| tuple of a repeated field or None | message whose only field is repeated |
+
+A pair is compiled on its first use. A dataclass field without a message field, or a message field without a dataclass
+field, is an error then: a new field is added to the dataclass and to the `.proto` file, and nowhere else. Arrays, and
+the frames of the data and weight planes, have codecs of their own.
+"""
+
+import sys
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from enum import Enum
+from functools import lru_cache
+from operator import attrgetter
+from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
+
+from astraflow.contract.agent_calls import AgentCall
+from astraflow.contract.errors import InvalidInput
+from astraflow.contract.failures import Boundary, Failure
+from astraflow.contract.ids import Name, NodeId, Version
+from astraflow.contract.nodes import NodeFacts
+from astraflow.contract.reports import SampledTrajectory
+from astraflow.contract.spans import Span
+from astraflow.contract.weight_reports import LinkReport
+from astraflow.wire.codec_agent_calls import decode_calls, encode_calls
+from astraflow.wire.codec_common import decode_json, decode_spans, encode_json, encode_spans
+
+T = TypeVar("T")
+M = TypeVar("M", bound=Message)
+E = TypeVar("E", bound=Enum)
+
+Field = Any
+"""Descriptor of a message's field: protobuf has two types of it, for its two implementations."""
+Encoder = Callable[[Any], Any]
+Decoder = Callable[[Any, "Memo | None"], Any]
+
+_MESSAGE_ONLY = {"AppliedPlan": {"refusal"}}
+"""Fields of messages that are read apart from the dataclass."""
+
+
+def to_message(value: Any, kind: type[M]) -> M:
+    """Returns the message of a dataclass."""
+    return cast("M", _record(type(value), kind).encode(value))
+
+
+def from_message(
+    message: Message, kind: type[T], *, memo: "Memo | None" = None, replaced: Mapping[str, Any] | None = None
+) -> T:
+    """Returns the dataclass of a message. replaced: fields that are not read from the message.
+
+    Raises: InvalidInput for invalid ids, JSON and unknown values of enums.
+    """
+    return cast("T", _record(kind, type(message)).decode(message, memo, replaced or {}))
+
+
+class Memo:
+    """Reuses values of the previous message that did not change: the facts and link statistics of nodes.
+
+    Call `begin` before each message; values that are absent from it are forgotten.
+    """
+
+    KINDS = (NodeFacts, LinkReport)
+
+    def __init__(self) -> None:
+        self._previous: dict[tuple[type, bytes], Any] = {}
+        self._current: dict[tuple[type, bytes], Any] = {}
+
+    def begin(self) -> None:
+        """Begins the next message."""
+        self._previous, self._current = self._current, {}
+
+    def read(self, message: Message, kind: type[T], decode: Callable[[], T]) -> T:
+        """Returns the value of equal bytes, else the decoded one."""
+        key = (kind, message.SerializeToString())
+        value = self._current.get(key)
+        if value is None:
+            value = self._previous.get(key) or decode()
+            self._current[key] = value
+        return cast("T", value)
+
+
+@dataclass(frozen=True, slots=True)
+class _Split:
+    """Field of a dataclass that several fields of the message hold."""
+
+    message_fields: tuple[str, ...]
+    encode: Callable[[Any], dict[str, Any]]
+    decode: Callable[[Any], Any]
+
+
+def encode_failure(failure: Failure | None) -> dict[str, str]:
+    """Failure -> fields of a message."""
+    return {} if failure is None else {"failure_boundary": failure.boundary.value, "failure_message": failure.message}
+
+
+def decode_failure(message: Any) -> Failure | None:
+    """Fields of a message -> failure. Raises: InvalidInput for an unknown boundary."""
+    if not message.failure_boundary:
+        return None
+    return Failure(boundary=enum_member(Boundary, message.failure_boundary), message=message.failure_message)
+
+
+class _Record:
+    """Conversion of one dataclass to one message."""
+
+    def __init__(self, kind: type, message: type[Message]) -> None:
+        self._kind = kind
+        self._message = message
+        by_name = dict(message.DESCRIPTOR.fields_by_name)
+        self._encoders: list[tuple[str, Callable[[Any], Any], Encoder]] = []
+        self._decoders: list[tuple[str, Decoder]] = []
+        splits = _SPLITS.get(kind, {})
+        for name in (name for split in splits.values() for name in split.message_fields):
+            del by_name[name]
+        self._splits = tuple((attrgetter(name), split.encode) for name, split in splits.items())
+        hints = get_type_hints(kind, localns={"Json": Any})
+        for name in (field.name for field in fields(kind)):
+            if name in splits:
+                self._decoders.append((name, _reader(splits[name].decode)))
+                continue
+            if name not in by_name:
+                raise TypeError(f"{message.DESCRIPTOR.full_name} has no field {name!r} for {kind.__name__}")
+            encode, decode = _converted_field(hints[name], by_name.pop(name))
+            self._encoders.append((name, attrgetter(name), encode))
+            self._decoders.append((name, decode))
+        if unread := by_name.keys() - _MESSAGE_ONLY.get(message.DESCRIPTOR.name, set()):
+            raise TypeError(f"{kind.__name__} has no fields {sorted(unread)} of {message.DESCRIPTOR.full_name}")
+
+    def encode(self, value: Any) -> Message:
+        values = {name: encode(read(value)) for name, read, encode in self._encoders}
+        for read, encode in self._splits:
+            values |= encode(read(value))
+        return self._message(**values)
+
+    def decode(self, message: Any, memo: Memo | None, replaced: Mapping[str, Any]) -> Any:
+        if not replaced:
+            return self._kind(**{name: decode(message, memo) for name, decode in self._decoders})
+        read = {name: decode(message, memo) for name, decode in self._decoders if name not in replaced}
+        return self._kind(**read, **replaced)
+
+
+def _record(kind: type, message: type[Message]) -> _Record:
+    record = _RECORDS.get((kind, message))
+    if record is None:
+        record = _RECORDS[kind, message] = _Record(kind, message)
+    return record
+
+
+_RECORDS: dict[tuple[type, type[Message]], _Record] = {}
+
+
+def _converted_field(hint: Any, field: Field) -> tuple[Encoder, Decoder]:
+    """Returns the encoder of a field's value, and the decoder that reads it from the message."""
+    name = field.name
+    read = attrgetter(name)
+    inner, is_optional = _without_none(hint)
+    if field.is_repeated:
+        return _repeated(inner, field, read)
+    if is_optional and get_origin(inner) is tuple:
+        return _wrapped(inner, field)
+    encode, decode = _single(inner, field)
+    if not is_optional:
+        return encode, (_reader(read) if decode is _same else lambda message, memo: decode(read(message), memo))
+    if field.has_presence:
+        return (
+            lambda value: None if value is None else encode(value),
+            lambda message, memo: decode(read(message), memo) if message.HasField(name) else None,
+        )
+    return (
+        lambda value: "" if value is None else encode(value),
+        lambda message, memo: decode(text, memo) if (text := read(message)) else None,
+    )
+
+
+def _repeated(hint: Any, field: Field, read: Callable[[Any], Any]) -> tuple[Encoder, Decoder]:
+    entry = field.message_type
+    if entry is not None and entry.GetOptions().map_entry:
+        return _map(hint, entry.fields_by_name["key"], entry.fields_by_name["value"], read)
+    (element, *_) = get_args(hint)
+    if element is Span:
+        return encode_spans, lambda message, _: decode_spans(read(message))
+    encode, decode = _single(element, field)
+    if decode is _same:
+        return _same_value, lambda message, _: tuple(read(message))
+    return (
+        lambda values: [encode(value) for value in values],
+        lambda message, memo: tuple([decode(value, memo) for value in read(message)]),
+    )
+
+
+def _map(hint: Any, key: Field, value: Field, read: Callable[[Any], Any]) -> tuple[Encoder, Decoder]:
+    """Maps are read in the order of their keys, so that equal reports print equally. Text keys are interned: thousands
+    of nodes report the same counters."""
+    key_hint, value_hint = get_args(hint)
+    (encode_key, decode_key), (encode, decode) = _single(key_hint, key), _single(value_hint, value)
+    intern: Callable[[Any], Any] = sys.intern if key_hint is str else lambda key: decode_key(key, None)
+
+    def decode_map(message: Any, memo: Memo | None) -> dict[Any, Any]:
+        values = read(message)
+        return {intern(key): decode(values[key], memo) for key in sorted(values)}
+
+    return (lambda values: {encode_key(key): encode(value) for key, value in values.items()}), decode_map
+
+
+def _wrapped(hint: Any, field: Field) -> tuple[Encoder, Decoder]:
+    """Converts an optional tuple: a message distinguishes an empty one from none."""
+    wrapper = GetMessageClass(field.message_type)
+    (element,) = field.message_type.fields
+    encode, decode = _repeated(hint, element, attrgetter(element.name))
+    name = field.name
+    return (
+        lambda values: None if values is None else wrapper(**{element.name: encode(values)}),
+        lambda message, memo: decode(getattr(message, name), memo) if message.HasField(name) else None,
+    )
+
+
+def _single(hint: Any, field: Field) -> tuple[Encoder, Decoder]:
+    """Returns the conversion of one value."""
+    if get_origin(hint) is tuple:  # of calls, which travel as one compressed block
+        assert get_args(hint)[0] is AgentCall, hint  # noqa: S101 (a pair that does not fit is an error of the code)
+        return encode_calls, lambda block, _: decode_calls(block)
+    if get_origin(hint) is Mapping:
+        what = f"{field.containing_type.name}.{field.name}"
+        return encode_json, lambda text, _: decode_json(text, what=what)
+    if is_dataclass(hint):
+        return _nested(cast("type", hint), GetMessageClass(field.message_type))
+    if issubclass(hint, Enum):
+        return attrgetter("value"), lambda text, _: enum_member(hint, text)
+    if issubclass(hint, Name | Version):
+        construct = lru_cache(maxsize=8192)(NodeId.unchecked if hint is NodeId else hint)
+        return _same_value, lambda value, _: construct(value)
+    return _same_value, _same
+
+
+def _nested(kind: type, message: type[Message]) -> tuple[Encoder, Decoder]:
+    record = _record(kind, message)
+    if kind not in Memo.KINDS:
+        return record.encode, lambda value, memo: record.decode(value, memo, {})
+
+    def decode(value: Any, memo: Memo | None) -> Any:
+        if memo is None:
+            return record.decode(value, memo, {})
+        return memo.read(value, kind, lambda: record.decode(value, memo, {}))
+
+    return record.encode, decode
+
+
+def enum_member(kind: type[E], text: str) -> E:
+    """Returns the member of an enum with this value. Raises: InvalidInput that names all values."""
+    try:
+        return kind(text)
+    except ValueError:
+        values = ", ".join(str(member.value) for member in kind)
+        raise InvalidInput(
+            f"cannot decode {kind.__name__}: unknown value {text[:80]!r}; use one of {values}",
+            code="message.unknown_value",
+        ) from None
+
+
+def _same_value(value: Any) -> Any:
+    return value
+
+
+def _same(value: Any, memo: Memo | None) -> Any:
+    return value
+
+
+def _reader(read: Callable[[Any], Any]) -> Decoder:
+    return lambda message, _: read(message)
+
+
+def _without_none(hint: Any) -> tuple[Any, bool]:
+    """Returns a type without None, and whether it had None."""
+    if get_origin(hint) not in (Union, types.UnionType):
+        return hint, False
+    (inner,) = [part for part in get_args(hint) if part is not type(None)]
+    return inner, True
+
+
+_FAILURE = _Split(("failure_boundary", "failure_message"), encode_failure, decode_failure)
+_SPLITS: dict[type, dict[str, _Split]] = {SampledTrajectory: {"failure": _FAILURE}}

@@ -1,0 +1,137 @@
+"""What keeps a trainer without a batch is named within 15 seconds."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from astraflow.contract.ids import FlowId, PolicyId, Version
+from astraflow.contract.reports import Completion, FlowReport, NodeReport, NodeState, Report
+from astraflow.dataflow.reporting.binding_constraints import HELD_S, ConstraintMonitor, FlowRole
+from tests import make
+
+SOLVER, VERIFIER = PolicyId("solver"), PolicyId("verifier")
+TRAIN = FlowId("train")
+WITHIN_S = 15
+
+
+def monitor(*, is_attached: bool = True, policies: tuple[PolicyId, ...] = (SOLVER,)) -> ConstraintMonitor:
+    role = FlowRole(policies=policies, served_policies=policies, needs_nodes=True)
+    return ConstraintMonitor({TRAIN: role}, is_attached=lambda policy: is_attached)
+
+
+def flow(**changes: Any) -> FlowReport:
+    values: dict[str, Any] = {"episodes": {}, "dropped": {}, "open": 8, "tasks_leased": 8}
+    return replace(make.flow_report(), **values | changes)
+
+
+def node(error: str = "", **changes: Any) -> NodeReport:
+    plain = make.node_report(state=changes.pop("state", NodeState.READY))
+    return replace(plain, errors=(error,) if error else (), **changes)
+
+
+def at(
+    second: float,
+    *,
+    nodes: tuple[NodeReport, ...] | None = None,
+    counts: FlowReport | None = None,
+    others: Any = (),
+    **stream: Any,
+) -> Report:
+    waiting = make.stream_report(**{"is_waiting": True, "steps": 3, "admitted": 15} | stream)
+    plain = make.report(waiting, *others, flows=(counts or flow(),))
+    return replace(plain, nodes=(node(),) if nodes is None else nodes, uptime_s=second)
+
+
+def told(watch: ConstraintMonitor, **state: Any) -> str:
+    """Returns the problem after this state has held for 15 seconds; its counts grow meanwhile."""
+    problems: tuple[str, ...] = ()
+    for second in range(WITHIN_S + 1):
+        now = {name: value(second) if callable(value) else value for name, value in state.items()}
+        problems = watch.problems(at(second, **now))
+    assert len(problems) <= 1
+    return problems[0] if problems else ""
+
+
+CAUSES: dict[str, tuple[dict[str, Any], str]] = {
+    "a trainer that has stopped": ({"is_waiting": False, "buffered": 4}, "pulls no batch"),
+    "a paused flow": ({"counts": flow(is_paused=True)}, "'train' are paused"),
+    "no node": ({"nodes": ()}, "no node is in the run"),
+    "nodes that have left": ({"nodes": (node(state=NodeState.GONE),)}, "no node is in the run"),
+    "engines that do not start": ({"nodes": (node("no GPU", state=NodeState.JOINING),)}, "load their engine"),
+    "an engine that fails": (
+        {"counts": lambda second: flow(episodes={"retried": 2 * second}), "nodes": (node("out of memory"),)},
+        "out of memory; see /trajectories?outcome=failed",
+    ),
+    "a reward that fails": (
+        {"counts": lambda second: flow(episodes={"failed_reward": second}), "nodes": (node("no judge"),)},
+        "`failed_reward`): no judge",
+    ),
+    "a filter that drops everything": (
+        {
+            "counts": lambda second: flow(episodes={"accepted": 20 * second}, dropped={"informative": 5 * second}),
+            "reward_produced": 0.0,
+        },
+        "`informative`); the mean reward of the latest rollouts is 0; see /trajectories?outcome=informative",
+    ),
+    "weights that do not arrive": (
+        {"counts": flow(tasks_leased=0), "nodes": (node("no route", versions={SOLVER: Version(0)}),)},
+        "3 or more versions behind its trainer, more than max_staleness = 2 allows: no route",
+    ),
+    "nodes that lease nothing": (
+        {"counts": flow(tasks_leased=0), "nodes": (node("paused after 5 failures"),)},
+        "lease no task: paused after 5 failures",
+    ),
+}
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+def test_each_cause_is_named_within_15_seconds(cause: str) -> None:
+    state, text = CAUSES[cause]
+    assert text in told(monitor(), **state)
+
+
+def test_a_trainer_that_has_not_connected_is_named() -> None:
+    assert "has not connected" in told(monitor(is_attached=False), is_waiting=False)
+
+
+def test_a_flow_that_waits_for_the_trainer_of_another_policy_is_named() -> None:
+    other = make.stream_report("verifier", issue_headroom=0, in_batch=4)
+    watch = monitor(policies=(SOLVER, VERIFIER))
+    assert "waits for the trainer of 'verifier'" in told(watch, counts=flow(open=0, tasks_leased=0), others=(other,))
+
+
+NORMAL: dict[str, dict[str, Any]] = {
+    "rollouts that take long": {},
+    "a step that takes long": {"is_waiting": False, "in_batch": 4},
+    "some failures": {"counts": lambda second: flow(episodes={"accepted": second, "failed_reward": 9 * second})},
+    "few dropped groups": {"counts": flow(episodes={"accepted": 4}, dropped={"informative": 7})},
+    "dropped groups between admitted ones": {
+        "counts": lambda second: flow(dropped={"informative": 9 * second}),
+        "admitted": lambda second: second,
+    },
+}
+
+
+@pytest.mark.parametrize("name", NORMAL)
+def test_normal_waits_are_no_problem(name: str) -> None:
+    assert told(monitor(), **NORMAL[name]) == ""
+
+
+def test_the_text_stays_the_same_while_the_cause_holds_and_goes_when_groups_arrive() -> None:
+    watch = monitor()
+    texts = set[str]()
+    for second in range(60):
+        counts = flow(episodes={"accepted": 9 * second}, dropped={"informative": 9 * second})
+        texts.update(watch.problems(at(second, counts=counts)))
+    assert len(texts) == 1
+    for second in range(60, 60 + int(HELD_S) + 2):
+        problems = watch.problems(at(second, admitted=second))
+    assert problems == ()
+
+
+def test_a_complete_run_has_no_problem() -> None:
+    watch = monitor()
+    completion = Completion(reason="reward reached", has_learned=True, at=0.0, ends_run=True)
+    for second in range(30):
+        assert watch.problems(replace(at(second, nodes=()), completion=completion)) == ()
